@@ -1,0 +1,87 @@
+# Needs Python 3.11 or newer with pip and venv, and a C compiler (torch.compile uses it in the tests).
+# Everything else is installed into environments inside this folder.
+
+PYTHON  ?= python3
+WORKERS ?= 2# test processes
+PYTEST  ?=# more arguments for pytest, as in: make test PYTEST="-k kronecker"
+
+VENV := .venv
+DEMO := .venv-demo
+BIN  := $(VENV)/bin
+PIP_INSTALL := -m pip install --disable-pip-version-check --progress-bar off --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-gpu lint format docs bench clean distclean
+
+help:
+	@echo "make demo       a million unknowns in NumPy: installs NumPy, SciPy and matplotlib alone, runs examples/demo.py"
+	@echo "make test       ruff, mypy and all tests on the CPU (installs torch and JAX on the first call)"
+	@echo "make test-gpu   the tests that need a CUDA device, with the packages of \$$PYTHON"
+	@echo "make lint       ruff and mypy alone;  make format: let ruff rewrite the files"
+	@echo "make docs       the site, into site/"
+	@echo "make bench      every script of benchmarks/"
+	@echo "make clean      remove caches and outputs;  make distclean: the environments too"
+
+# --- environments: made once, brought up to date when the files that describe them change ---------------
+
+define make_environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "colinear needs Python 3.11 or newer; " \
+	    + sys.executable + " is " + sys.version.split()[0] + ". Use: make PYTHON=python3.12 ...")'
+	@echo "Installing into $(1) ..."
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+endef
+
+$(VENV)/.installed: pyproject.toml requirements/test.txt
+	$(call make_environment,$(VENV))
+	$(BIN)/python $(PIP_INSTALL) -r requirements/test.txt
+	@touch $@
+
+$(DEMO)/.installed: pyproject.toml
+	$(call make_environment,$(DEMO))
+	$(DEMO)/bin/python $(PIP_INSTALL) -e '.[demo]'
+	@touch $@
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+demo: export MPLBACKEND = Agg
+demo: $(DEMO)/.installed
+	$(DEMO)/bin/python examples/demo.py
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One thread a process: the processes share the cores, and BLAS threads on small matrices only get in the way.
+test: export OMP_NUM_THREADS = 1
+test: export OPENBLAS_NUM_THREADS = 1
+test: export MKL_NUM_THREADS = 1
+test: export JAX_PLATFORMS = cpu
+test: export MPLBACKEND = Agg
+test: lint
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+
+# Uses the packages of $(PYTHON), not .venv: which CUDA build of torch and JAX fits is the machine's affair.
+test-gpu: export JAX_PLATFORMS =
+test-gpu: export XLA_PYTHON_CLIENT_PREALLOCATE = false
+test-gpu:
+	$(PYTHON) -m pytest -m gpu $(PYTEST)
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+docs: export NO_MKDOCS_2_WARNING = 1# mkdocs is held below 2 in pyproject.toml
+docs: $(VENV)/.installed
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean:
+	rm -rf build dist site output .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean
+	rm -rf $(VENV) $(DEMO)
