@@ -1,0 +1,129 @@
+"""The frameworks: one short list of names, with the same meaning in NumPy, PyTorch and JAX.
+
+A backend is a plain module of functions, called `xp` in the code that uses it. It is found once per operator from the
+type of its arrays, and a framework is imported only when one of its arrays has been seen (it is then loaded already).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+Array = Any
+
+#: What every backend module defines.
+NAMES: tuple[str, ...] = tuple(
+    """
+    name array_types
+    bool float16 bfloat16 float32 float64 complex64 complex128
+    dtype_from dtype_name result_type is_complex is_floating real_dtype complex_dtype eps default_float
+    asarray astype zeros ones full eye arange device_of to_device to_numpy copy peek is_traced is_differentiated
+    abs conj real imag exp log sqrt sin cos sign where maximum minimum isfinite isnan
+    logical_and logical_or logical_not reciprocal angle
+    sum prod max min any all mean argmax argsort sort cumsum count_nonzero
+    reshape expand_dims squeeze moveaxis permute_dims broadcast_to concat stack flip roll take take_along_axis
+    tril triu diagonal make_diagonal matrix_transpose
+    matmul einsum vecdot vector_norm
+    cholesky lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet qr qr_pivoted
+    eigh eig eigvals svd expm solve_triangular solve_tridiagonal solve_banded
+    fft ifft fftn ifftn rfftn irfftn
+    sparse_matmul sparse_array scatter_add set_at
+    generator split normal rademacher uniform
+    while_loop fori_loop cond loop_map
+    jvp vjp linear_transpose vmap custom_derivative stop_gradient checkpoint
+    register_pytree tree_map jit warn_later synchronize
+    """.split()
+)
+
+_EXTRAS = {"numpy": None, "torch": "torch", "jax": "jax"}
+_FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
+
+_loaded: dict[str, ModuleType] = {}
+_callbacks: list[Callable[[ModuleType], Any]] = []
+# By type. Python's own are there from the start: looking one up is then a dictionary access that torch.compile can trace.
+_namespaces: dict[type, ModuleType | None] = dict.fromkeys(
+    (bool, int, float, complex, str, list, tuple, dict, slice, type(None), type(...))
+)
+
+
+def get(name: str) -> ModuleType:
+    """Return the backend called `name` ("numpy", "torch" or "jax"), importing it if need be.
+
+    Raises
+    ------
+    ValueError
+        If there is no backend of that name.
+    ImportError
+        If the framework is not installed; the message says how to install it.
+    """
+    module = _loaded.get(name)
+    return module if module is not None else _load(name)
+
+
+def _load(name: str) -> ModuleType:
+    if name not in _EXTRAS:
+        raise ValueError(f"there is no backend {name!r}; choose one of {', '.join(map(repr, _EXTRAS))}")
+    try:
+        module = importlib.import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib"):
+            raise  # a mistake of ours or a broken installation: its own message is the better one
+        raise ImportError(
+            f"the {name} backend needs {error.name}, which is not installed: pip install 'colinear[{_EXTRAS[name]}]'",
+            name=error.name,
+        ) from error
+    if name not in _loaded:
+        _loaded[name] = module
+        _namespaces.update(dict.fromkeys(module.array_types, module))
+        for callback in list(_callbacks):
+            callback(module)
+    return module
+
+
+def loaded() -> tuple[ModuleType, ...]:
+    """Return the backends in use so far."""
+    return tuple(_loaded.values())
+
+
+def on_load(callback: Callable[[ModuleType], Any]) -> None:
+    """Call `callback(module)` for each backend already loaded, and for each later one when it is loaded."""
+    _callbacks.append(callback)
+    for module in loaded():
+        callback(module)
+
+
+def namespace_of(x: Any) -> Any:
+    """Return the backend to whose framework the array `x` belongs, or None if `x` is not an array.
+
+    Scalars, Python's and NumPy's (`numpy.float64(2)`), belong to no framework: they mix with all of them.
+    """
+    try:
+        return _namespaces[type(x)]
+    except KeyError:
+        return _find(type(x))
+
+
+def _find(cls: type) -> ModuleType | None:
+    """The backend of a type, remembered; only type names are looked at before its framework is known to be loaded."""
+    found = None
+    for base in cls.__mro__:  # subclasses of arrays from elsewhere (nn.Parameter, DTensor, ...) have an array among their bases
+        root = base.__module__.partition(".")[0]
+        framework = _FRAMEWORK_OF_ROOT.get(root)
+        if framework is not None and sys.modules.get(root) is not None:
+            module = get(framework)
+            if issubclass(cls, module.array_types):
+                found = module
+                break
+    _namespaces[cls] = found
+    return found
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of one of the three frameworks."""
+    return namespace_of(x) is not None
+
+
+get("numpy")

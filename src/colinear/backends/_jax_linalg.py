@@ -1,0 +1,217 @@
+"""Linear algebra for the JAX backend: `jax.lax.linalg`, with batch dimensions that broadcast."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from colinear.backends import _banded, _numpy_linalg
+from colinear.backends._half import through_single
+
+Array = Any
+
+_HALVES = frozenset({jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16)})
+_half = through_single(lambda x, dtype: x.astype(dtype), _HALVES, jnp.dtype(jnp.float32))
+
+
+def _common(*arrays: Array) -> list[Array]:
+    dtype = jnp.result_type(*arrays)
+    return [jnp.asarray(x, dtype) for x in arrays]
+
+
+def _spread(*arrays: tuple[Array, int]) -> list[Array]:
+    """Broadcast the leading dimensions of arrays of these ranks."""
+    batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in arrays))
+    return [jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])) for x, rank in arrays]
+
+
+# Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
+
+
+@_half
+def cholesky(A: Array) -> tuple[Array, Array]:
+    """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
+    L = jnp.linalg.cholesky(A)
+    ok = jnp.isfinite(jnp.diagonal(L, 0, -2, -1)).all(-1)
+    return jnp.where(ok[..., None, None], L, jnp.nan), ok
+
+
+@_half
+def lu_factor(A: Array) -> tuple[Array, Array]:
+    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
+    LU, pivots, _ = jax.lax.linalg.lu(A)
+    return LU, pivots
+
+
+@_half
+def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False) -> Array:
+    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
+    order = lu_permutation(pivots, LU.shape[-1])[0]
+    if not (transpose or adjoint):
+        order, B = _spread((order[..., None], 2), (B, 2))
+        B = jnp.take_along_axis(B, order, -2)
+        return solve_triangular(LU, solve_triangular(LU, B, True, True), False)
+    Y = solve_triangular(LU, B, False, False, transpose, adjoint)
+    Y = solve_triangular(LU, Y, True, True, transpose, adjoint)
+    back, Y = _spread((jnp.argsort(order, -1)[..., None], 2), (Y, 2))
+    return jnp.take_along_axis(Y, back, -2)
+
+
+def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
+    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
+    swaps = jnp.count_nonzero(pivots != jnp.arange(pivots.shape[-1]), axis=-1)
+    return jax.lax.linalg.lu_pivots_to_permutation(pivots, n), 1 - 2 * (swaps % 2)
+
+
+@_half
+def ldl_factor(A: Array) -> tuple[Array, ...]:
+    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and `ldl_slogdet`.
+
+    JAX has no L D L^H: eigenvectors and eigenvalues serve, at about ten times the flops. Constant for derivatives.
+    """
+    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(A))
+    return vectors, values
+
+
+def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
+    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
+    return _ldl_solve(*factors, B)
+
+
+@_half
+def _ldl_solve(vectors: Array, values: Array, B: Array) -> Array:
+    return vectors @ ((jnp.matrix_transpose(vectors).conj() @ B) / values[..., None])
+
+
+def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
+    """The sign and the logarithm of |det A| from `ldl_factor(A)`."""
+    return jnp.sign(factors[1]).prod(-1), jnp.log(jnp.abs(factors[1])).sum(-1)
+
+
+# orthogonal and spectral -------------------------------------------------------------------------------------------
+
+
+@_half
+def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
+    """Factor A = Q R; mode "reduced" or "complete"."""
+    return tuple(jnp.linalg.qr(A, mode))
+
+
+@_half
+def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
+    """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows. JAX's own has no derivative: it gives the order."""
+    if 0 in A.shape[-2:]:  # JAX gives zeros for the order
+        perm = jnp.broadcast_to(jnp.arange(A.shape[-1]), (*A.shape[:-2], A.shape[-1]))
+    else:
+        *_, perm = jax.scipy.linalg.qr(jax.lax.stop_gradient(A), mode="economic", pivoting=True)
+    Q, R = jnp.linalg.qr(jnp.take_along_axis(A, perm[..., None, :], -1))
+    return Q, R, perm
+
+
+@_half
+def eigh(A: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
+    return tuple(jnp.linalg.eigh(A))
+
+
+@_half
+def eig(A: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of any square A, always complex."""
+    return tuple(jnp.linalg.eig(A))
+
+
+@_half
+def eigvals(A: Array) -> Array:
+    """Eigenvalues of any square A, always complex."""
+    return jnp.linalg.eigvals(A)
+
+
+@_half
+def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
+    """Factor A = U diag(s) V^H. Returns U, s, V^H."""
+    return tuple(jnp.linalg.svd(A, full_matrices))
+
+
+@_half
+def expm(A: Array) -> Array:
+    """The matrix exponential. JAX gives NaN beyond `max_squarings`: 32 of them reach norms of 1e10."""
+    return jax.scipy.linalg.expm(A, max_squarings=32) if A.size else A
+
+
+# triangular and banded solves --------------------------------------------------------------------------------------
+
+
+@_half
+def solve_triangular(
+    A: Array,
+    B: Array,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    transpose: bool = False,
+    adjoint: bool = False,
+) -> Array:
+    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other triangle is not read."""
+    A, B = _common(A, B)
+    solve = functools.partial(
+        jax.lax.linalg.triangular_solve,
+        left_side=True,
+        lower=lower,
+        transpose_a=transpose or adjoint,
+        conjugate_a=adjoint,
+        unit_diagonal=unit_diagonal,
+    )
+    if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
+        columns = jnp.moveaxis(B, -2, 0)
+        X = solve(A, columns.reshape(len(A), math.prod(columns.shape[1:])))
+        return jnp.moveaxis(X.reshape(columns.shape), 0, -2)
+    return solve(*_spread((A, 2), (B, 2)))
+
+
+@_half
+def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
+    """Solve a tridiagonal system: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch, n, k).
+
+    LAPACK's gtsv on the CPU and cuSPARSE's on the GPU, both with pivoting (tested: a diagonal of 1e-9).
+    """
+    lower, diag, upper, B = _common(lower, diag, upper, B)
+    if diag.shape[-1] == 0:
+        return _spread((diag, 1), (B, 2))[1]
+    none = [(0, 0)]
+    below = jnp.pad(lower, none * (lower.ndim - 1) + [(1, 0)])
+    above = jnp.pad(upper, none * (upper.ndim - 1) + [(0, 1)])
+    return jax.lax.linalg.tridiagonal_solve(*_spread((below, 1), (diag, 1), (above, 1), (B, 2)))
+
+
+@_half
+def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch, l+u+1, n), B (*batch, n, k).
+
+    JAX has no banded solver, and elimination by lax.scan is a hundred times slower than LAPACK's: a callback to the host, which
+    JAX differentiates as what it is, a linear solve (`custom_linear_solve`).
+    """
+    from colinear.backends import jax as xp
+
+    ab, B = _spread(*zip(_common(ab, B), (2, 2), strict=True))
+
+    def solver(ab: Array, widths: tuple[int, int]) -> Any:
+        def on_host(ab: Any, B: Any) -> np.ndarray:
+            ab, B = np.asarray(ab), np.asarray(B)
+            return np.ascontiguousarray(_numpy_linalg.solve_banded(ab, widths, B))
+
+        def solve(_: Any, B: Array) -> Array:
+            shape = jax.ShapeDtypeStruct(B.shape, B.dtype)
+            return jax.pure_callback(on_host, shape, ab, B, vmap_method="broadcast_all")
+
+        return solve
+
+    return jax.lax.custom_linear_solve(
+        lambda X: _banded.banded_matmul(xp, ab, widths, X),
+        B,
+        solve=solver(ab, widths),
+        transpose_solve=solver(_banded.transposed(xp, ab, widths), widths[::-1]),
+    )

@@ -1,0 +1,468 @@
+"""The NumPy backend. Linear algebra stands in `_numpy_linalg.py`; derivatives are what NumPy does not have."""
+
+from __future__ import annotations
+
+import builtins
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from colinear.backends._half import through_single
+from colinear.backends._numpy_linalg import (
+    cholesky,
+    eig,
+    eigh,
+    eigvals,
+    expm,
+    ldl_factor,
+    ldl_slogdet,
+    ldl_solve,
+    lu_factor,
+    lu_permutation,
+    lu_solve,
+    qr,
+    qr_pivoted,
+    solve_banded,
+    solve_triangular,
+    solve_tridiagonal,
+    svd,
+)
+
+name = "numpy"
+array_types = (np.ndarray,)
+
+# dtypes ------------------------------------------------------------------------------------------------------------
+
+bool = np.dtype(np.bool_)
+float16 = np.dtype(np.float16)
+bfloat16 = None
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+complex64 = np.dtype(np.complex64)
+complex128 = np.dtype(np.complex128)
+
+
+def dtype_from(dtype: Any) -> Any:
+    """The dtype called `dtype` ("float32"), or `dtype` itself."""
+    return np.dtype(dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    return np.dtype(dtype).name
+
+
+def result_type(*values: Any) -> Any:
+    """The dtype of a sum of these arrays, dtypes and Python scalars."""
+    return np.result_type(*values)
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if hasattr(x, "dtype") else np.result_type(x)
+
+
+def is_complex(x: Any) -> builtins.bool:
+    """Whether an array or dtype is complex."""
+    return _dtype(x).kind == "c"
+
+
+def is_floating(x: Any) -> builtins.bool:
+    """Whether an array or dtype is real or complex floating, not integer or boolean."""
+    return _dtype(x).kind in "fc"
+
+
+def real_dtype(dtype: Any) -> Any:
+    return np.finfo(dtype).dtype
+
+
+def complex_dtype(dtype: Any) -> Any:
+    return np.result_type(dtype, np.complex64)
+
+
+def eps(dtype: Any) -> float:
+    """The distance from 1 to the next number."""
+    return float(np.finfo(dtype).eps)
+
+
+def default_float() -> Any:
+    return float64
+
+
+# arrays ------------------------------------------------------------------------------------------------------------
+
+
+def asarray(x: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.asarray(x, dtype)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    dtype = np.dtype(dtype)
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = x.real  # NumPy warns that it discards the imaginary part
+    return x.astype(dtype, copy=False)
+
+
+def zeros(shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.zeros(shape, dtype or float64)
+
+
+def ones(shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.ones(shape, dtype or float64)
+
+
+def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.full(shape, value, dtype)
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.eye(n, m, dtype=dtype or float64)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.arange(0, start, step, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype=dtype)
+
+
+def device_of(x: Any) -> str:
+    return "cpu"
+
+
+def to_device(x: Any, device: Any) -> Any:
+    if device is not None and str(device) != "cpu":
+        from colinear.info import DeviceError
+
+        raise DeviceError(f"NumPy arrays live on the cpu, not on {device}. Use A.to(backend='torch' or 'jax', device=...).")
+    return x
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    return np.asarray(x)
+
+
+def copy(x: Any) -> np.ndarray:
+    return np.array(x)
+
+
+def peek(x: Any) -> Any:
+    """The value if it can be seen now without cost, else None: in NumPy always the value."""
+    return x
+
+
+def is_traced(x: Any) -> builtins.bool:
+    """Whether values cannot be seen: in NumPy they always can."""
+    return False
+
+
+def is_differentiated(*arrays: Any) -> builtins.bool:
+    """Whether derivatives of what is computed from these are recorded."""
+    return False
+
+
+# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+
+abs, exp, log, sqrt, sin, cos, sign = np.abs, np.exp, np.log, np.sqrt, np.sin, np.cos, np.sign
+real, imag, angle, where = np.real, np.imag, np.angle, np.where
+maximum, minimum, isfinite, isnan = np.maximum, np.minimum, np.isfinite, np.isnan
+logical_and, logical_or, logical_not = np.logical_and, np.logical_or, np.logical_not
+sum, prod, max, min, any, all, mean = np.sum, np.prod, np.max, np.min, np.any, np.all, np.mean
+argmax, argsort, sort, count_nonzero = np.argmax, np.argsort, np.sort, np.count_nonzero
+reshape, expand_dims, squeeze, moveaxis, permute_dims = np.reshape, np.expand_dims, np.squeeze, np.moveaxis, np.permute_dims
+broadcast_to, concat, stack, flip, roll = np.broadcast_to, np.concat, np.stack, np.flip, np.roll
+take, take_along_axis, tril, triu, matrix_transpose = np.take, np.take_along_axis, np.tril, np.triu, np.matrix_transpose
+matmul, einsum = np.matmul, np.einsum
+
+
+def conj(x: Any) -> Any:
+    return np.conj(x) if np.iscomplexobj(x) else x  # numpy.conj copies real arrays
+
+
+def reciprocal(x: Any) -> Any:
+    return 1 / x  # numpy.reciprocal of integers is an integer
+
+
+def cumsum(x: Any, axis: int = -1) -> np.ndarray:
+    return np.cumsum(x, axis=axis)
+
+
+def diagonal(x: Any, offset: int = 0) -> np.ndarray:
+    """The diagonals of the matrices in the last two axes."""
+    return np.diagonal(x, offset, -2, -1)
+
+
+def make_diagonal(d: Any) -> np.ndarray:
+    """The diagonal matrices, (..., n) -> (..., n, n)."""
+    n = d.shape[-1]
+    out = np.zeros((*d.shape, n), d.dtype)
+    out.reshape(*d.shape[:-1], n * n)[..., :: n + 1] = d
+    return out
+
+
+def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+    """The inner products sum(conj(x) * y) along an axis."""
+    return np.vecdot(x, y, axis=axis)  # type: ignore[call-overload]
+
+
+def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:
+    return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+
+
+_half = through_single(astype, frozenset({float16}), float32)
+
+
+@_half
+def fft(x: Any, axis: int = -1) -> np.ndarray:
+    return np.fft.fft(x, axis=axis)
+
+
+@_half
+def ifft(x: Any, axis: int = -1) -> np.ndarray:
+    return np.fft.ifft(x, axis=axis)
+
+
+@_half
+def fftn(x: Any, axes: Any = None) -> np.ndarray:
+    return np.fft.fftn(x, axes=range(x.ndim) if axes is None else axes)
+
+
+@_half
+def ifftn(x: Any, axes: Any = None) -> np.ndarray:
+    return np.fft.ifftn(x, axes=range(x.ndim) if axes is None else axes)
+
+
+@_half
+def rfftn(x: Any, axes: Any) -> np.ndarray:
+    """The transform of real numbers: the first half of the last axis, which determines the rest."""
+    return np.fft.rfftn(x, axes=axes)
+
+
+@_half
+def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
+    """The real numbers of this shape (along the axes) of which `x` is the transform."""
+    return np.fft.irfftn(x, shape, axes=axes)
+
+
+# sparse and scattered ----------------------------------------------------------------------------------------------
+
+
+@_half
+def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
+    m, n = structure.shape
+    if data.ndim == 1 and X.ndim == 2:
+        return _csr(data, structure) @ X
+    if data.ndim == 1:  # one matrix, many right sides: they are columns of one
+        columns = np.moveaxis(X, -2, 0)
+        product = _csr(data, structure) @ columns.reshape(n, math.prod(columns.shape[1:]))
+        return np.moveaxis(product.reshape(m, *columns.shape[1:]), 0, -2)
+    batch = np.broadcast_shapes(data.shape[:-1], X.shape[:-2])
+    out = np.empty((*batch, m, X.shape[-1]), np.result_type(data, X))
+    data, X = np.broadcast_to(data, (*batch, data.shape[-1])), np.broadcast_to(X, (*batch, *X.shape[-2:]))
+    for index in np.ndindex(batch):
+        out[index] = _csr(data[index], structure) @ X[index]
+    return out
+
+
+def _csr(data: Any, structure: Any) -> Any:
+    """A SciPy matrix of these entries. Its constructor checks the indices, at 30 us: a copy of one that passed does not."""
+    if "scipy" not in structure.memo:
+        import scipy.sparse
+
+        indices = structure.columns, structure.indptr
+        structure.memo["scipy"] = scipy.sparse.csr_array((np.zeros(len(indices[0])), *indices), shape=structure.shape)
+    template = structure.memo["scipy"]
+    matrix = object.__new__(type(template))
+    matrix.__dict__.update(template.__dict__, data=data)
+    return matrix
+
+
+def sparse_array(data: Any, structure: Any) -> Any:
+    """The matrix in the framework's own format: SciPy's CSR."""
+    if data.ndim > 1:
+        from colinear.info import BackendError
+
+        raise BackendError(f"SciPy has no batches of sparse matrices; this one has batch shape {data.shape[:-1]}.")
+    return _csr(data, structure).copy()  # the indices that we keep are read-only
+
+
+def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> np.ndarray:
+    """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
+    out = np.array(x, np.result_type(x, values))
+    values = np.broadcast_to(values, (*x.shape[: axis % x.ndim], len(index), *x.shape[axis % x.ndim + 1 :]))
+    np.add.at(np.moveaxis(out, axis, 0), index, np.moveaxis(values, axis, 0))
+    return out
+
+
+def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
+    """A copy of `x` in which `x[key]` is `values`."""
+    out = np.array(x)
+    out[key] = values
+    return out
+
+
+# random ------------------------------------------------------------------------------------------------------------
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key."""
+    if hasattr(seed, "initial_seed"):  # torch.Generator
+        seed = seed.initial_seed() % 2**64
+    elif type(seed).__module__.startswith("jax"):
+        import jax
+
+        is_key = jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        seed = np.asarray(jax.random.key_data(seed) if is_key else seed).ravel()
+    return np.random.default_rng(seed)
+
+
+def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
+    """`n` independent generators."""
+    return gen.spawn(n)
+
+
+def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
+    dtype = float64 if dtype is None else np.dtype(dtype)
+    if dtype.kind != "c":
+        return np.asarray(draw(shape)).astype(dtype, copy=False)
+    return (draw(shape) + 1j * draw(shape)).astype(dtype)
+
+
+def normal(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    """Standard normal numbers; complex ones have E|z|^2 = 1."""
+    draws = _draw(gen.standard_normal, shape, dtype)
+    return draws * draws.dtype.type(math.sqrt(0.5)) if draws.dtype.kind == "c" else draws
+
+
+def rademacher(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
+    dtype = float64 if dtype is None else np.dtype(dtype)
+    if dtype.kind != "c":
+        return (2 * gen.integers(0, 2, shape) - 1).astype(dtype)
+    return np.array([1, 1j, -1, -1j], dtype)[gen.integers(0, 4, shape)]
+
+
+def uniform(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    """Uniform numbers in [0, 1), or in the unit square if complex."""
+    return _draw(gen.random, shape, dtype)
+
+
+# control -----------------------------------------------------------------------------------------------------------
+
+
+def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(state)` while `cond(state)`."""
+    while cond(state):
+        state = body(state)
+    return state
+
+
+def fori_loop(n: int, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(i, state)` for i in range(n)."""
+    for i in range(n):
+        state = body(i, state)
+    return state
+
+
+def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
+    """`if_true(*arguments)` or `if_false(*arguments)`."""
+    return if_true(*arguments) if predicate else if_false(*arguments)
+
+
+def loop_map(f: Callable, *arrays: Any) -> np.ndarray:
+    """`f` of the elements along the first axis, one after the other, stacked."""
+    return np.stack([f(*elements) for elements in zip(*arrays, strict=True)])
+
+
+# derivatives -------------------------------------------------------------------------------------------------------
+
+
+def _no_derivatives(what: str) -> NoReturn:
+    from colinear.info import BackendError
+
+    raise BackendError(f"{what}: NumPy has no automatic differentiation. Use torch or JAX arrays (A.to(backend='torch')).")
+
+
+def jvp(f: Callable, x: Any, v: Any) -> NoReturn:
+    _no_derivatives("jvp")
+
+
+def vjp(f: Callable, x: Any) -> NoReturn:
+    _no_derivatives("vjp")
+
+
+def linear_transpose(f: Callable, x_like: Any) -> NoReturn:
+    _no_derivatives("linear_transpose")
+
+
+def custom_derivative(
+    f: Callable, jvp: Callable | None = None, vjp: Callable | None = None, ranks: tuple[int, ...] | None = None
+) -> Callable:
+    """`f` with its own derivatives: in NumPy, `f`."""
+    return f
+
+
+def stop_gradient(x: Any) -> Any:
+    return x
+
+
+def checkpoint(f: Callable) -> Callable:
+    """`f`, of which derivatives compute the intermediate values again instead of keeping them."""
+    return f
+
+
+def vmap(f: Callable, in_axes: Any = 0) -> Callable:
+    """`f` over a leading axis of its arguments (those whose axis is not None), by a Python loop."""
+
+    def mapped(*arguments: Any) -> Any:
+        axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(arguments)
+        moved = [x if axis is None else np.moveaxis(x, axis, 0) for x, axis in zip(arguments, axes, strict=True)]
+        size = next(len(x) for x, axis in zip(moved, axes, strict=True) if axis is not None)
+        results = [f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True))) for i in range(size)]
+        if isinstance(results[0], tuple):
+            return tuple(np.stack(parts) for parts in zip(*results, strict=True))
+        return np.stack(results)
+
+    return mapped
+
+
+# trees, warnings ---------------------------------------------------------------------------------------------------
+
+_nodes: dict[type, tuple[Callable, Callable]] = {}
+
+
+def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
+    """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
+    _nodes[cls] = flatten, unflatten
+
+
+def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
+    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty tree."""
+    kind = type(tree)
+    if tree is None:
+        return None
+    if kind in _nodes:
+        flatten, unflatten = _nodes[kind]
+        children, static = flatten(tree)
+        return unflatten(static, tree_map(f, tuple(children), *(tuple(flatten(other)[0]) for other in rest)))
+    if isinstance(tree, dict):
+        return kind((key, tree_map(f, tree[key], *(other[key] for other in rest))) for key in tree)
+    if isinstance(tree, tuple | list):
+        mapped = (tree_map(f, *parts) for parts in zip(tree, *rest, strict=True))
+        return kind(*mapped) if hasattr(tree, "_fields") else kind(mapped)
+    return f(tree, *rest)
+
+
+def jit(f: Any) -> Any:
+    """`f` itself: compiled only where that is how the framework is used (JAX)."""
+    return f
+
+
+def warn_later(predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning) -> None:
+    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`; under jit, when it is known."""
+    if np.any(predicate):
+        warnings.warn(message.format(*values) if values else message, category, stacklevel=3)
+
+
+def synchronize(x: Any) -> Any:
+    """`x`, once it has been computed."""
+    return x
