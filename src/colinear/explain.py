@@ -1,0 +1,213 @@
+"""`explain`: what a function would do with an operator, as a tree, without doing the work.
+
+While it plans, every call of a function goes to the `Planner`: rules run as always, since they only split the problem, but where
+the base case would do the work a stand-in of the right shape is returned, so the nested calls show the whole tree.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .info import state
+from .resolution import Cost, Resolution, Rule, guard_name
+from .signatures import signature
+from .trees import draw
+
+if TYPE_CHECKING:
+    from .dispatch import Function
+    from .info import Info
+
+__all__ = ["Cost", "Plan", "explain"]
+
+WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a function does with an operator.
+
+    Attributes
+    ----------
+    function : str
+    expression : str
+        The operator.
+    rule : str
+        The name of the rule, or of the method where no rule splits the problem.
+    identity : str
+        The identity that the rule uses, or why the method was chosen.
+    cost : Cost
+        Of the whole, parts included.
+    children : tuple of Plan
+        The calls that the rule makes.
+    rejected : tuple of (str, str)
+        The other rules that match, and why they were not taken.
+    """
+
+    function: str
+    expression: str
+    rule: str
+    identity: str
+    cost: Cost
+    children: tuple[Plan, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def rules(self) -> list[str]:
+        """The names of all rules and methods in the tree, each before its parts."""
+        return [plan.rule for plan in self.walk()]
+
+    def walk(self) -> Iterator[Plan]:
+        """This plan and all below it, each before its parts."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def __str__(self) -> str:
+        return draw(self, _line, lambda plan: plan.children)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f'<div style="font-family: monospace; line-height: 1.5">{_html(self)}</div>'
+
+
+def explain(function: Function, /, *arguments: Any, **keywords: Any) -> Plan:
+    """What `function(*arguments, **keywords)` would do, as a tree of rules, methods, identities and costs.
+
+    Arguments that do not change the plan, such as the right side of `solve`, may be left out.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> plan = co.explain(co.inv, co.Kronecker([[2.0, 1.0], [0.0, 3.0]], co.Diagonal([1.0, 2.0])))
+    >>> plan.rules
+    ['inv_kronecker', 'LU', 'inv_diagonal']
+    >>> print(plan.children[1])
+    inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B]
+    """
+    arguments, keywords = _with_examples(function, arguments, keywords)
+    outer, planner = state.current, Planner()
+    state.current = planner
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            function(*arguments, **keywords)
+    finally:
+        state.current = outer
+    return planner.plans[0]
+
+
+def _with_examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with examples of those that were left out."""
+    given = f.__signature__.bind_partial(*arguments, **keywords).arguments  # type: ignore[attr-defined]
+    missing = [name for name in f.examples if name not in given]
+    if missing and f.parameters[0] in given:
+        from .dispatch import _convert
+
+        A = given[f.parameters[0]]
+        if not hasattr(type(A), "_is_root"):
+            A = _convert(f.name, A)
+        keywords = {**keywords, **{name: f.examples[name](A) for name in missing}}
+    return arguments, keywords
+
+
+class Planner:
+    """Takes the calls of functions while `explain` is planning: `plans` are those made so far at the present level."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+
+    def append(self, info: Info) -> None:
+        """Reports of stand-ins mean nothing."""
+
+    def call(self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Any:
+        """Plan a call, and return its result or a stand-in for it."""
+        siblings, self.plans = self.plans, []
+        try:
+            name, identity, own = chosen.name, chosen.identity, None
+            if not chosen.is_base:
+                result = chosen.implementation(A, *arguments)
+                own = None if chosen.cost is None else Cost.of(chosen.cost(A))
+            else:
+                others = [a for a, parameter in zip(arguments, f.parameters[1:]) if parameter != "method"]
+                name = chosen.name if method is None else type(method).__name__
+                if f.choose is not None:
+                    name, own, identity = f.choose(A, *others, method)
+                    own = None if own is None else Cost.of(own)
+                result = f.stand_in(A, *others) if f.stand_in is not None else chosen.implementation(A, *arguments)
+            children = tuple(self.plans)
+        finally:
+            self.plans = siblings
+        cost = own if own is not None else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
+        siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, tuple(_rejected(f, A, chosen))))
+        return result
+
+
+def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[str, str]]:
+    """The other rules that match A, and why each was not taken."""
+    found: Resolution = f._resolve(signature(A))
+    at = found.order.index(chosen)
+    named = {chosen.source}
+    for i, other in enumerate(found.order):
+        if other.is_base or other.source in named:
+            continue
+        named.add(other.source)
+        if not other.holds(A):
+            yield other.name, f"its guard {guard_name(other)} does not hold"
+        elif (i in found.rivals[at] or at in found.rivals[i]) and other.cost is not None and chosen.cost is not None:
+            yield other.name, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
+        else:
+            yield other.name, f"{other.pattern!r} is less specific than {chosen.pattern!r}"
+
+
+# ---------------------------------------------------------------------------------------------------- printing
+
+
+def _expression(A: Any) -> str:
+    write = getattr(A, "_expression", None)
+    return write() if write is not None else " ".join(repr(A).split())
+
+
+def _short(expression: str) -> str:
+    return expression if len(expression) <= WIDEST_EXPRESSION else expression[: WIDEST_EXPRESSION - 1] + "…"
+
+
+def _line(plan: Plan) -> str:
+    identity = f"  {plan.identity}" if plan.identity else ""
+    rejected = "; ".join(f"not {name}: {reason}" for name, reason in plan.rejected)
+    return f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  [{_cost_text(plan.cost)}]" + (
+        f"  ({rejected})" if rejected else ""
+    )
+
+
+def _html(plan: Plan) -> str:
+    e = html.escape
+    summary = (
+        f"{e(plan.function)} {e(_short(plan.expression))}: <b>{e(plan.rule)}</b> <i>{e(plan.identity)}</i> "
+        f'<span style="opacity: 0.6">[{e(_cost_text(plan.cost))}]</span>'
+    )
+    notes = "".join(f'<div style="margin-left: 2em; opacity: 0.6">not {e(n)}: {e(r)}</div>' for n, r in plan.rejected)
+    if not plan.children:
+        return f'<div style="margin-left: 1em">{summary}</div>{notes}'
+    inside = "".join(f'<div style="margin-left: 1.5em">{_html(child)}</div>' for child in plan.children)
+    return f"<details open><summary>{summary}</summary>{notes}{inside}</details>"
+
+
+def _cost_text(cost: Cost) -> str:
+    flops = _human(cost.flops, 1000.0, ("", "k", "M", "G", "T", "P", "E"))
+    memory = _human(cost.memory, 1024.0, ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+    return f"{flops}flop, {memory}B"
+
+
+def _human(x: float, step: float, prefixes: tuple[str, ...]) -> str:
+    power = 0 if math.isfinite(x) else len(prefixes)
+    while abs(x) >= step * 0.9995 and power < len(prefixes) - 1:
+        x, power = x / step, power + 1
+    return f"{x:.3g} {prefixes[power] if math.isfinite(x) else ''}"

@@ -1,0 +1,206 @@
+"""How a call chooses among rules: specificity first, then guards, then cost; and which rules it could not choose between."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .info import AmbiguityError
+from .patterns import Pattern
+from .signatures import Signature
+from .subsumption import meet, overlaps, subsumes
+
+MOST_MEETS = 256  # alternatives of an overlap that are looked at before a pair is called ambiguous
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations and bytes. Costs add."""
+
+    flops: float = 0.0
+    memory: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.memory + other.memory)
+
+    @staticmethod
+    def of(x: Any) -> Cost:
+        """What a `cost=` may return, a `Cost` or a number of flops, as a `Cost`."""
+        return x if isinstance(x, Cost) else Cost(float(x))
+
+
+class Rule:
+    """A rule of a function: a pattern, a guard on values, a cost, and what computes the result.
+
+    A rule for a union stands for one rule for each of its alternatives (`alternatives`): it is those that are compared, since
+    `PSD[Dense] | PSD[Sum]` is more specific than `Sum` where it matters.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        implementation: Callable[..., Any],
+        pattern: Pattern,
+        when: Callable[[Any], bool] | None = None,
+        cost: Callable[[Any], Any] | None = None,
+        name: str | None = None,
+        is_base: bool = False,
+    ):
+        self.function, self.implementation, self.pattern = function, implementation, pattern
+        self.when, self.cost, self.is_base = when, cost, is_base
+        self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
+        self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
+        self.key = next(_keys)
+        self.number: tuple[int, ...] = (self.key,)  # its place among the rules as written
+        self.source = self  # the rule as written
+
+    def alternatives(self) -> list[Rule]:
+        """The rules for single patterns that this one stands for."""
+        if len(self.pattern.alternatives) == 1:
+            return [self]
+        parts = [copy.copy(self) for _ in self.pattern.alternatives]
+        for i, (part, pattern) in enumerate(zip(parts, self.pattern.alternatives)):
+            part.key, part.number, part.pattern, part.source = next(_keys), (*self.number, i), pattern, self
+        return parts
+
+    def holds(self, A: Any) -> bool:
+        """Whether the guard lets it through."""
+        return self.when is None or bool(self.when(A))
+
+    def precedes(self, other: Rule) -> bool:
+        """Whether it is tried before the other wherever both match."""
+        if not subsumes(other.pattern, self.pattern):
+            return False
+        if not subsumes(self.pattern, other.pattern):
+            return True
+        if (self.when is None) != (other.when is None):
+            return other.when is None
+        costed = self.cost is not None and other.cost is not None
+        return self.when is not None and not costed and self.number < other.number
+
+    def __repr__(self) -> str:
+        return f"{self.function}: {self.name} for {self.pattern!r}" + (f", when {guard_name(self)}" if self.when else "")
+
+
+_keys = itertools.count()
+
+
+def guard_name(rule: Rule) -> str:
+    return getattr(rule.when, "__name__", repr(rule.when))
+
+
+# The rules by the class that their pattern asks for (None: any), and by the classes that it needs among the operands.
+Index = dict[type | None, dict[frozenset[type], list[Rule]]]
+
+
+class Resolution(NamedTuple):
+    """The rules for one signature. `sole`: the only one that can be meant, if that is clear without looking at values."""
+
+    sole: Rule | None
+    order: tuple[Rule, ...]  # the more specific first, the base case last
+    rivals: tuple[tuple[int, ...], ...]  # for each, those after it that it does not precede
+
+
+# ---------------------------------------------------------------------------------------------------- the choice
+
+
+def resolve(s: Signature, index: Index, base: Rule, precedence: dict[Any, bool]) -> Resolution:
+    """The rules for a signature in the order in which they are tried. `precedence` remembers how pairs of rules compare."""
+    present = {child.cls for child in s.children or ()}
+    matching: list[Rule] = []
+    for cls in (s.cls, None):
+        for needed, rules in index.get(cls, {}).items():
+            if needed <= present:
+                matching += [r for r in rules if r.pattern.matches(s)]
+
+    def precedes(a: Rule, b: Rule) -> bool:
+        key = (a.key, b.key)
+        known = precedence.get(key)
+        if known is None:
+            precedence[key] = known = a.precedes(b)
+        return known
+
+    order: list[Rule] = []
+    while matching:
+        first = (r for r in matching if not any(precedes(other, r) for other in matching if other is not r))
+        order.append(next(first, matching[0]))
+        matching.remove(order[-1])
+
+    def rivals_of(i: int) -> tuple[int, ...]:
+        rule = order[i]
+        # The other alternatives of a rule are no rivals of it, nor is what they precede.
+        same = [rule] if rule.source is rule else [r for r in order if r.source is rule.source]
+        return tuple(j for j in range(i + 1, len(order)) if not any(r is order[j] or precedes(r, order[j]) for r in same))
+
+    rivals = [*map(rivals_of, range(len(order))), ()]
+    order.append(base)
+    sole = order[0] if order[0].when is None and not rivals[0] else None
+    return Resolution(sole, tuple(order), tuple(rivals))
+
+
+def decide(A: Any, found: Resolution) -> Rule:
+    """The first rule whose guard holds; among equals, the cheapest."""
+    i = 0
+    while not found.order[i].holds(A):  # the base case, the last, always does
+        i += 1
+    if not found.rivals[i]:
+        return found.order[i]
+    contenders = _contenders(A, i, found)
+    if len(contenders) == 1:
+        return contenders[0]
+    if any(r.cost is None for r in contenders):
+        raise AmbiguityError(_ambiguous(contenders))
+    costs = [Cost.of(r.cost(A)) for r in contenders]  # type: ignore[misc]
+    return min(zip(costs, contenders), key=lambda pair: (pair[0].flops, pair[0].memory, pair[1].number))[1]
+
+
+def _contenders(A: Any, i: int, found: Resolution) -> list[Rule]:
+    """The i-th rule, the first that holds, and those rules that hold and that no other that holds precedes."""
+    holding = [j for j in found.rivals[i] if found.order[j].holds(A)]
+    beaten = {k for j in holding for k in holding if k > j and k not in found.rivals[j]}
+    return [found.order[i], *(found.order[j] for j in holding if j not in beaten)]
+
+
+def _ambiguous(rules: Sequence[Rule]) -> str:
+    names = " and ".join(f"{r.name} (for {r.pattern!r})" for r in rules)
+    return (
+        f"{rules[0].function}: the rules {names} apply, and none is more specific. "
+        f"Add a rule for what matches both, or give all of them a cost=."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- ambiguity
+
+
+class AmbiguousPair(NamedTuple):
+    """Two rules of a function that can both apply where neither is more specific."""
+
+    function: str
+    first: Rule
+    second: Rule
+
+    def __str__(self) -> str:
+        return _ambiguous((self.first, self.second))
+
+
+def ambiguous_pairs(rules: Sequence[Rule]) -> Iterator[AmbiguousPair]:
+    """The pairs of a function's rules that overlap with neither more specific, where neither costs nor other rules decide."""
+    rules = [part for rule in rules for part in rule.alternatives()]
+    for a, b in itertools.combinations(rules, 2):
+        if a.source is b.source or (a.cost is not None and b.cost is not None) or a.precedes(b) or b.precedes(a):
+            continue
+        if overlaps(a.pattern, b.pattern) and not _decided(rules, a, b):
+            yield AmbiguousPair(a.function, a, b)
+
+
+def _decided(rules: Sequence[Rule], a: Rule, b: Rule) -> bool:
+    sure = [r for r in rules if r.when is None or r.source in (a.source, b.source)]
+    deciders = [r.pattern for r in sure if r.precedes(a) and r.precedes(b)]
+    if not deciders:
+        return False
+    common = list(itertools.islice(meet(a.pattern, b.pattern), MOST_MEETS + 1))
+    return len(common) <= MOST_MEETS and all(any(subsumes(d, m) for d in deciders) for m in common)
