@@ -1,0 +1,176 @@
+"""A matrix of a few diagonals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..info import ShapeError
+from .base import LinearOperator, conjugate_leaves
+from .context import as_arrays, broadcast_batches
+from .fields import Index
+from .identity import size
+from .memo import memo
+
+
+class Banded(LinearOperator):
+    """The matrix with these diagonals, as `scipy.sparse.diags_array` builds it. A product costs 2 flops per stored number.
+
+    Parameters
+    ----------
+    diagonals : sequence of arrays of shape (*batch, length)
+        Each of its natural length: min(m, n - k) above the main diagonal, min(m + k, n) below. Where `shape` is given, one number
+        fills its diagonal. Batch shapes broadcast.
+    offsets : sequence of int
+        k > 0 above the main diagonal, k < 0 below; each once.
+    shape : (m, n), optional
+        Default: the square matrix that the first diagonal fits.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.Banded([[1.0, 2.0], [9.0]], [0, 1]).to_dense()
+    array([[1., 9.],
+           [0., 2.]])
+    """
+
+    diagonals: tuple[Array, ...]
+    offsets: tuple[int, ...]
+    m: int
+    n: int
+
+    def __new__(cls, diagonals: Any, offsets: Any, shape: tuple[int, int] | None = None) -> Banded:
+        offsets = _integers(offsets)
+        if isinstance(diagonals, (int, float, complex)) or getattr(diagonals, "ndim", 1) == 0 or isinstance(diagonals, str):
+            raise ShapeError("Banded: expected a sequence of diagonals, one for each offset.")
+        if len(diagonals) != len(offsets):
+            raise ShapeError(f"Banded: {len(diagonals)} diagonals and {len(offsets)} offsets; expected as many of each.")
+        if not offsets:
+            raise ShapeError("Banded: expected at least one diagonal. Use Zero(m, n) for none.")
+        if len(set(offsets)) != len(offsets):
+            raise ShapeError(f"Banded: the offsets {offsets} repeat; add the diagonals that share one.")
+        arrays = as_arrays("Banded", *diagonals, min_ndim=0 if shape is not None else 1)
+        m, n = _two(shape) if shape is not None else (arrays[0].shape[-1] + abs(offsets[0]),) * 2
+        arrays = tuple(_fit(d, k, m, n, spread=shape is not None) for d, k in zip(arrays, offsets))
+        broadcast_batches(*(d.shape[:-1] for d in arrays), what="Banded")
+        return cls._of(arrays, offsets, m, n)
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (*broadcast_batches(*(d.shape[:-1] for d in self.diagonals)), self.m, self.n)
+
+    def _transpose(self) -> LinearOperator:
+        return Banded._of(self.diagonals, tuple(-k for k in self.offsets), self.n, self.m)  # a diagonal's length stays
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        return multiply_diagonals(self.diagonals, self.offsets, self.m, X)
+
+    def _to_dense(self) -> Array:
+        return dense_of_diagonals(self, self.diagonals, self.offsets)
+
+    @property
+    def _flops(self) -> float:
+        return 2.0 * sum(d.shape[-1] for d in self.diagonals)
+
+    def _expression(self) -> str:
+        ks = self.offsets
+        which = str(list(ks)) if len(ks) <= 5 else f"{len(ks)} in {min(ks)}..{max(ks)}"
+        return f"Banded({'x'.join(map(str, self.shape))}, offsets {which})"
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def _integers(offsets: Any) -> tuple[int, ...]:
+    try:
+        return tuple(index(k) for k in offsets)
+    except TypeError as error:
+        raise ShapeError(f"Banded: offsets must be a sequence of integers, not {offsets!r}.") from error
+
+
+def _two(shape: Any) -> tuple[int, int]:
+    try:
+        m, n = shape
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"Banded: shape={shape!r}; expected (m, n). Batch dimensions are those of the diagonals.") from error
+    return size(m, "Banded"), size(n, "Banded")
+
+
+def natural_length(k: int, m: int, n: int) -> int:
+    """How many entries the k-th diagonal of an m x n matrix has."""
+    return max(0, min(m, n - k) if k >= 0 else min(m + k, n))
+
+
+def _fit(d: Array, k: int, m: int, n: int, spread: bool) -> Array:
+    length = natural_length(k, m, n)
+    if spread and (d.ndim == 0 or (d.shape[-1] == 1 and length != 1)):
+        return namespace_of(d).broadcast_to(d, (*d.shape[:-1], length))
+    if d.shape[-1] != length:
+        raise ShapeError(f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length {length}; got {d.shape[-1]}.")
+    return d
+
+
+# ---------------------------------------------------------------------- what all matrices of diagonals share
+
+
+def multiply_diagonals(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array) -> Array:
+    """Y[i] = sum over k of d_k[i] X[i + k], where d_k counts by rows."""
+    xp, n = namespace_of(X), X.shape[-2]
+    if xp.name == "numpy":
+        return _accumulate(diagonals, offsets, m, X)
+    above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
+    padded = _pad(xp, X, above, below, axis=-2)
+    total = None
+    for d, k in zip(diagonals, offsets):
+        row = min(m, max(0, -k))
+        by_rows = _pad(xp, d, row, m - row - d.shape[-1], axis=-1)
+        term = by_rows[..., None] * padded[..., above + k : above + k + m, :]
+        total = term if total is None else total + term
+    return total
+
+
+def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array) -> Array:
+    """The same where one may add in place: no padding, and in blocks of rows, so that the products stay in the cache."""
+    batch = broadcast_batches(X.shape[:-2], *(d.shape[:-1] for d in diagonals))
+    Y = np.zeros((*batch, m, X.shape[-1]), np.result_type(X, *diagonals))
+    block = max(1, 2**15 * m // max(1, Y.size))
+    for start in range(0, m, block):
+        for d, k in zip(diagonals, offsets):
+            first = max(0, -k)  # the row where the diagonal begins
+            low, high = max(start, first), min(start + block, first + d.shape[-1])
+            if low < high:
+                Y[..., low:high, :] += d[..., low - first : high - first, None] * X[..., low + k : high + k, :]
+    return Y
+
+
+def _pad(xp: Any, x: Array, before: int, after: int, axis: int) -> Array:
+    """x with zeros on both sides along one of its last two axes."""
+
+    def zeros(count: int) -> Array:
+        shape = list(x.shape)
+        shape[axis] = count
+        return xp.zeros(tuple(shape), dtype=x.dtype, device=xp.device_of(x))
+
+    parts = [*([zeros(before)] if before else ()), x, *([zeros(after)] if after else ())]
+    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
+
+
+def dense_of_diagonals(A: LinearOperator, diagonals: Sequence[Array], offsets: Sequence[int]) -> Array:
+    """The matrix, by one scatter."""
+    n = A.shape[-1]
+    places = [max(0, -k) * n + max(0, k) + (n + 1) * np.arange(d.shape[-1]) for d, k in zip(diagonals, offsets)]
+    values = [A.xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])) for d in diagonals]
+    return scatter_dense(A, A.xp.concat([A.xp.astype(d, A.dtype) for d in values], axis=-1), np.concatenate(places))
+
+
+def scatter_dense(A: LinearOperator, values: Array, places: Any) -> Array:
+    """The matrix of A's shape with these values at these places of its rows laid end to end."""
+    xp, (m, n) = A.xp, A.shape[-2:]
+    flat = xp.zeros((*A.batch_shape, m * n), dtype=A.dtype, device=xp.device_of(values))
+    return xp.reshape(xp.set_at(flat, (..., Index(places).on(xp, xp.device_of(values))), values), A.shape)

@@ -1,0 +1,593 @@
+"""`LinearOperator`: an immutable tree of arrays that knows its shape and how to multiply.
+
+A family is a final subclass. Its fields are its class annotations; the base turns them into a frozen dataclass and a pytree. It must
+define `shape` and `_matmat`; everything else here is derived from those two, and may be replaced by the family's own formula:
+
+    _matvec(x)      A x for one vector, where that is faster than a block of one
+    _rmatmat(X)     A^H X
+    _adjoint() _transpose() _conj()    as operators
+    _to_dense()     the matrix
+    _infer()        the properties that the class, the children and the dtype imply (a bit mask)
+    _flops          of one matvec
+    _expression()   how it prints
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, namespace_of
+from ..dispatch import Pattern
+from ..info import BackendError, ShapeError
+from ..properties import SELF_ADJOINT, SYMMETRIC, close
+from .context import Context, as_array, broadcast_batches, check_device, common_context, context_of, join_dtypes
+from .fields import arrays_in, is_data, map_arrays, own_annotations
+from .memo import memo
+
+# Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called. Empty in normal use.
+WATCHERS: list[Any] = []
+
+_FAMILIES: list[type[LinearOperator]] = []
+
+
+class LinearOperator:
+    """A linear map between finite-dimensional spaces, real or complex, possibly a batch of them.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        `(*batch, m, n)`.
+    dtype, device, backend
+        Of its arrays. `backend` is `"numpy"`, `"torch"` or `"jax"`.
+    batch_shape : tuple of int
+        All of the shape but its last two.
+    operands : tuple of LinearOperator
+        What a composed operator is composed of; empty otherwise.
+
+    Examples
+    --------
+    Fields, `shape` and `_matmat` make an operator:
+
+    >>> import colinear as co, numpy as np
+    >>> class Shift(co.LinearOperator):
+    ...     n: int
+    ...
+    ...     @property
+    ...     def shape(self):
+    ...         return (self.n, self.n)
+    ...
+    ...     def _matmat(self, X):
+    ...         return self.xp.roll(X, 1, axis=-2)
+    >>> Shift(3) @ np.array([1.0, 2.0, 3.0])
+    array([3., 1., 2.])
+    >>> co.det(Shift(3)).round(12)
+    np.float64(1.0)
+    """
+
+    _is_root: ClassVar[bool] = True
+    _commutative: ClassVar[bool] = False
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _scalars: ClassVar[tuple[str, ...]] = ()
+    _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it
+    _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
+    if TYPE_CHECKING:
+
+        @property
+        def operands(self) -> tuple[LinearOperator, ...]: ...
+
+    else:
+        operands = ()  # composed operators have a field or a property of this name
+
+    # NumPy must leave `array @ A` and friends to us; higher than ndarray and scipy.sparse so that their operators defer.
+    __array_ufunc__ = None
+    __array_priority__ = 1000.0
+
+    # ------------------------------------------------------------------ classes and instances
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if LinearOperator not in cls.__bases__:
+            raise TypeError(f"{cls.__name__}: operators are final; subclass LinearOperator itself, and compose instead.")
+        cls._is_root = False
+        own = {name: a for name, a in own_annotations(cls).items() if not str(a).startswith(("ClassVar", "typing.ClassVar"))}
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__)(cls)
+        cls._fields = tuple(own)
+        cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")
+        _FAMILIES.append(cls)
+        backends._find(cls)  # "no array", remembered now: Dynamo compiles again whenever a table that it read has grown
+        for xp in backends.loaded():
+            xp.register_pytree(cls, cls._flatten, cls._unflatten)
+
+    def __class_getitem__(cls, children: Any) -> Pattern:
+        """`Sum[LowRank, Diagonal]`: a pattern for rules."""
+        return Pattern(cls, children if isinstance(children, tuple) else (children,))
+
+    @classmethod
+    def _of(cls, *values: Any) -> Any:
+        """An instance with these field values, unchecked: what constructors end with."""
+        self = object.__new__(cls)
+        for name, value in zip(cls._fields, values, strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    def _replace(self, **changes: Any) -> Any:
+        """A copy with some fields replaced and the claims kept."""
+        copy = type(self)._of(*(changes.get(name, getattr(self, name)) for name in self._fields))
+        if self._claims:
+            object.__setattr__(copy, "_claims", self._claims)
+        return copy
+
+    def _claim(self, mask: int) -> Any:
+        """A copy that claims more properties."""
+        if self.properties & mask == mask:
+            return self
+        copy = self._replace()
+        object.__setattr__(copy, "_claims", self._claims | mask)
+        return copy
+
+    # ------------------------------------------------------------------ the tree
+
+    @memo
+    def _dynamic(self) -> tuple[str, ...]:
+        """The names of the fields that hold leaves: arrays and operators, whatever their annotation, and numbers annotated `Scalar`."""
+        return tuple(
+            name
+            for name in self._fields
+            if is_data(value := getattr(self, name)) or (name in self._scalars and isinstance(value, (int, float, complex)))
+        )
+
+    def _flatten(self) -> tuple[tuple[Any, ...], Any]:
+        dynamic = self._dynamic
+        static = tuple((name, getattr(self, name)) for name in self._fields if name not in dynamic)
+        return tuple(getattr(self, name) for name in dynamic), (dynamic, static, self._claims)
+
+    @classmethod
+    def _unflatten(cls, structure: Any, children: Any) -> Any:
+        dynamic, static, claims = structure
+        self = object.__new__(cls)
+        for name, value in zip(dynamic, children, strict=True):
+            object.__setattr__(self, name, value)
+        for name, value in static:
+            object.__setattr__(self, name, value)
+        if claims:
+            object.__setattr__(self, "_claims", claims)
+        self.__dict__["_dynamic"] = dynamic  # the leaves may now be anything: a transformation's placeholders, say
+        return self
+
+    def leaves(self) -> Iterator[Any]:
+        """The arrays (and scalars) of the whole tree, depth first."""
+        return arrays_in(self)
+
+    def _map(self, f: Callable[[Any], Any]) -> Any:
+        """The same tree with `f` applied to each leaf."""
+        return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), *self._flatten()[::-1])
+
+    def __copy__(self) -> LinearOperator:
+        return self
+
+    # ------------------------------------------------------------------ what and where it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise TypeError(f"{type(self).__name__} must define the property `shape`.")
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self.shape[:-2]
+
+    @memo
+    def _context(self) -> Context:
+        """Framework, dtype and device, found once from the leaves (from the operands, in composed operators)."""
+        what = type(self).__name__
+        if self.operands:
+            return common_context(what, self.operands)
+        values = [getattr(self, name) for name in self._dynamic]
+        if values and all(isinstance(value, LinearOperator) for value in values):  # they know, leaves or not
+            return common_context(what, values)
+        found = context_of(what, self.leaves())
+        if found.backend is None:  # no arrays, but perhaps operators that were told where they live
+            return common_context(what, [value for value in values if isinstance(value, LinearOperator)])
+        return found
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether it holds no floats, and so takes framework, dtype and device from what it meets."""
+        return self._context.backend is None
+
+    @memo
+    def xp(self) -> Any:
+        """The backend module of its arrays (NumPy's where it has none)."""
+        return backends.get(self._context.backend or "numpy")
+
+    @property
+    def backend(self) -> str:
+        return self._context.backend or "numpy"
+
+    @memo
+    def dtype(self) -> Any:
+        given = self._context.dtype
+        if given is complex:  # complex, of no precision yet
+            return self.xp.complex_dtype(self.xp.default_float())
+        return self.xp.default_float() if given is None else given
+
+    @property
+    def device(self) -> Any:
+        return self._context.device if self._context.device is not None else ("cpu" if self.backend == "numpy" else None)
+
+    @memo
+    def is_complex(self) -> bool:
+        dtype = self._context.dtype
+        return dtype is not None and (dtype is complex or bool(self.xp.is_complex(dtype)))
+
+    @memo
+    def properties(self) -> int:
+        """All that is known: claimed, inferred and implied, as a bit mask."""
+        m, n = self.shape[-2:]
+        try:
+            inferred = self._infer()
+        except RecursionError:  # a tree too deep for Python's stack: from the leaves up, one operator at a time
+            for part in inside_out(self):
+                if part is not self:
+                    part.properties  # noqa: B018  (remembered)
+            inferred = self._infer()
+        return close(self._claims | inferred, real=not self.is_complex, square=m == n)
+
+    def isa(self, annotation: Any) -> bool:
+        """Whether the property is known, by claim or by inference: `A.isa(PSD)`."""
+        return self.properties & annotation.mask == annotation.mask
+
+    def _infer(self) -> int:
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its leaves."""
+        return sum(int(getattr(leaf, "nbytes", 8)) for leaf in self.leaves())
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of one product with a vector."""
+        return float(self._flops)
+
+    @property
+    def _flops(self) -> float:
+        return 2.0 * self.shape[-2] * self.shape[-1]
+
+    # ------------------------------------------------------------------ multiplication
+
+    def _matmat(self, X: Array, /) -> Array:
+        raise TypeError(f"{type(self).__name__} must define `_matmat(self, X)`.")
+
+    def _matvec(self, x: Array, /) -> Array:
+        return self._matmat(x[:, None])[..., 0]
+
+    def _rmatmat(self, X: Array, /) -> Array:
+        """A^H X = conj(A^T conj(X)), by the framework's linear transpose of `_matmat`."""
+        return self._derived_adjoint(X)
+
+    def _derived_adjoint(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        batch = broadcast_batches(self.batch_shape, X.shape[:-2])
+        own = self._context.dtype  # None in neutral operators
+        dtype = X.dtype if own is None else join_dtypes(xp, X.dtype, own)
+        like = xp.zeros((*batch, self.shape[-1], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
+        X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), like.dtype)
+        return xp.conj(xp.linear_transpose(self._matmat, like)(xp.conj(X)))
+
+    def _summed_matmat(self, X: Array, axis: int) -> Array:
+        """The sum of A X over the batch dimension `axis` (negative, from the last one): what `BatchSum` multiplies by."""
+        return namespace_of(X).sum(self @ X, axis=axis - 2)
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, LinearOperator):
+            from .algebra import multiply
+
+            return multiply(self, other)
+        if type(other) is not self._usual_array or other.dtype is not self.dtype:
+            other = self._right_side(other)
+            if isinstance(other, LinearOperator):
+                return self @ other
+        shape = other.shape
+        if len(shape) == 1:
+            if shape[0] != self.shape[-1]:
+                raise ShapeError(_misfit(self, shape))
+            if WATCHERS:
+                tell_multiplied(self, 1)
+            return self._matvec(other)
+        if len(shape) < 2 or shape[-2] != self.shape[-1]:
+            raise ShapeError(_misfit(self, shape))
+        if len(shape) > 2 and len(self.shape) > 2:
+            broadcast_batches(self.shape[:-2], shape[:-2], what="@")
+        if WATCHERS:
+            tell_multiplied(self, shape[-1])
+        return self._matmat(other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        if isinstance(other, LinearOperator):
+            return other @ self
+        other = self._right_side(other)
+        if isinstance(other, LinearOperator):
+            return other @ self
+        if other.ndim == 1:
+            return self.T @ other
+        xp = namespace_of(other)
+        return xp.matrix_transpose(self.T @ xp.matrix_transpose(other))
+
+    @memo
+    def _usual_array(self) -> Any:
+        """The type of the arrays it usually multiplies, NumPy's: lets `A @ x` skip every check but the shape's. (Others have devices.)"""
+        return np.ndarray if self._context.backend == "numpy" else None
+
+    def _right_side(self, x: Any) -> Any:
+        """`x` as something this operator can multiply, or an error that says why not."""
+        xp = namespace_of(x)
+        if xp is None:
+            from .convert import as_operator, is_convertible
+
+            if is_convertible(x):
+                return as_operator(x)
+            x = as_array(x, "@", xp=self.xp)
+            xp = self.xp
+        if not self.is_neutral:
+            if xp is not self.xp:
+                raise BackendError(
+                    f"@: the operator is a {self.backend} one and the array is {xp.name}'s. Convert one: A.to(backend={xp.name!r})."
+                )
+            check_device("@", self.device, xp.device_of(x))
+        return x if xp.is_floating(x) else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
+
+    # ------------------------------------------------------------------ transposes
+
+    @property
+    def T(self) -> LinearOperator:
+        """The transpose, as an operator of the same structure."""
+        if self.properties & SYMMETRIC:
+            return self
+        image = carry(self, self._transpose())
+        _remember(image, self, transpose=True, adjoint=not self.is_complex)
+        return image
+
+    @property
+    def H(self) -> LinearOperator:
+        """The conjugate transpose, as an operator of the same structure."""
+        if self.properties & SELF_ADJOINT:
+            return self
+        image = carry(self, self._adjoint())
+        _remember(image, self, transpose=not self.is_complex, adjoint=True)
+        return image
+
+    def conj(self) -> LinearOperator:
+        """The complex conjugate, as an operator of the same structure."""
+        return carry(self, self._conj()) if self.is_complex else self
+
+    def _transpose(self) -> LinearOperator:
+        if not self.is_complex:
+            return self._adjoint()
+        from .transposed import Adjoint, Transpose
+
+        if type(self)._adjoint is not LinearOperator._adjoint:
+            image = self._adjoint()
+            if not isinstance(image, Adjoint):  # whose conjugate would ask for the transpose again
+                return image.conj()
+        return Transpose._of(self)
+
+    def _adjoint(self) -> LinearOperator:
+        if type(self)._transpose is not LinearOperator._transpose:
+            return self._transpose().conj()
+        from .transposed import Adjoint
+
+        return Adjoint._of(self)
+
+    def _conj(self) -> LinearOperator:
+        from .transposed import Conjugate
+
+        return Conjugate._of(self)
+
+    # ------------------------------------------------------------------ conversion
+
+    def to_dense(self) -> Array:
+        """The matrix, as an array of the operator's framework."""
+        if WATCHERS:
+            tell_materialised(self)
+        return self._to_dense()
+
+    def _to_dense(self) -> Array:
+        n = self.shape[-1]
+        dense = self._matmat(self.xp.eye(n, dtype=self.dtype, device=self._context.device))
+        return self.xp.broadcast_to(dense, self.shape)
+
+    def to(self, backend: str | None = None, device: Any = None, dtype: Any = None) -> LinearOperator:
+        """The same operator with its arrays in another framework, on another device or of another dtype."""
+        from .convert import move
+
+        return move(self, backend, device, dtype)
+
+    # ------------------------------------------------------------------ arithmetic (the algebra itself is in algebra.py)
+
+    def __add__(self, other: Any) -> Any:
+        from .algebra import add
+
+        return add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        from .algebra import add
+
+        return add(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        from .algebra import subtract
+
+        return subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        from .algebra import subtract
+
+        return subtract(other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        from .algebra import times
+
+        return times(self, other)
+
+    __rmul__ = __mul__  # scalars and Hadamard products commute
+
+    def __truediv__(self, other: Any) -> Any:
+        from .algebra import divide
+
+        return divide(self, other)
+
+    def __pow__(self, exponent: Any) -> Any:
+        from .algebra import raise_to
+
+        return raise_to(self, exponent)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pos__(self) -> LinearOperator:
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        from .indexing import getitem
+
+        return getitem(self, key)
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} is an operator, not a sequence: index it, or call to_dense().")
+
+    def __bool__(self) -> bool:
+        raise TypeError("The truth value of an operator is not defined.")
+
+    # ------------------------------------------------------------------ SciPy's protocol and torch's
+
+    def matvec(self, x: Array) -> Array:
+        """A x for x of shape (n,) or (n, 1), as SciPy's operators."""
+        return self @ x
+
+    def rmatvec(self, x: Array) -> Array:
+        """A^H x for x of shape (m,) or (m, 1)."""
+        return self.H @ x
+
+    def matmat(self, X: Array) -> Array:
+        """A X."""
+        return self @ X
+
+    def rmatmat(self, X: Array) -> Array:
+        """A^H X."""
+        return self.H @ X
+
+    def dot(self, x: Any) -> Any:
+        """The same as `A @ x`."""
+        return self @ x
+
+    def adjoint(self) -> LinearOperator:
+        """The same as `A.H`."""
+        return self.H
+
+    def transpose(self) -> LinearOperator:
+        """The same as `A.T`."""
+        return self.T
+
+    def to_scipy(self) -> Any:
+        """A `scipy.sparse.linalg.LinearOperator` that multiplies by this one."""
+        from .convert import to_scipy
+
+        return to_scipy(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from .interop import torch_function
+
+        return torch_function(func, args, kwargs or {})
+
+    # ------------------------------------------------------------------ printing
+
+    def _expression(self) -> str:
+        return f"{type(self).__name__}({'x'.join(map(str, self.shape))})"
+
+    def __repr__(self) -> str:
+        from .printing import operator_repr
+
+        return operator_repr(self)
+
+    def _repr_html_(self) -> str:
+        from .printing import operator_html
+
+        return operator_html(self)
+
+
+backends.on_load(lambda xp: [xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES])
+
+
+def _rebuild(cls: type[LinearOperator], structure: Any, children: Any) -> LinearOperator:
+    return cls._unflatten(structure, children)
+
+
+def conjugate_leaves(self: LinearOperator) -> LinearOperator:
+    """`_conj` of the families whose matrix is conjugated by conjugating their leaves."""
+    return self._map(lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate())
+
+
+def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
+    """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only where the shape stays."""
+    if A._claims and image.shape[-2:] == A.shape[-2:]:
+        return image._claim(A._claims)
+    return image
+
+
+def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:
+    """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A memo only; pytrees drop it."""
+    if image is not A and not any(image is operand for operand in A.operands):  # no reference cycles: they hold memory
+        if transpose:
+            object.__setattr__(image, "_transpose_of", A)
+        if adjoint:
+            object.__setattr__(image, "_adjoint_of", A)
+
+
+def inside_out(A: LinearOperator) -> Iterator[LinearOperator]:
+    """Every operator of the tree once, what is inside before what it is inside of; without recursion."""
+    seen: set[int] = set()
+    waiting = [(A, False)]
+    while waiting:
+        node, is_open = waiting.pop()
+        if is_open:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            waiting.append((node, True))
+            inside = node.operands or [getattr(node, name) for name in node._dynamic]
+            waiting.extend((part, False) for part in reversed(inside) if isinstance(part, LinearOperator))
+
+
+def dense_part(A: LinearOperator, whole: LinearOperator) -> Array:
+    """The matrix of an operand; a neutral one takes framework, dtype and device from what it is part of."""
+    if A.is_neutral and not whole.is_neutral:
+        A = A.to(whole.backend, whole._context.device, whole.dtype)
+    return A.to_dense()
+
+
+def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:
+    m, n = A.shape[-2:]
+    return f"@: the operator is {m}x{n}, so the right side needs {n} rows; it has shape {tuple(shape)}."
+
+
+def tell_multiplied(A: LinearOperator, columns: int) -> None:
+    for watcher in tuple(WATCHERS):
+        watcher.multiplied(A, columns)
+
+
+def tell_materialised(A: LinearOperator) -> None:
+    for watcher in tuple(WATCHERS):
+        watcher.materialised(A)

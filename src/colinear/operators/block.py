@@ -1,0 +1,238 @@
+"""Operators made of blocks: a grid of them, a diagonal of them, and stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..info import ShapeError
+from ..properties import SELF_ADJOINT, SYMMETRIC
+from .base import LinearOperator, dense_part
+from .context import broadcast_batches, common_batch, common_context
+from .diagonal import Diagonal
+from .identity import Identity
+from .memo import memo
+from .sum import operator_list
+from .transposed import are_adjoint, are_transposed
+from .zero import Zero
+
+
+class BlockDiag(LinearOperator):
+    """Operators along the diagonal, zeros elsewhere. The blocks need not be square.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.BlockDiag([[1.0, 2.0]], [[3.0]]).to_dense()
+    array([[1., 2., 0.],
+           [0., 0., 3.]])
+    """
+
+    operands: tuple[LinearOperator, ...]
+
+    def __new__(cls, *operands: Any) -> Any:
+        blocks: list[LinearOperator] = []
+        for A in operator_list("BlockDiag", operands):
+            blocks.extend(A.operands if isinstance(A, BlockDiag) else (A,))
+        batch = common_batch("BlockDiag", blocks)
+        context = common_context("BlockDiag", blocks)
+        if len(blocks) == 1:
+            return blocks[0]
+        if context.backend is None and all(isinstance(A, Identity) for A in blocks):
+            return Identity(sum(A.shape[-1] for A in blocks))
+        if all(isinstance(A, Diagonal) for A in blocks):
+            xp = blocks[0].xp
+            return Diagonal(xp.concat([xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks], axis=-1))  # type: ignore[attr-defined]
+        return cls._of(tuple(blocks))
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        batch = common_batch("", self.operands)
+        return (*batch, sum(A.shape[-2] for A in self.operands), sum(A.shape[-1] for A in self.operands))
+
+    def _infer(self) -> int:
+        return reduce(lambda mask, A: mask & A.properties, self.operands, ~0)
+
+    def _transpose(self) -> LinearOperator:
+        return BlockDiag(*(A.T for A in self.operands))
+
+    def _adjoint(self) -> LinearOperator:
+        return BlockDiag(*(A.H for A in self.operands))
+
+    def _conj(self) -> LinearOperator:
+        return BlockDiag(*(A.conj() for A in self.operands))
+
+    def _matmat(self, X: Array) -> Array:
+        parts = split_rows(X, [A.shape[-1] for A in self.operands])
+        return concat_rows(namespace_of(X), [A @ part for A, part in zip(self.operands, parts, strict=True)])
+
+    def _to_dense(self) -> Array:
+        numbered = list(enumerate(self.operands))
+        grid = [[A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered] for i, A in numbered]
+        return dense_grid(self, grid)
+
+    @property
+    def _flops(self) -> float:
+        return sum(A.flops for A in self.operands)
+
+    def _expression(self) -> str:
+        shown = [A._expression() for A in self.operands[:4]]
+        more = f", ... {len(self.operands)} blocks" if len(self.operands) > 4 else ""
+        return f"BlockDiag({', '.join(shown)}{more})"
+
+
+class Block(LinearOperator):
+    """A grid of operators, `Block([[A, B], [C, D]])`; None stands for a zero block.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> saddle = co.Block([[co.PSD(np.eye(2)), np.ones((2, 1))], [np.ones((1, 2)), None]])
+    >>> saddle.shape
+    (3, 3)
+    """
+
+    blocks: tuple[tuple[LinearOperator, ...], ...]
+
+    def __new__(cls, blocks: Any) -> Any:
+        grid = _checked_grid(blocks)
+        everything = [A for row in grid for A in row]
+        common_batch("Block", everything)
+        common_context("Block", everything)
+        if len(everything) == 1:
+            return everything[0]
+        if len(grid) == len(grid[0]) and all(
+            isinstance(A, Zero) for i, row in enumerate(grid) for j, A in enumerate(row) if i != j
+        ):
+            return BlockDiag(*(row[i] for i, row in enumerate(grid)))
+        return cls._of(tuple(tuple(row) for row in grid))._claim(_mirrored(grid))
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return tuple(A for row in self.blocks for A in row)
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        batch = common_batch("", self.operands)
+        return (*batch, sum(row[0].shape[-2] for row in self.blocks), sum(A.shape[-1] for A in self.blocks[0]))
+
+    def _transpose(self) -> LinearOperator:
+        return Block([[A.T for A in column] for column in zip(*self.blocks, strict=True)])
+
+    def _adjoint(self) -> LinearOperator:
+        return Block([[A.H for A in column] for column in zip(*self.blocks, strict=True)])
+
+    def _conj(self) -> LinearOperator:
+        return Block([[A.conj() for A in row] for row in self.blocks])
+
+    def _matmat(self, X: Array) -> Array:
+        parts = split_rows(X, [A.shape[-1] for A in self.blocks[0]])
+        rows = []
+        for row in self.blocks:
+            products = [A @ part for A, part in zip(row, parts, strict=True) if not isinstance(A, Zero)]
+            rows.append(reduce(lambda total, Y: total + Y, products) if products else row[0] @ parts[0])
+        return concat_rows(namespace_of(X), rows)
+
+    def _to_dense(self) -> Array:
+        return dense_grid(self, self.blocks)
+
+    @property
+    def _flops(self) -> float:
+        return sum(A.flops + A.shape[-2] for A in self.operands)
+
+    def _expression(self) -> str:
+        return f"Block([{', '.join('[' + ', '.join(A._expression() for A in row) + ']' for row in self.blocks)}])"
+
+
+def hstack(*operators: Any) -> LinearOperator:
+    """Operators side by side, `[A B ...]`, given one by one or as one list. A product costs one with each.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.hstack(co.Identity(2), co.Diagonal([3.0, 4.0])).to_dense()
+    array([[1., 0., 3., 0.],
+           [0., 1., 0., 4.]])
+    """
+    return Block([operator_list("hstack", operators)])
+
+
+def vstack(*operators: Any) -> LinearOperator:
+    """Operators one above the other, given one by one or as one list. A product costs one with each.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.vstack([co.Identity(2), [[3.0, 4.0]]]).to_dense()
+    array([[1., 0.],
+           [0., 1.],
+           [3., 4.]])
+    """
+    return Block([[A] for A in operator_list("vstack", operators)])
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def split_rows(X: Array, sizes: Sequence[int]) -> list[Array]:
+    """X cut along its rows into pieces of these sizes (views where the framework has them)."""
+    ends = list(accumulate(sizes))
+    return [X[..., end - size : end, :] for end, size in zip(ends, sizes, strict=True)]
+
+
+def concat_rows(xp: Any, parts: Sequence[Array]) -> Array:
+    """Pieces put on top of each other, their batch shapes broadcast."""
+    batches = {part.shape[:-2] for part in parts}
+    if len(batches) > 1:
+        batch = broadcast_batches(*batches)
+        parts = [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts]
+    return xp.concat(list(parts), axis=-2)
+
+
+def dense_grid(whole: LinearOperator, grid: Any) -> Array:
+    """The matrix of a grid of operators."""
+    xp, batch, rows = whole.xp, whole.shape[:-2], []
+    for row in grid:
+        parts = [xp.broadcast_to(dense := dense_part(A, whole), (*batch, *dense.shape[-2:])) for A in row]
+        rows.append(xp.concat(parts, axis=-1))
+    return xp.concat(rows, axis=-2)
+
+
+def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
+    """A full grid of operators whose sizes fit, None replaced by zeros."""
+    from .convert import as_operator
+
+    if not blocks or not all(isinstance(row, (list, tuple)) and row for row in blocks):
+        raise ShapeError("Block: expected a non-empty list of non-empty rows of operators, [[A, B], [C, D]].")
+    if len({len(row) for row in blocks}) > 1:
+        raise ShapeError(f"Block: the rows have {[len(row) for row in blocks]} blocks; all need the same number.")
+    given = [[None if A is None else as_operator(A) for A in row] for row in blocks]
+    heights = [_size("row", i, [A.shape[-2] for A in row if A is not None]) for i, row in enumerate(given)]
+    widths = [
+        _size("column", j, [A.shape[-1] for A in column if A is not None]) for j, column in enumerate(zip(*given, strict=True))
+    ]
+    anchor = next((A for row in given for A in row if A is not None and not A.is_neutral), None)
+    return [
+        [Zero(heights[i], widths[j], like=anchor) if A is None else A for j, A in enumerate(row)] for i, row in enumerate(given)
+    ]
+
+
+def _size(what: str, i: int, sizes: list[int]) -> int:
+    if len(set(sizes)) != 1:
+        reason = f"blocks of different sizes {sizes}" if sizes else "nothing but None, so its size is unknown"
+        raise ShapeError(f"Block: {what} {i} has {reason}.")
+    return sizes[0]
+
+
+def _mirrored(grid: list[list[LinearOperator]]) -> int:
+    """Self-adjoint or symmetric, if each block is the adjoint or transpose of its mirror image (or both are zero)."""
+    k = len(grid)
+    if any(len(row) != k for row in grid):
+        return 0
+    pairs = [(grid[i][j], grid[j][i]) for i in range(k) for j in range(i + 1)]
+    both_zero = [isinstance(A, Zero) and isinstance(B, Zero) for A, B in pairs]
+    mask = SELF_ADJOINT if all(z or are_adjoint(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True)) else 0
+    return mask | (SYMMETRIC if all(z or are_transposed(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True)) else 0)

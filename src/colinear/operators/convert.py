@@ -1,0 +1,299 @@
+"""In and out: other libraries' matrices and operators as ours, ours as SciPy's, and moves between frameworks, devices and dtypes.
+
+SciPy's sparse modules are looked up in `sys.modules` and never imported to ask a question: an object of theirs has loaded them.
+"""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, namespace_of
+from ..info import BackendError, DtypeError, ShapeError
+from .base import LinearOperator
+from .context import Context
+
+# ------------------------------------------------------------------ in
+
+
+def as_operator(x: Any) -> LinearOperator:
+    """`x` as an operator: ours unchanged, arrays as `Dense`, sparse matrices as `Sparse`, anything that multiplies as `MatrixFree`.
+
+    Parameters
+    ----------
+    x : array, sparse matrix or linear operator
+        An array of NumPy, PyTorch or JAX (or nested lists) of at least two dimensions, a sparse matrix of SciPy, torch (COO, CSR) or
+        JAX (BCOO, BCSR), an operator of SciPy, PyLops or PyAMG, or any object with `shape` and `matvec`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from colinear import as_operator
+    >>> as_operator(np.eye(3))
+    <Dense 3x3 float64 numpy>
+    """
+    if isinstance(x, LinearOperator):
+        return x
+    if _is_sparse(x):
+        from .sparse import Sparse
+
+        return Sparse(x)
+    if namespace_of(x) is None and _multiplies(x):
+        return _matrix_free(x)
+    return _dense(x)
+
+
+def is_convertible(x: Any) -> bool:
+    """Whether `x` is a matrix or operator of another library that is not a plain array: what arithmetic passes to `as_operator`."""
+    return _is_sparse(x) or (namespace_of(x) is None and not isinstance(x, LinearOperator) and _multiplies(x))
+
+
+def _is_sparse(x: Any) -> bool:
+    xp = namespace_of(x)
+    if xp is not None:
+        return xp.name == "torch" and str(x.layout) != "torch.strided"
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    if scipy_sparse is not None and scipy_sparse.issparse(x):
+        return True
+    return type(x).__module__.startswith("jax.experimental.sparse") and hasattr(x, "todense")
+
+
+def _multiplies(x: Any) -> bool:
+    """The least that a linear operator of any library has."""
+    return hasattr(x, "shape") and callable(getattr(x, "matvec", None)) and not isinstance(x, type)
+
+
+def _dense(x: Any) -> LinearOperator:
+    from .dense import Dense
+
+    if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
+        advice = " Use MatrixFree(matmat, shape) for a function." if callable(x) and not isinstance(x, type) else ""
+        raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}")
+    if type(x).__module__.startswith("numpy.ma"):
+        raise DtypeError("as_operator: a masked array has entries without a value; fill them first: x.filled(...).")
+    if isinstance(x, np.matrix):
+        x = np.asarray(x)  # its products are not an array's
+    if namespace_of(x) is None and not isinstance(x, (list, tuple, numbers.Number, np.generic)) and not hasattr(x, "__array__"):
+        raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.")
+    ndim = x.ndim if namespace_of(x) is not None else np.ndim(x)
+    if ndim < 2:
+        advice = (
+            "Use Diagonal(d) for a diagonal matrix, x[:, None] for a column." if ndim else "Use ScaledIdentity(c, n) for c I."
+        )
+        raise ShapeError(f"as_operator: expected a matrix of at least two dimensions, not an array of {ndim}. {advice}")
+    return Dense(x)
+
+
+def _describe(x: Any) -> str:
+    return "None" if x is None else f"the string {x[:20]!r}" if isinstance(x, str) else f"{type(x).__name__}"
+
+
+def _matrix_free(x: Any) -> LinearOperator:
+    """An operator of another library. Such operators are NumPy's unless they say otherwise, and have no batch dimensions."""
+    from .matrixfree import MatrixFree
+
+    shape = tuple(int(size) for size in x.shape)
+    if len(shape) != 2:
+        raise ShapeError(f"as_operator: {type(x).__name__} has shape {shape}; expected two dimensions.")
+    matmat = _ForeignProduct(x, "matmat", "matvec")
+    rmatmat = _ForeignProduct(x, "rmatmat", "rmatvec") if _has_adjoint(x) else None
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        dtype = np.asarray(x.matvec(np.zeros(shape[1]))).dtype
+    if np.dtype(dtype).kind not in "fc":
+        dtype = np.dtype(np.float64)
+    return MatrixFree(matmat, shape, dtype=dtype, rmatmat=rmatmat, like="numpy")
+
+
+class _ForeignProduct:
+    """The product of another library's operator with blocks: such operators take one block at a time, some only one vector.
+
+    An object rather than a closure, so that it hashes, compares and pickles as the operator in it does.
+    """
+
+    def __init__(self, operator: Any, block: str, vector: str):
+        self.operator, self.block, self.vector = operator, block, vector
+        self.__name__ = type(operator).__name__
+
+    def __call__(self, X: Array) -> Array:
+        columns = np.reshape(np.moveaxis(X, -2, 0), (X.shape[-2], -1))  # a batch of blocks as one wide block
+        multiply = getattr(self.operator, self.block, None)
+        if callable(multiply):
+            product = np.asarray(multiply(columns))
+        else:
+            single = getattr(self.operator, self.vector)
+            parts = [np.reshape(single(column), (-1,)) for column in columns.T]
+            rows = self.operator.shape[0 if self.vector == "matvec" else 1]
+            product = np.stack(parts, axis=-1) if parts else np.zeros((rows, 0), dtype=X.dtype)
+        return np.moveaxis(np.reshape(product, (product.shape[0], *X.shape[:-2], X.shape[-1])), 0, -2)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ForeignProduct) and self.operator is other.operator and self.block == other.block
+
+    def __hash__(self) -> int:
+        return hash((id(self.operator), self.block))
+
+
+def _has_adjoint(x: Any) -> bool:
+    """Whether an operator multiplies by its adjoint. SciPy's always have the method, which may fail or recurse for ever when called."""
+    if not hasattr(x, "rmatvec") and not hasattr(x, "rmatmat"):
+        return False
+    try:
+        x.rmatvec(np.zeros(x.shape[0], dtype=getattr(x, "dtype", None)))
+    except (NotImplementedError, RecursionError, TypeError, AttributeError):
+        return False
+    return True
+
+
+# ------------------------------------------------------------------ between frameworks, devices and dtypes
+
+
+def move(A: LinearOperator, backend: str | None = None, device: Any = None, dtype: Any = None) -> LinearOperator:
+    """A with its leaves in another framework, on another device or of another dtype; what is None stays as it is.
+
+    Frameworks are crossed through NumPy, so gradients end there. Real operators become complex, complex ones never real: take
+    the real part of what you built it from.
+    """
+    target = A.xp if backend is None else backends.get(backend)
+    wanted = None if dtype is None else _dtype_for(target, dtype)
+    if wanted is not None and not target.is_floating(wanted):
+        raise DtypeError(f"to: dtype={target.dtype_name(wanted)}; operators are real or complex floating point.")
+    if wanted is not None and not target.is_complex(wanted) and _holds_complex(A):
+        raise DtypeError(
+            f"to: the operator is {A.xp.dtype_name(A.dtype)} and dtype={target.dtype_name(wanted)} would drop imaginary parts."
+        )
+    if device is not None:
+        device = target.device_of(target.to_device(target.zeros(()), device))  # "cuda" is "cuda:0", say
+    stays_neutral = A.is_neutral and backend is None and device is None
+    return _Move(target, device, wanted, stays_neutral).tree(A)
+
+
+class _Move(NamedTuple):
+    """Where to: a backend module, a device and a dtype, each None for no change."""
+
+    target: Any
+    device: Any
+    dtype: Any
+    stays_neutral: bool
+
+    def tree(self, A: LinearOperator) -> LinearOperator:
+        """A with its leaves moved and the contexts of neutral operators pinned."""
+        changes = {name: self.value(getattr(A, name)) for name in A._dynamic}
+        for name in A._fields:
+            if isinstance(context := getattr(A, name), Context):
+                changes[name] = self.context(A, context)
+        return A._replace(**changes) if changes else A
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self.value, value))
+        if isinstance(value, dict):
+            return {key: self.value(item) for key, item in value.items()}
+        if isinstance(value, LinearOperator):
+            return self.tree(value)
+        return _move_leaf(value, self.target, self.device, self.dtype)
+
+    def context(self, A: LinearOperator, context: Context) -> Context:
+        """The context of an operator that holds no floats, after the move."""
+        source = backends.get(context.backend or "numpy")
+        functions = [name for name in A._fields if name not in A._dynamic and callable(getattr(A, name))]
+        if context.backend is not None and self.target is not source and functions:
+            raise BackendError(
+                f"to: {type(A).__name__} multiplies by a function of {source.name}'s arrays, which cannot be moved to {self.target.name}."
+            )
+        dtype = self.dtype
+        if dtype is None and context.dtype is not None:
+            dtype = context.dtype if context.dtype is complex else _dtype_for(self.target, source.dtype_name(context.dtype))
+            dtype = (
+                self.target.complex_dtype(self.target.default_float()) if dtype is complex and not self.stays_neutral else dtype
+            )
+        if self.stays_neutral:
+            return Context(None, dtype, None)
+        return Context(self.target.name, dtype, context.device if self.device is None and self.target is source else self.device)
+
+
+def _move_leaf(leaf: Any, target: Any, device: Any, dtype: Any) -> Any:
+    source = namespace_of(leaf)
+    if source is None:
+        return leaf  # Python scalars mix with all frameworks
+    floating = source.is_floating(leaf)
+    if source is target:
+        if floating and dtype is not None and leaf.dtype != dtype:
+            leaf = target.astype(leaf, dtype)
+        return leaf if device is None else target.to_device(leaf, device)
+    if floating and dtype is None:
+        dtype = _dtype_for(target, source.dtype_name(leaf.dtype))
+    return target.asarray(source.to_numpy(leaf), dtype=dtype if floating else None, device=device)
+
+
+def _holds_complex(A: LinearOperator) -> bool:
+    if A.is_complex:
+        return True
+    return any(
+        isinstance(leaf, complex) or ((xp := namespace_of(leaf)) is not None and xp.is_complex(leaf)) for leaf in A.leaves()
+    )
+
+
+def _dtype_for(xp: Any, dtype: Any) -> Any:
+    """A dtype of one framework, named by a string or by any framework's own object."""
+    for candidate in _spellings(dtype):
+        try:
+            found = xp.dtype_from(candidate)
+        except (TypeError, ValueError, AttributeError, KeyError):
+            continue
+        if found is not None:
+            return found
+    raise DtypeError(f"to: {dtype!r} is not a dtype that {xp.name} has.")
+
+
+def _spellings(dtype: Any) -> Iterator[Any]:
+    yield dtype
+    for other in backends.loaded():
+        try:
+            yield other.dtype_name(dtype)
+        except (TypeError, ValueError, AttributeError, KeyError):
+            continue
+
+
+# ------------------------------------------------------------------ out
+
+
+def to_scipy(A: LinearOperator) -> Any:
+    """A `scipy.sparse.linalg.LinearOperator` that multiplies by A: NumPy arrays in and out, whatever A's framework."""
+    from scipy.sparse.linalg import LinearOperator as SciPyOperator
+
+    if A.batch_shape:
+        raise ShapeError(f"to_scipy: the operator has batch shape {A.batch_shape}; SciPy's have none. Take one: A[0].")
+    dtype = _numpy_dtype(A)
+
+    def product(operator: Callable[[], LinearOperator]) -> Callable[[Any], Any]:
+        def multiply(X: Any) -> Any:
+            B = operator()
+            product = B.xp.to_numpy(B @ B.xp.asarray(X, dtype=_common(B, X), device=B._context.device))
+            return product if product.flags.writeable else product.copy()  # SciPy works in place; JAX lends its memory to read
+
+        return multiply
+
+    return SciPyOperator(
+        shape=A.shape,
+        dtype=dtype,
+        matvec=product(lambda: A),
+        matmat=product(lambda: A),
+        rmatvec=product(lambda: A.H),
+        rmatmat=product(lambda: A.H),
+    )
+
+
+def _common(A: LinearOperator, X: Any) -> Any:
+    """The dtype in which a NumPy block meets A: A's own, or its complex counterpart for a complex block."""
+    return A.xp.complex_dtype(A.dtype) if np.iscomplexobj(X) else A.dtype
+
+
+def _numpy_dtype(A: LinearOperator) -> Any:
+    name = A.xp.dtype_name(A.dtype)
+    return np.dtype(np.float32 if name == "bfloat16" else name)

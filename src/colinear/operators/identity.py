@@ -1,0 +1,203 @@
+"""I and c I. They hold no arrays, or one number: unless told they take framework, dtype and device from what they multiply."""
+
+from __future__ import annotations
+
+import numbers
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, namespace_of
+from ..info import DtypeError, ShapeError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SYMMETRIC, UNITARY
+from .base import LinearOperator
+from .context import Context, as_array, context_of, given_context, is_complex_number, is_number, join_dtypes
+from .fields import Scalar
+from .memo import memo
+
+
+def size(value: Any, what: str) -> int:
+    """A number of rows or columns: a natural number."""
+    try:
+        n = index(value)
+    except TypeError as error:
+        raise ShapeError(f"{what}: a size must be an integer, not {value!r}.") from error
+    if n < 0:
+        raise ShapeError(f"{what}: a size cannot be negative; got {n}.")
+    return n
+
+
+def promoted(X: Array, dtype: Any) -> Array:
+    """X in the dtype that it and a neutral operator's have in common; X itself where the operator was told none."""
+    if dtype is None or dtype is X.dtype:
+        return X
+    xp = namespace_of(X)
+    return xp.astype(X, join_dtypes(xp, X.dtype, dtype))
+
+
+class Identity(LinearOperator):
+    """The identity of n dimensions. A product costs nothing, and returns its right side.
+
+    Parameters
+    ----------
+    n : int
+    like : array, operator or str, optional
+        Whose framework, dtype and device to take; a framework's name takes its default float.
+    dtype : optional
+        Default: the dtype of what it multiplies.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.Dense(np.ones((2, 2))) + co.Identity(2)
+    >>> A.to_dense()
+    array([[2., 1.],
+           [1., 2.]])
+    """
+
+    n: int
+    context: Context
+
+    def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
+        return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n, self.n)
+
+    @memo
+    def _context(self) -> Context:
+        return self.context
+
+    def _infer(self) -> int:
+        return POSITIVE_DEFINITE | SYMMETRIC | UNITARY
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    _adjoint = _conj = _transpose
+
+    def _matmat(self, X: Array) -> Array:
+        return promoted(X, self.context.dtype)
+
+    _matvec = _rmatmat = _matmat
+
+    def _to_dense(self) -> Array:
+        return self.xp.eye(self.n, dtype=self.dtype, device=self._context.device)
+
+    @property
+    def _flops(self) -> float:
+        return 0.0
+
+    def _expression(self) -> str:
+        return f"Identity({self.n})"
+
+
+class ScaledIdentity(LinearOperator):
+    """c I of n dimensions. A product costs n flops.
+
+    Parameters
+    ----------
+    c : number or array of the batch shape
+        A Python number mixes with every framework. The sign of a real number that can be seen is remembered: c > 0 is PD.
+    n : int
+    like, dtype : optional
+        As for `Identity`, where c is a number.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.ScaledIdentity(2.0, 3).isa(co.PD)
+    True
+    """
+
+    c: Scalar
+    n: int
+    context: Context
+
+    def __new__(cls, c: Any, n: int, *, like: Any = None, dtype: Any = None) -> ScaledIdentity:
+        n, context = size(n, "ScaledIdentity"), given_context("ScaledIdentity", like, dtype)
+        if isinstance(c, np.generic):
+            c = c.item()
+        if isinstance(c, numbers.Complex):
+            c = complex(c) if not isinstance(c, numbers.Real) else float(c)
+        elif isinstance(c, (str, bytes)) or c is None:
+            raise DtypeError(f"ScaledIdentity: expected a number or an array, got {c!r}.")
+        else:
+            c = as_array(c, "ScaledIdentity")
+            if like is not None or dtype is not None:
+                xp = namespace_of(c)
+                if context.backend not in (None, xp.name):
+                    raise DtypeError(f"ScaledIdentity: c is {xp.name}'s and like= is {context.backend}'s.")
+                c = c if context.dtype is None else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
+        self = cls._of(c, n, context)
+        claims = signs(c)
+        if claims:  # as a claim the sign is still known under `jit`, where the value is not
+            self.__dict__["_claims"] = claims
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*getattr(self.c, "shape", ()), self.n, self.n)
+
+    @memo
+    def _context(self) -> Context:
+        if not is_number(self.c):
+            return context_of("ScaledIdentity", (self.c,))
+        backend, dtype, device = self.context
+        if is_complex_number(self.c):
+            dtype = complex if dtype is None or dtype is complex else backends.get(backend or "numpy").complex_dtype(dtype)
+        return Context(backend, dtype, device)
+
+    def _infer(self) -> int:
+        return SYMMETRIC  # and so self-adjoint, if real
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    def _conj(self) -> LinearOperator:
+        xp = namespace_of(self.c)
+        return self._replace(c=self.c.conjugate() if xp is None else xp.asarray(xp.conj(self.c)))
+
+    _adjoint = _conj
+
+    def _matmat(self, X: Array) -> Array:
+        if is_number(self.c):
+            return self.c * promoted(X, self.context.dtype)
+        return self.c[..., None, None] * X  # with axes, because torch lets a 0-dimensional array take the dtype of X
+
+    def _matvec(self, x: Array) -> Array:
+        if is_number(self.c):
+            return self.c * promoted(x, self.context.dtype)
+        return self.c[..., None] * x
+
+    def _to_dense(self) -> Array:
+        xp = self.xp
+        return self._matmat(xp.eye(self.n, dtype=self.dtype, device=self._context.device))
+
+    @property
+    def _flops(self) -> float:
+        return self.n
+
+    def _expression(self) -> str:
+        xp = namespace_of(self.c)
+        value = self.c if xp is None else xp.peek(self.c) if self.c.ndim == 0 else None
+        return f"{'c' if value is None else format(complex(value) if isinstance(value, complex) else float(value), '.4g')} I"
+
+
+def signs(c: Any) -> int:
+    """What the values of c say of c I, where they can be seen at no cost."""
+    xp = namespace_of(c)
+    if xp is None:
+        real, least, on_circle = not isinstance(c, complex), c.real, abs(c) == 1
+    else:
+        values = xp.peek(c)
+        if values is None or np.size(values) == 0:
+            return 0
+        real, least, on_circle = not xp.is_complex(c), np.min(np.real(values)), bool(np.all(np.abs(values) == 1))
+    mask = UNITARY if on_circle else 0
+    if real and least >= 0:
+        mask |= POSITIVE_DEFINITE if least > 0 else POSITIVE_SEMIDEFINITE
+    return mask

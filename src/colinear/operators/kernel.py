@@ -1,0 +1,173 @@
+"""Kernel matrices, K[i, j] = k(x_i, y_j): computed in blocks of rows whenever they are needed, and never stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..info import ShapeError
+from .base import LinearOperator
+from .context import Context, as_arrays, broadcast_batches, context_of
+from .matrixfree import as_parameters, function_name
+from .memo import memo
+
+# Bytes that a block may take with the differences x_i - y_j, which many kernels form on the way.
+MEMORY_BUDGET = 2**27
+
+
+class Kernel(LinearOperator):
+    """The matrix with the entries `k(x_i, y_j)`, multiplied in blocks of rows.
+
+    A product costs one evaluation of all entries and O(block * n) memory, its derivative with respect to points and parameters
+    two and as much memory: blocks are computed again, not kept.
+
+    Parameters
+    ----------
+    k : callable
+        `k(X_block, Y_block, *parameters)` maps points of shapes (p, d) and (q, d) to the p x q matrix.
+    X : array, (*batch, m, d)
+        The points of the rows; a vector of numbers must be given as a column, `x[:, None]`.
+    Y : array, (*batch, n, d), optional
+        The points of the columns; X if not given.
+    parameters : tuple
+        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. They are the same for the
+        whole batch.
+    block : int, optional
+        Rows per block. By default what fits in 128 MiB with the differences x_i - y_j.
+
+    Notes
+    -----
+    Nothing is inferred about k: say `PSD(Kernel(k, X))` for a covariance.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> def gaussian(X, Y, length):
+    ...     return np.exp(-((X[:, None] - Y[None]) ** 2).sum(-1) / (2 * length**2))
+    >>> K = co.PSD(co.Kernel(gaussian, np.zeros((1000, 3)), parameters=(np.array(0.5),)))
+    >>> (K @ np.ones(1000))[0]
+    np.float64(1000.0)
+    """
+
+    k: Callable
+    X: Array
+    Y: Array | None
+    parameters: Any
+    block: int | None
+    transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
+
+    def __new__(cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None) -> Any:
+        if not callable(k):
+            raise TypeError(f"Kernel: k must be a function of two sets of points, not {type(k).__name__}.")
+        if block is not None and (block != int(block) or block < 1):
+            raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
+        points = as_arrays("Kernel", *(P for P in (X, Y) if P is not None))
+        for name, P in zip("XY", points, strict=False):
+            if P.ndim < 2:
+                given = tuple(P.shape)
+                raise ShapeError(f"Kernel: {name} must be (*batch, points, d), its shape is {given}. For numbers: x[:, None].")
+        dimensions = [P.shape[-1] for P in points]
+        if dimensions[0] != dimensions[-1]:
+            raise ShapeError(f"Kernel: the points of X have {dimensions[0]} coordinates, those of Y {dimensions[-1]}.")
+        broadcast_batches(*(P.shape[:-2] for P in points), what="Kernel: X and Y")
+        Y = points[1] if Y is not None else None
+        self = cls._of(k, points[0], Y, as_parameters("Kernel", parameters), None if block is None else int(block), False)
+        context_of("Kernel", self.leaves())  # parameters of another framework are refused here
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        rows, columns = self._points()
+        batch = rows.shape[:-2] if rows is columns else broadcast_batches(rows.shape[:-2], columns.shape[:-2])
+        return (*batch, rows.shape[-2], columns.shape[-2])
+
+    def _points(self) -> tuple[Array, Array]:
+        """The points of the rows and those of the columns."""
+        Y = self.X if self.Y is None else self.Y
+        return (Y, self.X) if self.transposed else (self.X, Y)
+
+    @memo
+    def _context(self) -> Context:
+        """Where the leaves are; the dtype is that of the entries, which k alone knows (complex ones of real points, say)."""
+        context = context_of("Kernel", self.leaves())
+        if 0 in self.shape:
+            return context
+        first = (P[(0,) * (P.ndim - 2)][:1] for P in self._points())
+        dtype = self._entries(*first).dtype
+        return context._replace(dtype=dtype) if namespace_of(self.X).is_floating(dtype) else context
+
+    def _transpose(self) -> LinearOperator:
+        return Kernel._of(self.k, self.X, self.Y, self.parameters, self.block, not self.transposed)
+
+    def _entries(self, rows: Array, columns: Array) -> Array:
+        """The block of the matrix with these rows and columns."""
+        X, Y = (columns, rows) if self.transposed else (rows, columns)
+        entries = self.k(X, Y, *self.parameters)
+        expected = (X.shape[0], Y.shape[0])
+        if tuple(getattr(entries, "shape", ())) != expected:
+            raise ShapeError(
+                f"Kernel: {function_name(self.k)} of points of shapes {tuple(X.shape)} and {tuple(Y.shape)} "
+                f"must give {expected}, it gave {getattr(entries, 'shape', type(entries).__name__)}."
+            )
+        return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
+
+    def _matmat(self, V: Array) -> Array:
+        xp = namespace_of(V)
+        batch, k = V.shape[:-2], V.shape[-1]
+        if self.shape[:-2] or not batch:
+            return self._by_blocks(xp, V)
+        # One matrix for a batch of right sides: they are columns of one.
+        columns = xp.reshape(xp.moveaxis(V, -2, 0), (V.shape[-2], math.prod(batch) * k))
+        return xp.moveaxis(xp.reshape(self._by_blocks(xp, columns), (self.shape[-2], *batch, k)), 0, -2)
+
+    def _to_dense(self) -> Array:
+        return self._by_blocks(self.xp, None)
+
+    def _by_blocks(self, xp: Any, V: Array | None) -> Array:
+        """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled body in JAX."""
+        rows, columns = self._points()
+        batch = self.shape[:-2] if V is None else broadcast_batches(self.shape[:-2], V.shape[:-2])
+        m, n = self.shape[-2:]
+        width = n if V is None else V.shape[-1]
+        count = math.prod(batch)
+        if 0 in (m, n, count, width):
+            dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
+            return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
+        blocks, size = self._partition(m, n, rows.shape[-1])
+        whole = [xp.broadcast_to(P, (*batch, *P.shape[-2:])) for P in (rows, columns, V) if P is not None]
+        rows, *others = (xp.reshape(P, (count, *P.shape[-2:])) for P in whole)
+        if blocks * size > m:  # a last block that is too short repeats the last point, where k is as good as at any other
+            repeated = xp.broadcast_to(rows[:, -1:], (count, blocks * size - m, rows.shape[-1]))
+            rows = xp.concat([rows, repeated], axis=1)
+        tiles = xp.reshape(rows, (count, blocks, size, rows.shape[-1]))
+
+        @xp.checkpoint  # the derivative computes the entries again, block by block
+        def step(block: Array, columns: Array, V: Array | None = None) -> Array:
+            entries = self._entries(block, columns)
+            return entries if V is None else xp.matmul(entries, V)
+
+        def element(tiles: Array, *others: Array) -> Array:
+            return xp.loop_map(lambda block: step(block, *others), tiles)
+
+        if count == 1:
+            results = element(tiles[0], *(P[0] for P in others))
+        else:
+            results = xp.loop_map(element, tiles, *others)
+        return xp.reshape(xp.reshape(results, (count, blocks * size, width))[:, :m], (*batch, m, width))
+
+    def _partition(self, m: int, n: int, d: int) -> tuple[int, int]:
+        """How many blocks of how many rows: as even as can be, so that little is computed twice."""
+        bytes_per_row = n * (d + 2) * 8
+        size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
+        blocks = -(-m // size)
+        return blocks, -(-m // blocks)
+
+    @property
+    def _flops(self) -> float:
+        m, n = self.shape[-2:]
+        return m * n * (3.0 * self.X.shape[-1] + 4)  # squares of differences, k of them, the product: a guess for a usual k
+
+    def _expression(self) -> str:
+        return f"Kernel({function_name(self.k)}, {'x'.join(map(str, self.shape))}){'.T' if self.transposed else ''}"

@@ -1,0 +1,119 @@
+"""Low-rank matrices, U core V^H, kept as their factors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..info import ShapeError
+from ..properties import POSITIVE_SEMIDEFINITE
+from .base import LinearOperator, conjugate_leaves
+from .context import as_arrays, broadcast_batches
+
+
+class LowRank(LinearOperator):
+    """The matrix `U core V^H`. A product with a vector costs O((m + n) r).
+
+    Parameters
+    ----------
+    U : array, (*batch, m, r)
+    V : array, (*batch, n, s), optional
+        U itself if not given.
+    core : array, (*batch, r, s), optional
+        The identity if not given.
+
+    Notes
+    -----
+    `LowRank(U)` is `U U^H` and known to be positive semidefinite. With a core nothing is inferred: say `PSD(LowRank(U, core=C))`
+    where C is so.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.LowRank(np.ones((3, 1)))
+    >>> A @ np.array([1.0, 2.0, 3.0])
+    array([6., 6., 6.])
+    >>> A.isa(co.PSD)
+    True
+    """
+
+    U: Array
+    V: Array | None
+    core: Array | None
+
+    def __new__(cls, U: Any, V: Any = None, core: Any = None) -> Any:
+        given = {"U": U, "V": None if V is U else V, "core": core}
+        given = {name: factor for name, factor in given.items() if factor is not None}
+        arrays = dict(zip(given, as_arrays("LowRank", *given.values()), strict=True))
+        U, V, core = arrays["U"], arrays.get("V"), arrays.get("core")
+        for name, factor in arrays.items():
+            if factor.ndim < 2:
+                found = tuple(factor.shape)
+                raise ShapeError(f"LowRank: {name} must be (*batch, rows, rank), its shape is {found}. For a vector: u[:, None].")
+        left, right = U.shape[-1], (U if V is None else V).shape[-1]
+        if core is None and left != right:
+            raise ShapeError(f"LowRank: U has {left} columns and V has {right}; without a core they must be equal.")
+        if core is not None and tuple(core.shape[-2:]) != (left, right):
+            raise ShapeError(f"LowRank: U core V^H needs a core of {left}x{right}, it is {core.shape[-2]}x{core.shape[-1]}.")
+        broadcast_batches(*(factor.shape[:-2] for factor in arrays.values()), what="LowRank")
+        return cls._of(U, V, core)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        U, V, core = self.U, self.V, self.core
+        m, n = U.shape[-2], (U if V is None else V).shape[-2]
+        if V is None and core is None:
+            return (*U.shape[:-2], m, n)
+        return (*broadcast_batches(*(factor.shape[:-2] for factor in (U, V, core) if factor is not None)), m, n)
+
+    def _infer(self) -> int:
+        return POSITIVE_SEMIDEFINITE if self.V is None and self.core is None else 0
+
+    _conj = conjugate_leaves
+
+    def _adjoint(self) -> LinearOperator:
+        # (U core V^H)^H = V core^H U^H
+        xp = self.xp
+        core = None if self.core is None else xp.conj(xp.matrix_transpose(self.core))
+        return LowRank._of(self.U, None, core) if self.V is None else LowRank._of(self.V, self.U, core)
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        V = self.U if self.V is None else self.V
+        inner = xp.matmul(xp.conj(xp.matrix_transpose(V)), X)
+        return xp.matmul(self.U, inner if self.core is None else xp.matmul(self.core, inner))
+
+    def _summed_matmat(self, X: Array, axis: int) -> Array:
+        """sum_i U_i core_i V_i^H X, with the factors of all terms side by side: two products, however many the terms."""
+        xp = namespace_of(X)
+        batch = self.shape[:-2]
+        terms = batch[axis]
+        if X.ndim - 2 >= -axis:
+            X = xp.squeeze(X, axis=axis - 2)
+
+        def beside(factor: Array) -> Array:  # (*batch, m, r) -> (*rest, m, terms * r)
+            factor = xp.moveaxis(xp.broadcast_to(factor, (*batch, *factor.shape[-2:])), axis - 2, -2)
+            return xp.reshape(factor, (*factor.shape[:-2], terms * factor.shape[-1]))
+
+        inner = xp.matmul(xp.conj(xp.matrix_transpose(beside(self.U if self.V is None else self.V))), X)
+        if self.core is not None:
+            core = xp.moveaxis(xp.broadcast_to(self.core, (*batch, *self.core.shape[-2:])), axis - 2, -3)
+            blocks = xp.matmul(core, xp.reshape(inner, (*inner.shape[:-2], terms, core.shape[-1], inner.shape[-1])))
+            inner = xp.reshape(blocks, (*blocks.shape[:-3], terms * core.shape[-2], blocks.shape[-1]))
+        return xp.matmul(beside(self.U), inner)
+
+    def _to_dense(self) -> Array:
+        xp = self.xp
+        V = self.U if self.V is None else self.V
+        left = self.U if self.core is None else xp.matmul(self.U, self.core)
+        return xp.matmul(left, xp.conj(xp.matrix_transpose(V)))
+
+    @property
+    def _flops(self) -> float:
+        m, n = self.shape[-2:]
+        r = self.U.shape[-1]
+        s = r if self.V is None else self.V.shape[-1]
+        return 2.0 * (m * r + n * s + (0 if self.core is None else r * s))
+
+    def _expression(self) -> str:
+        return f"LowRank({'x'.join(map(str, self.shape))}, rank {self.U.shape[-1]})"

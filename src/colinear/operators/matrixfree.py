@@ -1,0 +1,138 @@
+"""Operators known only by what they do: a function that multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+from .. import backends
+from ..backends import Array, namespace_of
+from ..info import BackendError, DtypeError, ShapeError
+from .base import LinearOperator
+from .context import Context, broadcast_batches, context_of, given_context, join_dtypes
+from .memo import memo
+
+
+class MatrixFree(LinearOperator):
+    """The operator that multiplies by calling a function.
+
+    Parameters
+    ----------
+    matmat : callable
+        `matmat(X, *parameters)` gives A X. It receives blocks, (*batch, n, k), and must give (*batch, m, k); a vector arrives as
+        a block of one column.
+    shape : tuple of int
+        (*batch, m, n).
+    dtype : optional
+        Default: that of `like`, of the parameters, or of what it multiplies.
+    rmatmat : callable, optional
+        `rmatmat(X, *parameters)` gives A^H X. Without it torch and JAX derive the adjoint from `matmat` by their linear
+        transpose; NumPy cannot, and says so when the adjoint is needed.
+    like : array, operator or framework's name, optional
+        Whose framework, dtype and device to take. Without it, the parameters'; without parameters, those of what it multiplies.
+    parameters : tuple
+        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. What `matmat` closes over
+        is out of reach of transformations (and of `to`).
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> reverse = co.MatrixFree(lambda X: X[::-1], (3, 3), rmatmat=lambda X: X[::-1])
+    >>> reverse @ np.array([1.0, 2.0, 3.0])
+    array([3., 2., 1.])
+    """
+
+    # Not `matmat`, `rmatmat` and `shape`: those names are SciPy's protocol, which every operator speaks.
+    multiply: Callable
+    multiply_adjoint: Callable | None
+    sizes: tuple[int, ...]
+    parameters: Any
+    context: Context
+
+    def __new__(
+        cls,
+        matmat: Callable,
+        shape: Any,
+        dtype: Any = None,
+        rmatmat: Callable | None = None,
+        like: Any = None,
+        parameters: tuple = (),
+    ) -> Any:
+        for name, function in (("matmat", matmat), ("rmatmat", rmatmat)):
+            if not callable(function) and not (function is None and name == "rmatmat"):
+                raise TypeError(f"MatrixFree: {name} must be a function of a block of columns, not {type(function).__name__}.")
+        try:
+            sizes = tuple(index(size) for size in shape)
+        except TypeError:
+            sizes = ()
+        if len(sizes) < 2 or min(sizes) < 0:
+            raise ShapeError(f"MatrixFree: shape must be (*batch, m, n), integers that are not negative; it is {shape!r}.")
+        parameters = as_parameters("MatrixFree", parameters)
+        self = cls._of(matmat, rmatmat, sizes, parameters, given_context("MatrixFree", like, dtype))
+        self._context  # noqa: B018  (parameters of mixed frameworks are refused here, not at the first product)
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.sizes
+
+    @memo
+    def _context(self) -> Context:
+        backend, dtype, _ = self.context
+        held = context_of("MatrixFree", self.leaves())
+        if held.backend is None or backend is not None:
+            if backend is not None and held.backend not in (None, backend):
+                raise BackendError(f"MatrixFree: the parameters are {held.backend}'s and like= is {backend}'s.")
+            return self.context
+        own = held.dtype if dtype is None else backends.get(held.backend).dtype_from(getattr(dtype, "name", dtype))
+        return Context(held.backend, own, held.device)
+
+    def _adjoint(self) -> LinearOperator:
+        if self.multiply_adjoint is None:
+            return LinearOperator._adjoint(self)
+        m, n = self.sizes[-2:]
+        return MatrixFree._of(self.multiply_adjoint, self.multiply, (*self.sizes[:-2], n, m), self.parameters, self.context)
+
+    def _matmat(self, X: Array) -> Array:
+        return self._call("matmat", self.multiply, X, self.sizes[-2])
+
+    def _rmatmat(self, X: Array) -> Array:
+        if self.multiply_adjoint is not None:
+            return self._call("rmatmat", self.multiply_adjoint, X, self.sizes[-1])
+        if namespace_of(X).name == "numpy":
+            raise BackendError(
+                "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it from matmat. "
+                "Give rmatmat=, or say SelfAdjoint(A) if A is its own adjoint."
+            )
+        return self._derived_adjoint(X)
+
+    def _call(self, name: str, function: Callable, X: Array, rows: int) -> Array:
+        xp = namespace_of(X)
+        batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
+        if tuple(X.shape[:-2]) != batch:
+            X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+        product = function(X, *self.parameters)
+        expected = (*batch, rows, X.shape[-1])
+        if tuple(getattr(product, "shape", ())) != expected:
+            raise ShapeError(
+                f"MatrixFree: {name} of a block of shape {tuple(X.shape)} must give shape {expected}, "
+                f"it gave {getattr(product, 'shape', type(product).__name__)}."
+            )
+        if xp.is_complex(product) and not (self.is_complex or xp.is_complex(X)):
+            raise DtypeError(f"MatrixFree: {name} gave complex numbers, but the operator is real. Give dtype=.")
+        return product if self._context.dtype is None else xp.astype(product, join_dtypes(xp, X.dtype, self._context.dtype))
+
+    def _expression(self) -> str:
+        return f"MatrixFree({function_name(self.multiply)}, {'x'.join(map(str, self.shape))})"
+
+
+def as_parameters(what: str, parameters: Any) -> tuple:
+    """The parameters as a tuple; anything else is refused, as it would be unclear whether an array is one parameter or many."""
+    if not isinstance(parameters, (tuple, list)):
+        raise TypeError(f"{what}: parameters must be a tuple, not {type(parameters).__name__}. For one: parameters=(theta,).")
+    return tuple(parameters)
+
+
+def function_name(function: Any) -> str:
+    return getattr(function, "__name__", type(function).__name__)

@@ -1,0 +1,87 @@
+"""How operators print: one line of algebra in a terminal, a small tree in a notebook; never their arrays."""
+
+from __future__ import annotations
+
+from html import escape
+
+from ..properties import SELF_ADJOINT, SYMMETRIC, strongest_names
+from .base import LinearOperator
+
+WIDTH = 120  # of the expression, in characters
+NODES = 60  # a larger tree is named by its first operands instead of written out
+BREADTH = 8  # children shown per node in HTML
+DEPTH = 6
+
+
+def operator_repr(A: LinearOperator) -> str:
+    """`<Sum 1000000x1000000 float64 numpy [PD]: Dense(1000x1000) ⊗ Dense(1000x1000) + 0.1 I>`."""
+    try:
+        head = f"{type(A).__name__} {_facts(A)}"
+        expression = _expression(A)
+    except Exception:  # inside a transformation the leaves may be placeholders, without shape or dtype
+        return f"<{type(A).__name__} of leaves without a value>"
+    if not A.operands and expression == LinearOperator._expression(A):
+        return f"<{head}>"  # it would only say the name and the shape again
+    return f"<{head}: {expression}>"
+
+
+def operator_html(A: LinearOperator) -> str:
+    """The tree as nested lists, each line a family with its shape, dtype and properties."""
+    return f'<div style="font-family: monospace"><code>{escape(operator_repr(A))}</code>{_html_children(A, DEPTH)}</div>'
+
+
+def _facts(A: LinearOperator) -> str:
+    mask = A.properties
+    if not A.is_complex and mask & SELF_ADJOINT:
+        mask &= ~SYMMETRIC  # the same thing, said once
+    names = strongest_names(mask)
+    where = A.backend if A.device is None or str(A.device) == "cpu" or A.backend == "jax" else f"{A.backend} {A.device}"
+    return f"{shape_text(A)} {A.xp.dtype_name(A.dtype)} {where}" + (f" [{', '.join(names)}]" if names else "")
+
+
+def shape_text(A: LinearOperator) -> str:
+    """`5x3x4` for a batch of five 3 x 4 operators."""
+    return "x".join(map(str, A.shape))
+
+
+def _expression(A: LinearOperator) -> str:
+    if _is_large(A):
+        shown = ", ".join(f"{type(B).__name__}({shape_text(B)})" for B in A.operands[:4])
+        more = f", ... {len(A.operands) - 4} more" if len(A.operands) > 4 else ""
+        return f"{type(A).__name__} of {shown}{more}"
+    return shorten(A._expression())
+
+
+def _is_large(A: LinearOperator) -> bool:
+    """Whether the tree has too many nodes to write out; counted without recursion, up to the limit and no further."""
+    stack, count = [A], 0
+    while stack:
+        count += 1
+        if count > NODES or len(stack) > NODES:
+            return True
+        stack.extend(stack.pop().operands[: NODES + 1])
+    return False
+
+
+def shorten(text: str, width: int = WIDTH) -> str:
+    """The beginning and the end of a long text."""
+    if len(text) <= width:
+        return text
+    half = (width - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
+def _html_children(A: LinearOperator, depth: int) -> str:
+    operands = A.operands
+    if not operands:
+        return ""
+    if depth == 0:
+        return "<ul><li>...</li></ul>"
+    lines = [_html_line(B, depth - 1) for B in operands[:BREADTH]]
+    if len(operands) > BREADTH:
+        lines.append(f"<li>... {len(operands) - BREADTH} more</li>")
+    return f'<ul style="margin: 0; padding-left: 1.5em">{"".join(lines)}</ul>'
+
+
+def _html_line(A: LinearOperator, depth: int) -> str:
+    return f"<li><b>{escape(type(A).__name__)}</b> {escape(_facts(A))}{_html_children(A, depth)}</li>"

@@ -1,0 +1,171 @@
+"""A_1 A_2 ... A_k of operators whose shapes chain."""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
+from ..backends import Array
+from ..info import ShapeError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
+from .base import LinearOperator, dense_part
+from .context import common_batch, common_context
+from .diagonal import Diagonal
+from .identity import Identity, ScaledIdentity
+from .kronecker import Kronecker
+from .memo import memo
+from .permutation import Permutation
+from .scaled import Scaled, multiply_scalars
+from .sum import operator_list
+from .transposed import are_adjoint, are_transposed
+from .zero import Zero
+
+
+class Product(LinearOperator):
+    """The product of operators: nested products are flattened, scalars pulled out, identities dropped, neighbouring diagonals,
+    permutations and fitting Kronecker products merged.
+
+    `B^H M B` is known to be self-adjoint or PSD where M is (`B^H B` is PSD), if B^H was made from B as `B.H`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> B = co.Dense(np.ones((3, 2)))
+    >>> (B.H @ B).isa(co.PSD)
+    True
+    """
+
+    operands: tuple[LinearOperator, ...]
+
+    def __new__(cls, *operands: Any) -> Any:
+        factors = operator_list("Product", operands)
+        for left, right in pairwise(factors):
+            if left.shape[-1] != right.shape[-2]:
+                raise ShapeError(
+                    f"@: operators of {left.shape[-2]}x{left.shape[-1]} and {right.shape[-2]}x{right.shape[-1]} do not chain."
+                )
+        batch, context = common_batch("@", factors), common_context("@", factors)
+        scalar, parts = _open(factors)
+        merged = _merge_neighbours(parts)
+        if len(merged) == 1:
+            whole: Any = merged[0]
+        else:
+            whole = cls._of(tuple(merged))
+            claims = _palindrome(merged)
+            if claims:
+                object.__setattr__(whole, "_claims", claims)
+        if scalar is not None:
+            whole = Scaled(scalar, whole)
+        elif len(merged) == len(factors):
+            whole.__dict__["_context"] = context
+            return whole
+        if whole.shape[:-2] == batch and (whole.is_neutral or whole._context == context):
+            return whole
+        return cls._of(tuple(factors))  # a dropped identity or zero gave the product its batch shape or its dtype: keep all
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (*common_batch("@", self.operands), self.operands[0].shape[-2], self.operands[-1].shape[-1])
+
+    def _infer(self) -> int:
+        return reduce(lambda mask, factor: mask & factor.properties, self.operands, ~0) & (UNITARY | STIEFEL)
+
+    def _transpose(self) -> LinearOperator:
+        return Product(*(factor.T for factor in reversed(self.operands)))
+
+    def _adjoint(self) -> LinearOperator:
+        return Product(*(factor.H for factor in reversed(self.operands)))
+
+    def _conj(self) -> LinearOperator:
+        return Product(*(factor.conj() for factor in self.operands))
+
+    def _matmat(self, X: Array) -> Array:
+        return reduce(lambda Y, factor: factor @ Y, reversed(self.operands), X)
+
+    def _matvec(self, x: Array) -> Array:
+        if any(len(factor.shape) > 2 for factor in self.operands):
+            return self._matmat(x[:, None])[..., 0]  # a batched factor turns the vector into a stack of columns
+        return self._matmat(x)
+
+    def _to_dense(self) -> Array:
+        # From the right, as blocks of columns, or from the left where that side is thinner.
+        if self.shape[-2] < self.shape[-1]:
+            return self.xp.matrix_transpose(self.T.to_dense())
+        dense = reduce(lambda Y, factor: factor @ Y, reversed(self.operands[:-1]), dense_part(self.operands[-1], self))
+        return self.xp.broadcast_to(dense, self.shape)
+
+    @property
+    def _flops(self) -> float:
+        return sum(factor.flops for factor in self.operands)
+
+    def _expression(self) -> str:
+        parts = [factor._expression() for factor in self.operands[:6]]
+        text = " @ ".join(f"({part})" if " + " in part else part for part in parts)
+        return text + (" @ ..." if len(self.operands) > 6 else "")
+
+
+def _open(factors: list[LinearOperator]) -> tuple[Any, list[LinearOperator]]:
+    """The scalar in front, and the factors with nested products and scalars opened."""
+    scalar: Any = None
+    parts: list[LinearOperator] = []
+    stack = list(reversed(factors))
+    while stack:
+        A = stack.pop()
+        if isinstance(A, Scaled) or isinstance(A, ScaledIdentity):
+            c = A.scalar if isinstance(A, Scaled) else A.c
+            scalar = c if scalar is None else multiply_scalars(scalar, c)
+            stack.append(A.A if isinstance(A, Scaled) else Identity(A.shape[-1]))
+        elif isinstance(A, Product):
+            stack.extend(reversed(A.operands))
+        else:
+            parts.append(A)
+    return scalar, parts
+
+
+def _merge_neighbours(parts: list[LinearOperator]) -> list[LinearOperator]:
+    """Factors merged from left to right; an identity is neutral, a zero absorbs everything."""
+    if any(isinstance(A, Zero) for A in parts):
+        shape = (parts[0].shape[-2], parts[-1].shape[-1])
+        anchor = next((A for A in parts if not A.is_neutral), None)
+        return [Zero(*shape, like=anchor)]
+    merged: list[LinearOperator] = []
+    for A in parts:
+        if merged and isinstance(A, Identity):
+            continue
+        if merged and isinstance(merged[-1], Identity):
+            merged[-1] = A
+            continue
+        pair = _merge_pair(merged[-1], A) if merged else None
+        if pair is None:
+            merged.append(A)
+        else:
+            merged[-1] = pair
+    return merged
+
+
+def _merge_pair(A: LinearOperator, B: LinearOperator) -> LinearOperator | None:
+    """A B as one simple operator, or None."""
+    if type(A) is not type(B):
+        return None
+    if isinstance(A, Diagonal) and isinstance(B, Diagonal):
+        return Diagonal(A.d * B.d)
+    if isinstance(A, Permutation) and isinstance(B, Permutation):
+        return A.compose(B)
+    if isinstance(A, Kronecker) and isinstance(B, Kronecker) and len(A.operands) == len(B.operands):
+        if all(a.shape[-1] == b.shape[-2] for a, b in zip(A.operands, B.operands, strict=True)):
+            return Kronecker(*(a @ b for a, b in zip(A.operands, B.operands, strict=True)))  # (A⊗B)(C⊗D) = AC ⊗ BD
+    return None
+
+
+def _palindrome(factors: list[LinearOperator]) -> int:
+    """What B^H M B inherits from M (nothing in the middle counts as I)."""
+    k = len(factors)
+    pairs = [(factors[i], factors[k - 1 - i]) for i in range(k // 2)]
+    middle = factors[k // 2].properties if k % 2 else POSITIVE_DEFINITE | POSITIVE_SEMIDEFINITE | SELF_ADJOINT | SYMMETRIC
+    mask = 0
+    if middle & SELF_ADJOINT and all(are_adjoint(A, B) for A, B in pairs):
+        mask |= middle & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE)
+    if middle & SYMMETRIC and all(are_transposed(A, B) for A, B in pairs):
+        mask |= SYMMETRIC
+    return mask

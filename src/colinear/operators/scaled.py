@@ -1,0 +1,189 @@
+"""c A, with the scalar kept apart so that it can be pulled out of products and differentiated."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..info import BackendError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
+from .base import LinearOperator, dense_part
+from .context import Context, broadcast_batches, check_device, is_complex_number, is_number, join_dtypes
+from .diagonal import Diagonal
+from .fields import Scalar
+from .identity import Identity, ScaledIdentity
+from .lowrank import LowRank
+from .memo import memo
+from .zero import Zero
+
+
+class Scaled(LinearOperator):
+    """The operator `c A`.
+
+    Parameters
+    ----------
+    scalar : number or array
+        One number, or an array of the batch shape.
+    A : LinearOperator
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.Scaled(2.0, co.PSD(np.eye(3)))
+    >>> A.isa(co.PSD), (-A).isa(co.PSD)
+    (True, False)
+    """
+
+    scalar: Scalar
+    A: LinearOperator
+
+    def __new__(cls, scalar: Any, A: Any) -> Any:
+        from .convert import as_operator
+
+        A = as_operator(A)
+        if isinstance(A, Scaled):
+            scalar, A = multiply_scalars(scalar, A.scalar), A.A
+        if isinstance(scalar, numbers.Number) and scalar == 1:
+            return A
+        scalar = scalar_like(scalar, A)
+        absorb = _ABSORB.get(type(A))
+        scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
+        claims = kept_by_scalar(A.properties, scalar)
+        return scaled._claim(claims) if claims else scaled
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.A,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        batch = getattr(self.scalar, "shape", ())
+        return (*broadcast_batches(batch, self.A.shape[:-2], what="Scaled"), *self.A.shape[-2:]) if batch else self.A.shape
+
+    @memo
+    def _context(self) -> Context:
+        backend, dtype, device = self.A._context
+        xp = namespace_of(self.scalar)
+        if xp is not None and not is_number(self.scalar):
+            if backend is None:
+                own = self.scalar.dtype if dtype is None else join_dtypes(xp, self.scalar.dtype, dtype)
+                return Context(xp.name, own, xp.device_of(self.scalar))
+            return Context(backend, xp.result_type(dtype, self.scalar), device)
+        if is_complex_number(self.scalar):  # `complex`: of whatever precision it meets
+            dtype = complex if dtype is None or dtype is complex else self.A.xp.complex_dtype(dtype)
+        return Context(backend, dtype, device)
+
+    def _infer(self) -> int:
+        xp = namespace_of(self.scalar)
+        real = not isinstance(self.scalar, complex) if xp is None else not xp.is_complex(self.scalar)
+        return self.A.properties & (SYMMETRIC | SELF_ADJOINT if real else SYMMETRIC)
+
+    def _transpose(self) -> LinearOperator:
+        return Scaled(self.scalar, self.A.T)
+
+    def _conj(self) -> LinearOperator:
+        return Scaled(conjugate_scalar(self.scalar), self.A.conj())
+
+    def _matmat(self, X: Array) -> Array:
+        return self._column_scalar * (self.A @ X)
+
+    def _matvec(self, x: Array) -> Array:
+        scalar = self.scalar
+        return (scalar if getattr(scalar, "ndim", 0) == 0 else scalar[..., None]) * (self.A @ x)
+
+    def _to_dense(self) -> Array:
+        return self._column_scalar * dense_part(self.A, self)
+
+    @property
+    def _column_scalar(self) -> Any:
+        return self.scalar if getattr(self.scalar, "ndim", 0) == 0 else self.scalar[..., None, None]
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops + self.shape[-2]
+
+    def _expression(self) -> str:
+        value = peek_scalar(self.scalar)
+        inner = self.A._expression()
+        return f"{'c' if value is None else format(value, '.4g')} {f'({inner})' if ' + ' in inner else inner}"
+
+
+# ---------------------------------------------------------------------- scalars
+
+
+def scalar_like(c: Any, A: LinearOperator) -> Any:
+    """A scalar as it is stored: an array of A's framework in torch and JAX (a leaf that needs no retracing), a Python number in NumPy."""
+    xp = namespace_of(c)
+    if xp is not None:
+        if not A.is_neutral and xp is not A.xp:
+            if xp.name == "numpy" and c.ndim == 0:
+                return scalar_like(c.item(), A)
+            raise BackendError(f"*: the operator is a {A.backend} one and the scalar is {xp.name}'s. Convert one of them.")
+        if not A.is_neutral and c.ndim:
+            check_device("*", A.device, xp.device_of(c))
+        return c if xp.is_floating(c) else xp.astype(c, A.dtype)
+    if isinstance(c, np.generic):
+        return scalar_like(np.asarray(c) if A.backend == "numpy" and not A.is_neutral and c.dtype.kind in "fc" else c.item(), A)
+    if not isinstance(c, numbers.Number):
+        raise TypeError(f"*: {type(c).__name__} is not a number.")
+    c = complex(c) if isinstance(c, complex) else float(c)  # type: ignore[arg-type]
+    if A.is_neutral or A.backend == "numpy":
+        return c
+    dtype = A.xp.complex_dtype(A.dtype) if isinstance(c, complex) else A.dtype
+    return A.xp.asarray(c, dtype=dtype, device=A._context.device)
+
+
+def multiply_scalars(c: Any, d: Any) -> Any:
+    """c d, neither of which may know its framework."""
+    return d * c if namespace_of(c) is None else c * d
+
+
+def conjugate_scalar(c: Any) -> Any:
+    xp = namespace_of(c)
+    return c.conjugate() if xp is None else xp.asarray(xp.conj(c))  # NumPy makes scalars of 0-dimensional arrays
+
+
+def peek_scalar(c: Any) -> Any:
+    """The number if it can be seen now (not a tracer, not a batch), else None."""
+    xp = namespace_of(c)
+    if xp is None:
+        return c
+    value = xp.peek(c) if c.ndim == 0 else None
+    return None if value is None else value.item() if hasattr(value, "item") else value
+
+
+def kept_by_scalar(properties: int, c: Any) -> int:
+    """The properties of A that c A keeps because of the value of c."""
+    if not properties:
+        return 0
+    value = peek_scalar(c)
+    if value is None:
+        return 0
+    kept = 0
+    if not isinstance(value, complex) or value.imag == 0:
+        kept |= properties & SELF_ADJOINT
+        kept |= properties & POSITIVE_SEMIDEFINITE if value.real >= 0 else 0
+        kept |= properties & POSITIVE_DEFINITE if value.real > 0 else 0
+    return kept | (properties & UNITARY if abs(value) == 1 else 0)
+
+
+# ---------------------------------------------------------------------- families that take the scalar in (exact, and cheaper than a wrapper)
+
+
+def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
+    xp = A.xp
+    c = c if getattr(c, "ndim", 0) == 0 else c[..., None, None]
+    core = xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
+    return LowRank(A.U, A.V, c * core)
+
+
+_ABSORB: dict[type, Any] = {
+    Diagonal: lambda c, A: Diagonal((c if getattr(c, "ndim", 0) == 0 else c[..., None]) * A.d),
+    Identity: lambda c, A: ScaledIdentity(c, A.shape[-1], like=A),
+    ScaledIdentity: lambda c, A: ScaledIdentity(multiply_scalars(c, A.c), A.shape[-1], like=A),
+    Zero: lambda c, A: A,
+    LowRank: _absorb_lowrank,
+}

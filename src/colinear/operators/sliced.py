@@ -1,0 +1,268 @@
+"""A[rows, columns]: a submatrix of any operator, by embedding. P_rows A P_cols^T, where P picks entries of a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..info import BackendError
+from ..properties import POSITIVE_DEFINITE, STIEFEL, UNITARY
+from .base import LinearOperator
+from .fields import Index, index_or_array
+
+Selection = (
+    Any  # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers that can't be seen
+)
+
+
+class Sliced(LinearOperator):
+    """The submatrix of A of some rows and columns; what `A[rows, cols]` gives where no simpler operator is known.
+
+    A product costs one product with A. Dense, diagonal, low-rank and scaled operators are sliced themselves instead, and a slice of a
+    slice is one slice.
+
+    Parameters
+    ----------
+    A : LinearOperator
+    rows, cols : slice, range, or one-dimensional integers or booleans
+        Which rows and columns, in this order; integers may repeat.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.Tridiagonal(-np.ones(3), 2 * np.ones(4), -np.ones(3))
+    >>> A[1:3, [0, 2]].to_dense()
+    array([[-1., -1.],
+           [ 0.,  2.]])
+    """
+
+    A: LinearOperator
+    rows: Index | range
+    cols: Index | range
+
+    def __new__(cls, A: Any, rows: Any, cols: Any) -> Any:
+        from .convert import as_operator
+
+        A = as_operator(A)
+        m, n = A.shape[-2:]
+        rows, cols = selection(rows, m, axis=-2), selection(cols, n, axis=-1)
+        if is_all(rows, m) and is_all(cols, n):
+            return A
+        if isinstance(A, Sliced):
+            return Sliced(A.A, _compose(A.rows, rows), _compose(A.cols, cols))
+        simplify = _simplifications().get(type(A))
+        simpler = None if simplify is None else simplify(A, rows, cols)
+        return cls._of(A, rows, cols) if simpler is None else simpler._claim(_kept(A, rows, cols))
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.A,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.A.shape[:-2], count(self.rows), count(self.cols))
+
+    def _infer(self) -> int:
+        return _kept(self.A, self.rows, self.cols)
+
+    def _transpose(self) -> LinearOperator:
+        return Sliced._of(self.A.T, self.cols, self.rows)
+
+    def _adjoint(self) -> LinearOperator:
+        return Sliced._of(self.A.H, self.cols, self.rows)
+
+    def _conj(self) -> LinearOperator:
+        return Sliced._of(self.A.conj(), self.rows, self.cols)
+
+    def _matmat(self, X: Array) -> Array:
+        return pick(self.A @ embed(X, self.cols, self.A.shape[-1]), self.rows)
+
+    def _rmatmat(self, X: Array) -> Array:
+        return pick(self.A.H @ embed(X, self.rows, self.A.shape[-2]), self.cols)
+
+    def _to_dense(self) -> Array:
+        m, n = self.shape[-2:]
+        if m < n:  # fewer products with the adjoint, where there is one
+            try:
+                rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))
+                return self.xp.broadcast_to(self.xp.conj(self.xp.matrix_transpose(rows)), self.shape)
+            except BackendError:
+                pass
+        return LinearOperator._to_dense(self)
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops
+
+    def _expression(self) -> str:
+        from .transposed import bracketed
+
+        return f"{bracketed(self.A)}[{_text(self.rows, self.A.shape[-2])}, {_text(self.cols, self.A.shape[-1])}]"
+
+
+# ---------------------------------------------------------------------- selections
+
+
+def selection(key: Any, size: int, axis: int) -> Selection:
+    """Rows or columns as they are stored: checked, without negative numbers, ranges where possible."""
+    if isinstance(key, slice):
+        return _as_range(range(*key.indices(size)))
+    if isinstance(key, range):
+        key = _as_range(key)
+        if isinstance(key, range) and (not key or (key[0] >= 0 and key[-1] < size)):
+            return key
+        key = np.asarray(key.host if isinstance(key, Index) else key, dtype=np.int64)
+    if isinstance(key, Index):
+        key = key.host
+    xp = namespace_of(key)
+    if xp is not None and xp.is_traced(key):
+        return xp.where(key < 0, key + size, key)  # its values are not to be seen: out of range is as the framework has it
+    host = np.asarray(key if xp is None else xp.to_numpy(key))
+    if host.ndim != 1:
+        raise IndexError(f"rows and columns are one-dimensional; got an index of shape {host.shape} for axis {axis}.")
+    if host.dtype == bool:
+        if host.shape[0] != size:
+            raise IndexError(f"a boolean index of {host.shape[0]} entries does not fit axis {axis} of size {size}.")
+        host = np.nonzero(host)[0]
+    if host.size == 0:
+        return range(0)
+    if host.dtype.kind not in "iu":
+        raise IndexError(f"indices must be integers or booleans, not {host.dtype}.")
+    check_range(host, size, axis)
+    return index_or_array(np.where(host < 0, host + size, host), "index")
+
+
+def check_range(host: Any, size: int, axis: int) -> None:
+    """NumPy's IndexError for what is out of range."""
+    wrong = np.asarray(host)[(host < -size) | (host >= size)] if np.ndim(host) else [host] * (not -size <= host < size)
+    if len(wrong):
+        raise IndexError(f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}.")
+
+
+def _as_range(key: range) -> Selection:
+    # torch has no slices of negative step, so those are integers
+    return key if key.step > 0 else Index(key) if len(key) else range(0)
+
+
+def is_all(key: Selection, size: int) -> bool:
+    return (isinstance(key, range) and len(key) == size and key.step == 1) or (isinstance(key, range) and size == len(key) == 1)
+
+
+def count(key: Selection) -> int:
+    """How many are selected."""
+    return len(key) if isinstance(key, range) else key.host.shape[0] if isinstance(key, Index) else key.shape[0]
+
+
+def same(rows: Selection, cols: Selection) -> bool:
+    """Whether the submatrix is known to be a principal one."""
+    return rows is cols or (type(rows) is type(cols) and isinstance(rows, (range, Index)) and rows == cols)
+
+
+def distinct(key: Selection) -> bool:
+    """Whether no entry is known to repeat."""
+    return isinstance(key, range) or (isinstance(key, Index) and len(np.unique(key.host)) == len(key.host))
+
+
+def _compose(outer: Selection, inner: Selection) -> Selection:
+    """The selection that picks `inner` of what `outer` picked."""
+    if isinstance(outer, range) and isinstance(inner, range):
+        return outer[inner.start : inner.stop : inner.step]
+    if isinstance(outer, range):
+        outer = Index(outer)
+    key = inner.host if isinstance(inner, Index) else np.asarray(inner, dtype=np.int64) if isinstance(inner, range) else inner
+    xp = namespace_of(key)
+    if xp is not None and xp.name != "numpy":
+        return xp.take(outer.on(xp) if isinstance(outer, Index) else outer, key, axis=0)
+    return Index(outer.host[key]) if isinstance(outer, Index) else outer[key]
+
+
+def _text(key: Selection, size: int) -> str:
+    if is_all(key, size):
+        return ":"
+    if isinstance(key, range):
+        return f"{key.start}:{key.stop}" + (f":{key.step}" if key.step != 1 else "")
+    return f"{count(key)} of {size}"
+
+
+# ---------------------------------------------------------------------- P x and P^T x
+
+
+def pick(x: Array, key: Selection, axis: int = -2) -> Array:
+    """The selected entries along an axis."""
+    if isinstance(key, range):
+        if is_all(key, x.shape[axis]):
+            return x
+        tail = (slice(None),) * (-axis - 1)
+        return x[(..., slice(key.start, max(key.stop, 0), key.step), *tail)]
+    xp = namespace_of(x)
+    return xp.take(x, key.on(xp, xp.device_of(x)) if isinstance(key, Index) else key, axis=axis)
+
+
+def embed(X: Array, key: Selection, size: int) -> Array:
+    """The block of `size` rows that has X in the selected rows (repeats add up) and zeros elsewhere."""
+    if is_all(key, size):
+        return X
+    xp = namespace_of(X)
+    zeros = xp.zeros((*X.shape[:-2], size, X.shape[-1]), dtype=X.dtype, device=xp.device_of(X))
+    if isinstance(key, range):
+        return xp.set_at(zeros, (..., slice(key.start, max(key.stop, 0), key.step), slice(None)), X)
+    return xp.scatter_add(zeros, key.on(xp, xp.device_of(X)) if isinstance(key, Index) else key, X, axis=-2)
+
+
+# ---------------------------------------------------------------------- what a slice keeps, and families that are sliced themselves
+
+
+def _kept(A: LinearOperator, rows: Selection, cols: Selection) -> int:
+    """A principal submatrix keeps everything but orthonormality; columns without repeats keep that."""
+    mask = 0
+    if same(rows, cols):
+        mask |= A.properties & ~(STIEFEL | UNITARY | POSITIVE_DEFINITE)
+        if A.properties & POSITIVE_DEFINITE and distinct(rows):
+            mask |= POSITIVE_DEFINITE
+    if is_all(rows, A.shape[-2]) and distinct(cols):
+        mask |= A.properties & STIEFEL
+    return mask
+
+
+def _simplifications() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
+    return _SIMPLIFICATIONS or _fill()
+
+
+_SIMPLIFICATIONS: dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]] = {}
+
+
+def _fill() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
+    """The families whose slices are of the same family, exactly and without a product."""
+    from .dense import Dense
+    from .diagonal import Diagonal
+    from .identity import Identity, ScaledIdentity
+    from .lowrank import LowRank
+    from .scaled import Scaled
+    from .zero import Zero
+
+    def principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Callable[[Any, Selection, Selection], Any]:
+        return lambda A, rows, cols: slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
+
+    _SIMPLIFICATIONS.update(
+        {
+            Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
+            Diagonal: principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
+            Identity: principal(lambda A, key: Identity._of(count(key), A.context)),
+            ScaledIdentity: principal(lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)),
+            Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
+            Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
+            LowRank: _slice_lowrank,
+        }
+    )
+    return _SIMPLIFICATIONS
+
+
+def _slice_lowrank(A: Any, rows: Selection, cols: Selection) -> LinearOperator:
+    from .lowrank import LowRank
+
+    if A.V is None and same(rows, cols):
+        return LowRank(pick(A.U, rows), None, A.core)
+    return LowRank(pick(A.U, rows), pick(A.U if A.V is None else A.V, cols), A.core)

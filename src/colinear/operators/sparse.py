@@ -1,0 +1,218 @@
+"""A sparse matrix: its values are data, differentiable; where they stand is structure."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, namespace_of
+from ..info import BackendError, DtypeError, ShapeError
+from .banded import scatter_dense
+from .base import LinearOperator, conjugate_leaves
+from .context import as_array
+from .sparsity import SparseStructure, from_coordinates
+
+
+class Sparse(LinearOperator):
+    """The operator of a sparse matrix of SciPy, torch or JAX. A product costs 2 nnz flops.
+
+    Entries are sorted by rows, and those given twice are summed. In torch and JAX gradients flow from the values that were given,
+    as far as the framework keeps track of them. Matrices of a batch share one pattern, the union of theirs.
+
+    Parameters
+    ----------
+    S : scipy.sparse array or matrix, torch COO, CSR or CSC tensor, jax BCOO or BCSR
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np, scipy.sparse
+    >>> A = co.Sparse(scipy.sparse.csr_array([[0.0, 2.0], [3.0, 0.0]]))
+    >>> A @ np.array([1.0, 1.0])
+    array([2., 3.])
+    """
+
+    data: Array
+    structure: SparseStructure
+
+    def __new__(cls, S: Any) -> Sparse:
+        if isinstance(S, LinearOperator):
+            raise DtypeError(f"Sparse: expected a sparse matrix, got the operator {type(S).__name__}.")
+        data, structure = _read(S)
+        return cls.from_parts(data, structure)
+
+    @classmethod
+    def from_parts(cls, data: Any, structure: SparseStructure) -> Sparse:
+        """The sparse matrix of these values, (*batch, nnz), in the order of the structure."""
+        data = as_array(data, "Sparse", min_ndim=1)
+        if data.shape[-1] != structure.nnz:
+            raise ShapeError(f"Sparse: {data.shape[-1]} values for {structure.nnz} places.")
+        return cls._of(data, structure)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.data.shape[:-1], *self.structure.shape)
+
+    @property
+    def nnz(self) -> int:
+        """The number of places stored, zeros among them counted."""
+        return self.structure.nnz
+
+    @property
+    def S(self) -> Any:
+        """The matrix in the framework's own format: scipy CSR, torch CSR, jax BCOO."""
+        return self.xp.sparse_array(self.data, self.structure)
+
+    def _transpose(self) -> LinearOperator:
+        flipped = self.structure.transposed
+        return Sparse._of(self.xp.take(self.data, flipped.order, axis=-1), flipped)
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        return self.xp.sparse_matmul(self.data, self.structure, X)
+
+    def _to_dense(self) -> Array:
+        structure = self.structure
+        places = structure.rows.astype(np.int64) * structure.shape[1] + structure.columns
+        return scatter_dense(self, self.data, places)
+
+    @property
+    def _flops(self) -> float:
+        return 2.0 * self.structure.nnz
+
+    def _expression(self) -> str:
+        return f"Sparse({'x'.join(map(str, self.shape))}, nnz={self.structure.nnz})"
+
+
+# ---------------------------------------------------------------------- reading the frameworks' formats
+
+
+def _read(S: Any) -> tuple[Array, SparseStructure]:
+    scipy_sparse = sys.modules.get("scipy.sparse")  # an object of SciPy's has loaded it
+    if scipy_sparse is not None and scipy_sparse.issparse(S):
+        return _read_scipy(S)
+    kind = type(S).__name__
+    if kind in ("BCOO", "BCSR") and type(S).__module__.startswith("jax."):
+        return _read_bcoo(S) if kind == "BCOO" else _read_bcsr(S)
+    layout = str(getattr(S, "layout", ""))
+    if layout == "torch.sparse_coo":
+        return _read_torch_coo(S)
+    if layout in ("torch.sparse_csr", "torch.sparse_csc"):
+        return _read_torch_compressed(S, by_rows=layout.endswith("csr"))
+    if layout in ("torch.sparse_bsr", "torch.sparse_bsc"):
+        raise BackendError(f"Sparse: torch's blocked layout {layout} is not supported. Use S.to_sparse_csr().")
+    if namespace_of(S) is not None:
+        raise DtypeError(f"Sparse: expected a sparse matrix, got a dense array of shape {tuple(S.shape)}. Use Dense(A).")
+    raise DtypeError(f"Sparse: expected a sparse matrix of SciPy, torch or JAX, not {type(S).__name__}.")
+
+
+def _read_scipy(S: Any) -> tuple[Array, SparseStructure]:
+    if S.ndim != 2:
+        raise ShapeError(f"Sparse: the array has shape {S.shape}; expected a matrix.")
+    if S.dtype.kind not in "biufc":
+        raise DtypeError(f"Sparse: the dtype is {S.dtype}; expected real or complex numbers.")
+    rows = S.tocsr()
+    if not rows.has_canonical_format:
+        rows = rows.copy() if rows is S else rows  # the user's matrix stays as it is
+        rows.sum_duplicates()
+    return rows.data, SparseStructure(rows.indptr, rows.indices, rows.shape)
+
+
+def _read_bcoo(S: Any) -> tuple[Array, SparseStructure]:
+    if S.n_dense or S.n_sparse != 2:
+        raise ShapeError(f"Sparse: a BCOO array with {S.n_sparse} sparse and {S.n_dense} dense dimensions; expected 2 and none.")
+    indices = _host(S.indices, backends.get("jax"))
+    batch, (m, n) = S.shape[: S.n_batch], S.shape[-2:]
+    return _assemble(S.data, indices[..., 0], indices[..., 1], batch, (m, n), backends.get("jax"))
+
+
+def _read_bcsr(S: Any) -> tuple[Array, SparseStructure]:
+    if S.n_dense:
+        raise ShapeError(f"Sparse: a BCSR array with {S.n_dense} dense dimensions; expected none.")
+    xp = backends.get("jax")
+    columns = _host(S.indices, xp)
+    rows = _uncompressed(_host(S.indptr, xp), columns.shape[-1], padding=S.shape[-2])
+    return _assemble(S.data, rows, columns, S.shape[: S.n_batch], S.shape[-2:], xp)
+
+
+def _read_torch_coo(S: Any) -> tuple[Array, SparseStructure]:
+    if S.dense_dim() or S.sparse_dim() < 2:
+        kinds = f"{S.sparse_dim()} sparse and {S.dense_dim()} dense dimensions"
+        raise ShapeError(f"Sparse: a tensor with {kinds}; expected a sparse matrix.")
+    xp = backends.get("torch")
+    S = S.coalesce()  # the values of one that is not have no graph
+    values = S.values().clone()  # as a view of a sparse tensor they would break torch.compile
+    *outer, rows, columns = _host(S.indices(), xp)
+    batch, shape = tuple(S.shape[:-2]), tuple(S.shape[-2:])
+    if not batch:
+        return _assemble(values, rows, columns, (), shape, xp)
+    return _scatter(values, np.ravel_multi_index(outer, batch), rows, columns, batch, shape, xp)
+
+
+def _read_torch_compressed(S: Any, by_rows: bool) -> tuple[Array, SparseStructure]:
+    xp = backends.get("torch")
+    if S.dense_dim():
+        raise ShapeError(f"Sparse: a tensor with {S.dense_dim()} dense dimensions; expected none.")
+    starts, inner = (S.crow_indices(), S.col_indices()) if by_rows else (S.ccol_indices(), S.row_indices())
+    inner = _host(inner, xp)
+    outer = _uncompressed(_host(starts, xp), inner.shape[-1])
+    rows, columns = (outer, inner) if by_rows else (inner, outer)
+    return _assemble(S.values().clone(), rows, columns, tuple(S.shape[:-2]), tuple(S.shape[-2:]), xp)
+
+
+def _host(indices: Any, xp: Any) -> Any:
+    if xp.is_traced(indices):
+        raise BackendError(
+            "Sparse: the indices are traced, and the pattern of a sparse matrix must be known. Make Sparse(S) outside the "
+            "transformation and pass the operator in: its values are leaves, its pattern is static."
+        )
+    return np.asarray(xp.to_numpy(indices))
+
+
+def _uncompressed(starts: Any, count: int, padding: int = 0) -> Any:
+    """Row (or column) numbers of compressed ones, (*batch, count); what lies behind the last row gets the number `padding`."""
+    flat = starts.reshape(-1, starts.shape[-1])
+    numbers = [np.repeat(np.arange(flat.shape[-1] - 1), np.diff(each)) for each in flat]
+    padded = [np.concatenate([each, np.full(count - len(each), padding)]) for each in numbers]
+    return np.reshape(padded, (*starts.shape[:-1], count))
+
+
+def _assemble(data: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any) -> tuple[Array, SparseStructure]:
+    """Values (*batch, count) at coordinates of the same shape (or without batch), sorted and summed."""
+    data = as_array(data, "Sparse")
+    count = rows.shape[-1]
+    flat_rows, flat_columns = rows.reshape(-1, count), columns.reshape(-1, count)
+    if len(flat_rows) and ((flat_rows != flat_rows[0]).any() or (flat_columns != flat_columns[0]).any()):  # different patterns
+        outer = np.repeat(np.arange(math.prod(batch)), count)
+        rows, columns = (np.broadcast_to(x, (*batch, count)).reshape(-1) for x in (rows, columns))
+        values = xp.reshape(xp.broadcast_to(data, (*batch, count)), (-1,))
+        return _scatter(values, outer, rows, columns, batch, shape, xp)
+    rows, columns = (flat_rows[0], flat_columns[0]) if len(flat_rows) else (np.zeros(0, int), np.zeros(0, int))
+    is_inside = (rows < shape[0]) & (columns < shape[1])  # JAX pads with indices that are not
+    if not is_inside.all():
+        rows, columns, data = rows[is_inside], columns[is_inside], xp.take(data, np.flatnonzero(is_inside), axis=-1)
+    structure, places = from_coordinates(rows, columns, shape)
+    if places is None:
+        return data, structure
+    if structure.nnz == len(places):
+        return xp.take(data, np.argsort(places), axis=-1), structure
+    empty = xp.zeros((*data.shape[:-1], structure.nnz), dtype=data.dtype, device=xp.device_of(data))
+    return xp.scatter_add(empty, places, data, axis=-1), structure
+
+
+def _scatter(
+    values: Any, outer: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any
+) -> tuple[Array, SparseStructure]:
+    """A batch of matrices of different patterns, as one of their union: `outer` is the matrix of each value."""
+    values = as_array(values, "Sparse")
+    is_inside = (rows < shape[0]) & (columns < shape[1])
+    structure, places = from_coordinates(rows[is_inside], columns[is_inside], shape)
+    places = np.arange(structure.nnz) if places is None else places
+    flat = xp.zeros((math.prod(batch) * structure.nnz,), dtype=values.dtype, device=xp.device_of(values))
+    inside = xp.take(values, np.flatnonzero(is_inside), axis=0)
+    data = xp.scatter_add(flat, outer[is_inside] * structure.nnz + places, inside, axis=0)
+    return xp.reshape(data, (*batch, structure.nnz)), structure

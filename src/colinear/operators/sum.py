@@ -1,0 +1,173 @@
+"""A_1 + ... + A_k of operators of one shape. Commutative: patterns for it are order-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any, ClassVar
+
+from ..backends import Array
+from ..info import ShapeError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from .base import LinearOperator, dense_part
+from .context import broadcast_batches, common_context
+from .diagonal import Diagonal
+from .identity import Identity, ScaledIdentity
+from .lowrank import LowRank
+from .memo import memo
+from .zero import Zero
+
+
+class Sum(LinearOperator):
+    """The sum of operators: nested sums are flattened, zeros dropped, diagonals merged, low-rank terms concatenated.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.Sum(co.Identity(3), co.Diagonal([1.0, 2.0, 3.0]))
+    <Diagonal 3x3 float64 numpy [SelfAdjoint]: Diagonal(3)>
+    """
+
+    operands: tuple[LinearOperator, ...]
+    _commutative: ClassVar[bool] = True
+
+    def __new__(cls, *operands: Any) -> Any:
+        terms = operator_list("Sum", operands)
+        batch, context = fitting_terms("+", terms), common_context("+", terms)
+        terms = _simplify([inner for term in terms for inner in (term.operands if isinstance(term, Sum) else (term,))])
+        kept = [term for term in terms if not isinstance(term, Zero)] or terms[:1]
+        whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
+        if len(kept) < len(terms) or whole is kept[0]:
+            # A dropped zero may have been all that gave the sum its batch shape or its dtype: then it stays.
+            if whole.shape[:-2] == batch and (whole._context == context or whole.is_neutral):
+                return whole
+            whole = cls._of(tuple(terms))
+        whole.__dict__["_context"] = context
+        return whole
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (*fitting_terms("+", self.operands), *self.operands[0].shape[-2:])
+
+    def _infer(self) -> int:
+        shared = reduce(lambda mask, term: mask & term.properties, self.operands, ~0)
+        mask = shared & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
+        if mask & POSITIVE_SEMIDEFINITE and any(term.properties & POSITIVE_DEFINITE for term in self.operands):
+            mask |= POSITIVE_DEFINITE  # one definite term makes a sum of semidefinite ones definite
+        return mask
+
+    def _transpose(self) -> LinearOperator:
+        return Sum(*(term.T for term in self.operands))
+
+    def _adjoint(self) -> LinearOperator:
+        return Sum(*(term.H for term in self.operands))
+
+    def _conj(self) -> LinearOperator:
+        return Sum(*(term.conj() for term in self.operands))
+
+    def _matmat(self, X: Array) -> Array:
+        return reduce(lambda total, term: total + term @ X, self.operands[1:], self.operands[0] @ X)
+
+    _matvec = _matmat
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self.H @ X
+
+    def _to_dense(self) -> Array:
+        total = reduce(lambda total, term: total + dense_part(term, self), self.operands[1:], dense_part(self.operands[0], self))
+        return self.xp.broadcast_to(total, self.shape)
+
+    @property
+    def _flops(self) -> float:
+        return sum(term.flops for term in self.operands) + (len(self.operands) - 1) * self.shape[-2]
+
+    def _expression(self) -> str:
+        return " + ".join(term._expression() for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
+
+
+def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
+    """The operands of a composed operator, given one by one or as one list."""
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not operands:
+        raise ValueError(f"{what}: at least one operator is needed.")
+    if all(isinstance(A, LinearOperator) for A in operands):
+        return list(operands)
+    from .convert import as_operator
+
+    return [as_operator(A) for A in operands]
+
+
+def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]:
+    """The batch shape of a sum or entrywise product, whose terms must be of one size."""
+    shape = first = terms[0].shape
+    alike = True
+    for term in terms[1:]:
+        shape = term.shape
+        if shape != first:
+            alike = False
+            if shape[-2:] != first[-2:]:
+                raise ShapeError(f"{what}: operators of {first[-2]}x{first[-1]} and {shape[-2]}x{shape[-1]} do not fit together.")
+    return first[:-2] if alike else broadcast_batches(*{term.shape[:-2] for term in terms}, what=what)
+
+
+# ---------------------------------------------------------------------- simplification: terms of one kind become one term
+
+
+def _simplify(terms: list[LinearOperator]) -> list[LinearOperator]:
+    """One diagonal term and one low-rank term at most, where their first one stood."""
+    kinds = [_KIND[type(term)] for term in terms if type(term) in _KIND]
+    if len(kinds) == len(set(kinds)):
+        return terms
+    groups: dict[Any, list[LinearOperator]] = {}
+    for i, term in enumerate(terms):
+        groups.setdefault(_KIND[type(term)] if type(term) in _KIND else i, []).append(term)
+    return [group[0] if len(group) == 1 else _claimed(_MERGE[kind](group), group) for kind, group in groups.items()]
+
+
+def _claimed(merged: LinearOperator, group: Iterable[LinearOperator]) -> LinearOperator:
+    """What the terms were known to be, their merger is known to be."""
+    return merged._claim(Sum._of(tuple(group))._infer())
+
+
+def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:
+    scalar: Any = 0
+    diagonal: Any = None
+    for term in group:
+        if isinstance(term, Diagonal):
+            diagonal = term.d if diagonal is None else diagonal + term.d
+        else:
+            scalar = scalar + (term.c if isinstance(term, ScaledIdentity) else 1.0)
+    if diagonal is None:
+        return ScaledIdentity(scalar, group[0].shape[-1], like=next((term for term in group if not term.is_neutral), None))
+    return Diagonal(diagonal + (scalar[..., None] if getattr(scalar, "ndim", 0) else scalar))
+
+
+def _merge_lowrank(group: list[Any]) -> LinearOperator:
+    xp = group[0].xp
+    batch = broadcast_batches(*(A.shape[:-2] for A in group))
+
+    def side(parts: list[Any]) -> Any:
+        return xp.concat([xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1)
+
+    U = side([A.U for A in group])
+    V = None if all(A.V is None for A in group) else side([A.U if A.V is None else A.V for A in group])
+    if all(A.core is None for A in group):
+        return LowRank(U, V)
+    cores = [xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core for A in group]
+    return LowRank(U, V, _block_diagonal(xp, cores, batch))
+
+
+def _block_diagonal(xp: Any, blocks: list[Any], batch: tuple[int, ...]) -> Any:
+    width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
+    for block in blocks:
+        m, n = block.shape[-2:]
+        parts = [block if size is None else xp.zeros((m, size), dtype=block.dtype, device=xp.device_of(block))
+                 for size in (before, None, width - before - n)]  # fmt: skip
+        rows.append(xp.concat([xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1))
+        before += n
+    return xp.concat(rows, axis=-2)
+
+
+_KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {LowRank: "lowrank"}
+_MERGE: dict[Any, Any] = {"diagonal": _merge_diagonals, "lowrank": _merge_lowrank}

@@ -1,0 +1,202 @@
+"""A^T, A^H and conj(A) of operators that have no formula of their own, and the memory of which operator is the adjoint of which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..properties import SELF_ADJOINT, STIEFEL, SYMMETRIC
+from .base import LinearOperator
+
+
+class Adjoint(LinearOperator):
+    """The conjugate transpose of an operator; `Adjoint(A)` is `A.H`. A product costs one with A^H.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.Adjoint([[1.0, 2.0j]]).to_dense()
+    array([[1.-0.j],
+           [0.-2.j]])
+    """
+
+    A: LinearOperator
+
+    def __new__(cls, A: Any) -> Any:
+        from .convert import as_operator
+
+        return as_operator(A).H
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.A,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return swapped(self.A.shape)
+
+    def _infer(self) -> int:
+        return inherited(self)
+
+    def _transpose(self) -> LinearOperator:
+        return self.A.conj()
+
+    def _adjoint(self) -> LinearOperator:
+        return self.A
+
+    def _conj(self) -> LinearOperator:
+        return self.A.T
+
+    def _matmat(self, X: Array) -> Array:
+        return self.A._rmatmat(X)
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self.A @ X
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops
+
+    def _expression(self) -> str:
+        return f"{bracketed(self.A)}.H"
+
+
+class Transpose(LinearOperator):
+    """The transpose of an operator; `Transpose(A)` is `A.T`. A product costs one with A^H.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.Transpose([[1.0, 2.0]]).to_dense()
+    array([[1.],
+           [2.]])
+    """
+
+    A: LinearOperator
+
+    def __new__(cls, A: Any) -> Any:
+        from .convert import as_operator
+
+        return as_operator(A).T
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.A,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return swapped(self.A.shape)
+
+    def _infer(self) -> int:
+        return inherited(self)
+
+    def _transpose(self) -> LinearOperator:
+        return self.A
+
+    def _adjoint(self) -> LinearOperator:
+        return self.A.conj()
+
+    def _conj(self) -> LinearOperator:
+        return self.A.H
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        return xp.conj(self.A._rmatmat(xp.conj(X)))
+
+    def _rmatmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        return xp.conj(self.A @ xp.conj(X))
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops
+
+    def _expression(self) -> str:
+        return f"{bracketed(self.A)}.T"
+
+
+class Conjugate(LinearOperator):
+    """The complex conjugate of an operator; `Conjugate(A)` is `A.conj()`. A product costs one with A.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.Conjugate([[1.0, 2.0j]]).to_dense()
+    array([[1.-0.j, 0.-2.j]])
+    """
+
+    A: LinearOperator
+
+    def __new__(cls, A: Any) -> Any:
+        from .convert import as_operator
+
+        return as_operator(A).conj()
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.A,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.A.shape
+
+    def _infer(self) -> int:
+        return self.A.properties
+
+    def _transpose(self) -> LinearOperator:
+        return self.A.H
+
+    def _adjoint(self) -> LinearOperator:
+        return self.A.T
+
+    def _conj(self) -> LinearOperator:
+        return self.A
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        return xp.conj(self.A @ xp.conj(X))
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self.A.T @ X
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops
+
+    def _expression(self) -> str:
+        return f"{bracketed(self.A)}.conj()"
+
+
+def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def inherited(A: Any) -> int:
+    """A transpose has its operand's properties, but orthonormal columns become rows."""
+    return A.A.properties if A.shape[-1] == A.shape[-2] else A.A.properties & ~STIEFEL
+
+
+def bracketed(A: LinearOperator) -> str:
+    text = A._expression()
+    return f"({text})" if any(sign in text for sign in (" + ", " @ ", " ⊗ ", " ⊕ ")) else text
+
+
+# ---------------------------------------------------------------------- who is whose adjoint (for B^H M B in products)
+
+
+def are_adjoint(A: LinearOperator, B: LinearOperator) -> bool:
+    """Whether A = B^H is known, because one was made from the other (never by comparing numbers)."""
+    if A is B:
+        return bool(A.properties & SELF_ADJOINT)
+    return _made_from(A, B, "_adjoint_of") or _made_from(B, A, "_adjoint_of")
+
+
+def are_transposed(A: LinearOperator, B: LinearOperator) -> bool:
+    """Whether A = B^T is known, because one was made from the other."""
+    if A is B:
+        return bool(A.properties & SYMMETRIC)
+    return _made_from(A, B, "_transpose_of") or _made_from(B, A, "_transpose_of")
+
+
+def _made_from(A: LinearOperator, B: LinearOperator, how: str) -> bool:
+    return A.__dict__.get(how) is B

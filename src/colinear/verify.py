@@ -1,0 +1,200 @@
+"""`verify(A)`: whether the data bear out what is claimed of an operator and of every operator inside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .info import AnnotationError, BackendError
+from .operators.base import LinearOperator, inside_out
+from .operators.convert import as_operator
+from .properties import (
+    PD,
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    PSD,
+    SELF_ADJOINT,
+    STIEFEL,
+    SYMMETRIC,
+    UNITARY,
+    Annotation,
+    SelfAdjoint,
+    Stiefel,
+    Symmetric,
+    Unitary,
+    strongest_names,
+)
+
+EXACT = 64  # operators of at most this size are checked on their matrix
+LEVELS = 3  # of the Krylov space in which the smallest eigenvalue is sought: A^0 X ... A^3 X
+
+_ORDER: tuple[tuple[int, Annotation], ...] = (
+    (SELF_ADJOINT, SelfAdjoint),
+    (SYMMETRIC, Symmetric),
+    (POSITIVE_SEMIDEFINITE, PSD),
+    (POSITIVE_DEFINITE, PD),
+    (STIEFEL, Stiefel),
+    (UNITARY, Unitary),
+)
+
+
+def verify(A: Any, probes: int = 8, tol: float | None = None, seed: int = 0) -> LinearOperator:
+    """A itself, after checking every property known of it and of its operands, by claim or by inference.
+
+    Operators of at most 64 rows and columns are checked exactly, on their matrix; larger ones on random vectors, so that a violation
+    confined to a small subspace may be missed (the smallest eigenvalue is sought in a Krylov space of 4 * `probes` dimensions).
+
+    Parameters
+    ----------
+    A : operator or array
+    probes : int
+        How many random vectors.
+    tol : float, optional
+        What violation is roundoff, relative to the size of A: sqrt(eps) of its dtype unless given.
+    seed : int
+        Of the random vectors.
+
+    Raises
+    ------
+    AnnotationError
+        Names the operator, the claim and the measured violation. NaN and infinity contradict every claim.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.verify(co.PSD(np.eye(3)))
+    <Dense 3x3 float64 numpy [PSD]>
+    >>> co.verify(co.PSD(-np.eye(3)))
+    Traceback (most recent call last):
+    ...
+    colinear.info.AnnotationError: verify: ...
+    """
+    A = as_operator(A)
+    if probes < 1:
+        raise ValueError(f"verify: probes={probes}; at least one random vector is needed.")
+    for node in inside_out(A):  # operands first, so that the culprit is named and not its parents
+        if node.properties:
+            _check(node, probes, tol, seed)
+    return A
+
+
+def _check(A: LinearOperator, probes: int, tol: float | None, seed: int) -> None:
+    m, n = A.shape[-2:]
+    if m == 0 or n == 0:
+        return
+    if any(A.xp.is_traced(leaf) for leaf in A.leaves() if hasattr(leaf, "dtype")):
+        raise BackendError("verify: the values cannot be seen under a transformation (jit, vmap, grad). Call it outside.")
+    tolerance = float(A.xp.eps(A.dtype)) ** 0.5 if tol is None else tol
+    measure = _Exact(A) if max(m, n) <= EXACT else _Probed(A, probes, seed)
+    for bit, annotation in _ORDER:
+        if A.properties & bit:
+            violation = measure.violation(bit, tolerance)
+            if violation is not None:
+                verb = "claimed" if A._claims & bit else "inferred"
+                names = " and ".join(strongest_names(A.properties & ~(0 if A.is_complex else SYMMETRIC)))
+                raise AnnotationError(
+                    f"verify: {A!r} is {verb} to be {names}, so it should be {annotation.meaning}; but {violation}. "
+                    f"Remove the annotation or correct the data."
+                )
+
+
+class _Exact:
+    """Measured on the matrix itself, in double precision."""
+
+    how = ""
+
+    def __init__(self, A: LinearOperator):
+        self.dense = _host(A, A.to_dense())
+        self.image = self.dense
+
+    def self_adjoint(self) -> Any:
+        return _relative(self.dense - _adjoint(self.dense), self.dense)
+
+    def symmetric(self) -> Any:
+        return _relative(self.dense - np.swapaxes(self.dense, -1, -2), self.dense)
+
+    def orthonormal(self) -> Any:
+        return np.abs(_adjoint(self.dense) @ self.dense - np.eye(self.dense.shape[-1])).max(axis=(-2, -1))
+
+    def smallest(self) -> tuple[Any, Any]:
+        values = np.linalg.eigvalsh((self.dense + _adjoint(self.dense)) / 2)
+        return values[..., 0], np.abs(values).max(axis=-1)
+
+    def violation(self, bit: int, tol: float) -> str | None:
+        """What contradicts a property, in words, or None."""
+        if not np.all(np.isfinite(self.image)):
+            return f"{'its products hold' if self.how else 'its matrix holds'} NaN or infinity"
+        if bit == SELF_ADJOINT:
+            return _exceeds(self.self_adjoint(), tol, f"|A - A^H| / |A|{self.how}")
+        if bit == SYMMETRIC:
+            return _exceeds(self.symmetric(), tol, f"|A - A^T| / |A|{self.how}")
+        if bit in (STIEFEL, UNITARY):
+            return _exceeds(self.orthonormal(), tol, f"|A^H A - I|{self.how}")
+        smallest, size = self.smallest()
+        limit = -tol * size if bit == POSITIVE_SEMIDEFINITE else np.zeros_like(size)
+        bad = smallest < limit if bit == POSITIVE_SEMIDEFINITE else smallest <= limit
+        if not np.any(bad):
+            return None
+        worst = np.argmin(np.ravel(smallest))
+        return f"its smallest eigenvalue{self.how} is {np.ravel(smallest)[worst]:.3g}, and its largest in size {np.ravel(size)[worst]:.3g}"
+
+
+class _Probed(_Exact):
+    """Measured on random vectors X: X^H A X tells nearly surely what A would."""
+
+    how = " on random vectors"
+
+    def __init__(self, A: LinearOperator, probes: int, seed: int):
+        self.A, n = A, A.shape[-1]
+        random = np.random.default_rng(seed)
+        X = random.standard_normal((n, min(probes, n)))
+        if A.is_complex:
+            X = X + 1j * random.standard_normal(X.shape)
+        self.X = np.linalg.qr(X)[0]
+        self.image = self.multiply(self.X)
+
+    def multiply(self, X: Any) -> Any:
+        xp, A = self.A.xp, self.A
+        return _host(A, A @ xp.asarray(X, dtype=A.dtype, device=A._context.device))
+
+    def self_adjoint(self) -> Any:
+        form = _adjoint(self.X) @ self.image  # X^H A X
+        return _relative(form - _adjoint(form), self.image)
+
+    def symmetric(self) -> Any:
+        form = np.swapaxes(self.X, -1, -2) @ self.image  # X^T A X
+        return _relative(form - np.swapaxes(form, -1, -2), self.image)
+
+    def orthonormal(self) -> Any:
+        return np.abs(_adjoint(self.image) @ self.image - _adjoint(self.X) @ self.X).max(axis=(-2, -1))
+
+    def smallest(self) -> tuple[Any, Any]:
+        """The least Ritz value of the block Krylov space of X."""
+        basis, image = np.broadcast_to(self.X, (*self.A.batch_shape, *self.X.shape)), self.image
+        for _ in range(LEVELS):
+            if basis.shape[-1] + self.X.shape[-1] > basis.shape[-2]:
+                break
+            basis = np.linalg.qr(np.concatenate([basis, image[..., -self.X.shape[-1] :]], axis=-1))[0]
+            image = self.multiply(basis)
+        form = _adjoint(basis) @ image
+        values = np.linalg.eigvalsh((form + _adjoint(form)) / 2)
+        return values[..., 0], np.abs(values).max(axis=-1)
+
+
+def _host(A: LinearOperator, x: Any) -> Any:
+    return np.asarray(A.xp.to_numpy(x)).astype(np.complex128 if A.is_complex else np.float64)
+
+
+def _adjoint(x: Any) -> Any:
+    return np.conj(np.swapaxes(x, -1, -2))
+
+
+def _relative(difference: Any, whole: Any) -> Any:
+    size = np.abs(whole).max(axis=(-2, -1))
+    return np.abs(difference).max(axis=(-2, -1)) / np.where(size == 0, 1.0, size)
+
+
+def _exceeds(measured: Any, tol: float, what: str) -> str | None:
+    worst = float(np.max(measured))
+    return None if worst <= tol else f"{what} is {worst:.3g}, more than {tol:.3g}"

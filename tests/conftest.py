@@ -1,0 +1,54 @@
+"""What all tests share: one thread for the linear algebra, float64 in JAX, seeds, and the folders of helpers on the path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# Before any framework is imported: small matrices are slower on many threads, and test processes would fight for the cores.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling takes longer than running what was compiled.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0")
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).parent
+for folder in ("operators", "conformance"):
+    sys.path.insert(0, str(HERE / folder))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        from hypothesis import HealthCheck, settings
+    except ImportError:
+        return
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    settings.register_profile("colinear", deadline=None, derandomize=True, suppress_health_check=slow, print_blob=True)
+    settings.load_profile("colinear")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test starts from the same numbers, whatever ran before it."""
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory() -> Iterator[None]:
+    """What JAX compiled for one module is of no use to the next, and is gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
