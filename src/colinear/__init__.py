@@ -1,0 +1,144 @@
+"""Compositional linear algebra for NumPy, PyTorch and JAX.
+
+Build an operator from its structure, and ask: the fast algorithm is found by rules.
+
+>>> import colinear as co, numpy as np
+>>> A = co.Kronecker(co.PSD([[2.0, 1.0], [1.0, 2.0]]), co.Diagonal([1.0, 2.0, 3.0]))
+>>> x = co.solve(A, np.ones(6))
+>>> bool(np.allclose(A @ x, 1))
+True
+"""
+
+from __future__ import annotations
+
+import sys
+
+from . import backends, testing
+from .dispatch import Cost, Function, check_rules, function, rule
+from .explain import Plan, explain
+from .functions import (
+    adjoint,
+    apply,
+    cholesky,
+    cond,
+    conj,
+    det,
+    diag,
+    eig,
+    eigmax,
+    eigmin,
+    exp,
+    inv,
+    isqrt,
+    log,
+    logdet,
+    lstsq,
+    lu,
+    norm,
+    nullspace,
+    pinv,
+    power,
+    qr,
+    rank,
+    slogdet,
+    solve,
+    sqrt,
+    svd,
+    to_dense,
+    trace,
+    transpose,
+)
+from .info import (
+    AmbiguityError,
+    AnnotationError,
+    ApproximationWarning,
+    BackendError,
+    ColinearError,
+    ColinearWarning,
+    ConvergenceError,
+    ConvergenceWarning,
+    DeviceError,
+    DtypeError,
+    FallbackWarning,
+    Info,
+    MethodError,
+    ShapeError,
+    Status,
+)
+from .methods import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh
+from .operators import (
+    FFT,
+    Adjoint,
+    Banded,
+    BatchSum,
+    Block,
+    BlockDiag,
+    Circulant,
+    Conjugate,
+    Convolution,
+    Dense,
+    Diagonal,
+    GaussNewton,
+    Hadamard,
+    Hessian,
+    Householder,
+    Identity,
+    Inverse,
+    Jacobian,
+    Kernel,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    MatrixFree,
+    Permutation,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sliced,
+    Sparse,
+    Sum,
+    Toeplitz,
+    Transpose,
+    Triangular,
+    Tridiagonal,
+    Zero,
+    as_operator,
+    hstack,
+    opaque,
+    vstack,
+)
+from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
+from .verify import verify
+
+__version__ = "0.1.0"
+
+# A framework that is in use already is made known now: inside torch.compile or jax.jit would be the wrong moment.
+for _framework in ("torch", "jax"):
+    if sys.modules.get(_framework) is not None:
+        backends.get(_framework)
+
+__all__ = [
+    # operators: base
+    "LinearOperator", "Dense", "Sparse", "Diagonal", "Identity", "ScaledIdentity", "Zero", "Triangular", "Tridiagonal", "Banded",
+    "Permutation", "Toeplitz", "Circulant", "Convolution", "FFT", "LowRank", "Householder", "Projection", "Kernel", "Jacobian",
+    "Hessian", "GaussNewton", "MatrixFree",
+    # operators: composed
+    "Sum", "Product", "Scaled", "Kronecker", "KroneckerSum", "BlockDiag", "Block", "hstack", "vstack", "BatchSum", "Transpose",
+    "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse", "opaque", "as_operator",
+    # annotations
+    "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
+    # functions
+    "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag", "trace", "det", "slogdet", "logdet",
+    "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
+    "to_dense",
+    # methods
+    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD",
+    # dispatch
+    "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
+    # results and errors
+    "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
+    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "testing",
+]  # fmt: skip

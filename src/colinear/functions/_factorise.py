@@ -1,0 +1,313 @@
+"""Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is judged, and what to do when it
+fails.
+
+    positive semidefinite   Cholesky -> LDL -> LU -> QR
+    self-adjoint            LDL -> LU -> QR
+    any other               LU -> QR
+
+An answer is judged with the matrix itself, which costs one product: by the residual of the right sides, and by one more right
+side, a probe, whose solution grows as A^-1 does. So data that contradict an annotation are noticed (Cholesky and LDL read one
+triangle only), and so are a pivot growth that spoils LU and a matrix that is singular to working accuracy.
+
+Under tracing values cannot be seen, so nothing is retried: the annotations choose, Cholesky gives way to LU inside the program,
+and the status is computed with the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backends import Array
+from ..dispatch import Cost
+from ..info import Detailed, Info, ShapeError, Status, report, state
+from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
+from ..operators.base import LinearOperator
+from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, qr_factor
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+
+MARGIN = 10  # by which a condition number must stay below what the dtype can tell from infinity
+REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried
+
+
+class Solution(NamedTuple):
+    """An answer and how good it is. `status` is per matrix, `residual` relative and per column; `stable`: no other factorisation
+    can do better."""
+
+    factor: LinearOperator
+    X: Array
+    status: Array
+    residual: Array
+    stable: bool
+
+
+# ---------------------------------------------------------------------------------------------------- what the functions share
+
+
+def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
+    """The size of a square operator, or an error that says what else to use."""
+    m, n = A.shape[-2:]
+    if m != n:
+        raise ShapeError(f"{function}: A is {m}x{n}; {need} needs a square operator. {instead}".rstrip())
+    return n
+
+
+def is_half(xp: Any, dtype: Any) -> bool:
+    """Whether a dtype is of half precision. By size: NumPy has no bfloat16, and takes None for float64 in comparisons."""
+    return getattr(dtype, "itemsize", 0) == 2
+
+
+def wide(xp: Any, x: Array) -> Array:
+    """Half precision in single precision, in which all linear algebra is done; anything else as it is."""
+    return xp.astype(x, xp.float32) if is_half(xp, x.dtype) else x
+
+
+def dense(A: LinearOperator) -> Array:
+    """The matrix to compute with."""
+    return wide(A.xp, A.to_dense())
+
+
+def narrow(xp: Any, x: Array, dtype: Any) -> Array:
+    """A result in the precision of `dtype`, real or complex as it is. There is no half-precision complex: that stays single."""
+    if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
+        return x
+    return xp.astype(x, dtype)
+
+
+def is_watched(xp: Any, x: Array) -> bool:
+    """Whether values are traced or derivatives are recorded."""
+    return xp.is_traced(x) or xp.is_differentiated(x)
+
+
+def seen(xp: Any, x: Array) -> Any:
+    """The values on the host, None under tracing."""
+    if xp.is_traced(x):
+        return None
+    values = xp.peek(x)
+    return xp.to_numpy(x) if values is None else values
+
+
+def is_detailed() -> bool:
+    """Whether someone asked for the Info of the call under way, and so for residuals that would otherwise not be computed."""
+    return type(state.current) is Detailed
+
+
+def quiet(xp: Any) -> Any:
+    """NumPy's own warnings silenced where infinities and NaN are expected and turned into a status."""
+    return np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext()
+
+
+# ---------------------------------------------------------------------------------------------------- the choice
+
+
+def candidates(A: LinearOperator, method: Method, differentiable: bool) -> list[str]:
+    """The factorisations to try, in order."""
+    if not isinstance(method, Auto):
+        # LDL has no derivative; LU gives the same answer.
+        return ["LU" if differentiable and isinstance(method, LDL) else method.name]
+    names = ["LU", "QR"]
+    if A.properties & SELF_ADJOINT and not differentiable:
+        names.insert(0, "LDL")
+    if A.properties & POSITIVE_SEMIDEFINITE:
+        names.insert(0, "Cholesky")
+    return names
+
+
+def choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
+    """For `explain`: the factorisation tried first, its cost, and why."""
+    name = candidates(A, fitting("inv", method, *FACTORISATIONS), False)[0]
+    n = A.shape[-1]
+    size = math.prod(A.batch_shape) * n * n
+    why = {
+        "Cholesky": "A is known to be positive semidefinite",
+        "LDL": "A is known to be self-adjoint",
+        "LU": "nothing is known of A",
+        "QR": "asked for",
+    }[name]
+    return name, Cost(_FLOPS[name] * n * size, 8.0 * size), why if method is None or isinstance(method, Auto) else "asked for"
+
+
+FACTORISATIONS = (Cholesky, LDL, LU, QR)
+_FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
+
+
+def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    L, ok = xp.cholesky(A)
+    return CholeskyFactor._of(L), xp.logical_not(ok)
+
+
+def _cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    """Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`, so that LU can take their place inside a traced program."""
+    L, ok = xp.cholesky(A)
+
+    unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
+
+    def from_cholesky(L: Array, A: Array) -> tuple[Array, Array]:
+        d = xp.diagonal(L)
+        U = d[..., :, None] * xp.conj(xp.matrix_transpose(L))
+        return xp.tril(L / d[..., None, :], -1) + xp.triu(U), xp.broadcast_to(unmoved, A.shape[:-1])
+
+    if xp.name == "jax":  # one of the two is run
+        LU, pivots = xp.cond(xp.all(ok), from_cholesky, lambda L, A: xp.lu_factor(A), L, A)
+    else:
+        (LU, pivots), (other, swaps) = from_cholesky(L, A), xp.lu_factor(A)
+        LU, pivots = xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], pivots, swaps)
+    return LUFactor._of(LU, pivots, "N"), None
+
+
+_MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
+    "Cholesky": _cholesky,
+    "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
+    "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A), "N"), None),
+    "QR": qr_factor,
+}
+_BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
+
+
+# ---------------------------------------------------------------------------------------------------- the judgement
+
+
+def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
+    """A column without symmetry or structure that a matrix might share."""
+    return xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
+
+
+def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
+    n, device = A.shape[-1], xp.device_of(A)
+    if B is None:
+        return xp.astype(probe(xp, n, A.dtype, device), A.dtype)
+    p = xp.astype(probe(xp, n, B.dtype, device), B.dtype)
+    return xp.concat([B, p if B.ndim == 2 else xp.broadcast_to(p, (*B.shape[:-1], 1))], axis=-1)
+
+
+def _judge(
+    xp: Any, A: Array, largest: Array, factor: LinearOperator, broken: tuple[Any, Status], B: Array, X: Array, tol: float
+) -> Solution:
+    """How well X solves A X = B, whose last column is the probe. `broken`: which factorisations broke down, and how that is
+    called."""
+    R = B - xp.matmul(A, X)
+    r, b, x = (column_norms(xp, Y) for Y in (R, B, X))
+    eps, n = xp.eps(A.dtype), A.shape[-1]
+    # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is singular to working accuracy.
+    growth = MARGIN * n * eps * largest * (x[..., -1] / b[..., -1])
+    backward = r[..., -1] / (n * largest * x[..., -1] + b[..., -1])
+    residual = r / xp.where(b == 0, 1, b)
+    columns = residual[..., :-1]
+    accurate = xp.all(columns <= tol, axis=-1) if columns.shape[-1] else backward <= math.sqrt(eps)
+    fine = xp.logical_and(accurate, xp.logical_and(growth < 1, backward <= math.sqrt(eps)))
+    status = xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE))
+    status = xp.where(growth < 1, status, int(Status.SINGULAR))
+    if broken[0] is not None:
+        status = xp.where(broken[0], int(broken[1]), status)
+    finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
+    status = xp.where(finite, status, int(Status.NONFINITE))
+    rounding = seen(xp, backward)
+    return Solution(factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all()))
+
+
+def column_norms(xp: Any, X: Array) -> Array:
+    """The norm of each column, by parts of its largest entry, so that squares neither overflow nor vanish."""
+    largest = xp.max(xp.abs(X), axis=-2, keepdims=True)
+    scale = xp.where(largest > 0, largest, 1)
+    return scale[..., 0, :] * xp.vector_norm(X / scale, axis=-2)
+
+
+def _is_plainly_right(xp: Any, A: Array, largest: Array, B: Array, X: Array, tol: float) -> bool:
+    """A sufficient test in the maximum norm, cheap, and passed by most answers; `_judge` looks closer at the others."""
+    n, eps = A.shape[-1], xp.eps(A.dtype)
+    r, b = xp.max(xp.abs(B - xp.matmul(A, X)), axis=-2), xp.max(xp.abs(B), axis=-2)
+    growth = MARGIN * n**1.5 * eps * largest * xp.max(xp.abs(X[..., -1]), axis=-1)
+    right = xp.all(r * math.sqrt(n) <= min(tol, math.sqrt(eps)) * b)
+    return bool(right) and bool(xp.all(growth < b[..., -1]))
+
+
+def is_singular(xp: Any, A: Array) -> Array:
+    """Whether each matrix is singular to working accuracy: LU's solution for the probe tells."""
+    if 0 in A.shape:
+        return xp.zeros(A.shape[:-2], dtype=xp.bool, device=xp.device_of(A))
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
+    largest = xp.max(xp.abs(A), axis=(-2, -1))
+    return xp.logical_not(MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1)) < xp.vector_norm(p))
+
+
+def worst(xp: Any, status: Array) -> Status | None:
+    """The worst of a batch, None under tracing."""
+    values = seen(xp, status)
+    return None if values is None else Status(int(values.max(initial=0)))
+
+
+def solution(function: str, A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
+    """Factor A by the chain of factorisations and solve for the columns of B (the probe alone if it is None); reports how it
+    went."""
+    xp, matrix = A.xp, dense(A)
+    chosen = fitting(function, method, *FACTORISATIONS)
+    names = candidates(A, chosen, is_watched(xp, matrix))
+    if 0 in matrix.shape:
+        factor = LUFactor._of(*xp.lu_factor(matrix), "N")
+        X = matrix[..., :0] if B is None else factor @ B
+        report(Info(method="LU"))
+        return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)
+    tol = chosen.tolerance(xp, A.dtype if B is None else xp.result_type(A.dtype, B.dtype))
+    with quiet(xp):
+        if xp.is_traced(matrix) or (B is not None and xp.is_traced(B)):
+            return _traced(xp, A, matrix, B, names[0], isinstance(chosen, Auto), tol)
+        return _retried(xp, matrix, B, names, tol)
+
+
+def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float) -> Solution:
+    make = _cholesky_or_lu if auto and name == "Cholesky" else _MAKE[name]
+    right_sides = _with_probe(xp, B, matrix)
+    factor, broken = make(xp, matrix)
+    largest = xp.max(xp.abs(matrix), axis=(-2, -1))
+    X = factor._matmat(right_sides)
+    found = _judge(xp, matrix, largest, factor, (broken, _BROKEN.get(name, Status.SINGULAR)), right_sides, X, tol)
+    report(Info(found.status, residual=found.residual if B is not None else None, method=name))
+    return found._replace(X=X[..., :-1])
+
+
+def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: float) -> Solution:
+    right_sides = _with_probe(xp, B, matrix)
+    largest = xp.max(xp.abs(matrix), axis=(-2, -1))
+    failures: list[str] = []
+    best, best_status, best_name = None, Status.NONFINITE, names[0]
+    while names:
+        name = names.pop(0)
+        factor, broken = _MAKE[name](xp, matrix)
+        X = factor._matmat(right_sides)
+        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, matrix, largest, right_sides, X, tol):
+            return Solution(factor, X[..., :-1], None, None, True)
+        verdict = broken, _BROKEN.get(name, Status.SINGULAR)
+        found = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
+        status = worst(xp, found.status)
+        for _ in range(REFINEMENTS):
+            if status != Status.INACCURATE:
+                break
+            X = found.X + factor._matmat(right_sides - xp.matmul(matrix, found.X))
+            refined = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
+            if not _is_better(xp, refined, found):
+                break
+            found, status = refined, worst(xp, refined.status)
+        assert status is not None
+        if best is None or status <= best_status or name == "QR":
+            best, best_status, best_name = found, status, name
+        if status in (Status.SUCCESS, Status.NONFINITE):
+            break
+        failures.append(f"{name} failed ({status.name})")
+        if status is Status.SINGULAR or found.stable:
+            names = names[-1:]  # QR at once, which shows the rank: the others would find the same
+    assert best is not None
+    fell_back = best_status is Status.SUCCESS and bool(failures)
+    message = f"{', '.join(failures)}; {best_name} gave the answer" if fell_back else ", ".join(failures[:-1])
+    residual = None if B is None else best.residual
+    report(Info(Status.FELL_BACK if fell_back else best_status, residual=residual, method=best_name, message=message))
+    return best._replace(X=best.X[..., :-1])
+
+
+def _is_better(xp: Any, new: Solution, old: Solution) -> bool:
+    a, b = (xp.to_numpy(s.residual) for s in (new, old))
+    return bool(a.size) and float(a.max()) < float(b.max())

@@ -1,0 +1,80 @@
+"""Reciprocals and reports of zeros and infinities, for the rules that divide by numbers instead of factoring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..info import Info, Status, report
+from ..operators.base import LinearOperator
+from ._factorise import MARGIN, quiet, seen
+
+
+def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
+    """The operands of A, neutral ones in its framework, dtype and device: alone they would give NumPy's numbers."""
+    return tuple([place(operand, A) for operand in A.operands])
+
+
+def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
+    """An operand of A, in A's framework, dtype and device if it is neutral."""
+    if A.is_neutral or not operand.is_neutral:
+        return operand
+    return operand.to(backend=A.backend, device=A._context.device, dtype=A.dtype)
+
+
+def reciprocal(x: Any) -> Any:
+    """1 / x of an array or a number; a zero is reported as SINGULAR, NaN or infinity as NONFINITE."""
+    xp = namespace_of(x)
+    if xp is None:
+        fine = x != 0 and x - x == 0  # the latter is false for NaN and infinity
+        if not fine:
+            report(Info(Status.SINGULAR if x == 0 else Status.NONFINITE))
+        return 1 / x if x != 0 else float("inf")
+    with quiet(xp):
+        inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
+        # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's reciprocal is infinite.
+        fine = xp.all(xp.isfinite(x * inverse))
+    if xp.is_traced(fine) or not bool(fine):
+        report_values(xp, x)
+    return inverse
+
+
+def reciprocal_spectrum(xp: Any, values: Array) -> Array:
+    """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working accuracy."""
+    if 0 in values.shape:
+        return values
+    size = xp.abs(values)
+    negligible = MARGIN * xp.eps(values.dtype) * xp.max(size, axis=-1)
+    status = xp.where(xp.min(size, axis=-1) <= negligible, int(Status.SINGULAR), int(Status.SUCCESS))
+    report_status(xp, xp.where(xp.all(xp.isfinite(values), axis=-1), status, int(Status.NONFINITE)))
+    with quiet(xp):
+        return 1 / values
+
+
+def report_values(xp: Any, x: Array) -> None:
+    """Report zeros (SINGULAR) and NaN or infinity (NONFINITE) among numbers that will be divided by."""
+    if 0 in x.shape:
+        return
+    status = xp.where(xp.any(x == 0, axis=-1) if x.ndim else x == 0, int(Status.SINGULAR), int(Status.SUCCESS))
+    finite = xp.isfinite(x)
+    report_status(xp, xp.where(xp.all(finite, axis=-1) if x.ndim else finite, status, int(Status.NONFINITE)))
+
+
+def report_status(xp: Any, status: Array, **details: Any) -> None:
+    """Report a status if it is bad, or if it cannot be seen yet."""
+    values = seen(xp, status)
+    if values is None:
+        report(Info(status, **details))
+    elif values.size and values.max() > 0:
+        report(Info(Status(int(values.max())), **details))
+
+
+def report_finite(xp: Any, x: Array, **details: Any) -> None:
+    """Report NaN or infinity in a result."""
+    report_status(xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details)
+
+
+def has_no_zero(x: Array) -> bool:
+    """Whether no number is zero; taken for granted where values cannot be seen at no cost."""
+    values = namespace_of(x).peek(x)
+    return values is None or bool((values != 0).all())

@@ -1,0 +1,352 @@
+"""Determinants. All rules are those of `slogdet`; `logdet` and `det` are read off it."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from operator import add, mul
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..dispatch import Cost, arrange, function, rule
+from ..info import Info, Status, report
+from ..methods import LDL, LU, Auto, Cholesky, Method, fitting
+from ..operators.base import LinearOperator
+from ..operators.block import BlockDiag
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_diagonal
+from ..operators.fields import Index
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.inverse import Inverse
+from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.lowrank import LowRank
+from ..operators.permutation import Permutation
+from ..operators.product import Product
+from ..operators.scaled import Scaled
+from ..operators.sum import Sum
+from ..operators.transposed import Adjoint, Conjugate, Transpose
+from ..operators.triangular import Triangular
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
+from ._values import place, placed, report_status
+from .diagonal import diag
+from .eigen import factors_self_adjoint, spectrum_by_factors
+from .inverse import all_square, capacitance, diagonal_is_invertible, inv, kronecker_of_self_adjoint, shifted_spectrum
+
+NEED = "a determinant"
+
+
+def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple[Array, Array]:
+    """The sign of the determinant and the logarithm of its absolute value, det A = sign exp(logabsdet).
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : Auto, Cholesky, LDL or LU, optional
+        Of the dense base case. `Auto` takes Cholesky for positive semidefinite A, else LU.
+
+    Returns
+    -------
+    sign : array, (*batch)
+        1, -1 or 0; a number of modulus 1, or 0, for complex A.
+    logabsdet : array, (*batch)
+        Real; -inf for a singular A, as in NumPy.
+
+    Notes
+    -----
+    n^3 / 3 flops by Cholesky, 2 n^3 / 3 by LU.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> sign, logabsdet = co.slogdet(np.array([[0.0, 2.0], [1.0, 0.0]]))
+    >>> float(sign), float(np.exp(logabsdet))
+    (-1.0, 2.0)
+    """
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU)
+    xp, M = A.xp, dense(A)
+    with quiet(xp):
+        factor = _factor(xp, A, M, chosen)
+        sign, logarithm = factor.slogdet()
+    if A.properties & SELF_ADJOINT and A.is_complex:
+        sign = xp.astype(xp.sign(xp.real(sign)), sign.dtype)  # the product of the pivots' phases is real but for rounding
+    finite = xp.all(xp.isfinite(M), axis=(-2, -1))
+    report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
+    return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
+
+
+def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
+    if isinstance(method, LDL) and not xp.is_differentiated(M):
+        return LDLFactor._of(xp.ldl_factor(M))
+    positive = A.properties & POSITIVE_SEMIDEFINITE if isinstance(method, Auto) else isinstance(method, Cholesky)
+    if not positive or not M.shape[-1]:
+        return LUFactor._of(*xp.lu_factor(M), "N")
+    if xp.is_traced(M) and isinstance(method, Auto):
+        return _cholesky_or_lu(xp, M)[0]
+    L, ok = xp.cholesky(M)
+    ok = xp.logical_and(ok, _reproduces(xp, L, M))
+    if isinstance(method, Cholesky):
+        report_status(xp, xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)), method="Cholesky")
+    elif not seen(xp, ok).all():
+        report(Info(Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"))
+        return LUFactor._of(*xp.lu_factor(M), "N")
+    return CholeskyFactor._of(L)
+
+
+def _reproduces(xp: Any, L: Array, M: Array) -> Array:
+    """Whether L L^H is M, tried on one vector: Cholesky reads one triangle only, and M might not be self-adjoint."""
+    p = probe(xp, M.shape[-1], M.dtype, xp.device_of(M))
+    expected = xp.matmul(M, p)
+    found = xp.matmul(L, xp.matmul(xp.conj(xp.matrix_transpose(L)), p))
+    size = xp.max(xp.abs(M), axis=(-2, -1)) * M.shape[-1]
+    return xp.max(xp.abs(expected - found), axis=(-2, -1)) <= math.sqrt(xp.eps(M.dtype)) * size
+
+
+def _report_logarithm(xp: Any, logarithm: Array) -> None:
+    """-inf is the logarithm of a singular operator's determinant; NaN and inf are those of no finite matrix."""
+    report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
+
+
+def _stand_in(A: LinearOperator) -> tuple[Array, Array]:
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    xp, device = A.xp, A._context.device
+    return xp.ones(A.batch_shape, dtype=A.dtype, device=device), xp.zeros(
+        A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device
+    )
+
+
+def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU)
+    n, size = A.shape[-1], math.prod(A.shape)
+    if not isinstance(chosen, Auto):
+        return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, 8.0 * size), "asked for"
+    if A.properties & POSITIVE_SEMIDEFINITE:
+        return "Cholesky", Cost(n * size / 3, 8.0 * size), "A is known to be positive semidefinite"
+    return "LU", Cost(2 * n * size / 3, 8.0 * size), "A is not known to be positive semidefinite"
+
+
+slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choose=_choose)
+
+
+# ---------------------------------------------------------------------------------------------------- known determinants
+
+
+def _one(A: LinearOperator) -> tuple[Array, Array]:
+    return _stand_in(A)
+
+
+@rule(slogdet, Identity)
+def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
+    """det I = 1"""
+    return _one(A)
+
+
+@rule(slogdet, ScaledIdentity)
+def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(c I) = c^n"""
+    sign, logarithm = _slogdet_of_power(A, A.c)
+    _report_logarithm(A.xp, logarithm)
+    return sign, logarithm
+
+
+def _slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
+    """Sign and logarithm of c^n, of c's batch shape."""
+    xp, n = A.xp, A.shape[-1]
+    if namespace_of(c) is None:
+        c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
+    sign, logarithm = slogdet_of_diagonal(xp, c[..., None])
+    return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
+
+
+@rule(slogdet, Diagonal)
+def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
+    """det diag(d) = ∏ d_i"""
+    sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
+    _report_logarithm(A.xp, logarithm)
+    return sign, logarithm
+
+
+@rule(slogdet, Triangular)
+def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
+    """det T = ∏ t_ii"""
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    if A.unit:
+        return _one(A)
+    sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
+    _report_logarithm(A.xp, logarithm)
+    return sign, logarithm
+
+
+@rule(slogdet, Permutation)
+def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
+    """det P = (-1)^(n - cycles)"""
+    one, zero = _one(A)
+    if isinstance(A.perm, Index):
+        parities = [1 - 2 * ((len(p) - _cycles(p)) % 2) for p in A.perm.host.reshape(-1, A.shape[-1])]
+        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
+    else:  # traced, so its cycles cannot be counted: its matrix is factored
+        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
+    return one * sign, zero
+
+
+def _cycles(perm: Any) -> int:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    n = len(perm)
+    return int(connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]) if n else 0
+
+
+# ---------------------------------------------------------------------------------------------------- compositions
+
+
+def _multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
+    """Sign and logarithm of a product of powers of determinants."""
+    sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
+    return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
+
+
+@rule(slogdet, Scaled)
+def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(c A) = c^n det A"""
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    power, whole = _slogdet_of_power(A, A.scalar), slogdet(A.A, method)
+    return power[0] * whole[0], power[1] + whole[1]
+
+
+@rule(slogdet, Product, when=all_square)
+def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(A B) = det A det B, both square"""
+    return _multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
+
+
+@rule(slogdet, BlockDiag, when=all_square)
+def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
+    """det diag(A, B) = det A det B, both square"""
+    return _multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
+
+
+@rule(slogdet, Kronecker, when=all_square)
+def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
+    n = A.shape[-1]
+    if not n:
+        return _one(A)
+    return _multiplied([slogdet(factor, method) for factor in placed(A)], [n // factor.shape[-1] for factor in A.operands])
+
+
+@rule(slogdet, Transpose)
+def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
+    """det A^T = det A"""
+    return slogdet(A.A, method)
+
+
+@rule(slogdet, Adjoint | Conjugate)
+def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
+    """det A^H = det conj(A) = conj(det A)"""
+    sign, logarithm = slogdet(A.A, method)
+    return A.xp.conj(sign), logarithm
+
+
+@rule(slogdet, Inverse)
+def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
+    """det A^-1 = 1 / det A, from the factorisation that is there"""
+    known = getattr(A.factor, "slogdet", None)
+    with quiet(A.xp):
+        sign, logarithm = slogdet(A.A, method) if known is None else known()
+    return A.xp.conj(narrow(A.xp, sign, A.dtype)), -narrow(A.xp, logarithm, A.dtype)
+
+
+@rule(slogdet, Sum[LowRank, Diagonal | ScaledIdentity | Identity], when=diagonal_is_invertible)  # type: ignore[misc]
+def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(D + U C V^H) = det D det(I + C V^H D^-1 U)"""
+    low_rank, D = arrange(A, LowRank, Diagonal | ScaledIdentity | Identity)
+    K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
+    return _multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])
+
+
+# ---------------------------------------------------------------------------------------------------- logdet and det
+
+
+@rule(slogdet, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
+def slogdet_shifted_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B"""
+    return slogdet(Diagonal(A.xp.astype(shifted_spectrum(A)[0], A.dtype)), method)
+
+
+@rule(slogdet, KroneckerSum, when=factors_self_adjoint)
+def slogdet_kronecker_sum(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B"""
+    return slogdet(Diagonal(A.xp.astype(spectrum_by_factors(A)[0], A.dtype)), method)
+
+
+def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) -> Array:
+    """log|det A|, real; -inf for a singular operator.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : optional
+        As for `slogdet`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> float(co.logdet(co.ScaledIdentity(np.e, 3)))
+    3.0
+    """
+    square_size("logdet", A, NEED, "Its singular values are svd(A)[1].")
+    return slogdet(A, method)[1]
+
+
+def determinant(A: LinearOperator, method: Method | None = None) -> Array:
+    """The determinant. Use `slogdet` where it might overflow.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : optional
+        As for `slogdet`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> float(co.det(co.Diagonal([2.0, 3.0])).round(12))
+    6.0
+    """
+    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    sign, logarithm = slogdet(A, method)
+    with quiet(A.xp):
+        return sign * A.xp.exp(logarithm)
+
+
+logdet = function("logdet", base=logarithm_of_determinant)
+det = function("det", base=determinant)
+
+
+@rule(det, Dense)
+def det_dense(A: Any, method: Any) -> Array:
+    """det A = ± ∏ u_ii for A = P L U: without a detour over logarithms, which would cost digits"""
+    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    if method is not None and not isinstance(method, Auto | LU):
+        return determinant(A, method)
+    xp, M = A.xp, dense(A)
+    with quiet(xp):
+        LU_, pivots = xp.lu_factor(M)
+        product = xp.prod(xp.diagonal(LU_), axis=-1) * xp.lu_permutation(pivots, M.shape[-1])[1]
+        report_status(xp, xp.where(xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)))
+    return narrow(xp, product, A.dtype)
+
+
+@rule(det, Diagonal | Triangular | ScaledIdentity)
+def det_by_diagonal(A: Any, method: Any) -> Array:
+    """det T = ∏ t_ii: without a detour over logarithms, which would cost digits"""
+    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    xp, d = A.xp, diag(A, method)
+    report_status(xp, xp.where(xp.all(xp.isfinite(d), axis=-1), int(Status.SUCCESS), int(Status.NONFINITE)))
+    with quiet(xp):
+        return xp.prod(d, axis=-1)

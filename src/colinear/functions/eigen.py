@@ -1,0 +1,311 @@
+"""Eigenvalues and eigenvectors: all of them, some of them, the largest, the smallest."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from operator import index
+from typing import Any
+
+from ..backends import Array
+from ..dispatch import Cost, function, rule
+from ..info import Info, Status, report
+from ..methods import Auto, Eig, Eigh, Method, fitting
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.permutation import Permutation
+from ..operators.product import Product
+from ..properties import SELF_ADJOINT, STIEFEL
+from ._factorise import dense, narrow, quiet, seen, square_size
+from ._values import placed
+
+WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
+NEED = ("eigenvalues", "Use svd(A).")
+
+
+def eigenpairs(
+    A: LinearOperator, k: int | None = None, which: str = "LM", method: Method | None = None
+) -> tuple[Array, LinearOperator]:
+    """Eigenvalues and right eigenvectors, A V = V diag(values).
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    k : int, optional
+        How many; all n if not given.
+    which : {"LM", "SM", "LA", "SA", "LR", "SR"}
+        Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only) or real part.
+    method : Auto, Eigh or Eig, optional
+
+    Returns
+    -------
+    values : array, (*batch, k)
+        Of a self-adjoint A real, and ascending whatever `which` is. Otherwise complex, in the order of `which`; where that
+        ties, the larger real part comes first, then the larger imaginary part.
+    vectors : LinearOperator, (*batch, n, k)
+        Columns of norm 1, orthonormal for self-adjoint A.
+
+    Notes
+    -----
+    About 9 n^3 flops for self-adjoint A, 25 n^3 for others. `info.residual` is |A v - λ v| / |A| for each pair. A defective A has
+    too few eigenvectors, so some are found almost parallel, with eigenvalues right to a root of the accuracy only: then the
+    status is INACCURATE.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> values, vectors = co.eig(co.SelfAdjoint(np.array([[2.0, 1.0], [1.0, 2.0]])))
+    >>> values.round(12)
+    array([1., 3.])
+    """
+    n, k = _checked(A, k, which)
+    chosen = fitting("eig", method, Eigh, Eig)
+    is_hermitian = _is_hermitian(A, chosen)
+    _check_algebraic(which, is_hermitian)
+    xp, M = A.xp, dense(A)
+    if 0 in M.shape:
+        dtype = A.dtype if is_hermitian else xp.complex_dtype(A.dtype)
+        zeros = xp.zeros((*A.batch_shape, n, k), dtype=dtype, device=A._context.device)
+        return xp.zeros(
+            (*A.batch_shape, k), dtype=xp.real_dtype(dtype) if is_hermitian else dtype, device=A._context.device
+        ), Dense(zeros)
+    values, V = xp.eigh(M) if is_hermitian else xp.eig(M)
+    order = selection(xp, values, k, which, is_hermitian)
+    with quiet(xp):
+        sensitivity = None if is_hermitian else _sensitivity(xp, V)
+    if order is not None:
+        values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
+        sensitivity = None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
+    with quiet(xp):
+        _report(xp, M, values, V, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
+    vectors = Dense(narrow(xp, V, A.dtype))
+    return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
+
+
+def _is_hermitian(A: LinearOperator, method: Method) -> bool:
+    if isinstance(method, Auto):
+        return bool(A.properties & SELF_ADJOINT)
+    return isinstance(method, Eigh)
+
+
+def _checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
+    """The size and how many to find, or an error."""
+    n = square_size("eig", A, *NEED)
+    if which not in WHICH:
+        raise ValueError(f"eig: which is {which!r}; it must be one of {', '.join(map(repr, WHICH))}.")
+    if k is None:
+        return n, n
+    try:
+        count = index(k)
+    except TypeError:
+        raise ValueError(f"eig: k is {k!r}; it must be a whole number.") from None
+    if not 0 <= count <= n:
+        raise ValueError(f"eig: k is {count}; an operator of {n}x{n} has {n} eigenvalues.")
+    return n, count
+
+
+def _check_algebraic(which: str, is_hermitian: bool) -> None:
+    if which in ("LA", "SA") and not is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
+            f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
+        )
+
+
+def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) -> Array | None:
+    """The places of the k values that `which` names, in the order in which they are returned; None for all as they are."""
+    n = values.shape[-1]
+    if is_hermitian and k == n:
+        return None  # ascending as they come
+    size = xp.abs(values) if which[1] == "M" else xp.real(values)
+    keys = [xp.imag(values), xp.real(values)] if xp.is_complex(values) else []
+    order: Any = None
+    for key in [*(-key for key in keys), -size if which[0] == "L" else size]:  # the last key counts most
+        key = key if order is None else xp.take_along_axis(key, order, axis=-1)
+        step = xp.argsort(key, axis=-1, stable=True)
+        order = step if order is None else xp.take_along_axis(order, step, axis=-1)
+    order = order[..., :k]
+    return xp.sort(order, axis=-1) if is_hermitian else order  # of ascending values, their places ascend
+
+
+def _columns(xp: Any, V: Array, order: Array) -> Array:
+    return xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1])), axis=-1)
+
+
+def _sensitivity(xp: Any, V: Array) -> Array:
+    """How much each eigenvalue moves with A: |y| |x| / |y^H x|, from the rows y^H of V^-1 (Golub and Van Loan, 7.2.2)."""
+    same = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    return xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape)), axis=-1)
+
+
+def _report(xp: Any, M: Array, values: Array, V: Array, sensitivity: Any, method: Method, name: str, A: LinearOperator) -> None:
+    size = xp.vector_norm(M, axis=(-2, -1))[..., None]
+    R = xp.matmul(M, V) - V * values[..., None, :]
+    residual = xp.vector_norm(R, axis=-2) / xp.where(size == 0, 1, size)
+    tol = method.tolerance(xp, A.dtype)
+    right, message = residual <= tol, ""
+    if sensitivity is not None:
+        basis = sensitivity * math.sqrt(xp.eps(M.dtype)) < 1
+        right = xp.logical_and(right, basis)
+        visible = seen(xp, basis)
+        if visible is not None and not visible.all():
+            message = "A is defective, or close to it: some eigenvectors are almost parallel"
+    elif (visible := seen(xp, right)) is not None and not visible.all():
+        message = "A is not self-adjoint, as was claimed"
+    status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
+    finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+    status = xp.where(finite, status, int(Status.NONFINITE))
+    if (visible := seen(xp, status)) is not None:
+        status = Status(int(visible.max(initial=0)))
+        message = "" if status is Status.NONFINITE else message
+    report(Info(status, residual=residual, method=name, message=message))
+
+
+def _stand_in(A: LinearOperator, k: int | None, which: str) -> tuple[Array, LinearOperator]:
+    n, k = _checked(A, k, which)
+    I = Identity(n, like=None if A.is_neutral else A)
+    return A.xp.ones((*A.batch_shape, k), dtype=A.dtype, device=A._context.device), I if k == n else I[:, :k]._claim(STIEFEL)
+
+
+def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None) -> tuple[str, Cost, str]:
+    is_hermitian = _is_hermitian(A, fitting("eig", method, Eigh, Eig))
+    n, batch = A.shape[-1], math.prod(A.batch_shape)
+    cost = Cost((9.0 if is_hermitian else 25.0) * batch * n**3, 16.0 * batch * n * n)
+    return ("Eigh", cost, "A is known to be self-adjoint") if is_hermitian else ("Eig", cost, "A is not known to be self-adjoint")
+
+
+eig = function("eig", base=eigenpairs, stand_in=_stand_in, choose=_choose)
+
+
+# ---------------------------------------------------------------------------------------------------- rules
+
+
+@rule(eig, Identity | ScaledIdentity)
+def eig_identity(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
+    """c I has the eigenvalue c, and I for eigenvectors"""
+    n, k = _checked(A, k, which)
+    real = not A.is_complex or bool(A.properties & SELF_ADJOINT)
+    _check_algebraic(which, real)
+    xp = A.xp
+    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
+    c = c if getattr(c, "ndim", 0) == 0 else c[..., None]
+    values = c * xp.ones((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    I = Identity(n, like=None if A.is_neutral else A)
+    return values, I if k == n else I[:, :k]._claim(STIEFEL)
+
+
+@rule(eig, Diagonal)
+def eig_diagonal(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
+    """diag(d) has the eigenvalues d, and the columns of I for eigenvectors"""
+    n, k = _checked(A, k, which)
+    is_hermitian = bool(A.properties & SELF_ADJOINT)
+    _check_algebraic(which, is_hermitian)
+    values = A.xp.real(A.d) if is_hermitian else A.d
+    return _ordered(A, values, Identity(n), k, which, is_hermitian)
+
+
+def factors_self_adjoint(A: LinearOperator) -> bool:
+    """Whether every factor is self-adjoint."""
+    return all(factor.properties & SELF_ADJOINT for factor in A.operands)
+
+
+@rule(eig, Kronecker | KroneckerSum, when=factors_self_adjoint)
+def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
+    """A ⊗ B = (Q ⊗ P) (Λ ⊗ M) (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H; Λ ⊕ M for A ⊕ B"""
+    _, k = _checked(A, k, which)
+    values, vectors = spectrum_by_factors(A)
+    return _ordered(A, values, vectors, k, which, True)
+
+
+def _ordered(
+    A: Any, values: Array, vectors: LinearOperator, k: int, which: str, is_hermitian: bool
+) -> tuple[Array, LinearOperator]:
+    """Eigenpairs in any order as `which` wants them. The vectors are permuted by an operator, so they keep their structure."""
+    xp, n = A.xp, values.shape[-1]
+    if is_hermitian:
+        ascending = xp.argsort(values, axis=-1, stable=True)
+        values = xp.take_along_axis(values, ascending, axis=-1)
+        chosen = selection(xp, values, k, which, True)
+        order = ascending if chosen is None else xp.take_along_axis(ascending, chosen, axis=-1)
+        values = values if chosen is None else xp.take_along_axis(values, chosen, axis=-1)
+    else:
+        order = selection(xp, values, k, which, False)
+        values = xp.take_along_axis(values, order, axis=-1)
+    if k < n:  # any order of the rest will do: a stable sort puts what was chosen first
+        places = xp.arange(n, device=xp.device_of(values))
+        rank = xp.min(xp.where(order[..., None] == places, xp.arange(k, device=xp.device_of(values))[:, None], n), axis=-2)
+        order = xp.argsort(rank, axis=-1, stable=True)
+    vectors = Product(vectors, Permutation(order, like=A).T)
+    return values, (vectors if k == n else vectors[..., :, :k] if vectors.batch_shape else vectors[:, :k])._claim(STIEFEL)
+
+
+def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
+    """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the order that the factors give
+    them."""
+    pairs = [eig(factor) for factor in placed(A)]
+    xp, is_sum = A.xp, isinstance(A, KroneckerSum)
+
+    def combine(v: Array, w: Array) -> Array:
+        grid = v[..., :, None] + w[..., None, :] if is_sum else v[..., :, None] * w[..., None, :]
+        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+    return reduce(combine, (values for values, _ in pairs)), Kronecker(*(vectors for _, vectors in pairs))
+
+
+# ---------------------------------------------------------------------------------------------------- the extreme ones
+
+
+def _extreme(A: LinearOperator, vector: bool, method: Method | None, largest: bool, name: str) -> Any:
+    n = square_size(name, A, *NEED)
+    if n == 0:
+        raise ValueError(f"{name}: A is 0x0 and has no eigenvalues.")
+    letter = "A" if (A.properties & SELF_ADJOINT and not isinstance(method, Eig)) or isinstance(method, Eigh) else "M"
+    values, vectors = eig(A, 1, ("L" if largest else "S") + letter, method)
+    return (values[..., 0], vectors.to_dense()[..., 0]) if vector else values[..., 0]
+
+
+def largest_eigenvalue(A: LinearOperator, vector: bool = False, method: Method | None = None) -> Any:
+    """The largest eigenvalue: algebraically if A is self-adjoint, else by magnitude.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    vector : bool
+        Whether to return the pair (value, vector).
+    method : optional
+        As for `eig`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> float(co.eigmax(co.Diagonal([1.0, -3.0])))
+    1.0
+    """
+    return _extreme(A, vector, method, True, "eigmax")
+
+
+def smallest_eigenvalue(A: LinearOperator, vector: bool = False, method: Method | None = None) -> Any:
+    """The smallest eigenvalue: algebraically if A is self-adjoint, else by magnitude.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    vector : bool
+        Whether to return the pair (value, vector).
+    method : optional
+        As for `eig`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> float(co.eigmin(co.Diagonal([1.0, -3.0])))
+    -3.0
+    """
+    return _extreme(A, vector, method, False, "eigmin")
+
+
+eigmax = function("eigmax", base=largest_eigenvalue)
+eigmin = function("eigmin", base=smallest_eigenvalue)

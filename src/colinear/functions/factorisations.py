@@ -1,0 +1,190 @@
+"""Factorisations whose factors are operators: A = L L^H, A = P L U, A = Q R."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..dispatch import Cost, function, rule
+from ..info import Status
+from ..methods import LU, QR, Cholesky, Method, fitting
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity
+from ..operators.permutation import Permutation
+from ..operators.triangular import Triangular
+from ..properties import SELF_ADJOINT, STIEFEL
+from ._factorise import dense, narrow, quiet, square_size
+from ._values import report_finite, report_status
+from .determinant import _reproduces
+
+
+def _neutral_identity(A: LinearOperator, n: int) -> LinearOperator:
+    return Identity(n, like=None if A.is_neutral else A)
+
+
+# ---------------------------------------------------------------------------------------------------- A = L L^H
+
+
+def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The Cholesky factor of a positive definite operator: the lower triangular L with positive diagonal and A = L L^H.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+        If it is not positive definite, L is NaN and the status NOT_POSITIVE_DEFINITE.
+    method : Auto or Cholesky, optional
+
+    Returns
+    -------
+    Triangular
+
+    Notes
+    -----
+    n^3 / 3 flops.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).to_dense()
+    array([[2., 0.],
+           [1., 2.]])
+    """
+    square_size("cholesky", A, "a Cholesky factorisation", "Use qr(A).")
+    fitting("cholesky", method, Cholesky)
+    xp, M = A.xp, dense(A)
+    L, ok = xp.cholesky(M)
+    if A.shape[-1]:
+        with quiet(xp):
+            ok = xp.logical_and(ok, _reproduces(xp, L, M))
+            status = xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE))
+            finite = xp.all(xp.isfinite(M), axis=(-2, -1))
+        report_status(xp, xp.where(finite, status, int(Status.NONFINITE)), method="Cholesky")
+    return Triangular(narrow(xp, L, A.dtype), lower=True)
+
+
+def _choose_cholesky(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
+    fitting("cholesky", method, Cholesky)
+    return "Cholesky", Cost(A.shape[-1] * math.prod(A.shape) / 3, 8.0 * math.prod(A.shape)), "A = L L^H"
+
+
+cholesky = function(
+    "cholesky", base=cholesky_factor, stand_in=lambda A: _neutral_identity(A, A.shape[-1]), choose=_choose_cholesky
+)
+
+
+@rule(cholesky, Diagonal)
+def cholesky_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(d) = diag(√d) diag(√d)"""
+    xp = A.xp
+    d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
+    bad = xp.any(xp.logical_or(xp.real(A.d) <= 0, xp.imag(A.d) != 0), axis=-1)
+    report_status(xp, xp.where(bad, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS)), method="Cholesky")
+    with quiet(xp):
+        return Diagonal(xp.astype(xp.sqrt(d), A.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------- A = P L U
+
+
+def lu_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
+    """The factors of A = P L U: a permutation, a lower triangle of unit diagonal, an upper triangle.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+        A singular one is factored too: U has zeros on its diagonal.
+    method : Auto or LU, optional
+
+    Returns
+    -------
+    P : Permutation, (*batch, m, m)
+    L : Triangular, (*batch, m, min(m, n))
+    U : Triangular, (*batch, min(m, n), n)
+
+    Notes
+    -----
+    2 n^3 / 3 flops, with partial pivoting.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> P, L, U = co.lu(np.array([[1.0, 2.0], [2.0, 0.0]]))
+    >>> U.to_dense()
+    array([[2., 0.],
+           [0., 2.]])
+    """
+    fitting("lu", method, LU)
+    xp, M = A.xp, dense(A)
+    m, n = A.shape[-2:]
+    packed, pivots = xp.lu_factor(M)
+    order, _ = xp.lu_permutation(pivots, m)
+    report_finite(xp, packed, method="LU")
+    packed = narrow(xp, packed, A.dtype)
+    P = Permutation(order, like=Dense(packed)).T  # A[order] = L U
+    return P, Triangular(packed[..., : min(m, n)], lower=True, unit=True), Triangular(packed[..., : min(m, n), :], lower=False)
+
+
+def _stand_in_lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
+    m, n = A.shape[-2:]
+    I, J = _neutral_identity(A, m), _neutral_identity(A, n)
+    return I, I if m <= n else I[:, :n], J if n <= m else J[:m]
+
+
+def _choose_lu(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
+    fitting("lu", method, LU)
+    m, n = A.shape[-2:]
+    return "LU", Cost(2 / 3 * min(m, n) * math.prod(A.shape), 8.0 * math.prod(A.shape)), "A = P L U"
+
+
+lu = function("lu", base=lu_factors, stand_in=_stand_in_lu, choose=_choose_lu)
+
+
+# ---------------------------------------------------------------------------------------------------- A = Q R
+
+
+def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearOperator, LinearOperator]:
+    """The factors of A = Q R: orthonormal columns, and an upper triangle.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    method : Auto or QR, optional
+
+    Returns
+    -------
+    Q : LinearOperator, (*batch, m, min(m, n))
+    R : Triangular, or Dense where A is wide, (*batch, min(m, n), n)
+
+    Notes
+    -----
+    About 4 m n^2 flops for m >= n.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> Q, R = co.qr(np.array([[3.0], [4.0]]))
+    >>> float(abs(R.to_dense()[0, 0]).round(12))
+    5.0
+    """
+    fitting("qr", method, QR)
+    xp, M = A.xp, dense(A)
+    Q, R = xp.qr(M)
+    report_finite(xp, R, method="QR")
+    Q, R = narrow(xp, Q, A.dtype), narrow(xp, R, A.dtype)
+    return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[-1] else Dense(R)
+
+
+def _stand_in_qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
+    m, n = A.shape[-2:]
+    I, J = _neutral_identity(A, m), _neutral_identity(A, n)
+    return I if m <= n else I[:, :n], J if n <= m else J[:m]
+
+
+def _choose_qr(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
+    fitting("qr", method, QR)
+    return "QR", Cost(4.0 * min(A.shape[-2:]) * math.prod(A.shape), 16.0 * math.prod(A.shape)), "A = Q R"
+
+
+qr = function("qr", base=qr_factors, stand_in=_stand_in_qr, choose=_choose_qr)

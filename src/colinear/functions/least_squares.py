@@ -1,0 +1,174 @@
+"""Least squares and the pseudoinverse."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..dispatch import Cost, function, rule
+from ..info import Info, Status, planning, report
+from ..methods import QR, SVD, Method, fitting
+from ..operators.base import LinearOperator
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity
+from ..operators.product import Product
+from ._factorise import dense, narrow, quiet, seen, wide
+from .singular import cutoff, svd
+from .solve import relative_residual, right_side
+
+
+def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> LinearOperator:
+    """The Moore-Penrose pseudoinverse A^+ = V Σ^+ U^H, as an operator that keeps these factors.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    rtol : float, optional
+        Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
+    method : Auto or SVD, optional
+
+    Returns
+    -------
+    LinearOperator, (*batch, n, m)
+        `pinv(A) @ b` is the minimum-norm solution of least squares.
+
+    Notes
+    -----
+    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.pinv(np.array([[2.0], [0.0]])).to_dense()
+    array([[0.5, 0. ]])
+    """
+    if rtol is not None and not rtol >= 0:
+        raise ValueError(f"pinv: rtol is {rtol!r}; it must not be negative.")
+    xp = A.xp
+    U, s, V = svd(A, None, fitting("pinv", method, SVD))
+    return Product(V, Diagonal(_inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+
+
+def _inverted(xp: Any, s: Array, kept: Array) -> Array:
+    """1 / s where kept and zero elsewhere; NaN stays."""
+    return xp.where(kept, 1 / xp.where(kept, s, 1), xp.where(xp.isnan(s), s, 0 * s))
+
+
+def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, None, str]:
+    fitting("pinv", method, SVD)
+    return "SVD", None, "A^+ = V Σ^+ U^H"
+
+
+pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose)
+
+
+@rule(pinv, Diagonal)
+def pinv_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """diag(d)^+ = diag(1 / d), zero where d is"""
+    xp = A.xp
+    size = xp.abs(A.d)
+    largest = xp.max(size, axis=-1, keepdims=True) if A.shape[-1] else size
+    kept = size > largest * (A.shape[-1] * xp.eps(A.dtype) if rtol is None else rtol)
+    return Diagonal(_inverted(xp, A.d, kept))._claim(A._claims)
+
+
+@rule(pinv, Identity)
+def pinv_identity(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """I^+ = I"""
+    return A
+
+
+# ---------------------------------------------------------------------------------------------------- lstsq
+
+
+def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = None) -> Any:
+    """The x of smallest norm among those that minimise |b - A x|.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    b : array or operator
+        One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
+    method : Auto, SVD or QR, optional
+        `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
+
+    Notes
+    -----
+    `info.residual` is |b - A x| / |b|, which need not be small; a rank below min(m, n) is in `info.message`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).round(12)
+    array([2.])
+    """
+    chosen = fitting("lstsq", method, SVD, QR)
+    b = right_side("lstsq", A, b, A.shape[-2])
+    if isinstance(b, LinearOperator):
+        return pinv(A, None, None if isinstance(chosen, QR) else method) @ b
+    if A.is_neutral:  # it takes framework and precision from b
+        A = A.to(backend=namespace_of(b).name, dtype=None if A.is_complex else b.dtype)
+    xp = A.xp
+    if planning():
+        pinv(A, None, None if isinstance(chosen, QR) else method)
+        return xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if b.ndim == 1 else slice(None)]
+    vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
+    B = wide(xp, b[:, None] if vector else b)
+    with quiet(xp):
+        X, full, message = _by_qr(xp, A, B) if isinstance(chosen, QR) else _by_svd(xp, A, B, method)
+        residual = relative_residual(xp, B - A @ X, B)
+        status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
+        status = xp.where(xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]), status, int(Status.NONFINITE))
+    values = seen(xp, status)
+    report(
+        Info(
+            status if values is None else Status(int(values.max(initial=0))),
+            residual=residual,
+            method=chosen.name,
+            message=message,
+        )
+    )
+    X = narrow(xp, X, dtype)
+    return X[..., 0] if vector else X
+
+
+def _by_svd(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
+    """The solution, whether all is well (of any rank), and a word about the rank."""
+    U, s, V = svd(A, None, method)
+    kept = s > cutoff(xp, s, A)
+    visible, message = seen(xp, kept), ""
+    if visible is not None and not visible.all():
+        ranks = visible.sum(-1)
+        message = f"the rank is {ranks if ranks.ndim else int(ranks)} of {min(A.shape[-2:])}: the solution of smallest norm"
+    fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(s))
+    return V @ (_inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
+
+
+def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+    """From A = Q R (tall), x = R^-1 Q^H b; from A^H = Q R (wide), x = Q R^-H b, the solution of smallest norm."""
+    M, (m, n) = dense(A), A.shape[-2:]
+    tall = m >= n
+    Q, R = xp.qr(M if tall else xp.conj(xp.matrix_transpose(M)))
+    d = xp.abs(xp.diagonal(R))
+    full = xp.all(d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d), axis=-1)
+    visible = seen(xp, full)
+    message = "" if visible is None or visible.all() else "A does not have full rank, which QR needs; use SVD()"
+    if tall:
+        return xp.solve_triangular(R, xp.matmul(xp.conj(xp.matrix_transpose(Q)), B), lower=False), full, message
+    return xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True)), full, message
+
+
+def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
+    chosen = fitting("lstsq", method, SVD, QR)
+    if isinstance(chosen, QR):
+        m, n = max(A.shape[-2:]), min(A.shape[-2:])
+        return "QR", Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape)), "asked for"
+    return "pseudoinverse", None, "x = A^+ b"
+
+
+def _example(A: LinearOperator) -> Array:
+    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
+
+
+lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example})

@@ -1,0 +1,489 @@
+"""Functions of an operator: exponential, logarithm, roots, powers, and any function of its eigenvalues.
+
+A self-adjoint A is diagonalised, f(A) = Q f(Λ) Q^H, which keeps the structure of Q. Any other A goes through algorithms that
+need no basis of eigenvectors (`methods/roots.py`, the backends' `expm`); only `apply`, which knows nothing of its f, uses one.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..backends import Array
+from ..dispatch import Cost, Function, function, rule
+from ..info import Info, Status, report
+from ..methods import Auto, Eig, Eigh, Method, fitting, roots
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.product import Product
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._factorise import dense, is_singular, is_watched, narrow, quiet, seen, square_size
+from ._values import report_status
+from .eigen import eig
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A function of numbers, and what is needed to apply it to matrices.
+
+    Attributes
+    ----------
+    name : str
+    of : callable
+        `of(xp, x)`, entry by entry.
+    principal : bool
+        Whether it is complex for negative numbers.
+    pole : bool
+        Whether it is infinite at zero.
+    nonnegative : bool
+        Whether its real values are never negative.
+    """
+
+    name: str
+    of: Callable[[Any, Array], Array]
+    principal: bool = True
+    pole: bool = False
+    nonnegative: bool = False
+
+
+EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True)
+LOG = Scalar("log", lambda xp, x: xp.log(x), pole=True)
+SQRT = Scalar("sqrt", lambda xp, x: xp.sqrt(x), nonnegative=True)
+ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=True)
+
+
+def _power_of(p: Any) -> Scalar:
+    whole = _as_integer(p)
+    if whole is not None:
+        return Scalar("power", lambda xp, x: x**whole, principal=False, pole=whole < 0, nonnegative=whole % 2 == 0)
+    return Scalar("power", lambda xp, x: x**p, pole=p.real <= 0, nonnegative=not isinstance(p, complex))
+
+
+def _as_integer(p: Any) -> int | None:
+    is_number = isinstance(p, numbers.Number)
+    if not is_number or p != p:
+        raise ValueError(f"power: the exponent is {p!r}; it must be a number.")
+    return int(p.real) if not isinstance(p, complex) and float(p).is_integer() else None
+
+
+# ---------------------------------------------------------------------------------------------------- entry by entry
+
+
+def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 0.0) -> Array:
+    """f of real or complex numbers, complex where the principal branch is; reports poles and broken promises.
+
+    `positive`: whether they are promised not to be negative. Then those that are, by no more than `negligible` of the largest,
+    are rounding errors of zero.
+    """
+    with quiet(xp):
+        if f.principal and not xp.is_complex(x):
+            x = _principal_input(xp, f, x, positive, negligible)
+        if f.pole and 0 not in x.shape:
+            size = xp.abs(x)
+            zero = xp.any(size <= negligible * xp.max(size, axis=-1, keepdims=True))  # zero, or not to be told from it
+            report_status(xp, xp.where(zero, int(Status.SINGULAR), int(Status.SUCCESS)))
+        return f.of(xp, x)
+
+
+def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float) -> Array:
+    """Real numbers as f takes them: complex where one of them is negative, or could be."""
+    if positive and x.shape[-1]:
+        floor = -negligible * xp.max(xp.abs(x), axis=-1, keepdims=True)
+        x = xp.where(xp.logical_and(x < 0, x >= floor), 0 * x, x)
+    negative = seen(xp, x < 0)
+    if negative is None:
+        if positive:
+            report_status(xp, xp.where(xp.any(x < 0), int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS)))
+            return x
+        return xp.astype(x, xp.complex_dtype(x.dtype))
+    if not negative.any():
+        return x
+    if positive:
+        report(
+            Info(Status.FELL_BACK, message=f"A has negative eigenvalues, though it was said to have none: {f.name} is complex")
+        )
+    return xp.astype(x, xp.complex_dtype(x.dtype))
+
+
+# ---------------------------------------------------------------------------------------------------- the base case
+
+
+def _evaluate(
+    A: LinearOperator, f: Scalar, method: Method | None, general: Callable[[Any, LinearOperator, Array], Array]
+) -> LinearOperator:
+    """f(A): through eigenvectors if A is self-adjoint, else `general(xp, A, matrix)`."""
+    square_size(f.name, A, f"{f.name}(A)", "")
+    chosen = fitting(f.name, method, Eigh, Eig)
+    xp = A.xp
+    if isinstance(chosen, Eig):
+        return _by_eigenvectors(A, lambda x: f.of(xp, x))
+    if isinstance(chosen, Eigh) or A.properties & SELF_ADJOINT:
+        return _by_unitary(A, f, chosen)
+    M = dense(A)
+    if not is_watched(xp, M) and _is_hermitian(xp, M):  # not known, but plain to see
+        return _by_unitary(Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT), f, chosen)
+    if 0 in M.shape:
+        return Dense(narrow(xp, M, A.dtype))
+    with quiet(xp):
+        result = general(xp, A, M)
+    return Dense(narrow(xp, result, A.dtype))
+
+
+def _is_hermitian(xp: Any, M: Array) -> bool:
+    return bool(xp.to_numpy(xp.all(M == xp.conj(xp.matrix_transpose(M)))))
+
+
+def _by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
+    """Q f(Λ) Q^H"""
+    values, Q = eig(A, None, "LM", None if isinstance(method, Auto) else method)
+    xp, positive = A.xp, bool(A.properties & POSITIVE_SEMIDEFINITE)
+    negligible = A.shape[-1] * xp.eps(A.dtype)
+    f_values = of_values(xp, f, values, positive, negligible)
+    mask = 0 if xp.is_complex(f_values) else POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+    return _rebuilt(A, f_values, Q)._claim(mask)
+
+
+def _rebuilt(A: LinearOperator, values: Array, Q: LinearOperator) -> LinearOperator:
+    if not isinstance(Q, Dense):
+        return Product(Q, Diagonal(values), Q.H)
+    xp = A.xp
+    with quiet(xp):
+        return Dense(xp.matmul(Q.A * values[..., None, :], xp.conj(xp.matrix_transpose(Q.A))))
+
+
+def _by_eigenvectors(A: LinearOperator, f: Callable[[Array], Array]) -> LinearOperator:
+    """V f(Λ) V^-1; `eig` reports if V is no basis."""
+    xp = A.xp
+    values, vectors = eig(A, None, "LM", Eig())
+    V = vectors.to_dense()
+    if 0 in V.shape:
+        return Dense(xp.astype(V, A.dtype))
+    with quiet(xp):
+        # X = V f V^-1, from V^T X^T = (V f)^T
+        scaled = V * f(values)[..., None, :]
+        X = xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(scaled), transpose=True))
+    return Dense(_real_if_real(xp, A, X))
+
+
+def _real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
+    """The real part of a function of a real matrix whose imaginary part is rounding error, as SciPy's."""
+    if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
+        return X
+    imaginary, size = (seen(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
+    return narrow(xp, xp.real(X), A.dtype) if imaginary <= 1000 * xp.eps(X.dtype) * size else X
+
+
+def _report_residual(xp: Any, A: LinearOperator, name: str, residual: Array, singular: Array | None = None) -> None:
+    """Whether a matrix function satisfies its equation to the square root of the accuracy."""
+    status = xp.where(residual <= math.sqrt(xp.eps(A.dtype)), int(Status.SUCCESS), int(Status.INACCURATE))
+    status = xp.where(xp.isfinite(residual), status, int(Status.SINGULAR))
+    if singular is not None:
+        status = xp.where(singular, int(Status.SINGULAR), status)
+    status = xp.where(xp.all(xp.isfinite(dense(A)), axis=(-2, -1)), status, int(Status.NONFINITE))
+    visible = seen(xp, status)
+    report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual, method=name))
+
+
+def _relative(xp: Any, difference: Array, M: Array) -> Array:
+    size = xp.max(xp.abs(M), axis=(-2, -1))
+    return xp.max(xp.abs(difference), axis=(-2, -1)) / xp.where(size == 0, 1, size)
+
+
+def _on_host(xp: Any, M: Array, name: str, *arguments: Any) -> Array | None:
+    """SciPy's function where values can be seen and no derivative is asked for."""
+    if is_watched(xp, M):
+        return None
+    return xp.asarray(roots.on_host(name, xp.to_numpy(M), *arguments), device=xp.device_of(M))
+
+
+def _for_roots(xp: Any, M: Array) -> Array:
+    """A real matrix is made complex where its principal root may be: under tracing, and with eigenvalues on the negative axis."""
+    if xp.is_complex(M):
+        return M
+    if not xp.is_traced(M):
+        w = seen(xp, xp.eigvals(xp.stop_gradient(M)))
+        if not ((w.real <= 0) & (abs(w.imag) <= math.sqrt(xp.eps(M.dtype)) * abs(w))).any():
+            return M
+    return xp.astype(M, xp.complex_dtype(M.dtype))
+
+
+def _square_root(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = _on_host(xp, M, "sqrtm")
+    X = roots.square_root(xp, _for_roots(xp, M))[0] if X is None else X
+    _report_residual(xp, A, "sqrtm", _relative(xp, xp.matmul(X, X) - M, M))
+    return X
+
+
+def _inverse_root(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = _on_host(xp, M, "sqrtm")
+    I = xp.eye(M.shape[-1], dtype=M.dtype, device=xp.device_of(M))
+    if X is None:
+        Y = roots.square_root(xp, _for_roots(xp, M))[1]
+    else:
+        Y = xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(xp.astype(I, X.dtype), X.shape))
+    _report_residual(xp, A, "sqrtm", _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I), is_singular(xp, M))
+    return Y
+
+
+def _logarithm(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = _on_host(xp, M, "logm")
+    X = roots.logarithm(xp, _for_roots(xp, M)) if X is None else X
+    _report_residual(xp, A, "logm", _relative(xp, xp.expm(X) - M, M), is_singular(xp, M))
+    return X
+
+
+def _exponential(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = xp.expm(M)
+    status = xp.where(xp.all(xp.isfinite(X), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE))
+    report_status(xp, status, method="expm")
+    return X
+
+
+def _power(p: Any) -> Callable[[Any, LinearOperator, Array], Array]:
+    whole = _as_integer(p)
+
+    def power_of(xp: Any, A: LinearOperator, M: Array) -> Array:
+        if whole is not None:
+            X = roots.integer_power(xp, M, whole)
+            if whole < 0:
+                report_status(xp, xp.where(is_singular(xp, M), int(Status.SINGULAR), int(Status.SUCCESS)), method="LU")
+            finite = xp.logical_or(xp.all(xp.isfinite(X), axis=(-2, -1)), is_singular(xp, M) if whole < 0 else xp.asarray(False))
+            report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
+            return X
+        if isinstance(p, complex):
+            return xp.expm(p * _logarithm(xp, A, M))
+        down = math.floor(p)
+        part = p - down  # between 0 and 1, where A may be singular; whole powers do the rest
+        X, rest = (_on_host(xp, M, "fractional_matrix_power", q) for q in (part, 1 - part))
+        if X is None or rest is None:
+            L = roots.logarithm(xp, _for_roots(xp, M))
+            X, rest = xp.expm(part * L), xp.expm((1 - part) * L)
+        singular = is_singular(xp, M) if p < 0 else None
+        _report_residual(xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular)
+        return xp.matmul(X, roots.integer_power(xp, M, down)) if down else X
+
+    return power_of
+
+
+# ---------------------------------------------------------------------------------------------------- the functions
+
+
+def exponential(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The matrix exponential, right for defective A too.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : Auto, Eigh or Eig, optional
+        `Auto` diagonalises a self-adjoint A, and uses scaling and squaring for others.
+
+    Notes
+    -----
+    About 10 n^3 flops if A is self-adjoint, and 20 to 40 n^3 if not.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.exp(np.array([[0.0, 1.0], [0.0, 0.0]])).to_dense()
+    array([[1., 1.],
+           [0., 1.]])
+    """
+    return _evaluate(A, EXP, method, _exponential)
+
+
+def logarithm(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The principal logarithm: complex where A has negative eigenvalues. Under tracing complex unless A is annotated PSD.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+        A singular one has none: status SINGULAR.
+    method : Auto, Eigh or Eig, optional
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.log(np.array([[1.0, 1.0], [0.0, 1.0]])).to_dense().round(12) + 0.0
+    array([[0., 1.],
+           [0., 0.]])
+    """
+    return _evaluate(A, LOG, method, _logarithm)
+
+
+def square_root(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The principal square root, X X = A: complex where A has negative eigenvalues. Under tracing complex unless A is annotated
+    PSD.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+        A singular defective one has none that is found: status SINGULAR.
+    method : Auto, Eigh or Eig, optional
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.sqrt(co.PSD(np.array([[5.0, 4.0], [4.0, 5.0]]))).to_dense().round(12)
+    array([[2., 1.],
+           [1., 2.]])
+    """
+    return _evaluate(A, SQRT, method, _square_root)
+
+
+def inverse_square_root(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The principal inverse square root A^(-1/2), which whitens a covariance.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+        A singular one has none: status SINGULAR.
+    method : Auto, Eigh or Eig, optional
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.isqrt(co.Diagonal([4.0, 16.0])).to_dense()
+    array([[0.5 , 0.  ],
+           [0.  , 0.25]])
+    """
+    return _evaluate(A, ISQRT, method, _inverse_root)
+
+
+def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> LinearOperator:
+    """A^p for any number p: by repeated squaring for whole numbers, the principal power for others.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    p : int, float or complex
+    method : Auto, Eigh or Eig, optional
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.power(np.array([[2.0, 0.0], [0.0, 3.0]]), 2).to_dense().round(12)
+    array([[4., 0.],
+           [0., 9.]])
+    """
+    f = _power_of(p)
+    if _as_integer(p) == 0:
+        square_size("power", A, "A^p", "")
+        return Identity(A.shape[-1], like=None if A.is_neutral else A)
+    return _evaluate(A, f, method, _power(p))
+
+
+def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], method: Method | None = None) -> LinearOperator:
+    """f(A), for a function f of numbers, through eigenvalues and eigenvectors.
+
+    Parameters
+    ----------
+    f : callable
+        Takes and returns an array of A's framework, entry by entry: `numpy.sin`, `torch.sin`, ...; real input for self-adjoint A,
+        complex for others.
+    A : operator or array, (*batch, n, n)
+        If it has no basis of eigenvectors the status is INACCURATE.
+    method : Auto, Eigh or Eig, optional
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.apply(np.square, co.Diagonal([1.0, 2.0])).to_dense()
+    array([[1., 0.],
+           [0., 4.]])
+    """
+    square_size("apply", A, "f(A)", "")
+    if not callable(f):
+        raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
+    chosen = fitting("apply", method, Eigh, Eig)
+    if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
+        return _by_unitary(A, Scalar("apply", lambda xp, x: f(x), principal=False), chosen)
+    return _by_eigenvectors(A, f)
+
+
+def _stand_in(A: LinearOperator, *arguments: Any) -> LinearOperator:
+    square_size("f", A, "a function of a matrix", "")
+    return Identity(A.shape[-1], like=None if A.is_neutral else A)
+
+
+def _choose(general: str) -> Callable[..., tuple[str, Cost, str]]:
+    def choose(A: LinearOperator, *arguments: Any) -> tuple[str, Cost, str]:
+        chosen = fitting("f(A)", arguments[-1], Eigh, Eig)
+        flops = 10.0 * A.shape[-1] * math.prod(A.shape)
+        if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
+            return "Eigh", Cost(flops, 16.0 * math.prod(A.shape)), "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"
+        if isinstance(chosen, Eig) or general == "Eig":
+            return "Eig", Cost(3 * flops, 32.0 * math.prod(A.shape)), "f(A) = V f(Λ) V^-1"
+        return general, Cost(3 * flops, 32.0 * math.prod(A.shape)), "A is not known to be self-adjoint"
+
+    return choose
+
+
+def _define(name: str, base: Callable[..., Any], general: str, operand: int = 0) -> Function:
+    return function(name, base=base, operand=operand, stand_in=_stand_in, choose=_choose(general))
+
+
+exp = _define("exp", exponential, "expm")
+log = _define("log", logarithm, "logm")
+sqrt = _define("sqrt", square_root, "sqrtm")
+isqrt = _define("isqrt", inverse_square_root, "sqrtm")
+power = _define("power", matrix_power, "power")
+apply = _define("apply", function_of_eigenvalues, "Eig", operand=1)
+
+
+# ---------------------------------------------------------------------------------------------------- rules
+
+
+def _of_diagonal(A: Any, f: Scalar) -> LinearOperator:
+    xp = A.xp
+    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    values = of_values(xp, f, xp.real(A.d) if A.properties & SELF_ADJOINT else A.d, positive)
+    mask = POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0
+    return Diagonal(values)._claim(mask)
+
+
+def _of_identity(A: Any, f: Scalar) -> LinearOperator:
+    xp = A.xp
+    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
+    values = of_values(
+        xp, f, xp.asarray(c, dtype=A.dtype, device=A._context.device)[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE)
+    )
+    return ScaledIdentity(values[..., 0], A.shape[-1])
+
+
+def _add_rules(g: Function, f: Scalar) -> None:
+    @rule(g, Diagonal, name=f"{g.name}_diagonal")
+    def of_diagonal(A: Any, method: Any) -> LinearOperator:
+        """f(diag(d)) = diag(f(d))"""
+        return _of_diagonal(A, f)
+
+    @rule(g, Identity | ScaledIdentity, name=f"{g.name}_identity")
+    def of_identity(A: Any, method: Any) -> LinearOperator:
+        """f(c I) = f(c) I"""
+        return _of_identity(A, f)
+
+
+for _function, _scalar in ((exp, EXP), (log, LOG), (sqrt, SQRT), (isqrt, ISQRT)):
+    _add_rules(_function, _scalar)
+
+
+@rule(power, Diagonal)
+def power_diagonal(A: Any, p: Any, method: Any) -> LinearOperator:
+    """diag(d)^p = diag(d^p)"""
+    return _of_diagonal(A, _power_of(p))
+
+
+@rule(power, Identity | ScaledIdentity)
+def power_identity(A: Any, p: Any, method: Any) -> LinearOperator:
+    """(c I)^p = c^p I"""
+    return _of_identity(A, _power_of(p))
+
+
+@rule(apply, Diagonal)
+def apply_diagonal(A: Any, f: Any, method: Any) -> LinearOperator:
+    """f(diag(d)) = diag(f(d))"""
+    return Diagonal(f(A.xp.real(A.d) if A.properties & SELF_ADJOINT else A.d))

@@ -1,0 +1,73 @@
+"""Matrix norms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends import Array
+from ..dispatch import function
+from ..methods import Method
+from ..operators.base import LinearOperator
+from ._factorise import dense, narrow, quiet
+from ._values import report_finite
+
+ORDERS = ("fro", "nuc", 2, -2, 1, -1, math.inf, -math.inf)
+
+
+def checked_order(function: str, order: Any) -> Any:
+    """A norm's name, or an error that lists them."""
+    if isinstance(order, bool) or order not in ORDERS:
+        raise ValueError(f"{function}: {order!r} names no matrix norm; use one of {', '.join(map(repr, ORDERS))}.")
+    return order
+
+
+def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = None) -> Array:
+    """A norm of the matrix, as `numpy.linalg.norm`.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    ord : {"fro", "nuc", 2, -2, 1, -1, inf, -inf}
+        Frobenius, nuclear, largest and smallest singular value, largest and smallest column sum (1, -1) and row sum (inf, -inf).
+    method : optional
+        As for `svd`, for the norms that need singular values.
+
+    Notes
+    -----
+    m n flops, or those of `svd` for "nuc", 2 and -2.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> float(co.norm(np.array([[3.0, 0.0], [4.0, 0.0]])))
+    5.0
+    """
+    order, xp = checked_order("norm", ord), A.xp
+    if order in ("nuc", 2, -2):
+        from .singular import svd
+
+        s = svd(A, None, method)[1]
+        if order == "nuc" or not s.shape[-1]:
+            return xp.sum(s, axis=-1)
+        return s[..., 0 if order == 2 else -1]
+    M = dense(A)
+    with quiet(xp):
+        if order == "fro" or 0 in M.shape[-2:]:
+            result = xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1))) if 0 in M.shape[-2:] else _frobenius(xp, M)
+        else:
+            sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
+            result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
+        result = narrow(xp, result, A.dtype)
+    report_finite(xp, result)
+    return result
+
+
+def _frobenius(xp: Any, M: Array) -> Array:
+    """By parts of the largest entry, so that squares neither overflow nor vanish."""
+    largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True)
+    scale = xp.where(largest > 0, largest, 1)
+    return scale[..., 0, 0] * xp.vector_norm(M / scale, axis=(-2, -1))
+
+
+norm = function("norm", base=matrix_norm)

@@ -1,0 +1,179 @@
+"""Singular values, and what is read off them: rank and condition number."""
+
+from __future__ import annotations
+
+import math
+from operator import index
+from typing import Any
+
+from ..backends import Array
+from ..dispatch import Cost, function
+from ..info import Info, ShapeError, Status, report
+from ..methods import SVD, Method, fitting
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.identity import Identity
+from ..properties import STIEFEL
+from ._factorise import dense, narrow, quiet, seen, square_size
+from ._values import report_finite
+
+
+def singular_triplets(
+    A: LinearOperator, k: int | None = None, method: Method | None = None
+) -> tuple[LinearOperator, Array, LinearOperator]:
+    """The singular value decomposition A = U diag(s) V^H, all of it or the k largest singular values.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    k : int, optional
+        How many; min(m, n) if not given.
+    method : Auto or SVD, optional
+
+    Returns
+    -------
+    U : LinearOperator, (*batch, m, k)
+    s : array, (*batch, k)
+        Falling.
+    V : LinearOperator, (*batch, n, k)
+        Itself, not its adjoint. U and V have orthonormal columns.
+
+    Notes
+    -----
+    About 20 m n min(m, n) flops. `info.residual` is |A v - s u| / |A| for each triplet.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> U, s, V = co.svd(np.array([[3.0, 0.0], [0.0, -4.0]]))
+    >>> s
+    array([4., 3.])
+    """
+    k = _count(A, k)
+    chosen = fitting("svd", method, SVD)
+    xp, M = A.xp, dense(A)
+    if 0 in M.shape:
+        m, n = A.shape[-2:]
+        zeros = [xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device) for shape in ((m, k), (n, k))]
+        s = xp.zeros((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        return Dense(zeros[0]), s, Dense(zeros[1])
+    U, s, Vh = xp.svd(M)
+    U, s, V = U[..., :k], s[..., :k], xp.conj(xp.matrix_transpose(Vh))[..., :k]
+    with quiet(xp):
+        size = xp.vector_norm(M, axis=(-2, -1))[..., None]
+        residual = xp.vector_norm(xp.matmul(M, V) - U * s[..., None, :], axis=-2) / xp.where(size == 0, 1, size)
+        status = xp.where(residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE))
+        finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+        status = xp.where(finite, status, int(Status.NONFINITE))
+    visible = seen(xp, status)
+    report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual, method="SVD"))
+    U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
+    return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+
+
+def _count(A: LinearOperator, k: Any) -> int:
+    smaller = min(A.shape[-2:])
+    if k is None:
+        return smaller
+    try:
+        count = index(k)
+    except TypeError:
+        raise ValueError(f"svd: k is {k!r}; it must be a whole number.") from None
+    if not 0 <= count <= smaller:
+        raise ValueError(f"svd: k is {count}; an operator of {A.shape[-2]}x{A.shape[-1]} has {smaller} singular values.")
+    return count
+
+
+def _stand_in(A: LinearOperator, k: int | None) -> tuple[LinearOperator, Array, LinearOperator]:
+    count = _count(A, k)
+    sides = []
+    for size in A.shape[-2:]:
+        I = Identity(size, like=None if A.is_neutral else A)
+        sides.append(I if count == size else I[:, :count]._claim(STIEFEL))
+    return sides[0], A.xp.ones((*A.batch_shape, count), dtype=A.xp.real_dtype(A.dtype), device=A._context.device), sides[1]
+
+
+def _choose(A: LinearOperator, k: int | None, method: Method | None) -> tuple[str, Cost, str]:
+    fitting("svd", method, SVD)
+    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+    return "SVD", Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n)), "nothing more is known of A"
+
+
+svd = function("svd", base=singular_triplets, stand_in=_stand_in, choose=_choose)
+
+
+def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method | None = None) -> Array:
+    """The number of singular values that are not negligible.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    tol : float, optional
+        Singular values up to it count as zero, as in `numpy.linalg.matrix_rank`; default max(m, n) eps times the largest.
+    method : optional
+        As for `svd`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> int(co.rank(np.ones((3, 2))))
+    1
+    """
+    if tol is not None and not tol >= 0:
+        raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
+    s, xp = svd(A, None, method)[1], A.xp
+    return xp.sum(s > (cutoff(xp, s, A) if tol is None else tol), axis=-1)
+
+
+rank = function("rank", base=numerical_rank)
+
+
+def cutoff(xp: Any, s: Array, A: LinearOperator, rtol: float | None = None) -> Array:
+    """The size up to which singular values are rounding errors: `rtol` (default max(m, n) eps) times the largest."""
+    if not s.shape[-1]:
+        return xp.zeros((*s.shape[:-1], 1), dtype=s.dtype, device=xp.device_of(s))
+    return s[..., :1] * (max(A.shape[-2:]) * xp.eps(A.dtype) if rtol is None else rtol)
+
+
+def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None) -> Array:
+    """The condition number |A| |A^-1| in the norm `p`; infinite for a singular operator.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+        Square, unless p is 2 or -2.
+    p : {2, -2, "fro", "nuc", 1, -1, inf, -inf}
+        As in `numpy.linalg.cond`.
+    method : optional
+        As for `svd` if p is 2 or -2, else as for `inv`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> float(co.cond(co.Diagonal([4.0, 2.0])))
+    2.0
+    """
+    from .inverse import inv
+    from .norms import checked_order, norm
+
+    order, xp = checked_order("cond", 2 if p is None else p), A.xp
+    if not min(A.shape[-2:]):
+        raise ShapeError(f"cond: A is {A.shape[-2]}x{A.shape[-1]}; an empty operator has no condition number.")
+    if order in (2, -2):
+        s = svd(A, None, method)[1]
+        large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
+        with quiet(xp):
+            ratio = large / small
+        # Zero by zero is a singular matrix too; NaN comes from NaN alone.
+        return xp.where(xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio)
+    square_size("cond", A, f"the condition number in the norm {p!r}", "Use p=2.")
+    inverse, info = inv(A, method, info=True)
+    singular = info.status == int(Status.SINGULAR)
+    with quiet(xp):
+        product = norm(A, order) * norm(Dense(inverse.to_dense()), order, on_failure="ignore")
+        result = xp.where(xp.asarray(singular, device=xp.device_of(product)), math.inf, product)
+    report_finite(xp, norm(A, "fro"))
+    return result
+
+
+cond = function("cond", base=condition_number)

@@ -1,0 +1,147 @@
+"""Linear systems: the inverse applied, and the residual of the whole system looked at."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..dispatch import function, rule
+from ..info import Info, ShapeError, Status, planning, report
+from ..methods import Auto, Method
+from ..operators.base import LinearOperator
+from ..operators.context import broadcast_batches
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.permutation import Permutation
+from ..properties import UNITARY
+from ._factorise import REFINEMENTS, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
+from .inverse import inv
+
+NEED = "a linear system"
+
+
+def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Any:
+    """Solve A x = b.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    b : array or operator
+        One vector (n,), columns (*batch, n, k), or an operator, for which the answer is one.
+    method : optional
+        As for `inv`. The tolerance is that of the relative residual |b - A x| / |b| of the whole system, for each column.
+
+    Returns
+    -------
+    array or LinearOperator
+
+    Notes
+    -----
+    The same as `inv(A) @ b`, followed by one product that gives the true residual. Where it misses the tolerance
+    the answer is refined, then another factorisation is tried (dense base case), and if that does not help the status says so.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
+    array([2., 3.])
+    """
+    n = square_size("solve", A, NEED, "Use lstsq(A, b).")
+    b = right_side("solve", A, b, n)
+    if isinstance(b, LinearOperator):
+        return inv(A, method) @ b
+    if planning():
+        inv(A, method)
+        return b
+    xp = A.xp if not A.is_neutral else namespace_of(b)
+    vector = b.ndim == 1
+    B = wide(xp, b[:, None] if vector else b)
+    dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
+    if inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
+        X = solution("solve", A, B, method).X
+    else:
+        with quiet(xp):
+            X = _structured(xp, A, B, method, dtype)
+    X = narrow(xp, X, dtype)
+    return X[..., 0] if vector else X
+
+
+def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
+    """b as an array or operator that A's rows fit."""
+    if not isinstance(b, LinearOperator):
+        b = A._right_side(b)
+    shape = tuple(b.shape)
+    if not shape or shape[0 if len(shape) == 1 else -2] != rows:
+        m, n = A.shape[-2:]
+        raise ShapeError(f"{function}: A is {m}x{n}, so b needs {rows} rows; its shape is {shape}.")
+    if len(shape) > 2:
+        broadcast_batches(A.batch_shape, shape[:-2], what=function)
+    return b
+
+
+def _structured(xp: Any, A: LinearOperator, B: Array, method: Method | None, dtype: Any) -> Array:
+    """Solve through the rules of `inv`, refining while that helps."""
+    tol = (method or Auto()).tolerance(xp, dtype)
+    inverse = inv(A, method)
+    X = inverse @ B
+    R = B - A @ X
+    if not is_detailed() and not xp.is_traced(R) and 0 not in R.shape and _is_plainly_right(xp, R, B, tol):
+        return X
+    residual = relative_residual(xp, R, B)
+    worst = seen(xp, residual)
+    for _ in range(REFINEMENTS):
+        if worst is None or not worst.size or not tol < worst.max() < 1:  # traced, accurate, or beyond repair
+            break
+        better = X + inverse @ R
+        R = B - A @ better
+        refined = relative_residual(xp, R, B)
+        if not seen(xp, refined).max() < worst.max():
+            break
+        X, residual, worst = better, refined, seen(xp, refined)
+    report(Info(residual_status(xp, residual, tol), residual=residual))
+    return X
+
+
+def relative_residual(xp: Any, R: Array, B: Array) -> Array:
+    """|r| / |b| for each column; a right side of zero counts as one of size 1."""
+    if 0 in R.shape:
+        return xp.zeros((*R.shape[:-2], R.shape[-1]), dtype=xp.real_dtype(R.dtype), device=xp.device_of(R))
+    size = column_norms(xp, B)
+    return column_norms(xp, R) / xp.where(size == 0, 1, size)
+
+
+def _is_plainly_right(xp: Any, R: Array, B: Array, tol: float) -> bool:
+    """A sufficient test in the maximum norm, which costs little and which most answers pass."""
+    r, b = xp.max(xp.abs(R), axis=-2), xp.max(xp.abs(B), axis=-2)
+    return bool(xp.all(r * math.sqrt(R.shape[-2]) <= tol * b))
+
+
+def residual_status(xp: Any, residual: Array, tol: float) -> Any:
+    """SUCCESS, INACCURATE or NONFINITE; an array under tracing."""
+    values = seen(xp, residual)
+    if values is None:
+        status = xp.where(residual <= tol, int(Status.SUCCESS), int(Status.INACCURATE))
+        return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
+    if not values.size or (largest := values.max()) <= tol:
+        return Status.SUCCESS
+    return Status.INACCURATE if largest < float("inf") else Status.NONFINITE
+
+
+def _example(A: LinearOperator) -> Array:
+    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
+
+
+def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, None, str]:
+    return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
+
+
+solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example})
+
+
+@rule(solve, Diagonal | Identity | ScaledIdentity | Permutation)
+def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
+    """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
+    if is_detailed() and not isinstance(b, LinearOperator):
+        return solve_by_inverse(A, b, method)  # someone wants to see it all the same
+    return inv(A, method) @ right_side("solve", A, b, A.shape[-1])

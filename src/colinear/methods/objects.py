@@ -1,0 +1,112 @@
+"""The methods as objects: small, frozen, compared by value. Which algorithm, and how accurate; nothing of any operator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..info import MethodError
+
+
+class Method:
+    """What `method=` takes. A subclass is a frozen dataclass of the method's options."""
+
+    _is_method: ClassVar[bool] = True
+    tol: float | None
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def tolerance(self, xp: Any, dtype: Any) -> float:
+        """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""
+        return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
+
+    def __post_init__(self) -> None:
+        if self.tol is not None and not self.tol > 0:
+            raise ValueError(
+                f"{self.name}: tol is {self.tol!r}; it must be a positive number, or None for sqrt(eps) of the dtype."
+            )
+
+
+@dataclass(frozen=True)
+class Auto(Method):
+    """Choose by structure, annotations and size; fall back where the choice fails, and say so.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The relative residual that the whole answer must reach; default sqrt(eps) of the dtype.
+    max_iters : int, optional
+        Of iterative methods, if one is chosen.
+    exact : bool
+        Whether stochastic answers are forbidden.
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Cholesky(Method):
+    """A = L L^H, for positive definite A: n^3 / 3 flops. Reads the lower triangle."""
+
+    tol: float | None = None
+
+
+@dataclass(frozen=True)
+class LDL(Method):
+    """A = L D L^H with pivoting (Bunch and Kaufman), for self-adjoint A, definite or not: n^3 / 3 flops. Reads the lower
+    triangle."""
+
+    tol: float | None = None
+
+
+@dataclass(frozen=True)
+class LU(Method):
+    """A = P L U with partial pivoting, for any square A: 2 n^3 / 3 flops."""
+
+    tol: float | None = None
+
+
+@dataclass(frozen=True)
+class QR(Method):
+    """A P = Q R with column pivoting: 4 n^3 / 3 flops, shows the rank."""
+
+    tol: float | None = None
+
+
+@dataclass(frozen=True)
+class Eigh(Method):
+    """All eigenvalues and eigenvectors of self-adjoint A: about 9 n^3 flops."""
+
+    tol: float | None = None
+
+
+@dataclass(frozen=True)
+class Eig(Method):
+    """All eigenvalues and eigenvectors of any square A: about 25 n^3 flops."""
+
+    tol: float | None = None
+
+
+@dataclass(frozen=True)
+class SVD(Method):
+    """The singular value decomposition: about 20 m n min(m, n) flops."""
+
+    tol: float | None = None
+
+
+def fitting(function: str, method: Any, *allowed: Any) -> Any:
+    """The method to use, `Auto()` for None; an error that lists those which fit if this one does not."""
+    if method is None:
+        return AUTO
+    if isinstance(method, (Auto, *allowed)):
+        return method
+    names = ", ".join(f"{cls.__name__}()" for cls in (Auto, *allowed))
+    raise MethodError(f"{function}: {type(method).__name__}() does not apply here. Use one of {names}.")
+
+
+AUTO = Auto()
