@@ -1,0 +1,347 @@
+"""For authors of operators: check an operator from all sides, count its products, and catch anything that builds a large matrix.
+
+>>> import colinear as co, numpy as np
+>>> from colinear.testing import check_operator, count_matvecs
+>>> A = co.Toeplitz([2.0, -1.0, 0.0])
+>>> check_operator(A)
+>>> with count_matvecs(A) as count:
+...     x = A @ np.ones((3, 5))
+>>> count.matvecs
+5
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from . import backends
+from .operators.base import WATCHERS, LinearOperator
+from .verify import verify
+
+__all__ = ["check_operator", "count_matvecs", "forbid_dense", "operators"]
+
+# ------------------------------------------------------------------ one operator, from all sides
+
+
+def check_operator(A: Any, dense: Any = None, tol: float | None = None, seed: int = 0) -> None:
+    """Raise `AssertionError` if an operator does not behave as one.
+
+    Checks products with vectors, blocks and batches of blocks from both sides, linearity, the adjoint, transpose and conjugate, dtypes,
+    entries and slices, the claimed properties, and round trips through pickle and the pytrees of the loaded frameworks.
+
+    Parameters
+    ----------
+    A : LinearOperator
+    dense : array, optional
+        The matrix that it should be; its own `to_dense()` unless given.
+    tol : float, optional
+        What relative difference is roundoff: 200 eps of its dtype unless given.
+    seed : int
+        Of the random vectors.
+    """
+    check = _Check(A, dense, tol, seed)
+    for part in _PARTS:
+        part(check)
+
+
+class _Check:
+    """An operator, the matrix it should be (host, double precision), random arrays, and how to compare."""
+
+    def __init__(self, A: Any, dense: Any, tol: float | None, seed: int):
+        assert isinstance(A, LinearOperator), f"expected a LinearOperator, got {type(A).__name__}"
+        self.A, self.xp = A, A.xp
+        self.multiply = self.xp.jit(lambda A, X: A @ X)
+        assert isinstance(A.shape, tuple) and len(A.shape) >= 2 and all(type(size) is int for size in A.shape), (
+            f"shape must be a tuple of at least two ints, not {A.shape!r}"
+        )
+        self.tol = 200 * float(A.xp.eps(A.dtype)) if tol is None else tol
+        made = A.to_dense()
+        assert tuple(made.shape) == A.shape, f"{A!r}: to_dense() has shape {tuple(made.shape)}"
+        if dense is None:
+            self.dense = self.host(made)
+        else:
+            given = backends.namespace_of(dense)
+            self.dense = np.asarray(dense if given is None else given.to_numpy(dense))
+        finite = np.all(np.isfinite(self.dense))
+        self.scale = max(1.0, float(np.max(np.sum(np.abs(self.dense), axis=-1), initial=0.0))) if finite else 1.0
+        self.equal(made, self.dense, "to_dense()")
+        m, n = A.shape[-2:]
+        random = np.random.default_rng(seed)
+        shapes = {
+            "x": (n,),
+            "X": (n, 2),
+            "Y": (m, 2),
+            "y": (m,),
+            "batch": (*(A.batch_shape or (2,)), n, 2),
+            "larger batch": (3, *A.batch_shape, n, 2),
+        }
+        self.arrays = {name: self.draw(random, shape) for name, shape in shapes.items()}
+        self.hosts = {name: self.host(array) for name, array in self.arrays.items()}
+
+    def host(self, x: Any) -> Any:
+        """An array as NumPy's, in double precision (bfloat16 is not NumPy's own)."""
+        host = np.asarray(self.xp.to_numpy(x))
+        return host.astype(np.complex128 if host.dtype.kind == "c" else np.float64)
+
+    def draw(self, random: Any, shape: tuple[int, ...]) -> Any:
+        x = random.standard_normal(shape)
+        if self.A.is_complex:
+            x = x + 1j * random.standard_normal(shape)
+        return self.xp.asarray(x, dtype=self.A.dtype, device=self.A._context.device)
+
+    def equal(self, got: Any, wanted: Any, what: str, dtype: Any = None) -> None:
+        wanted_dtype = self.A.dtype if dtype is None else dtype
+        assert got.dtype == wanted_dtype, f"{self.A!r}: {what} has dtype {got.dtype}, expected {wanted_dtype}"
+        got, wanted = self.host(got), np.asarray(wanted)
+        assert got.shape == wanted.shape, f"{self.A!r}: {what} has shape {got.shape}, expected {wanted.shape}"
+        if got.size == 0:
+            return
+        size = max(self.scale, float(np.max(np.abs(wanted))))
+        error = float(np.max(np.abs(got - wanted)))
+        assert error <= self.tol * size, (
+            f"{self.A!r}: {what} is off by {error:.3g}, where {self.tol * size:.3g} would be roundoff"
+        )
+
+    def arithmetic(self) -> None:
+        """Compare what the operator computes with what its matrix does. In JAX all of it is compiled at once: one by one takes minutes."""
+        names, computations, wanted = zip(*_expectations(self.A, self.dense, self.hosts))
+        run = self.xp.jit(lambda A, arrays: [compute(A, arrays) for compute in computations])
+        for got, expected, name in zip(run(self.A, self.arrays), wanted, names):
+            self.equal(got, expected, name)
+
+
+Computation = Callable[[LinearOperator, dict[str, Any]], Any]
+
+
+def _expectations(A: LinearOperator, dense: Any, host: dict[str, Any]) -> Iterator[tuple[str, Computation, Any]]:
+    """What is computed, how the operator computes it, and what its matrix gives."""
+    xp, (m, n), batch, flipped = A.xp, A.shape[-2:], A.batch_shape, np.swapaxes(dense, -1, -2)
+    yield "A @ vector", lambda A, a: A @ a["x"], dense @ host["x"]
+    yield "A @ block", lambda A, a: A @ a["X"], dense @ host["X"]
+    yield "A @ (block without columns)", lambda A, a: A @ a["X"][:, :0], np.zeros((*batch, m, 0))
+    yield "A @ (batch of blocks)", lambda A, a: A @ a["batch"], dense @ host["batch"]
+    yield "A @ (larger batch of blocks)", lambda A, a: A @ a["larger batch"], dense @ host["larger batch"]
+    yield "vector @ A", lambda A, a: A.__rmatmul__(a["y"]), host["y"] @ dense
+    yield "block @ A", lambda A, a: A.__rmatmul__(xp.matrix_transpose(a["Y"])), host["Y"].T @ dense
+    yield "A @ (2 X - Y)", lambda A, a: A @ (2 * a["X"] - a["X"][:, :1]), dense @ (2 * host["X"] - host["X"][:, :1])
+    images: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
+        ("A.T", lambda A: A.T, flipped),
+        ("A.H", lambda A: A.H, np.conj(flipped)),
+        ("A.conj()", lambda A: A.conj(), np.conj(dense)),
+    )
+    for name, image, matrix in images:
+        side = "X" if name == "A.conj()" else "Y"
+        yield f"{name}.to_dense()", partial(_image_dense, image), matrix
+        yield f"{name} @ block", partial(_image_product, image, side), matrix @ host[side]
+    yield "A.T.T", lambda A, a: A.T.T.to_dense(), dense
+    yield "A.H.H", lambda A, a: A.H.H @ a["x"], dense @ host["x"]
+    yield "A.H.conj()", lambda A, a: A.H.conj() @ a["y"], flipped @ host["y"]
+    yield from _entries(m, n, batch, dense)
+
+
+def _image_dense(image: Callable[[Any], Any], A: LinearOperator, arrays: dict[str, Any]) -> Any:
+    return image(A).to_dense()
+
+
+def _image_product(image: Callable[[Any], Any], side: str, A: LinearOperator, arrays: dict[str, Any]) -> Any:
+    return image(A) @ arrays[side]
+
+
+def _entries(m: int, n: int, batch: tuple[int, ...], dense: Any) -> Iterator[tuple[str, Computation, Any]]:
+    if m == 0 or n == 0:
+        return
+    rows, cols = np.arange(min(m, n))[::-1], np.arange(min(m, n))
+    yield "A[..., -1, 0]", lambda A, a: A[..., -1, 0], dense[..., -1, 0]
+    yield "A[..., -1, :]", lambda A, a: A[..., -1, :], dense[..., -1, :]
+    yield "A[..., :, 0]", lambda A, a: A[..., 0], dense[..., :, 0]
+    yield "A[..., ::2, 1:]", lambda A, a: A[..., ::2, 1:].to_dense(), dense[..., ::2, 1:]
+    yield "A[..., rows, cols]", lambda A, a: A[..., rows, cols], dense[..., rows, cols]
+    yield "A[..., rows, :]", lambda A, a: A[..., rows, :].to_dense(), dense[..., rows, :]
+    if batch and batch[0]:
+        yield "A[0], the first of the batch,", lambda A, a: A[0].to_dense(), dense[0]
+
+
+def _complex_right_side(check: _Check) -> None:
+    """A complex right side of a real operator gives complex answers."""
+    A, xp = check.A, check.xp
+    if A.is_complex or xp.dtype_name(A.dtype) in ("float16", "bfloat16"):
+        return
+    X_host = check.hosts["X"] * (1 - 2j)
+    X = xp.asarray(X_host, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
+    check.equal(check.multiply(A, X), check.dense @ X_host, "A @ (complex block)", dtype=X.dtype)
+
+
+def _costs(check: _Check) -> None:
+    A = check.A
+    assert math.isfinite(A.flops) and A.flops >= 0, f"{A!r}: flops is {A.flops}"
+    assert isinstance(A.nbytes, int) and A.nbytes >= 0, f"{A!r}: nbytes is {A.nbytes!r}"
+    assert repr(A) and A._repr_html_()
+
+
+def _round_trips(check: _Check) -> None:
+    A, X = check.A, check.arrays["X"]
+    wanted = check.host(check.multiply(A, X))
+    copies = {"a copy": copy.copy(A), "a deep copy": copy.deepcopy(A), "pickle": _pickled(A)}
+    for xp in backends.loaded():
+        if xp.name in ("numpy", A.backend) or A.backend == "numpy":
+            copies[f"the pytree of {xp.name}"] = xp.tree_map(lambda leaf: leaf, A)
+    for how, B in copies.items():
+        if B is None:
+            continue
+        assert type(B) is type(A), f"{A!r}: {how} gives a {type(B).__name__}"
+        assert B.shape == A.shape and B.dtype == A.dtype, f"{A!r}: {how} gives {B!r}"
+        assert B.properties == A.properties, f"{A!r}: {how} changes the properties to {B!r}"
+        check.equal(check.multiply(B, X), wanted, f"the product after a round trip through {how}")
+
+
+def _pickled(A: LinearOperator) -> LinearOperator | None:
+    """A through pickle; None if it holds a function that has no name to be pickled by."""
+    try:
+        return pickle.loads(pickle.dumps(A))
+    except (pickle.PicklingError, AttributeError) as error:
+        if "local object" in str(error) or "lambda" in str(error):
+            return None
+        raise AssertionError(f"{A!r} cannot be pickled: {error}") from error
+
+
+def _properties(check: _Check) -> None:
+    try:
+        verify(check.A, tol=max(check.tol, float(check.xp.eps(check.A.dtype)) ** 0.5))
+    except ValueError as error:
+        raise AssertionError(str(error)) from error
+
+
+_PARTS: tuple[Callable[[_Check], None], ...] = (_Check.arithmetic, _complex_right_side, _costs, _round_trips, _properties)
+
+
+# ------------------------------------------------------------------ counting products
+
+
+class Count:
+    """How often an operator was multiplied: `matvecs` counts columns, `products` calls, `adjoint_matvecs` columns met by `A.H` or `A.T`."""
+
+    def __init__(self, A: LinearOperator | None):
+        self._operator = A
+        self.matvecs = self.products = self.adjoint_matvecs = 0
+
+    def __int__(self) -> int:
+        return self.matvecs
+
+    __index__ = __int__
+
+    def __repr__(self) -> str:
+        return f"{self.matvecs} matvecs in {self.products} products"
+
+    def multiplied(self, A: LinearOperator, columns: int) -> None:
+        if self._operator is None:
+            if _is_nested():
+                return
+        elif A is not self._operator:
+            if self._operator in (A.__dict__.get("_adjoint_of"), A.__dict__.get("_transpose_of")):
+                self.adjoint_matvecs += columns
+            return
+        self.matvecs += columns
+        self.products += 1
+
+    def materialised(self, A: LinearOperator) -> None:
+        pass
+
+
+def _is_nested() -> bool:
+    """Whether the product that is being told of happens inside another one. There is no end to be told of, so the call stack is asked."""
+    inside, frame = 0, sys._getframe(1)
+    while frame is not None and inside < 2:
+        inside += frame.f_code is LinearOperator.__matmul__.__code__
+        frame = frame.f_back  # type: ignore[assignment]
+    return inside >= 2
+
+
+@contextmanager
+def count_matvecs(A: Any = None) -> Iterator[Count]:
+    """Count products inside a `with` block: those with the operator A itself, or the outermost ones with any operator.
+
+    Products are counted as Python makes them: one compiled by `jax.jit` counts when it is traced, and a loop in it once.
+    """
+    if A is not None and not isinstance(A, LinearOperator):
+        raise TypeError(
+            f"count_matvecs: expected an operator, got {type(A).__name__}; products with a converted copy would not be seen."
+        )
+    count = Count(A)
+    WATCHERS.append(count)
+    try:
+        yield count
+    finally:
+        WATCHERS.remove(count)
+
+
+# ------------------------------------------------------------------ nothing dense
+
+
+class _Guard:
+    def __init__(self, limit: float):
+        self.limit = limit
+
+    def check(self, entries: int, what: str) -> None:
+        if entries > self.limit:
+            raise AssertionError(f"{what} makes {entries} entries, and at most {self.limit:g} are allowed here (forbid_dense).")
+
+    def multiplied(self, A: LinearOperator, columns: int) -> None:
+        self.check(max(A.shape[-2:]) * columns, f"a product of {A!r} with {columns} columns")
+
+    def materialised(self, A: LinearOperator) -> None:
+        self.check(math.prod(A.shape), f"to_dense() of {A!r}")
+
+
+_CREATING = ("zeros", "ones", "full", "eye", "make_diagonal", "matmul", "einsum")
+
+
+@contextmanager
+def forbid_dense(limit: float) -> Iterator[None]:
+    """Fail with an `AssertionError` when anything of more than `limit` entries is materialised inside a `with` block.
+
+    Sees `to_dense`, products with wide blocks, and arrays that the loaded backends create (zeros, eye, matmul, ...); not what a
+    user's own function makes.
+    """
+    guard = _Guard(limit)
+    replaced = [(xp, name, getattr(xp, name)) for xp in backends.loaded() for name in _CREATING]
+    WATCHERS.append(guard)
+    for xp, name, original in replaced:
+        setattr(xp, name, _guarded(guard, f"{xp.name}'s {name}", original))
+    try:
+        yield
+    finally:
+        WATCHERS.remove(guard)
+        for xp, name, original in replaced:
+            setattr(xp, name, original)
+
+
+def _guarded(guard: _Guard, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def create(*args: Any, **kwargs: Any) -> Any:
+        if what.endswith(("zeros", "ones", "full")) and args and isinstance(args[0], tuple):
+            guard.check(math.prod(args[0]), what)  # before the memory is taken
+        if what.endswith("eye") and args and isinstance(args[0], int):
+            guard.check(args[0] * (args[1] if len(args) > 1 and args[1] else args[0]), what)
+        made = original(*args, **kwargs)
+        guard.check(math.prod(made.shape), what)
+        return made
+
+    return create
+
+
+# ------------------------------------------------------------------ random operators
+
+
+def operators(**options: Any) -> Any:
+    """A hypothesis strategy for pairs of a random operator and its matrix; see `colinear.testing_strategies.operators` for the options."""
+    from .testing_strategies import operators as strategy  # hypothesis is loaded only for those who ask
+
+    return strategy(**options)
