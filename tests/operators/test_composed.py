@@ -334,6 +334,13 @@ def test_frameworks_do_not_mix():
         A @ np.ones(3)
 
 
+def test_products_with_sparse_tensors_are_operators():
+    torch = pytest.importorskip("torch")
+    A, S = co.Diagonal(torch.tensor([1.0, 2.0])), torch.tensor([[0.0, 3.0], [4.0, 0.0]]).to_sparse()
+    for product, want in ((A @ S, [[0.0, 3.0], [8.0, 0.0]]), (S @ A, [[0.0, 6.0], [4.0, 0.0]])):
+        assert isinstance(product, co.Product) and product.to_dense().tolist() == want
+
+
 def test_neutral_operators_take_what_they_meet():
     torch = pytest.importorskip("torch")
     A = co.Dense(torch.eye(3, dtype=torch.float32)) + 2 * co.Identity(3)
