@@ -25,16 +25,16 @@ BACKENDS = [name for name in ("numpy", "torch", "jax") if importlib.util.find_sp
 BATCHES: tuple[tuple[int, ...], ...] = ((), (2,))
 FULL = tuple((dtype, batch) for dtype in ("float32", "float64", "complex64", "complex128") for batch in BATCHES)
 # In JAX each new shape and dtype is compiled, which is what the suite's time goes to. These two are between them single and double,
-# real and complex, plain and batched; makers take them in turn, so that each family meets both. COLINEAR_FULL=1 leaves nothing out.
+# real and complex, plain and batched. COLINEAR_FULL=1 leaves nothing out.
 FEW = (("float32", (2,)), ("complex128", ()))
 FULLY = bool(os.environ.get("COLINEAR_FULL"))
 
 
-def kinds(maker: str, backend: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The dtypes and batch shapes in which a maker's operators are tested."""
+def kinds(backend: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The dtypes and batch shapes in which operators are tested."""
     if backend != "jax" or FULLY:
         return FULL
-    return FEW[list(MAKERS).index(maker) % 2 :][:1]
+    return FEW
 
 
 HALF = {"numpy": ("float16",), "torch": ("float16", "bfloat16"), "jax": ("bfloat16",)}
@@ -99,7 +99,7 @@ class Case(NamedTuple):
 def cases(name: str, backend: str, what: str, chosen: Any = None) -> Iterator[Case]:
     """The operators that a maker makes in one framework; the same numbers whatever the framework."""
     xp = backends.get(backend)
-    for dtype, batch in kinds(name, backend) if chosen is None else chosen:
+    for dtype, batch in kinds(backend) if chosen is None else chosen:
         if exception(what, name, backend, dtype):
             continue
         made = MAKERS[name](xp, dtype, batch, np.random.default_rng(0))

@@ -20,9 +20,6 @@ import colinear as co
 
 FUNCTIONS: dict[str, Callable[[Case], None]] = {}
 
-# In torch each dtype once: what it does differently from NumPy it does in any shape.
-TORCH = (*FEW, ("float64", ()), ("complex64", (2,)))
-
 
 def checks(f: Callable[[Case], None]) -> Callable[[Case], None]:
     """The check of the function whose name follows `check_`."""
@@ -489,7 +486,7 @@ def test_every_function_has_a_check() -> None:
 def test_functions_give_the_dense_answer(maker: str, backend: str) -> None:
     wrong = []
     represents = backend != "jax" or FULLY or maker in REPRESENTATIVES
-    kinds = None if FULLY or backend == "numpy" else TORCH if backend == "torch" else FEW if represents else None
+    kinds = FEW if backend == "jax" and not FULLY else None
     for name, check in FUNCTIONS.items():
         for case in cases(maker, backend, name, kinds):
             if not represents and takes_the_base_case(name, case):
