@@ -406,6 +406,20 @@ def recording() -> Iterator[list[Info]]:
         state.current = outer
 
 
+def part(label: str, f: Any, *arguments: Any) -> Any:
+    """`f(*arguments)` for one part of a composition: a failure that is reported inside names the part."""
+    outer = state.current
+    if outer is None or planning():
+        return f(*arguments)
+    state.current = inner = type(outer)()
+    try:
+        return f(*arguments)
+    finally:
+        state.current = outer
+        for info in inner if isinstance(inner, list) else inner.reports:
+            outer.append(info if failed(info._status) is False else info.replace(message=f"{label}; {info.message}".rstrip("; ")))
+
+
 def gather(reports: list[Info], function: str, rule: str) -> Info:
     """One `Info` for a call, from what was reported inside it.
 

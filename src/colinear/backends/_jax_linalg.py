@@ -120,6 +120,12 @@ def eigh(A: Array) -> tuple[Array, Array]:
 
 
 @_half
+def eigvalsh(A: Array) -> Array:
+    """Eigenvalues, ascending, of Hermitian A."""
+    return jnp.linalg.eigvalsh(A)
+
+
+@_half
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
     return tuple(jnp.linalg.eig(A))

@@ -226,6 +226,13 @@ def eigh(A: Array) -> tuple[Array, Array]:
 
 @_half
 @_nan_on_failure
+def eigvalsh(A: Array) -> Array:
+    """Eigenvalues, ascending, of Hermitian A."""
+    return np.linalg.eigvalsh(A)
+
+
+@_half
+@_nan_on_failure
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
     values, vectors = np.linalg.eig(A)

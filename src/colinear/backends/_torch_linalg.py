@@ -167,6 +167,13 @@ def eigh(A: Array) -> tuple[Array, Array]:
 
 
 @_half
+def eigvalsh(A: Array) -> Array:
+    """Eigenvalues, ascending, of Hermitian A."""
+    A, finite = _finite(A)
+    return torch.where(finite[..., None], torch.linalg.eigvalsh(A), torch.nan)
+
+
+@_half
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
     A, finite = _finite(A)

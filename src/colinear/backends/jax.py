@@ -18,6 +18,7 @@ from colinear.backends._jax_linalg import (
     eig,
     eigh,
     eigvals,
+    eigvalsh,
     expm,
     ldl_factor,
     ldl_slogdet,
@@ -501,3 +502,17 @@ def warn_later(predicate: Any, message: str, *values: Any, category: type[Warnin
 def synchronize(x: Any) -> Any:
     """`x`, once it has been computed."""
     return jax.block_until_ready(x)
+
+
+def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
+    """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
+    leading dimensions, to such; `multiply` is the product with A."""
+
+    def called(f: Callable) -> Callable:
+        def call(_: Any, B: Any) -> Any:
+            shape = jax.ShapeDtypeStruct(B.shape, B.dtype)
+            return jax.pure_callback(lambda B: f(np.asarray(B)), shape, B, vmap_method="broadcast_all")
+
+        return call
+
+    return jax.lax.custom_linear_solve(multiply, B, solve=called(solve), transpose_solve=called(transpose_solve))

@@ -16,6 +16,7 @@ from colinear.backends._numpy_linalg import (
     eig,
     eigh,
     eigvals,
+    eigvalsh,
     expm,
     ldl_factor,
     ldl_slogdet,
@@ -466,3 +467,9 @@ def warn_later(predicate: Any, message: str, *values: Any, category: type[Warnin
 def synchronize(x: Any) -> Any:
     """`x`, once it has been computed."""
     return x
+
+
+def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
+    """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
+    leading dimensions, to such; `multiply` is the product with A."""
+    return solve(B)

@@ -22,6 +22,7 @@ from colinear.backends._torch_linalg import (
     eig,
     eigh,
     eigvals,
+    eigvalsh,
     expm,
     ldl_factor,
     ldl_slogdet,
@@ -656,3 +657,19 @@ def synchronize(x: Any) -> Any:
 def tells_sides() -> builtins.bool:
     """Whether `A @ x` and `x @ A` reach `__torch_function__` as two different calls: always, but in a compiler not repaired."""
     return not torch.compiler.is_compiling() or sides_are_known()
+
+
+def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
+    """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
+    leading dimensions, to such; `multiply` is the product with A."""
+
+    def on_host(B: Any) -> Any:
+        return asarray(solve(to_numpy(B)), device=B.device)
+
+    def pull(primals: tuple, output: Any, g: Any) -> tuple:  # A^-H g
+        return (conj(solve_on_host(multiply, transpose_solve, solve, conj(g))),)
+
+    def push(primals: tuple, tangents: tuple, output: Any) -> Any:
+        return solve_on_host(multiply, solve, transpose_solve, tangents[0])
+
+    return custom_derivative(on_host, jvp=push, vjp=pull, ranks=(2,))(B)

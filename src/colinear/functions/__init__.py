@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from .. import methods
 from ..dispatch import set_method_names
+from . import (  # noqa: F401  (they register themselves)
+    cholesky_rules,
+    determinant_rules,
+    determinant_sums,
+    diagonal_rules,
+    eigen_rules,
+    factorisation_rules,
+    inverse_blocks,
+    inverse_kronecker,
+    inverse_on_host,
+    inverse_sparse_sums,
+    inverse_sums,
+    least_squares_rules,
+    matrix_function_rules,
+    norm_rules,
+    nullspace_rules,
+    singular_rules,
+)
 from .determinant import det, logdet, slogdet
-from .diagonal import diag, trace
+from .diagonal import diag
 from .eigen import eig, eigmax, eigmin
 from .factorisations import cholesky, lu, qr
 from .inverse import inv
@@ -15,6 +33,7 @@ from .norms import norm
 from .nullspace import nullspace
 from .singular import cond, rank, svd
 from .solve import solve
+from .trace import trace
 from .transposes import adjoint, conj, to_dense, transpose
 
 __all__ = [

@@ -13,6 +13,7 @@ from ..backends import Array, namespace_of
 from ..dispatch import Cost, arrange, function, rule
 from ..info import Info, Status, report
 from ..methods import LDL, LU, Auto, Cholesky, Method, fitting
+from ..methods.determinants import parity
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
@@ -21,7 +22,7 @@ from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_
 from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
-from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
@@ -33,8 +34,8 @@ from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
 from ._values import place, placed, report_status
 from .diagonal import diag
-from .eigen import factors_self_adjoint, spectrum_by_factors
-from .inverse import all_square, capacitance, diagonal_is_invertible, inv, kronecker_of_self_adjoint, shifted_spectrum
+from .inverse import all_square, inv
+from .inverse_sums import capacitance, diagonal_is_invertible
 
 NEED = "a determinant"
 
@@ -106,7 +107,7 @@ def _reproduces(xp: Any, L: Array, M: Array) -> Array:
     return xp.max(xp.abs(expected - found), axis=(-2, -1)) <= math.sqrt(xp.eps(M.dtype)) * size
 
 
-def _report_logarithm(xp: Any, logarithm: Array) -> None:
+def report_logarithm(xp: Any, logarithm: Array) -> None:
     """-inf is the logarithm of a singular operator's determinant; NaN and inf are those of no finite matrix."""
     report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
 
@@ -135,21 +136,22 @@ slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choos
 # ---------------------------------------------------------------------------------------------------- known determinants
 
 
-def _one(A: LinearOperator) -> tuple[Array, Array]:
+def one(A: LinearOperator) -> tuple[Array, Array]:
+    """1 and its logarithm, of A's batch shape."""
     return _stand_in(A)
 
 
 @rule(slogdet, Identity)
 def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
     """det I = 1"""
-    return _one(A)
+    return one(A)
 
 
 @rule(slogdet, ScaledIdentity)
 def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
     """det(c I) = c^n"""
     sign, logarithm = _slogdet_of_power(A, A.c)
-    _report_logarithm(A.xp, logarithm)
+    report_logarithm(A.xp, logarithm)
     return sign, logarithm
 
 
@@ -166,7 +168,7 @@ def _slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
 def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
     """det diag(d) = ∏ d_i"""
     sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
-    _report_logarithm(A.xp, logarithm)
+    report_logarithm(A.xp, logarithm)
     return sign, logarithm
 
 
@@ -175,36 +177,28 @@ def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
     """det T = ∏ t_ii"""
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
     if A.unit:
-        return _one(A)
+        return one(A)
     sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
-    _report_logarithm(A.xp, logarithm)
+    report_logarithm(A.xp, logarithm)
     return sign, logarithm
 
 
 @rule(slogdet, Permutation)
 def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
     """det P = (-1)^(n - cycles)"""
-    one, zero = _one(A)
+    positive, zero = one(A)
     if isinstance(A.perm, Index):
-        parities = [1 - 2 * ((len(p) - _cycles(p)) % 2) for p in A.perm.host.reshape(-1, A.shape[-1])]
+        parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
         sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
     else:  # traced, so its cycles cannot be counted: its matrix is factored
         sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
-    return one * sign, zero
-
-
-def _cycles(perm: Any) -> int:
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    n = len(perm)
-    return int(connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]) if n else 0
+    return positive * sign, zero
 
 
 # ---------------------------------------------------------------------------------------------------- compositions
 
 
-def _multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
+def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
     """Sign and logarithm of a product of powers of determinants."""
     sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
@@ -221,13 +215,13 @@ def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
 @rule(slogdet, Product, when=all_square)
 def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
     """det(A B) = det A det B, both square"""
-    return _multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
+    return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
 
 
 @rule(slogdet, BlockDiag, when=all_square)
 def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
     """det diag(A, B) = det A det B, both square"""
-    return _multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
+    return multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
 
 
 @rule(slogdet, Kronecker, when=all_square)
@@ -235,8 +229,8 @@ def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
     """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
     n = A.shape[-1]
     if not n:
-        return _one(A)
-    return _multiplied([slogdet(factor, method) for factor in placed(A)], [n // factor.shape[-1] for factor in A.operands])
+        return one(A)
+    return multiplied([slogdet(factor, method) for factor in placed(A)], [n // factor.shape[-1] for factor in A.operands])
 
 
 @rule(slogdet, Transpose)
@@ -266,22 +260,10 @@ def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
     """det(D + U C V^H) = det D det(I + C V^H D^-1 U)"""
     low_rank, D = arrange(A, LowRank, Diagonal | ScaledIdentity | Identity)
     K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
-    return _multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])
+    return multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])
 
 
 # ---------------------------------------------------------------------------------------------------- logdet and det
-
-
-@rule(slogdet, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
-def slogdet_shifted_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B"""
-    return slogdet(Diagonal(A.xp.astype(shifted_spectrum(A)[0], A.dtype)), method)
-
-
-@rule(slogdet, KroneckerSum, when=factors_self_adjoint)
-def slogdet_kronecker_sum(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B"""
-    return slogdet(Diagonal(A.xp.astype(spectrum_by_factors(A)[0], A.dtype)), method)
 
 
 def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) -> Array:

@@ -1,25 +1,22 @@
-"""Eigenvalues and eigenvectors: all of them, some of them, the largest, the smallest."""
+"""Eigenvalues and eigenvectors: all of them, some of them, the largest, the smallest. The rules are in eigen_rules.py."""
 
 from __future__ import annotations
 
 import math
-from functools import reduce
 from operator import index
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import Cost, function, rule
+from ..dispatch import Cost, function
 from ..info import Info, Status, report
 from ..methods import Auto, Eig, Eigh, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity
 from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.permutation import Permutation
-from ..operators.product import Product
 from ..properties import SELF_ADJOINT, STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size
+from ._spectral import combinations, selection
 from ._values import placed
 
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
@@ -52,7 +49,8 @@ def eigenpairs(
     -----
     About 9 n^3 flops for self-adjoint A, 25 n^3 for others. `info.residual` is |A v - λ v| / |A| for each pair. A defective A has
     too few eigenvectors, so some are found almost parallel, with eigenvalues right to a root of the accuracy only: then the
-    status is INACCURATE.
+    status is INACCURATE. Structured operators cost what their parts do, and k pairs of a Kronecker product need k of each factor;
+    circulants, periodic convolutions and permutations have Fourier's eigenvectors, which are complex also where A is symmetric.
 
     Examples
     --------
@@ -61,10 +59,10 @@ def eigenpairs(
     >>> values.round(12)
     array([1., 3.])
     """
-    n, k = _checked(A, k, which)
+    n, k = checked(A, k, which)
     chosen = fitting("eig", method, Eigh, Eig)
-    is_hermitian = _is_hermitian(A, chosen)
-    _check_algebraic(which, is_hermitian)
+    is_hermitian = is_hermitian_by(A, chosen)
+    check_algebraic(which, is_hermitian)
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
         dtype = A.dtype if is_hermitian else xp.complex_dtype(A.dtype)
@@ -80,18 +78,18 @@ def eigenpairs(
         values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
         sensitivity = None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
     with quiet(xp):
-        _report(xp, M, values, V, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
+        report_pairs(xp, M, values, V, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
     vectors = Dense(narrow(xp, V, A.dtype))
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
 
-def _is_hermitian(A: LinearOperator, method: Method) -> bool:
+def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
     if isinstance(method, Auto):
         return bool(A.properties & SELF_ADJOINT)
     return isinstance(method, Eigh)
 
 
-def _checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
+def checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
     """The size and how many to find, or an error."""
     n = square_size("eig", A, *NEED)
     if which not in WHICH:
@@ -107,28 +105,12 @@ def _checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
     return n, count
 
 
-def _check_algebraic(which: str, is_hermitian: bool) -> None:
+def check_algebraic(which: str, is_hermitian: bool) -> None:
     if which in ("LA", "SA") and not is_hermitian:
         raise ValueError(
             f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
             f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
         )
-
-
-def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) -> Array | None:
-    """The places of the k values that `which` names, in the order in which they are returned; None for all as they are."""
-    n = values.shape[-1]
-    if is_hermitian and k == n:
-        return None  # ascending as they come
-    size = xp.abs(values) if which[1] == "M" else xp.real(values)
-    keys = [xp.imag(values), xp.real(values)] if xp.is_complex(values) else []
-    order: Any = None
-    for key in [*(-key for key in keys), -size if which[0] == "L" else size]:  # the last key counts most
-        key = key if order is None else xp.take_along_axis(key, order, axis=-1)
-        step = xp.argsort(key, axis=-1, stable=True)
-        order = step if order is None else xp.take_along_axis(order, step, axis=-1)
-    order = order[..., :k]
-    return xp.sort(order, axis=-1) if is_hermitian else order  # of ascending values, their places ascend
 
 
 def _columns(xp: Any, V: Array, order: Array) -> Array:
@@ -141,7 +123,10 @@ def _sensitivity(xp: Any, V: Array) -> Array:
     return xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape)), axis=-1)
 
 
-def _report(xp: Any, M: Array, values: Array, V: Array, sensitivity: Any, method: Method, name: str, A: LinearOperator) -> None:
+def report_pairs(
+    xp: Any, M: Array, values: Array, V: Array, sensitivity: Any, method: Method, name: str, A: LinearOperator
+) -> None:
+    """How well A v = λ v, and whether the eigenvectors are a basis."""
     size = xp.vector_norm(M, axis=(-2, -1))[..., None]
     R = xp.matmul(M, V) - V * values[..., None, :]
     residual = xp.vector_norm(R, axis=-2) / xp.where(size == 0, 1, size)
@@ -165,13 +150,13 @@ def _report(xp: Any, M: Array, values: Array, V: Array, sensitivity: Any, method
 
 
 def _stand_in(A: LinearOperator, k: int | None, which: str) -> tuple[Array, LinearOperator]:
-    n, k = _checked(A, k, which)
+    n, k = checked(A, k, which)
     I = Identity(n, like=None if A.is_neutral else A)
     return A.xp.ones((*A.batch_shape, k), dtype=A.dtype, device=A._context.device), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
 def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None) -> tuple[str, Cost, str]:
-    is_hermitian = _is_hermitian(A, fitting("eig", method, Eigh, Eig))
+    is_hermitian = is_hermitian_by(A, fitting("eig", method, Eigh, Eig))
     n, batch = A.shape[-1], math.prod(A.batch_shape)
     cost = Cost((9.0 if is_hermitian else 25.0) * batch * n**3, 16.0 * batch * n * n)
     return ("Eigh", cost, "A is known to be self-adjoint") if is_hermitian else ("Eig", cost, "A is not known to be self-adjoint")
@@ -180,31 +165,7 @@ def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None)
 eig = function("eig", base=eigenpairs, stand_in=_stand_in, choose=_choose)
 
 
-# ---------------------------------------------------------------------------------------------------- rules
-
-
-@rule(eig, Identity | ScaledIdentity)
-def eig_identity(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
-    """c I has the eigenvalue c, and I for eigenvectors"""
-    n, k = _checked(A, k, which)
-    real = not A.is_complex or bool(A.properties & SELF_ADJOINT)
-    _check_algebraic(which, real)
-    xp = A.xp
-    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
-    c = c if getattr(c, "ndim", 0) == 0 else c[..., None]
-    values = c * xp.ones((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    I = Identity(n, like=None if A.is_neutral else A)
-    return values, I if k == n else I[:, :k]._claim(STIEFEL)
-
-
-@rule(eig, Diagonal)
-def eig_diagonal(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
-    """diag(d) has the eigenvalues d, and the columns of I for eigenvectors"""
-    n, k = _checked(A, k, which)
-    is_hermitian = bool(A.properties & SELF_ADJOINT)
-    _check_algebraic(which, is_hermitian)
-    values = A.xp.real(A.d) if is_hermitian else A.d
-    return _ordered(A, values, Identity(n), k, which, is_hermitian)
+# ---------------------------------------------------------------------------------------------------- what rules of others use
 
 
 def factors_self_adjoint(A: LinearOperator) -> bool:
@@ -212,47 +173,12 @@ def factors_self_adjoint(A: LinearOperator) -> bool:
     return all(factor.properties & SELF_ADJOINT for factor in A.operands)
 
 
-@rule(eig, Kronecker | KroneckerSum, when=factors_self_adjoint)
-def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
-    """A ⊗ B = (Q ⊗ P) (Λ ⊗ M) (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H; Λ ⊕ M for A ⊕ B"""
-    _, k = _checked(A, k, which)
-    values, vectors = spectrum_by_factors(A)
-    return _ordered(A, values, vectors, k, which, True)
-
-
-def _ordered(
-    A: Any, values: Array, vectors: LinearOperator, k: int, which: str, is_hermitian: bool
-) -> tuple[Array, LinearOperator]:
-    """Eigenpairs in any order as `which` wants them. The vectors are permuted by an operator, so they keep their structure."""
-    xp, n = A.xp, values.shape[-1]
-    if is_hermitian:
-        ascending = xp.argsort(values, axis=-1, stable=True)
-        values = xp.take_along_axis(values, ascending, axis=-1)
-        chosen = selection(xp, values, k, which, True)
-        order = ascending if chosen is None else xp.take_along_axis(ascending, chosen, axis=-1)
-        values = values if chosen is None else xp.take_along_axis(values, chosen, axis=-1)
-    else:
-        order = selection(xp, values, k, which, False)
-        values = xp.take_along_axis(values, order, axis=-1)
-    if k < n:  # any order of the rest will do: a stable sort puts what was chosen first
-        places = xp.arange(n, device=xp.device_of(values))
-        rank = xp.min(xp.where(order[..., None] == places, xp.arange(k, device=xp.device_of(values))[:, None], n), axis=-2)
-        order = xp.argsort(rank, axis=-1, stable=True)
-    vectors = Product(vectors, Permutation(order, like=A).T)
-    return values, (vectors if k == n else vectors[..., :, :k] if vectors.batch_shape else vectors[:, :k])._claim(STIEFEL)
-
-
 def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
     """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the order that the factors give
     them."""
     pairs = [eig(factor) for factor in placed(A)]
-    xp, is_sum = A.xp, isinstance(A, KroneckerSum)
-
-    def combine(v: Array, w: Array) -> Array:
-        grid = v[..., :, None] + w[..., None, :] if is_sum else v[..., :, None] * w[..., None, :]
-        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
-
-    return reduce(combine, (values for values, _ in pairs)), Kronecker(*(vectors for _, vectors in pairs))
+    values, _ = combinations(A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum), lambda values: None)
+    return values, Kronecker(*(vectors for _, vectors in pairs))
 
 
 # ---------------------------------------------------------------------------------------------------- the extreme ones

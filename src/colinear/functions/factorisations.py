@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from ..dispatch import Cost, function, rule
+from ..dispatch import Cost, function
 from ..info import Status
 from ..methods import LU, QR, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity
 from ..operators.permutation import Permutation
 from ..operators.triangular import Triangular
-from ..properties import SELF_ADJOINT, STIEFEL
+from ..properties import STIEFEL
 from ._factorise import dense, narrow, quiet, square_size
 from ._values import report_finite, report_status
 from .determinant import _reproduces
@@ -39,6 +37,7 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOp
     Returns
     -------
     Triangular
+        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of triangles, two diagonals.
 
     Notes
     -----
@@ -74,17 +73,6 @@ cholesky = function(
 )
 
 
-@rule(cholesky, Diagonal)
-def cholesky_diagonal(A: Any, method: Any) -> LinearOperator:
-    """diag(d) = diag(√d) diag(√d)"""
-    xp = A.xp
-    d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
-    bad = xp.any(xp.logical_or(xp.real(A.d) <= 0, xp.imag(A.d) != 0), axis=-1)
-    report_status(xp, xp.where(bad, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS)), method="Cholesky")
-    with quiet(xp):
-        return Diagonal(xp.astype(xp.sqrt(d), A.dtype))
-
-
 # ---------------------------------------------------------------------------------------------------- A = P L U
 
 
@@ -102,10 +90,11 @@ def lu_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
     P : Permutation, (*batch, m, m)
     L : Triangular, (*batch, m, min(m, n))
     U : Triangular, (*batch, min(m, n), n)
+        Of a structured A operators of its structure (a Kronecker product of permutations, a Diagonal, the identity).
 
     Notes
     -----
-    2 n^3 / 3 flops, with partial pivoting.
+    2 n^3 / 3 flops, with partial pivoting; in structured operators it is the parts that are pivoted.
 
     Examples
     --------
@@ -156,6 +145,8 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
     -------
     Q : LinearOperator, (*batch, m, min(m, n))
     R : Triangular, or Dense where A is wide, (*batch, min(m, n), n)
+        Of a structured A operators of its structure. The signs (phases) of R's diagonal are LAPACK's, as they come; those of a
+        Diagonal are positive.
 
     Notes
     -----

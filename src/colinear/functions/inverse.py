@@ -5,28 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import arrange, function, rule
+from ..dispatch import function, rule
+from ..info import Info, Status, combine, failed, part, recording, report
 from ..methods import Method
+from ..operators.banded import Banded, natural_length
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
+from ..operators.circulant import Circulant
+from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.factors import TriangularFactor
+from ..operators.fft import FFT
+from ..operators.fourier import pad_end
+from ..operators.householder import Householder
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
-from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
+from ..operators.projection import Projection
 from ..operators.scaled import Scaled
-from ..operators.sum import Sum
+from ..operators.structured_factors import (
+    BandedFactor,
+    FourierFactor,
+    StackedBlocks,
+    TridiagonalFactor,
+)
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
-from ..properties import POSITIVE_SEMIDEFINITE, UNITARY, Unitary
+from ..operators.tridiagonal import Tridiagonal
+from ..properties import STIEFEL, UNITARY, Unitary
+from ._factorise import MARGIN, column_norms, probe, quiet, solution, square_size
 from ._factorise import choose as choose_factorisation
-from ._factorise import solution, square_size
-from ._values import has_no_zero, reciprocal, reciprocal_spectrum, report_values
-from .eigen import factors_self_adjoint, spectrum_by_factors
+from ._values import reciprocal, reciprocal_spectrum, report_status, report_values
+
+LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails
 
 
 def inverse(A: LinearOperator, method: Method | None = None) -> LinearOperator:
@@ -111,6 +126,35 @@ def inv_permutation(A: Any, method: Any) -> LinearOperator:
     return A.T
 
 
+@rule(inv, FFT | Householder)
+def inv_transform(A: Any, method: Any) -> LinearOperator:
+    """Q^-1 = Q^H"""
+    return A.H
+
+
+@rule(inv, Projection)
+def inv_projection(A: Any, method: Any) -> LinearOperator:
+    """Q Q^H is its own pseudoinverse, and singular unless Q is square"""
+    n, rank = A.Q.shape[-2:]
+    if rank < n:
+        report(Info(Status.SINGULAR, message=f"a projection of rank {rank}, smaller than {n}"))
+    return A
+
+
+def rank_is_below_size(A: Any) -> bool:
+    """Whether the factors are too narrow for an invertible matrix."""
+    return A.shape[-1] == A.shape[-2] and min(A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]) < A.shape[-1]
+
+
+@rule(inv, LowRank, when=rank_is_below_size)
+def inv_low_rank(A: Any, method: Any) -> LinearOperator:
+    """U C V^H of a rank below n is singular: its pseudoinverse, and a status that says so"""
+    from .least_squares import pinv
+
+    report(Info(Status.SINGULAR, message=f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}"))
+    return pinv(A)
+
+
 @rule(inv, Triangular)
 def inv_triangular(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by substitution"""
@@ -120,7 +164,114 @@ def inv_triangular(A: Any, method: Any) -> LinearOperator:
     return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit, "N"))
 
 
+def wraps_around(A: Any) -> bool:
+    """Whether the boundary is periodic."""
+    return bool(A.boundary == "wrap")
+
+
+@rule(inv, Circulant)
+def inv_circulant(A: Any, method: Any) -> LinearOperator:
+    """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms"""
+    return _by_fourier(A, A.col, A.shape[-1:]) if A.shape[-1] else A
+
+
+@rule(inv, Convolution, when=wraps_around)
+def inv_convolution(A: Any, method: Any) -> LinearOperator:
+    """C^-1 = F^-1 diag(1 / F k) F, by fast Fourier transforms over the grid"""
+    return A if 0 in A.grid else _by_fourier(A, periodic_kernel(A), A.grid)
+
+
+def periodic_kernel(A: Any) -> Array:
+    """The first column of a periodic convolution, as a grid: its transform gives the eigenvalues."""
+    kernel, origin = A._fitted()
+    axes = tuple(range(-len(A.grid), 0))
+    return A.xp.roll(pad_end(A.xp, kernel, A.grid, axes), tuple(-o for o in origin), axis=axes)
+
+
+def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
+    xp, real, axes = A.xp, not A.is_complex, tuple(range(-len(grid), 0))
+    symbol = (xp.rfftn if real else xp.fftn)(column, axes=axes)
+    frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
+    return Inverse(A, FourierFactor._of(xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real))
+
+
+@rule(inv, Tridiagonal)
+def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
+    """T^-1 b by elimination along three diagonals, in linear time"""
+    factor = tridiagonal_factor(A)
+    report_growth(A, factor, (A.lower, A.diag, A.upper))
+    return Inverse(A, factor)
+
+
+def tridiagonal_factor(A: Any) -> LinearOperator:
+    """What solves with A, not yet tried."""
+    return TridiagonalFactor._of(A.lower, A.diag, A.upper)
+
+
+def band_is_narrow(A: Any) -> bool:
+    """Whether A is square, and elimination within its band cheaper than of the whole matrix."""
+    lower, upper = band_widths(A)
+    return A.m == A.n and 3 * (lower + 1) * (lower + upper) < A.n**2
+
+
+def band_widths(A: Any) -> tuple[int, int]:
+    """How many diagonals there are below and above the main one."""
+    return max(0, -min(A.offsets)), max(0, *A.offsets)
+
+
+@rule(inv, Banded, when=band_is_narrow)
+def inv_banded(A: Any, method: Any) -> LinearOperator:
+    """B^-1 b by elimination within the band"""
+    factor = banded_factor(A)
+    report_growth(A, factor, A.diagonals)
+    return Inverse(A, factor)
+
+
+def banded_factor(A: Any) -> LinearOperator:
+    """What solves with A, not yet tried."""
+    xp, (lower, upper), n = A.xp, band_widths(A), A.n
+    by_offset = dict(zip(A.offsets, A.diagonals))
+
+    def row(k: int) -> Array:  # the k-th diagonal by columns: ab[u - k, j] = A[j - k, j]
+        d = by_offset.get(k)
+        zeros = [xp.zeros(size, dtype=A.dtype, device=A._context.device) for size in (max(k, 0), n)]
+        if d is None:
+            return xp.broadcast_to(zeros[1], (*A.batch_shape, n))
+        d = xp.broadcast_to(d, (*A.batch_shape, natural_length(k, n, n)))
+        before = xp.broadcast_to(zeros[0], (*A.batch_shape, max(k, 0)))
+        after = xp.zeros((*A.batch_shape, n - max(k, 0) - d.shape[-1]), dtype=A.dtype, device=A._context.device)
+        return xp.concat([before, xp.astype(d, A.dtype), after], axis=-1)
+
+    return BandedFactor._of(xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper))
+
+
+def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Array:
+    """Report SINGULAR where A^-1 applied to a vector without structure grows as the inverse of a singular matrix does.
+
+    `entries`: arrays that hold the entries of A. Returns the growth, 1 where A is singular to working accuracy.
+    """
+    xp, n = A.xp, A.shape[-1]
+    if 0 in A.shape:
+        return xp.zeros(())
+    with quiet(xp):
+        p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
+        x = factor._matmat(p)
+        largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
+        growth = MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
+        status = xp.where(growth < 1, int(Status.SUCCESS), int(Status.SINGULAR))
+        report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
+    return growth
+
+
 # ---------------------------------------------------------------------------------------------------- compositions
+
+
+def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
+    """The inverses of the operands. Where one fails, the status names it."""
+    inverses = []
+    for i, operand in enumerate(A.operands):
+        inverses.append(part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method))
+    return inverses
 
 
 @rule(inv, Scaled)
@@ -132,19 +283,40 @@ def inv_scaled(A: Any, method: Any) -> LinearOperator:
 @rule(inv, Product, when=all_square)
 def inv_product(A: Any, method: Any) -> LinearOperator:
     """(A B)^-1 = B^-1 A^-1, both square"""
-    return _kept(A, Product(*(inv(factor, method) for factor in reversed(A.operands))))
+    return _kept(A, Product(*reversed(_parts("factor", A, method))))
 
 
 @rule(inv, Kronecker, when=all_square)
 def inv_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B)^-1 = A^-1 ⊗ B^-1, both square"""
-    return _kept(A, Kronecker(*(inv(factor, method) for factor in A.operands)))
+    return _kept(A, Kronecker(*_parts("factor", A, method)))
+
+
+def blocks_are_alike(A: LinearOperator) -> bool:
+    """Whether the blocks are several matrices of one size and dtype."""
+    blocks: Any = A.operands
+    first = blocks[0]
+    alike = all(isinstance(block, Dense) and block.shape == first.shape and block.dtype == first.dtype for block in blocks)
+    return alike and first.shape[-1] == first.shape[-2] and len(blocks) > 2
+
+
+@rule(inv, BlockDiag, when=blocks_are_alike)
+def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
+    """diag(A, B, ...)^-1 = diag(A^-1, B^-1, ...): matrices of one size, factored together"""
+    stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
+    with recording() as reports:
+        together = inv(stacked._claim(A.properties & ~(UNITARY | STIEFEL)), method)
+    if failed(combine([info._status for info in reports])) is True:
+        return inv_block_diagonal(A, method)  # which names the block
+    for info in reports:
+        report(info)
+    return Inverse._of(A, StackedBlocks._of(together))
 
 
 @rule(inv, BlockDiag, when=all_square)
 def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B)^-1 = diag(A^-1, B^-1), both square"""
-    return _kept(A, BlockDiag(*(inv(block, method) for block in A.operands)))
+    return _kept(A, BlockDiag(*_parts("block", A, method)))
 
 
 @rule(inv, Unitary[Product])
@@ -180,64 +352,3 @@ def inv_conjugate(A: Any, method: Any) -> LinearOperator:
 def inv_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^-1 = A"""
     return A.A
-
-
-# ---------------------------------------------------------------------------------------------------- sums
-
-
-def diagonal_is_invertible(A: LinearOperator) -> bool:
-    """Whether the diagonal term has no zero (taken for granted where values cannot be seen)."""
-    return all(has_no_zero(term.d) for term in A.operands if isinstance(term, Diagonal))
-
-
-@rule(inv, Sum[LowRank, Diagonal | ScaledIdentity | Identity], when=diagonal_is_invertible)  # type: ignore[misc]
-def woodbury(A: Any, method: Any) -> LinearOperator:
-    """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
-    low_rank, D = arrange(A, LowRank, Diagonal | ScaledIdentity | Identity)
-    D_inverse = inv(D, method)
-    U, right = D_inverse @ low_rank.U, _right_factor(low_rank)  # D^-1 U and C V^H
-    K = capacitance(A, low_rank, D, U)
-    return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), inv(K, method), right, D_inverse)))._claim(A.properties)
-
-
-def _right_factor(low_rank: Any) -> LinearOperator:
-    """C V^H"""
-    xp, V = low_rank.xp, low_rank.U if low_rank.V is None else low_rank.V
-    adjoint = Dense._of(V).H
-    return adjoint if low_rank.core is None else Dense._of(xp.matmul(low_rank.core, adjoint.A))
-
-
-def capacitance(A: Any, low_rank: Any, D: LinearOperator, U: Any) -> LinearOperator:
-    """I + C V^H D^-1 U, from U = D^-1 U: of the size of the rank; positive definite for U U^H and positive D."""
-    xp, right = A.xp, _right_factor(low_rank)
-    inner = right @ U
-    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
-    positive = low_rank.V is None and low_rank.core is None and D.properties & POSITIVE_SEMIDEFINITE
-    return K._claim(POSITIVE_SEMIDEFINITE) if positive else K
-
-
-def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
-    """Whether the factors of the Kronecker term are self-adjoint."""
-    return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
-
-
-@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
-def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    values, vectors = shifted_spectrum(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
-
-
-def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum plus c I."""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, ScaledIdentity | Identity)
-    values, vectors = spectrum_by_factors(kronecker)
-    c: Any = shift.c if isinstance(shift, ScaledIdentity) else 1.0
-    return values + (c[..., None] if getattr(c, "ndim", 0) else c), vectors
-
-
-@rule(inv, KroneckerSum, when=factors_self_adjoint)
-def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
-    """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    values, vectors = spectrum_by_factors(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)

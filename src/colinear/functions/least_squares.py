@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import Cost, function, rule
+from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
 from ..methods import QR, SVD, Method, fitting
 from ..operators.base import LinearOperator
+from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity
 from ..operators.product import Product
 from ._factorise import dense, narrow, quiet, seen, wide
 from .singular import cutoff, svd
@@ -43,14 +43,21 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     >>> co.pinv(np.array([[2.0], [0.0]])).to_dense()
     array([[0.5, 0. ]])
     """
-    if rtol is not None and not rtol >= 0:
-        raise ValueError(f"pinv: rtol is {rtol!r}; it must not be negative.")
-    xp = A.xp
+    xp, rtol = A.xp, checked_rtol("pinv", rtol)
     U, s, V = svd(A, None, fitting("pinv", method, SVD))
-    return Product(V, Diagonal(_inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+    if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
+        U, s, V = svd(Dense(A.to_dense()), None, method)
+    return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
 
 
-def _inverted(xp: Any, s: Array, kept: Array) -> Array:
+def checked_rtol(function: str, rtol: Any) -> Any:
+    """A relative size below which singular values count as zero, or an error."""
+    if rtol is not None and not rtol >= 0:
+        raise ValueError(f"{function}: rtol is {rtol!r}; it must not be negative.")
+    return rtol
+
+
+def inverted(xp: Any, s: Array, kept: Array) -> Array:
     """1 / s where kept and zero elsewhere; NaN stays."""
     return xp.where(kept, 1 / xp.where(kept, s, 1), xp.where(xp.isnan(s), s, 0 * s))
 
@@ -61,22 +68,6 @@ def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[s
 
 
 pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose)
-
-
-@rule(pinv, Diagonal)
-def pinv_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """diag(d)^+ = diag(1 / d), zero where d is"""
-    xp = A.xp
-    size = xp.abs(A.d)
-    largest = xp.max(size, axis=-1, keepdims=True) if A.shape[-1] else size
-    kept = size > largest * (A.shape[-1] * xp.eps(A.dtype) if rtol is None else rtol)
-    return Diagonal(_inverted(xp, A.d, kept))._claim(A._claims)
-
-
-@rule(pinv, Identity)
-def pinv_identity(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """I^+ = I"""
-    return A
 
 
 # ---------------------------------------------------------------------------------------------------- lstsq
@@ -116,7 +107,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
     B = wide(xp, b[:, None] if vector else b)
     with quiet(xp):
-        X, full, message = _by_qr(xp, A, B) if isinstance(chosen, QR) else _by_svd(xp, A, B, method)
+        X, full, message = _by_qr(xp, A, B) if isinstance(chosen, QR) else _by_pseudoinverse(xp, A, B, method)
         residual = relative_residual(xp, B - A @ X, B)
         status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
         status = xp.where(xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]), status, int(Status.NONFINITE))
@@ -133,16 +124,24 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     return X[..., 0] if vector else X
 
 
-def _by_svd(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
-    """The solution, whether all is well (of any rank), and a word about the rank."""
-    U, s, V = svd(A, None, method)
+def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
+    """A^+ B, whether all is well (of any rank), and a word about the rank."""
+    fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
+    if not pinv.find(A).is_base:
+        return pinv(A, None, method) @ B, fine, ""
+    Q: Any = None
+    if svd.find(A).is_base and A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
+        Q, R = xp.qr(dense(A))
+        U, s, V = svd(Dense(R), None, method)
+    else:
+        U, s, V = svd(A, None, method)
     kept = s > cutoff(xp, s, A)
     visible, message = seen(xp, kept), ""
     if visible is not None and not visible.all():
         ranks = visible.sum(-1)
         message = f"the rank is {ranks if ranks.ndim else int(ranks)} of {min(A.shape[-2:])}: the solution of smallest norm"
-    fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(s))
-    return V @ (_inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
+    B = B if Q is None else xp.matmul(xp.conj(xp.matrix_transpose(Q)), B)
+    return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
 
 
 def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:

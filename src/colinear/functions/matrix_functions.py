@@ -2,6 +2,7 @@
 
 A self-adjoint A is diagonalised, f(A) = Q f(Λ) Q^H, which keeps the structure of Q. Any other A goes through algorithms that
 need no basis of eigenvectors (`methods/roots.py`, the backends' `expm`); only `apply`, which knows nothing of its f, uses one.
+The rules are in matrix_function_rules.py.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import Cost, Function, function, rule
+from ..dispatch import Cost, Function, function
 from ..info import Info, Status, report
 from ..methods import Auto, Eig, Eigh, Method, fitting, roots
 from ..operators.base import LinearOperator
@@ -42,6 +43,8 @@ class Scalar:
         Whether it is infinite at zero.
     nonnegative : bool
         Whether its real values are never negative.
+    mirrored : bool
+        Whether f(conj(x)) = conj(f(x)) everywhere, also on a cut: then it is real for real matrices.
     """
 
     name: str
@@ -49,22 +52,29 @@ class Scalar:
     principal: bool = True
     pole: bool = False
     nonnegative: bool = False
+    mirrored: bool = False
 
 
-EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True)
+EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True, mirrored=True)
 LOG = Scalar("log", lambda xp, x: xp.log(x), pole=True)
 SQRT = Scalar("sqrt", lambda xp, x: xp.sqrt(x), nonnegative=True)
 ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=True)
 
 
-def _power_of(p: Any) -> Scalar:
-    whole = _as_integer(p)
+def power_of(p: Any) -> Scalar:
+    whole = as_integer(p)
     if whole is not None:
-        return Scalar("power", lambda xp, x: x**whole, principal=False, pole=whole < 0, nonnegative=whole % 2 == 0)
+        even = whole % 2 == 0
+        return Scalar("power", lambda xp, x: x**whole, principal=False, pole=whole < 0, nonnegative=even, mirrored=True)
     return Scalar("power", lambda xp, x: x**p, pole=p.real <= 0, nonnegative=not isinstance(p, complex))
 
 
-def _as_integer(p: Any) -> int | None:
+def scalar_of(f: Callable[[Array], Array]) -> Scalar:
+    """A user's function of an array."""
+    return Scalar("apply", lambda xp, x: f(x), principal=False)
+
+
+def as_integer(p: Any) -> int | None:
     is_number = isinstance(p, numbers.Number)
     if not is_number or p != p:
         raise ValueError(f"power: the exponent is {p!r}; it must be a number.")
@@ -75,7 +85,7 @@ def _as_integer(p: Any) -> int | None:
 
 
 def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 0.0) -> Array:
-    """f of real or complex numbers, complex where the principal branch is; reports poles and broken promises.
+    """f of real or complex numbers, complex where the principal branch is; reports poles, overflow and broken promises.
 
     `positive`: whether they are promised not to be negative. Then those that are, by no more than `negligible` of the largest,
     are rounding errors of zero.
@@ -83,11 +93,15 @@ def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 
     with quiet(xp):
         if f.principal and not xp.is_complex(x):
             x = _principal_input(xp, f, x, positive, negligible)
-        if f.pole and 0 not in x.shape:
-            size = xp.abs(x)
-            zero = xp.any(size <= negligible * xp.max(size, axis=-1, keepdims=True))  # zero, or not to be told from it
-            report_status(xp, xp.where(zero, int(Status.SINGULAR), int(Status.SUCCESS)))
-        return f.of(xp, x)
+        y = f.of(xp, x)
+        if 0 not in x.shape:
+            status = xp.where(xp.all(xp.isfinite(y)), int(Status.SUCCESS), int(Status.NONFINITE))
+            if f.pole:
+                size = xp.abs(x)
+                zero = xp.any(size <= negligible * xp.max(size, axis=-1, keepdims=True))  # zero, or not to be told from it
+                status = xp.where(zero, int(Status.SINGULAR), status)
+            report_status(xp, xp.where(xp.all(xp.isfinite(x)), status, int(Status.NONFINITE)))
+        return y
 
 
 def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float) -> Array:
@@ -131,6 +145,7 @@ def _evaluate(
         return Dense(narrow(xp, M, A.dtype))
     with quiet(xp):
         result = general(xp, A, M)
+        result = result if is_watched(xp, M) else real_if_real(xp, A, result)
     return Dense(narrow(xp, result, A.dtype))
 
 
@@ -167,10 +182,10 @@ def _by_eigenvectors(A: LinearOperator, f: Callable[[Array], Array]) -> LinearOp
         # X = V f V^-1, from V^T X^T = (V f)^T
         scaled = V * f(values)[..., None, :]
         X = xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(scaled), transpose=True))
-    return Dense(_real_if_real(xp, A, X))
+    return Dense(real_if_real(xp, A, X))
 
 
-def _real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
+def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
     """The real part of a function of a real matrix whose imaginary part is rounding error, as SciPy's."""
     if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
         return X
@@ -245,9 +260,9 @@ def _exponential(xp: Any, A: LinearOperator, M: Array) -> Array:
 
 
 def _power(p: Any) -> Callable[[Any, LinearOperator, Array], Array]:
-    whole = _as_integer(p)
+    whole = as_integer(p)
 
-    def power_of(xp: Any, A: LinearOperator, M: Array) -> Array:
+    def of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
         if whole is not None:
             X = roots.integer_power(xp, M, whole)
             if whole < 0:
@@ -267,7 +282,7 @@ def _power(p: Any) -> Callable[[Any, LinearOperator, Array], Array]:
         _report_residual(xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular)
         return xp.matmul(X, roots.integer_power(xp, M, down)) if down else X
 
-    return power_of
+    return of_matrix
 
 
 # ---------------------------------------------------------------------------------------------------- the functions
@@ -370,10 +385,10 @@ def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Lin
     array([[4., 0.],
            [0., 9.]])
     """
-    f = _power_of(p)
-    if _as_integer(p) == 0:
+    f = power_of(p)
+    if as_integer(p) == 0:
         square_size("power", A, "A^p", "")
-        return Identity(A.shape[-1], like=None if A.is_neutral else A)
+        return identity_like(A)
     return _evaluate(A, f, method, _power(p))
 
 
@@ -401,11 +416,19 @@ def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], meth
         raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
     chosen = fitting("apply", method, Eigh, Eig)
     if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
-        return _by_unitary(A, Scalar("apply", lambda xp, x: f(x), principal=False), chosen)
+        return _by_unitary(A, scalar_of(f), chosen)
     return _by_eigenvectors(A, f)
 
 
-def _stand_in(A: LinearOperator, *arguments: Any) -> LinearOperator:
+def identity_like(A: LinearOperator) -> LinearOperator:
+    """I of the size and the batch shape of A."""
+    n = A.shape[-1]
+    if not A.batch_shape:
+        return Identity(n, like=None if A.is_neutral else A)
+    return ScaledIdentity(A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), n)
+
+
+def stand_in(A: LinearOperator, *arguments: Any) -> LinearOperator:
     square_size("f", A, "a function of a matrix", "")
     return Identity(A.shape[-1], like=None if A.is_neutral else A)
 
@@ -424,7 +447,7 @@ def _choose(general: str) -> Callable[..., tuple[str, Cost, str]]:
 
 
 def _define(name: str, base: Callable[..., Any], general: str, operand: int = 0) -> Function:
-    return function(name, base=base, operand=operand, stand_in=_stand_in, choose=_choose(general))
+    return function(name, base=base, operand=operand, stand_in=stand_in, choose=_choose(general))
 
 
 exp = _define("exp", exponential, "expm")
@@ -433,57 +456,3 @@ sqrt = _define("sqrt", square_root, "sqrtm")
 isqrt = _define("isqrt", inverse_square_root, "sqrtm")
 power = _define("power", matrix_power, "power")
 apply = _define("apply", function_of_eigenvalues, "Eig", operand=1)
-
-
-# ---------------------------------------------------------------------------------------------------- rules
-
-
-def _of_diagonal(A: Any, f: Scalar) -> LinearOperator:
-    xp = A.xp
-    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    values = of_values(xp, f, xp.real(A.d) if A.properties & SELF_ADJOINT else A.d, positive)
-    mask = POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0
-    return Diagonal(values)._claim(mask)
-
-
-def _of_identity(A: Any, f: Scalar) -> LinearOperator:
-    xp = A.xp
-    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
-    values = of_values(
-        xp, f, xp.asarray(c, dtype=A.dtype, device=A._context.device)[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE)
-    )
-    return ScaledIdentity(values[..., 0], A.shape[-1])
-
-
-def _add_rules(g: Function, f: Scalar) -> None:
-    @rule(g, Diagonal, name=f"{g.name}_diagonal")
-    def of_diagonal(A: Any, method: Any) -> LinearOperator:
-        """f(diag(d)) = diag(f(d))"""
-        return _of_diagonal(A, f)
-
-    @rule(g, Identity | ScaledIdentity, name=f"{g.name}_identity")
-    def of_identity(A: Any, method: Any) -> LinearOperator:
-        """f(c I) = f(c) I"""
-        return _of_identity(A, f)
-
-
-for _function, _scalar in ((exp, EXP), (log, LOG), (sqrt, SQRT), (isqrt, ISQRT)):
-    _add_rules(_function, _scalar)
-
-
-@rule(power, Diagonal)
-def power_diagonal(A: Any, p: Any, method: Any) -> LinearOperator:
-    """diag(d)^p = diag(d^p)"""
-    return _of_diagonal(A, _power_of(p))
-
-
-@rule(power, Identity | ScaledIdentity)
-def power_identity(A: Any, p: Any, method: Any) -> LinearOperator:
-    """(c I)^p = c^p I"""
-    return _of_identity(A, _power_of(p))
-
-
-@rule(apply, Diagonal)
-def apply_diagonal(A: Any, f: Any, method: Any) -> LinearOperator:
-    """f(diag(d)) = diag(f(d))"""
-    return Diagonal(f(A.xp.real(A.d) if A.properties & SELF_ADJOINT else A.d))

@@ -54,7 +54,7 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
     M = dense(A)
     with quiet(xp):
         if order == "fro" or 0 in M.shape[-2:]:
-            result = xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1))) if 0 in M.shape[-2:] else _frobenius(xp, M)
+            result = xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1))) if 0 in M.shape[-2:] else frobenius(xp, M)
         else:
             sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
             result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
@@ -63,7 +63,7 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
     return result
 
 
-def _frobenius(xp: Any, M: Array) -> Array:
+def frobenius(xp: Any, M: Array) -> Array:
     """By parts of the largest entry, so that squares neither overflow nor vanish."""
     largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True)
     scale = xp.where(largest > 0, largest, 1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import BackendError, Info, ShapeError, Status, report
 from ..methods import SVD, Method, fitting
@@ -12,7 +14,9 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..properties import STIEFEL
+from ._columns import identity_like
 from ._factorise import dense, narrow, seen
+from .least_squares import checked_rtol
 from .singular import cutoff
 
 
@@ -38,32 +42,44 @@ def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: 
     (2, 1)
     """
     fitting("nullspace", method, SVD)
-    if rtol is not None and not rtol >= 0:
-        raise ValueError(f"nullspace: rtol is {rtol!r}; it must not be negative.")
+    checked_rtol("nullspace", rtol)
+    if 0 in A.shape[-2:]:
+        return identity_like(A, A.shape[-1])
+    return null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol))
+
+
+def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOperator:
+    """Right singular vectors of the singular values up to `limit(s)`, and those that have none."""
     xp, M = A.xp, dense(A)
-    if xp.is_traced(M):
+    visible(xp, M)
+    _, s, Vh = xp.svd(M, full_matrices=True)
+    if seen(xp, s).size and not math.isfinite(seen(xp, s).sum()):
+        report(Info(Status.NONFINITE, method="SVD"))
+    rank = same_throughout(A, seen(xp, xp.sum(s > limit(s), axis=-1)))
+    V = xp.conj(xp.matrix_transpose(Vh))[..., rank:]
+    report(Info(method="SVD"))
+    return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
+
+
+def visible(xp: Any, x: Array) -> Array:
+    """The values that decide on the size of the answer, or an error if they cannot be seen."""
+    if xp.is_traced(x):
         raise BackendError(
             "nullspace: the number of columns depends on values, which cannot be seen under jit, vmap or compilation. "
             "Call it outside, or use svd(A) and keep all columns."
         )
-    m, n = A.shape[-2:]
-    if not n or not m:
-        return Identity(n, like=None if A.is_neutral else A)
-    _, s, Vh = xp.svd(M, full_matrices=True)
-    ranks = seen(xp, xp.sum(s > cutoff(xp, s, A, rtol), axis=-1))
-    if not seen(xp, s).size:
-        ranks = ranks.reshape(-1)[:0]
-    elif not math.isfinite(seen(xp, s).sum()):
-        report(Info(Status.NONFINITE, method="SVD"))
+    return seen(xp, x)
+
+
+def same_throughout(A: LinearOperator, ranks: Any) -> int:
+    """The rank that all matrices of a batch share, or an error."""
+    n = A.shape[-1]
     if ranks.size and ranks.min() != ranks.max():
         raise ShapeError(
             f"nullspace: the null spaces of this batch have dimensions from {n - ranks.max()} to {n - ranks.min()}, "
             f"which no single operator holds. Call it for each matrix: nullspace(A[i])."
         )
-    rank = int(ranks.max(initial=0))
-    V = xp.conj(xp.matrix_transpose(Vh))[..., rank:]
-    report(Info(method="SVD"))
-    return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
+    return int(ranks.max(initial=0))
 
 
 def _stand_in(A: LinearOperator, rtol: Any) -> LinearOperator:

@@ -42,6 +42,11 @@ def singular_triplets(
     -----
     About 20 m n min(m, n) flops. `info.residual` is |A v - s u| / |A| for each triplet.
 
+    Of a structured A the factors U and V are structured too: permuted Kronecker products, diagonals of blocks, and so on. Where the
+    rank is known to be smaller than min(m, n), as of a LowRank, there are min(m, n) values all the same, zeros at the end; the
+    columns that belong to them are an operator that holds no more numbers than A. Give `k` to have none of them. The singular
+    vectors of a Circulant or a periodic Convolution are complex, a Fourier basis.
+
     Examples
     --------
     >>> import colinear as co, numpy as np
@@ -170,7 +175,7 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
     inverse, info = inv(A, method, info=True)
     singular = info.status == int(Status.SINGULAR)
     with quiet(xp):
-        product = norm(A, order) * norm(Dense(inverse.to_dense()), order, on_failure="ignore")
+        product = norm(A, order) * norm(inverse, order, on_failure="ignore")
         result = xp.where(xp.asarray(singular, device=xp.device_of(product)), math.inf, product)
     report_finite(xp, norm(A, "fro"))
     return result

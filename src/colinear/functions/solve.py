@@ -9,14 +9,19 @@ from ..backends import Array, namespace_of
 from ..dispatch import function, rule
 from ..info import Info, ShapeError, Status, planning, report
 from ..methods import Auto, Method
+from ..operators.banded import Banded
 from ..operators.base import LinearOperator
+from ..operators.circulant import Circulant
 from ..operators.context import broadcast_batches
+from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
+from ..operators.inverse import Inverse
 from ..operators.permutation import Permutation
+from ..operators.tridiagonal import Tridiagonal
 from ..properties import UNITARY
 from ._factorise import REFINEMENTS, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
-from .inverse import inv
+from .inverse import band_is_narrow, banded_factor, inv, tridiagonal_factor, wraps_around
 
 NEED = "a linear system"
 
@@ -47,6 +52,11 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
     array([2., 3.])
     """
+    return _solve(A, b, method)
+
+
+def _solve(A: LinearOperator, b: Any, method: Method | None, inverse: LinearOperator | None = None, checked: bool = False) -> Any:
+    """`inverse`: that of A, if it is there; `checked`: whether it has been looked at if A is singular."""
     n = square_size("solve", A, NEED, "Use lstsq(A, b).")
     b = right_side("solve", A, b, n)
     if isinstance(b, LinearOperator):
@@ -62,7 +72,7 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
         X = solution("solve", A, B, method).X
     else:
         with quiet(xp):
-            X = _structured(xp, A, B, method, dtype)
+            X = _structured(xp, A, B, method, dtype, inverse, checked)
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X
 
@@ -80,14 +90,18 @@ def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
     return b
 
 
-def _structured(xp: Any, A: LinearOperator, B: Array, method: Method | None, dtype: Any) -> Array:
+def _structured(
+    xp: Any, A: LinearOperator, B: Array, method: Method | None, dtype: Any, given: LinearOperator | None, checked: bool
+) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
-    inverse = inv(A, method)
+    inverse = inv(A, method) if given is None else given
     X = inverse @ B
     R = B - A @ X
     if not is_detailed() and not xp.is_traced(R) and 0 not in R.shape and _is_plainly_right(xp, R, B, tol):
         return X
+    if given is not None and not checked:
+        inverse = inv(A, method)  # which reports if A is singular
     residual = relative_residual(xp, R, B)
     worst = seen(xp, residual)
     for _ in range(REFINEMENTS):
@@ -145,3 +159,38 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     if is_detailed() and not isinstance(b, LinearOperator):
         return solve_by_inverse(A, b, method)  # someone wants to see it all the same
     return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
+
+
+@rule(solve, Tridiagonal)
+def solve_tridiagonal(A: Any, b: Any, method: Any) -> Any:
+    """x by elimination along three diagonals; the residual shows whether that was stable"""
+    return _solve(A, b, method, Inverse(A, tridiagonal_factor(A)))
+
+
+@rule(solve, Banded, when=band_is_narrow)
+def solve_banded(A: Any, b: Any, method: Any) -> Any:
+    """x by elimination within the band; the residual shows whether that was stable"""
+    return _solve(A, b, method, Inverse(A, banded_factor(A)))
+
+
+@rule(solve, Circulant)
+def solve_circulant(A: Any, b: Any, method: Any) -> Any:
+    """x = F^-1 (F b / F c): the residual is at most rounding times the condition, which the divisor shows"""
+    return _by_transforms(A, b, method)
+
+
+@rule(solve, Convolution, when=wraps_around)
+def solve_convolution(A: Any, b: Any, method: Any) -> Any:
+    """x = F^-1 (F b / F k) over the grid: the residual is at most rounding times the condition, which the divisor shows"""
+    return _by_transforms(A, b, method)
+
+
+def _by_transforms(A: Any, b: Any, method: Method | None) -> Any:
+    inverse: Any = inv(A, method)
+    if planning() or is_detailed() or isinstance(b, LinearOperator) or 0 in A.shape or A.xp.is_traced(inverse.factor.symbol):
+        return _solve(A, b, method, inverse, checked=True)
+    xp, size = A.xp, A.xp.abs(inverse.factor.symbol)
+    least, largest = float(xp.min(size)), float(xp.max(size))
+    if not 100 * xp.eps(A.dtype) * largest <= (method or Auto()).tolerance(xp, A.dtype) * least:
+        return _solve(A, b, method, inverse, checked=True)
+    return inverse @ right_side("solve", A, b, A.shape[-1])

@@ -333,7 +333,9 @@ class LinearOperator:
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
         xp = namespace_of(x)
-        if xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False):  # torch's sparse tensors are tensors
+        if (
+            xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False)
+        ):  # torch's sparse tensors are tensors
             from .convert import as_operator, is_convertible
 
             if is_convertible(x):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
 from .base import LinearOperator, conjugate_leaves
@@ -196,6 +198,14 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
 
 def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
     """The sign, times `sign`, and the logarithm of the absolute value of the product of d."""
+    if xp.name == "numpy" and d.dtype.kind == "f":  # without derivatives to care for: half as many passes
+        if d.size and np.min(d) > 0:
+            return np.ones(d.shape[:-1], d.dtype)[()] * sign, np.sum(np.log(d), axis=-1)
+        with np.errstate(all="ignore"):
+            logarithm = np.sum(np.log(np.abs(d)), axis=-1)
+        parity = 1 - 2 * (np.count_nonzero(d < 0, axis=-1) % 2)
+        known = np.where(np.isnan(logarithm), np.nan, parity * np.all(d, axis=-1))
+        return known.astype(d.dtype)[()] * sign, logarithm
     size = xp.abs(d)
     positive = xp.where(size == 0, 1, size)  # so that neither the logarithm nor its derivative meets a zero
     logarithm = xp.sum(xp.where(size == 0, -math.inf, xp.log(positive)), axis=-1)

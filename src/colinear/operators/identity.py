@@ -184,7 +184,7 @@ class ScaledIdentity(LinearOperator):
     def _expression(self) -> str:
         xp = namespace_of(self.c)
         value = self.c if xp is None else xp.peek(self.c) if self.c.ndim == 0 else None
-        return f"{'c' if value is None else format(complex(value) if isinstance(value, complex) else float(value), '.4g')} I"
+        return f"{'c' if value is None else format(complex(value) if np.iscomplexobj(value) else float(value), '.4g')} I"
 
 
 def signs(c: Any) -> int:

@@ -1,0 +1,205 @@
+"""What the rules for eigenvalues share: orders, eigenvectors of triangles, bases completed, cycles, symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..operators.base import LinearOperator
+from ..operators.block import BlockDiag
+from ..operators.circulant import Circulant
+from ..operators.context import broadcast_batches
+from ..operators.dense import Dense
+from ..operators.fourier import pad_end
+from ..operators.identity import Identity
+from ..operators.lowrank import LowRank
+from ..operators.permutation import Permutation
+from ..operators.product import Product
+from ..operators.sliced import Sliced
+from ..operators.sum import Sum
+from ..properties import STIEFEL, UNITARY
+from ._factorise import is_watched
+
+# ---------------------------------------------------------------------------------------------------- orders
+
+
+def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) -> Array | None:
+    """The places of the k values that `which` names, in the order in which they are returned; None for all as they are."""
+    n = values.shape[-1]
+    if is_hermitian and k == n:
+        return None  # ascending as they come
+    order = by_key(xp, values, which)[..., :k]
+    return xp.sort(order, axis=-1) if is_hermitian else order  # of ascending values, their places ascend
+
+
+def by_key(xp: Any, values: Array, which: str) -> Array:
+    """The places of all values as `which` orders them; where it ties, the larger real part, then the larger imaginary part."""
+    size = xp.abs(values) if which[1] == "M" else xp.real(values)
+    keys = [xp.imag(values), xp.real(values)] if xp.is_complex(values) else []
+    order: Any = None
+    for key in [*(-key for key in keys), -size if which[0] == "L" else size]:  # the last key counts most
+        key = key if order is None else xp.take_along_axis(key, order, axis=-1)
+        step = xp.argsort(key, axis=-1, stable=True)
+        order = step if order is None else xp.take_along_axis(order, step, axis=-1)
+    return order
+
+
+def ordered(
+    xp: Any, values: Array, vectors: LinearOperator, k: int, which: str, is_hermitian: bool
+) -> tuple[Array, LinearOperator]:
+    """The k of these eigenpairs, in any order, that `which` names, in the order that `eig` promises."""
+    order = by_key(xp, values, which)
+    if is_hermitian:  # ascending
+        rising = xp.argsort(xp.take_along_axis(values, order[..., :k], axis=-1), axis=-1, stable=True)
+        order = xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
+    return xp.take_along_axis(values, order[..., :k], axis=-1), columns(vectors, order, k)
+
+
+def columns(vectors: LinearOperator, order: Array, k: int) -> LinearOperator:
+    """The columns order[:k] of an operator, whose structure stays: they are picked by an operator."""
+    xp, n = vectors.xp, vectors.shape[-1]
+    kept = vectors.properties & STIEFEL
+    if isinstance(vectors, Dense):
+        batch = broadcast_batches(vectors.batch_shape, order.shape[:-1])
+        V = xp.broadcast_to(vectors.A, (*batch, *vectors.shape[-2:]))
+        return Dense(xp.take_along_axis(V, xp.broadcast_to(order[..., None, :k], (*V.shape[:-1], k)), axis=-1))._claim(kept)
+    if order.ndim == 1 and k < n:
+        return Sliced(vectors, slice(None), order[:k])._claim(kept)
+    V = Product(vectors, Permutation(order, like=vectors).T)
+    return (V if k == n else Sliced(V, slice(None), slice(0, k)))._claim(kept)
+
+
+def combinations(xp: Any, spectra: list[Array], is_sum: bool, keep: Callable[[Array], Array | None]) -> tuple[Array, Array]:
+    """All sums or products of one value of each spectrum, or those that `keep` picks on the way, and their places."""
+
+    def outer(v: Array, w: Array, add: bool) -> Array:
+        grid = v[..., :, None] + w[..., None, :] if add else v[..., :, None] * w[..., None, :]
+        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+    def add_factor(state: tuple[Array, Array], w: Array) -> tuple[Array, Array]:
+        values, places = state
+        m = w.shape[-1]
+        values, places = outer(values, w, is_sum), outer(m * places, xp.arange(m, device=xp.device_of(w)), True)
+        kept = keep(values)
+        return (values, places) if kept is None else (xp.take(values, kept, axis=-1), xp.take(places, kept, axis=-1))
+
+    first = spectra[0]
+    return reduce(add_factor, spectra[1:], (first, xp.arange(first.shape[-1], device=xp.device_of(first))))
+
+
+# ---------------------------------------------------------------------------------------------------- triangles
+
+
+def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
+    """Eigenvectors, not normalised, of upper triangular T for the eigenvalues at `places` of its diagonal, by back-substitution.
+
+    As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and vectors that grow are scaled down.
+    """
+    n, k = T.shape[-1], places.shape[-1]
+    t, strict = xp.diagonal(T), xp.triu(T, 1)
+    values = xp.take_along_axis(t, places, axis=-1)
+    eps = xp.eps(T.dtype)
+    least = eps * xp.max(xp.abs(T), axis=(-2, -1))[..., None] + float(np.finfo(np.float32).tiny)
+    X = xp.zeros((*values.shape[:-1], n, k), dtype=T.dtype, device=xp.device_of(T))
+    in_place = xp.name != "jax" and not is_watched(xp, T)
+
+    def step(m: int, X: Array) -> Array:
+        i = n - 1 - m
+        below = i + 1 if in_place else 0  # `strict` is zero above
+        r = xp.matmul(strict[..., i, None, below:], X[..., below:, :])[..., 0, :]
+        gap = values - t[..., i, None]
+        row = xp.where(places > i, r / xp.where(xp.abs(gap) < least, least, gap), xp.astype(places == i, T.dtype))
+        if in_place:
+            X[..., i, :] = row
+        else:
+            X = xp.set_at(X, (..., i, slice(None)), row)
+        size = xp.abs(row)
+        large = size > eps**-2
+        if in_place and not bool(xp.any(large)):
+            return X
+        return X / xp.where(large, size, 1)[..., None, :]
+
+    return xp.fori_loop(n, step, X)
+
+
+def reversed_transpose(xp: Any, T: Array) -> Array:
+    """T^T with rows and columns in reverse: upper triangular again, with the left eigenvectors of T (reversed) for its own."""
+    return xp.flip(xp.matrix_transpose(T), axis=(-2, -1))
+
+
+# ---------------------------------------------------------------------------------------------------- bases
+
+
+def completed(Q: Array, xp: Any) -> LinearOperator:
+    """A unitary operator whose first columns are Q's, for Q of orthonormal columns: O(n r) numbers, not n^2.
+
+    The block reflector H = I - W K W^H with W = E - Q and K = (I - Q^H E)^-1 takes E = [S; 0] to Q, for any unitary S: so
+    H diag(S, I) begins with Q. With S = -(the polar factor of Q's head), I - Q^H E is I plus a positive matrix.
+    """
+    n, r = Q.shape[-2:]
+    if r == 0:
+        return Identity(n, like=Q)
+    X, _, Y = xp.svd(xp.stop_gradient(Q[..., :r, :]))
+    S = -xp.matmul(X, Y)
+    E = xp.concat([S, xp.zeros((*S.shape[:-2], n - r, r), dtype=Q.dtype, device=xp.device_of(Q))], axis=-2)
+    I = xp.eye(r, dtype=Q.dtype, device=xp.device_of(Q))
+    capacitance = I - xp.matmul(xp.conj(xp.matrix_transpose(Q)), E)
+    K = xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
+    H = Sum(Identity(n), LowRank(E - Q, None, -K))._claim(UNITARY)
+    return Product(H, BlockDiag(Dense(S)._claim(UNITARY), Identity(n - r)))
+
+
+# ---------------------------------------------------------------------------------------------------- permutations
+
+
+def cycles(perm: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """The places of a permutation along its cycles, i, perm[i], perm[perm[i]], ..., the shorter cycles first, and the pairs (how
+    many cycles, of what length)."""
+    n = len(perm)
+    found: dict[int, list[list[int]]] = {}
+    unseen = np.ones(n, dtype=bool)
+    following = perm.tolist()
+    for start in range(n):
+        if unseen[start]:
+            cycle = [start]
+            while (place := following[cycle[-1]]) != start:
+                cycle.append(place)
+            unseen[cycle] = False
+            found.setdefault(len(cycle), []).append(cycle)
+    lengths = sorted(found)
+    order = [place for length in lengths for cycle in found[length] for place in cycle]
+    return np.asarray(order, dtype=np.int64), [(len(found[length]), length) for length in lengths]
+
+
+# ---------------------------------------------------------------------------------------------------- symbols
+
+
+def grid_of(A: Any) -> tuple[int, ...]:
+    """The sizes of the grid on which a Circulant or Convolution acts."""
+    return (A.shape[-1],) if isinstance(A, Circulant) else A.grid
+
+
+def symbol(A: Any) -> Array:
+    """The eigenvalues of a Circulant or a periodic Convolution at the frequencies of the transform, (*batch, *grid).
+
+    Of a real A those of opposite frequencies are conjugate, and here exactly so.
+    """
+    xp, grid = A.xp, grid_of(A)
+    axes = tuple(range(-len(grid), 0))
+    if isinstance(A, Circulant):
+        column = A.col
+    else:
+        kernel, origin = A._fitted()
+        column = pad_end(xp, kernel, grid, axes)
+        column = xp.roll(column, tuple(-o for o in origin), axis=axes) if any(origin) else column
+    values = xp.fftn(column, axes=axes)
+    return values if A.is_complex else 0.5 * (values + xp.conj(mirrored(xp, values, axes)))
+
+
+def mirrored(xp: Any, x: Array, axes: tuple[int, ...]) -> Array:
+    """x at the opposite frequencies, x[-k]."""
+    return xp.roll(xp.flip(x, axis=axes), (1,) * len(axes), axis=axes)

@@ -1,0 +1,195 @@
+"""The rules of `cholesky`: factors that keep the structure of the operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..dispatch import rule
+from ..info import Info, Status, planning, report
+from ..operators.banded import Banded
+from ..operators.base import LinearOperator
+from ..operators.block import BlockDiag
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.kronecker import Kronecker
+from ..operators.scaled import Scaled, peek_scalar
+from ..operators.transposed import Conjugate
+from ..operators.tridiagonal import Tridiagonal
+from ..properties import POSITIVE_SEMIDEFINITE
+from ._columns import identity_like
+from ._factorise import is_watched, quiet
+from ._values import placed, report_status
+from .factorisations import cholesky
+from .inverse import all_square
+from .singular_rules import phase
+
+NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
+
+
+def _report_positive(xp: Any, fine: Array, **details: Any) -> None:
+    report_status(xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details)
+
+
+# ---------------------------------------------------------------------------------------------------- cholesky
+
+
+@rule(cholesky, Identity)
+def cholesky_identity(A: Any, method: Any) -> LinearOperator:
+    """I = I I^H"""
+    return A
+
+
+@rule(cholesky, ScaledIdentity)
+def cholesky_scaled_identity(A: Any, method: Any) -> LinearOperator:
+    """c I = (√c I) (√c I)^H"""
+    return A._replace(c=_positive_root(A.c))
+
+
+@rule(cholesky, Diagonal)
+def cholesky_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(d) = diag(√d) diag(√d)"""
+    return Diagonal(_positive_root(A.d))
+
+
+def _positive_root(c: Any) -> Any:
+    """√c of what must be positive: NaN and a status where it is not."""
+    xp = namespace_of(c)
+    if xp is None:
+        positive = c.real > 0 and c.imag == 0
+        if not positive:
+            report(Info(Status.NOT_POSITIVE_DEFINITE, method="Cholesky"))
+        return math.sqrt(c.real) if positive else math.nan
+    positive = xp.logical_and(xp.real(c) > 0, xp.imag(c) == 0)
+    _report_positive(xp, xp.all(positive, axis=-1) if c.ndim else positive)
+    with quiet(xp):
+        root = xp.where(positive, xp.sqrt(xp.real(c)), math.nan)
+    return xp.asarray(xp.astype(root, c.dtype) if xp.is_complex(c) else root)
+
+
+def scalar_is_positive(A: LinearOperator) -> bool:
+    """Whether the scalar is positive (taken for granted of a real one that cannot be seen)."""
+    c: Any = A.scalar  # type: ignore[attr-defined]
+    value, xp = peek_scalar(c), namespace_of(c)
+    if value is not None:
+        return value.real > 0 and value.imag == 0
+    values = xp.peek(c)
+    return not xp.is_complex(c) if values is None else bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
+
+
+@rule(cholesky, Scaled, when=scalar_is_positive)
+def cholesky_scaled(A: Any, method: Any) -> LinearOperator:
+    """c A = (√c L) (√c L)^H for A = L L^H and c > 0"""
+    return Scaled(_positive_root(A.scalar), cholesky(placed(A)[0], method))
+
+
+@rule(cholesky, Conjugate)
+def cholesky_conjugate(A: Any, method: Any) -> LinearOperator:
+    """conj(A) = conj(L) conj(L)^H for A = L L^H"""
+    return cholesky(A.A, method).conj()
+
+
+@rule(cholesky, BlockDiag, when=all_square)
+def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
+    return BlockDiag(*(cholesky(block, method) for block in placed(A)))
+
+
+@rule(cholesky, Kronecker, when=all_square)
+def cholesky_kronecker(A: Any, method: Any) -> LinearOperator:
+    """A ⊗ B = (L ⊗ M) (L ⊗ M)^H for A = L L^H, B = M M^H; or for -A and -B, both negative"""
+    return Kronecker(*(cholesky(factor, method) for factor in _of_one_sign(placed(A))))
+
+
+def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, ...]:
+    """Factors that are definite only up to numbers whose product is 1, such as two negative ones, made positive if seen to be so."""
+    known = all(factor.properties & POSITIVE_SEMIDEFINITE for factor in factors)
+    if planning() or known or any(factor.batch_shape or 0 in factor.shape for factor in factors):
+        return factors
+    values = [peek_scalar(phase(factor[0, 0])) for factor in factors]
+    if any(value is None for value in values) or all(value == 1 for value in values) or abs(np.prod(values) - 1) > 1e-6:
+        return factors
+    return tuple(Scaled(value.conjugate(), factor) for value, factor in zip(values, factors))
+
+
+@rule(cholesky, Tridiagonal)
+def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
+    """T = L L^H with two diagonals in L: δ_i+1 = a_i+1 - |b_i|^2 / δ_i, l_ii = √δ_i, l_i+1,i = b_i / √δ_i"""
+    xp = A.xp
+    if not A.shape[-1]:
+        return identity_like(A, 0)
+    with quiet(xp):
+        pivots = _pivots(xp, xp.real(A.diag), xp.abs(A.lower) if A.is_complex else A.lower)
+        fine = xp.logical_and(xp.all(pivots > 0, axis=-1), _is_mirrored(xp, A.lower, A.upper))
+        if A.is_complex:
+            fine = xp.logical_and(fine, _is_mirrored(xp, A.diag, A.diag))
+        d = xp.sqrt(xp.where(fine[..., None], pivots, math.nan))
+        _report_positive(xp, fine)
+        return Banded._of((xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1])
+
+
+def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
+    """Whether a diagonal is the conjugate of its mirror image, to the accuracy of the dtype."""
+    limit = xp.eps(below.dtype) ** 0.5 * (xp.abs(below) + xp.abs(above))
+    return xp.all(xp.abs(above - xp.conj(below)) <= limit, axis=-1)
+
+
+def _pivots(xp: Any, a: Array, b: Array) -> Array:
+    """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
+    n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
+    a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
+    if xp.name == "jax":
+        return xp.fori_loop(n - 1, lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]), a)
+    if xp.name == "numpy" or not (is_watched(xp, a) or is_watched(xp, b) or xp.peek(a) is None):
+        return xp.asarray(_host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a))
+    pivots = [a[..., 0]]
+    for i in range(n - 1):
+        pivots.append(a[..., i + 1] - b[..., i] ** 2 / pivots[-1])
+    return xp.stack(pivots, axis=-1)
+
+
+def _host_pivots(a: Any, b: Any) -> Any:
+    """The same by LAPACK's pttrf; the pivots from the first that is not positive are NaN."""
+    from scipy.linalg import get_lapack_funcs
+
+    factor = get_lapack_funcs("pttrf", (a, b))
+    pivots = np.empty_like(a)
+    for at in np.ndindex(a.shape[:-1]):
+        pivots[at], _, info = factor(a[at], b[at])
+        pivots[at][info - 1 if info > 0 else a.shape[-1] :] = np.nan
+    return pivots
+
+
+def band_is_on_the_host(A: LinearOperator) -> bool:
+    """Whether A is square and its values can be seen by LAPACK, with no derivative asked."""
+    return A.shape[-1] == A.shape[-2] != 0 and not any(is_watched(A.xp, d) or A.xp.peek(d) is None for d in A.leaves())
+
+
+@rule(cholesky, Banded, when=band_is_on_the_host)
+def cholesky_banded(A: Any, method: Any) -> LinearOperator:
+    """A = L L^H, where L has the band of A: n b^2 flops for b diagonals below the main one"""
+    from scipy.linalg import LinAlgError, cholesky_banded
+
+    xp, n, batch = A.xp, A.shape[-1], A.batch_shape
+    width = max(map(abs, A.offsets))
+    diagonals = {k: np.broadcast_to(xp.to_numpy(d), (*batch, d.shape[-1])) for k, d in zip(A.offsets, A.diagonals)}
+    band = np.zeros((*batch, width + 1, n), dtype=np.result_type(*diagonals.values()))
+    mirror = band.copy()
+    for k, d in diagonals.items():
+        if k <= 0:
+            band[..., -k, : n + k] = d
+        if k >= 0:
+            mirror[..., k, : n - k] = np.conj(d)
+    fine = np.all(np.abs(band - mirror) <= xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror)), axis=(-2, -1))
+    fine = np.array(fine)
+    for at in np.ndindex(batch):
+        try:
+            band[at] = cholesky_banded(band[at], lower=True) if fine[at] else np.nan
+        except LinAlgError:
+            fine[at], band[at] = False, np.nan
+    _report_positive(xp, xp.asarray(fine, device=A._context.device))
+    factor = [xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device) for k in range(width + 1)]
+    return Banded(factor, range(0, -width - 1, -1), (n, n))

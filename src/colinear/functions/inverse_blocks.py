@@ -1,0 +1,159 @@
+"""Inverses of grids of operators: elimination of the block that is cheapest to invert, and the Schur complement of it.
+
+With the pivot first, after moving its row and its column,
+
+    [A B]^-1   [I -A^-1 B] [I    ] [I   ] [A^-1  ]
+    [C D]    = [     I   ] [ S^-1] [-C I] [     I],     S = D - C A^-1 B.
+
+S is a grid again, of one row and one column less, and zero blocks of it stay zero: an arrow, a band or a triangle of blocks is
+eliminated without filling up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dispatch import rule
+from ..info import failed, part, planning, report
+from ..operators.base import LinearOperator, dense_part
+from ..operators.block import Block, BlockDiag, hstack, vstack
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.permutation import Permutation
+from ..operators.product import Product
+from ..operators.scaled import Scaled
+from ..operators.sum import Sum
+from ..operators.zero import Zero
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from .inverse import inv
+from .inverse_sums import as_a_whole
+
+MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
+
+
+def has_a_cheap_pivot(A: Any) -> bool:
+    """Whether A is square, and some block is zero or has a rule of its own to be inverted by."""
+    if A.shape[-1] != A.shape[-2] or not 1 < len(A.blocks) == len(A.blocks[0]):
+        return False
+    candidates = [A.blocks[i][j] for i, j in pivots(A)]
+    zeros = any(isinstance(block, Zero) for block in A.operands)
+    return bool(candidates) and (zeros or any(not inv.find(block).is_base for block in candidates))
+
+
+def pivots(A: Any) -> list[tuple[int, int]]:
+    """The places of the blocks that may be inverted, the cheapest first; those off the diagonal last: they cost symmetry."""
+    grid = A.blocks
+    places = [(i, j) for i, row in enumerate(grid) for j, block in enumerate(row) if _is_square(block)]
+    return sorted(places, key=lambda place: (place[0] != place[1], _cost(grid, *place)))
+
+
+def _is_square(block: LinearOperator) -> bool:
+    return block.shape[-1] == block.shape[-2] and not isinstance(block, Zero)
+
+
+def _cost(grid: Any, i: int, j: int) -> float:
+    """Flops of inverting a block, of the products C A^-1 B, and of factoring what they fill."""
+    A, n = grid[i][j], float(grid[i][j].shape[-1])
+    left = [row[j] for k, row in enumerate(grid) if k != i and not isinstance(row[j], Zero)]
+    right = [block for k, block in enumerate(grid[i]) if k != j and not isinstance(block, Zero)]
+    if all(isinstance(block, (Diagonal, Identity, ScaledIdentity)) for block in (A, *left, *right)):
+        return n * (1 + len(left)) * (1 + len(right))
+    factor, apply = (n**3, 2 * n * n) if inv.find(A).is_base else (n, A.flops)
+    columns, rows = sum(block.shape[-1] for block in right), sum(block.shape[-2] for block in left)
+    products = columns * (apply + sum(block.flops for block in left)) if left else 0.0
+    return factor + products + (float(rows) ** 3 if columns else 0.0)
+
+
+class Elimination(NamedTuple):
+    """A grid after elimination of one block: det A = sign det(pivot) det(schur)."""
+
+    pivot: LinearOperator
+    pivot_inverse: LinearOperator
+    schur: LinearOperator
+    right: list[LinearOperator]  # A^-1 B, block by block
+    left: list[LinearOperator]  # C
+    rows: Any  # the rows with those of the pivot first; None if they are
+    columns: Any
+    sign: int  # of the two permutations
+
+
+def eliminate(A: Any, place: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
+    """The Schur complement of the block at a place whose inverse is known, and what the inverse of the whole needs besides."""
+    grid, (i, j) = A.blocks, place
+    pivot = grid[i][j]
+    above, before = [row[j] for k, row in enumerate(grid) if k != i], [block for k, block in enumerate(grid[i]) if k != j]
+    others = [[block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i]
+    right = [_times(pivot_inverse, B, A) for B in before]
+    kept = A.properties if i == j else 0
+    positive = bool(kept & SELF_ADJOINT and pivot.properties & POSITIVE_SEMIDEFINITE)
+    schur = Block(
+        [
+            [_difference(D, _times(C, W, A), A, positive and k == m) for m, (D, W) in enumerate(zip(row, right))]
+            for k, (row, C) in enumerate(zip(others, above))
+        ]
+    )
+    schur = schur._claim(kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE))
+    rows, row_sign = _moved([row[0].shape[-2] for row in grid], i)
+    columns, column_sign = _moved([block.shape[-1] for block in grid[0]], j)
+    return Elimination(pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign)
+
+
+def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
+    """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
+    product = Product(A, B)
+    simple = product.A if isinstance(product, Scaled) else product
+    if not isinstance(simple, Product):
+        return product
+    return Dense(A @ dense_part(B, whole))
+
+
+def _difference(D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool) -> LinearOperator:
+    """D - T, a matrix if T is one. `positive`: T is known to be semidefinite."""
+    T = T._claim(POSITIVE_SEMIDEFINITE) if positive else T
+    if isinstance(D, Zero):
+        return Scaled(-1.0, T)
+    if isinstance(T, Zero):
+        return D
+    return Dense(dense_part(D, whole) - T.A) if isinstance(T, Dense) else Sum(D, Scaled(-1.0, T))
+
+
+def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
+    """The order of rows that puts a block first, None if it is, and the sign of that permutation."""
+    start = sum(sizes[:first])
+    order = np.arange(sum(sizes))
+    block = order[start : start + sizes[first]]
+    others = np.concatenate([order[:start], order[start + sizes[first] :]])
+    return (None, 1) if first == 0 else (np.concatenate([block, others]), -1 if start * sizes[first] % 2 else 1)
+
+
+@rule(inv, Block, when=has_a_cheap_pivot)
+def inv_block(A: Any, method: Any) -> LinearOperator:
+    """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the cheapest block A"""
+    for place in pivots(A)[:MOST_PIVOTS]:
+        pivot_inverse, info = inv(A.blocks[place[0]][place[1]], method, info=True)
+        if planning() or failed(info.status) is not True:
+            break
+    else:
+        return as_a_whole(A, method, info, "no block could be inverted")
+    report(info)
+    parts = eliminate(A, place, pivot_inverse)
+    return assemble(parts, part("In the Schur complement of a block", inv, parts.schur, method))._claim(A.properties)
+
+
+def assemble(parts: Elimination, schur_inverse: LinearOperator) -> LinearOperator:
+    """The inverse of a grid from that of a block and that of its Schur complement."""
+    n, rest = parts.pivot.shape[-1], schur_inverse.shape[-1]
+    I, J = Identity(n), Identity(rest)
+    factors = [BlockDiag(I, schur_inverse), BlockDiag(parts.pivot_inverse, J)]
+    if not all(isinstance(C, Zero) for C in parts.left):
+        factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(parts.left)), J]]))
+    if not all(isinstance(W, Zero) for W in parts.right):
+        factors.insert(0, Block([[I, Scaled(-1.0, hstack(parts.right))], [None, J]]))
+    if parts.rows is not None:
+        factors.append(Permutation(parts.rows))
+    if parts.columns is not None:
+        factors.insert(0, Permutation(parts.columns).T)
+    return Product(*factors)

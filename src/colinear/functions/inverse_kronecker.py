@@ -1,0 +1,190 @@
+"""Inverses of sums of Kronecker products whose factors are not all self-adjoint, or of two such products."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..dispatch import arrange, rule
+from ..info import Info, Status, failed, planning, report
+from ..operators.base import LinearOperator, dense_part
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.inverse import Inverse
+from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.product import Product
+from ..operators.scaled import Scaled, multiply_scalars
+from ..operators.structured_factors import SpectralFactor, SylvesterFactor
+from ..operators.sum import Sum
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._factorise import quiet, seen
+from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
+from .eigen import eig
+from .inverse import inv
+from .inverse_sums import DIAGONAL, SHIFT, as_a_whole, diagonal_of
+
+# ---------------------------------------------------------------------------------------------------- one product, any factors
+
+
+def factors_are_square(A: LinearOperator) -> bool:
+    """Whether the factors of the Kronecker term are square."""
+    factors = [factor for term in A.operands for factor in term.operands]
+    return all(factor.shape[-1] == factor.shape[-2] for factor in factors)
+
+
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square)  # type: ignore[misc]
+def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    return _by_eigenvectors(A, kronecker, shift.c if isinstance(shift, ScaledIdentity) else 1.0, method)
+
+
+@rule(inv, KroneckerSum)
+def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
+    """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms if these are ill-conditioned"""
+    return _by_eigenvectors(A, A, 0.0, method)
+
+
+def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
+    xp, factors = A.xp, placed(kronecker)
+    pairs = [eig(factor, info=True)[0] for factor in factors]  # judged here, by the condition of all eigenvectors together
+    if planning():
+        return Identity(A.shape[-1], like=A)
+    with quiet(xp):
+        bases = [(V := vectors.to_dense(), _inverted(xp, V)) for _, vectors in pairs]
+        condition = math.prod([xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases])
+    fine = condition < 1 / math.sqrt(xp.eps(A.dtype))
+    visible = seen(xp, fine)
+    if visible is not None and not visible.all():
+        return _by_schur_forms(A, kronecker, c, method)
+    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
+    is_sum = isinstance(kronecker, KroneckerSum)
+
+    def combine(v: Array, w: Array) -> Array:
+        grid = v[..., :, None] + w[..., None, :] if is_sum else v[..., :, None] * w[..., None, :]
+        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+    values = reduce(combine, [values for values, _ in pairs]) + (c[..., None] if getattr(c, "ndim", 0) else c)
+    V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
+    return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
+
+
+def _inverted(xp: Any, V: Array) -> Array:
+    same = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    return xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape))
+
+
+def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
+    """Where there is no good basis of eigenvectors: Bartels and Stewart's method for two terms on the host, else as a matrix."""
+    info = Info(Status.INACCURATE)
+    why = "the eigenvectors of the factors are ill-conditioned"
+    two = isinstance(kronecker, KroneckerSum) and len(kronecker.operands) == 2 and not A.batch_shape
+    if not two or A.xp.name != "numpy" or A.dtype.itemsize < 4:
+        return as_a_whole(A, method, info, why)
+    from scipy.linalg import schur
+
+    first, second = (dense_part(factor, A) for factor in kronecker.operands)
+    T, Q = schur(first + c * np.eye(len(first)), output="complex")
+    R, P = schur(second.T, output="complex")
+    reciprocal_spectrum(A.xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))  # reports an eigenvalue of zero
+    return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
+
+
+# ---------------------------------------------------------------------------------------------------- two products
+
+TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
+
+
+def _terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
+    """The scalar and the factors of each of the two products."""
+    return [(term.scalar, term.A.operands) if isinstance(term, Scaled) else (1.0, term.operands) for term in A.operands]
+
+
+def _fit(A: Any) -> bool:
+    (_, first), (_, second) = _terms(A)
+    sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
+    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0])
+
+
+def _definiteness(A: Any) -> int:
+    """How well an operator serves as the B of a pencil (A, B): 0 best, 4 not at all."""
+    if isinstance(A, Identity):
+        return 0
+    if isinstance(A, Diagonal | ScaledIdentity):
+        values = A.xp.peek(A.d if isinstance(A, Diagonal) else A.xp.asarray(A.c))
+        if values is not None and not np.iscomplexobj(values) and bool((np.asarray(values) > 0).all()):
+            return 1
+    return 2 if A.properties & POSITIVE_DEFINITE else 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
+
+
+def pairs_are_definite(A: Any) -> bool:
+    """Whether factors face each other in pairs of self-adjoint ones, one of each pair positive."""
+    if not _fit(A):
+        return False
+    pairs = list(zip(*(factors for _, factors in _terms(A))))
+    return all(B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4 for B, C in pairs)
+
+
+@rule(inv, Sum[TERM, TERM], when=pairs_are_definite)  # type: ignore[misc]
+def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
+    xp, ((a, first), (c, second)) = A.xp, _terms(A)
+    pencils = [pencil(B, C, A) for B, C in zip(first, second)]
+
+    def combine(v: Array, w: Array) -> Array:
+        grid = v[..., :, None] * w[..., None, :]
+        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+    a, c = (s[..., None] if getattr(s, "ndim", 0) else s for s in (a, c))
+    values = a * reduce(combine, [p[0] for p in pencils]) + c * reduce(combine, [p[1] for p in pencils])
+    T = Kronecker(*(p[2] for p in pencils))
+    return Product(T, Diagonal(reciprocal_spectrum(xp, values)), T.H)._claim(A.properties)
+
+
+def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple[Array, Array, LinearOperator]:
+    """β, γ and T with T^H B T = diag(β) and T^H C T = diag(γ), for self-adjoint B and C of which one is positive."""
+    xp = whole.xp
+    if isinstance(B, DIAGONAL) and isinstance(C, DIAGONAL):
+        return (
+            xp.real(diagonal_of(B, place(B, whole))),
+            xp.real(diagonal_of(C, place(C, whole))),
+            Identity(B.shape[-1], like=whole),
+        )
+    if _definiteness(B) < _definiteness(C):
+        gamma, beta, T = pencil(C, B, whole)
+        return beta, gamma, T
+    L, ok = xp.cholesky(dense_part(C, whole))
+    report_status(xp, xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)), message=f"In {C._expression()}")
+    half = xp.solve_triangular(L, dense_part(B, whole))  # L^-1 B
+    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
+    values, Q = xp.eigh((middle + xp.conj(xp.matrix_transpose(middle))) / 2)
+    ones = xp.ones(values.shape, dtype=values.dtype, device=xp.device_of(values))
+    return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
+
+
+def factors_fit(A: Any) -> bool:
+    """Whether the factors are square and face each other in pairs of equal size."""
+    return _fit(A)
+
+
+@rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
+def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
+    terms = sorted(
+        _terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+    )  # the simpler to invert
+    (c, simple), (a, other) = terms
+    found = [inv(place(factor, A), method, info=True) for factor in simple]
+    for _, info in found:
+        if failed(info.status) is True:
+            return as_a_whole(A, method, info, "a factor is singular, so the other product cannot be divided by its product")
+        report(info)
+    quotient = Kronecker(*(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other)))
+    unit = reciprocal(c)
+    shifted = Sum(Scaled(multiply_scalars(a, unit), quotient), Identity(A.shape[-1]))
+    return Product(inv(shifted, method), Scaled(unit, Kronecker(*(inverse for inverse, _ in found))))

@@ -1,0 +1,193 @@
+"""Inverses from values that the host can see: of Toeplitz matrices by fast transforms, of sparse ones by sparse elimination.
+
+Under tracing values cannot be seen, and the matrix is formed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..backends import get
+from ..dispatch import rule
+from ..info import Info, Status, planning, recording, report
+from ..methods.sparse_direct import SparseLU
+from ..methods.toeplitz import columns_of_inverse
+from ..operators.banded import Banded
+from ..operators.base import LinearOperator
+from ..operators.convolution import Convolution
+from ..operators.fourier import pad_end
+from ..operators.host_factors import ImplicitFactor, SparseFactor, gohberg_semencul
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.inverse import Inverse
+from ..operators.sparse import Sparse
+from ..operators.sparsity import from_coordinates
+from ..operators.toeplitz import Toeplitz
+from ..properties import POSITIVE_SEMIDEFINITE
+from ._factorise import probe, seen, wide
+from ._values import report_status
+from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
+
+SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
+NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
+
+
+def is_large_and_seen(A: Any) -> bool:
+    """Whether A is square, too large to be formed lightly, and its values can be seen on the host."""
+    m, n = A.shape[-2:]
+    return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
+
+
+@rule(inv, Toeplitz, when=is_large_and_seen)
+def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
+    """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms; along the band if that is narrow"""
+    if planning():
+        return Identity(A.shape[-1], like=A)
+    xp, n = A.xp, A.shape[-1]
+    values = np.asarray(seen(xp, wide(xp, A._diagonals())))
+    values = values.astype(np.result_type(values, np.float64))
+    used = np.flatnonzero(np.any(values.reshape(-1, 2 * n - 1) != 0, axis=0))
+    if len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1:
+        offsets = tuple(range(n - 1 - used[-1], n - used[0]))
+        held = xp.stop_gradient(A._diagonals())
+        lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
+        solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
+        return Inverse(A, ImplicitFactor._of(A, solver))
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE))
+        return ScaledIdentity(math.nan, n, like=A)
+    found = [columns_of_inverse(each[n - 1 :], each[n - 1 :: -1]) for each in values.reshape(-1, 2 * n - 1)]
+    residual = max(each[2] for each in found)
+    x, y = (np.reshape([each[i] for each in found], (*A.batch_shape, n)) for i in (0, 1))
+    largest = np.abs(x).max(axis=-1)
+    if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):  # x_0 = 0 if the minor of size n - 1 is singular
+        if math.prod(A.shape) <= LARGEST_DENSE**2:
+            return inverse(A, method)
+        report(Info(Status.INACCURATE, message="the first column of the inverse was not found to the accuracy needed"))
+    dtype = xp.result_type(wide(xp, A.col[..., :1]).dtype)
+    solver = gohberg_semencul(xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y)))
+    with recording() as reports:
+        growth = seen(xp, report_growth(A, solver, (A._diagonals(),)))
+    if not (growth < 100 * math.sqrt(xp.eps(dtype))).all() and math.prod(A.shape) <= LARGEST_DENSE**2:
+        return inverse(
+            A, method
+        )  # the formula loses as many digits as the condition has; a factorisation keeps the residual small
+    for info in reports:
+        report(info)
+    return Inverse(A, ImplicitFactor._of(A, solver))
+
+
+LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
+
+
+def is_large_and_traced(A: Any) -> bool:
+    """Whether A is square, too large to be formed, and its values will be seen only when JAX runs the program."""
+    m, n = A.shape[-2:]
+    return m == n > LARGEST_TRACED and A.xp.name == "jax" and A.xp.is_traced(A._diagonals())
+
+
+@rule(inv, Toeplitz, when=is_large_and_traced)
+def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
+    """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the program runs"""
+    xp, n = A.xp, A.shape[-1]
+    diagonals = xp.stop_gradient(A._diagonals())[..., None]
+    both = xp.stop_gradient(xp.solve_on_host(lambda D: D, _both_columns, _both_columns, diagonals))[..., 0]
+    x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
+    solver = gohberg_semencul(xp, x, y)
+    report_growth(A, solver, (diagonals,))
+    first = xp.astype(xp.arange(n, device=A._context.device) == 0, A.dtype)
+    residual = xp.vector_norm(first - (A @ x[..., None])[..., 0], axis=-1)
+    accurate = residual < math.sqrt(xp.eps(A.dtype))
+    report_status(xp, xp.where(accurate, int(Status.SUCCESS), int(Status.INACCURATE)))
+    return Inverse(A, ImplicitFactor._of(A, solver))
+
+
+def _both_columns(diagonals: Any) -> Any:
+    """T^-1 e_1 and T^-1 e_n end to end, but the last entry of the latter, which is the first of the former."""
+    n = (diagonals.shape[-2] + 1) // 2
+    wide_values = diagonals.astype(np.result_type(diagonals, np.float64)).reshape(-1, 2 * n - 1)
+    found = [columns_of_inverse(each[n - 1 :], each[n - 1 :: -1]) for each in wide_values]
+    return np.reshape([np.concatenate([x, y[:-1]]) for x, y, _ in found], diagonals.shape).astype(diagonals.dtype)
+
+
+def is_a_line_with_zeros_around(A: Any) -> bool:
+    """Whether the grid is one-dimensional and x is zero outside it."""
+    return len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
+
+
+@rule(inv, Convolution, when=is_a_line_with_zeros_around)
+def inv_convolution_with_zeros(A: Any, method: Any) -> LinearOperator:
+    """A convolution of a line with zeros around it is a Toeplitz matrix"""
+    return inv(toeplitz_of_convolution(A)._claim(A.properties), method)
+
+
+def toeplitz_of_convolution(A: Any) -> LinearOperator:
+    """The Toeplitz matrix of a one-dimensional convolution with zeros outside: T[i, j] = kernel[i - j + origin]."""
+    xp, n = A.xp, A.shape[-1]
+    kernel, (origin,) = A._fitted()
+    column, row = kernel[..., origin:], xp.flip(kernel[..., : origin + 1], axis=-1)
+    return Toeplitz._of(*(pad_end(xp, part, (n,), (-1,)) for part in (column, row)))
+
+
+def is_sparse_and_seen(A: Any) -> bool:
+    """Whether A is square, mostly zeros, and its values can be seen on the host."""
+    m, n = A.shape[-2:]
+    return m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
+
+
+@rule(inv, Sparse, when=is_sparse_and_seen)
+def inv_sparse(A: Any, method: Any) -> LinearOperator:
+    """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
+    if planning():
+        return Identity(A.shape[-1], like=A)
+    xp, structure = A.xp, A.structure
+    values = np.asarray(seen(xp, wide(xp, A.data)))
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE, method="SuperLU"))
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    definite = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    for symmetric in (True, False) if definite else (False,):
+        try:
+            factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, symmetric), "N")
+        except ArithmeticError:
+            continue
+        if not symmetric or _reproduces(values, factor, structure):
+            report_growth(A, factor, (A.data,))
+            return Inverse(A, factor)
+    if math.prod(A.shape) <= LARGEST_DENSE**2:
+        return inverse(A, method)  # which shows the rank
+    report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
+    return ScaledIdentity(math.nan, A.shape[-1], like=A)
+
+
+def diagonals_are_few_and_seen(A: Any) -> bool:
+    """Whether A is square and of few diagonals, however far apart, with values that can be seen on the host."""
+    stored = sum(d.shape[-1] for d in A.diagonals)
+    return A.m == A.n > SMALL_TOEPLITZ and 4 * stored <= A.n**2 and not any(A.xp.is_traced(d) for d in A.diagonals)
+
+
+@rule(inv, Banded, when=diagonals_are_few_and_seen)
+def inv_scattered_diagonals(A: Any, method: Any) -> LinearOperator:
+    """Diagonals that are far apart, as of a periodic band, are a sparse matrix"""
+    return inv(sparse_of_banded(A)._claim(A.properties), method)
+
+
+def sparse_of_banded(A: Any) -> Sparse:
+    """A matrix of diagonals as a sparse one."""
+    xp = A.xp
+    rows = np.concatenate([max(0, -k) + np.arange(d.shape[-1]) for d, k in zip(A.diagonals, A.offsets)])
+    columns = np.concatenate([max(0, k) + np.arange(d.shape[-1]) for d, k in zip(A.diagonals, A.offsets)])
+    structure, places = from_coordinates(rows, columns, (A.m, A.n))
+    values = xp.concat([xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])) for d in A.diagonals], axis=-1)
+    return Sparse._of(values if places is None else xp.take(values, np.argsort(places), axis=-1), structure)
+
+
+def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
+    """Whether elimination without pivoting was stable, as it is for a positive definite matrix, tried on one vector."""
+    numpy = get("numpy")
+    p = np.broadcast_to(probe(numpy, structure.shape[0], values.dtype, None), (*values.shape[:-1], structure.shape[0], 1))
+    x = factor.lu.solve(np.asarray(p, values.dtype), "N")
+    residual = p - numpy.sparse_matmul(values, structure, x)
+    return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))

@@ -1,0 +1,202 @@
+"""The rules of `nullspace`: orthonormal bases that keep the structure of the parts.
+
+The null space of constraints that are stacked, as of equivariant layers, is an intersection; that of a Kronecker product is made of
+the null spaces and the row spaces of its factors.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from ..backends import namespace_of
+from ..dispatch import rule
+from ..info import planning
+from ..operators.base import LinearOperator
+from ..operators.block import Block, BlockDiag, hstack
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.identity import ScaledIdentity
+from ..operators.kronecker import Kronecker
+from ..operators.lowrank import LowRank
+from ..operators.product import Product
+from ..operators.projection import Projection
+from ..operators.scaled import Scaled
+from ..operators.transposed import Conjugate
+from ..operators.zero import Zero
+from ..properties import POSITIVE_DEFINITE, STIEFEL
+from ._columns import (
+    complement,
+    first_columns,
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+    identity_like,
+    orthonormal,
+    reordered,
+)
+from ._values import placed
+from .least_squares import checked_rtol
+from .norms import norm
+from .nullspace import null_vectors, nullspace, same_throughout, visible
+from .singular import cutoff, svd
+
+COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate
+SIMPLE = Diagonal | ScaledIdentity | LowRank | Zero | Projection
+
+
+def nothing(A: LinearOperator) -> LinearOperator:
+    """The basis without vectors."""
+    return first_columns(identity_like(A, A.shape[-1]), 0)
+
+
+# ---------------------------------------------------------------------------------------------------- known null spaces
+
+
+@rule(nullspace, orthonormal(COMPOSED, SIMPLE))
+def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(Q) = {0} where Q^H Q = I"""
+    checked_rtol("nullspace", rtol)
+    return nothing(A)
+
+
+@rule(nullspace, Zero)
+def nullspace_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(0) is everything"""
+    checked_rtol("nullspace", rtol)
+    return identity_like(A, A.shape[-1])
+
+
+@rule(nullspace, Diagonal)
+def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(diag(d)): the columns of I where d is zero"""
+    xp, size = A.xp, A.xp.abs(A.d)
+    if not A.shape[-1]:
+        return identity_like(A, 0)
+    kept = size > cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
+    rank = same_throughout(A, visible(xp, kept).sum(-1))
+    return reordered(identity_like(A, A.shape[-1]), xp.argsort(kept * 1, axis=-1, stable=True), A.shape[-1] - rank)
+
+
+@rule(nullspace, Projection)
+def nullspace_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(Q Q^H): what completes Q to a basis"""
+    checked_rtol("nullspace", rtol)
+    return complement(Dense(A.Q)._claim(STIEFEL))
+
+
+@rule(nullspace, LowRank)
+def nullspace_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(U C V^H): what completes the right singular vectors to a basis"""
+    thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
+    _, s, V = svd(A, thin, method)
+    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    return complement(first_columns(V, same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))))
+
+
+# ---------------------------------------------------------------------------------------------------- compositions
+
+
+def scalars_are_alike(A: LinearOperator) -> bool:
+    """Whether the scalar can be seen, and is zero throughout a batch or nowhere."""
+    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar  # type: ignore[attr-defined]
+    xp = namespace_of(c)
+    if xp is None:
+        return True
+    return not xp.is_traced(c) and len(set((xp.to_numpy(c) != 0).reshape(-1).tolist())) == 1
+
+
+@rule(nullspace, ScaledIdentity | Scaled, when=scalars_are_alike)
+def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(c A) = null(A), or everything if c = 0"""
+    checked_rtol("nullspace", rtol)
+    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
+    xp = namespace_of(c)
+    if not (c != 0 if xp is None else xp.to_numpy(c).reshape(-1)[0] != 0):
+        return identity_like(A, A.shape[-1])
+    return nothing(A) if isinstance(A, ScaledIdentity) else nullspace(placed(A)[0], rtol, method)
+
+
+@rule(nullspace, Conjugate)
+def nullspace_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(conj(A)) = conj(null(A))"""
+    return nullspace(A.A, rtol, method).conj()
+
+
+def left_factor_is_injective(A: LinearOperator) -> bool:
+    """Whether the first factor is known to have full column rank."""
+    return bool(A.operands[0].properties & (STIEFEL | POSITIVE_DEFINITE))
+
+
+@rule(nullspace, Product, when=left_factor_is_injective)
+def nullspace_of_injective_times(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A B) = null(B) if A has full column rank"""
+    return nullspace(Product(*placed(A)[1:]), rtol, method)
+
+
+def right_factor_is_unitary(A: LinearOperator) -> bool:
+    """Whether the last factor is known to be unitary."""
+    last = A.operands[-1]
+    return has_orthonormal_columns(last) and has_orthonormal_rows(last)
+
+
+@rule(nullspace, Product, when=right_factor_is_unitary)
+def nullspace_of_times_unitary(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A Q) = Q^H null(A) for unitary Q"""
+    *rest, Q = placed(A)
+    return Product(Q.H, nullspace(Product(*rest), rtol, method))._claim(STIEFEL)
+
+
+@rule(nullspace, Kronecker)
+def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A ⊗ B) = [null(A) ⊗ I, row(A) ⊗ null(B)], each to its own rounding"""
+    first, *others = placed(A)
+    rest = Kronecker(*others)
+    N, M = nullspace(first, rtol, method), nullspace(rest, rtol, method)
+    if not N.shape[-1]:  # the rows of A span everything
+        return Kronecker(identity_like(A, first.shape[-1]), M)._claim(STIEFEL)
+    everything = Kronecker(N, identity_like(A, rest.shape[-1]))._claim(STIEFEL)
+    if not M.shape[-1] or N.shape[-1] == N.shape[-2]:
+        return everything
+    return hstack(everything, Kronecker(complement(N), M))._claim(STIEFEL)
+
+
+def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> float | None:
+    """`rtol` for part i, so that negligible is what is so beside the largest part."""
+    base = max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol
+    return base * max(sizes) / sizes[i] if sizes[i] > 0 else None
+
+
+def _sizes(A: LinearOperator) -> list[float]:
+    return [float(visible(A.xp, A.xp.asarray(norm(part, "fro"))).max(initial=0)) for part in placed(A)]
+
+
+@rule(nullspace, BlockDiag)
+def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(diag(A, B)) = diag(null(A), null(B))"""
+    checked_rtol("nullspace", rtol)
+    sizes = [1.0] * len(A.operands) if planning() else _sizes(A)
+    parts = [nullspace(block, _relative_to(A, sizes, i, rtol), method) for i, block in enumerate(placed(A))]
+    return BlockDiag(*parts)._claim(STIEFEL)
+
+
+def is_a_stack(A: LinearOperator) -> bool:
+    """Whether the blocks stand in one column, and none is empty."""
+    return all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+
+
+@rule(nullspace, Block, when=is_a_stack)
+def nullspace_stack(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
+    checked_rtol("nullspace", rtol)
+    sizes = [1.0] * len(A.operands) if planning() else _sizes(A)
+    limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
+    first, *rest = placed(A)
+
+    def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:
+        if not N.shape[-1]:
+            return N
+        if planning():
+            return Product(N, nullspace(Product(B, N), rtol, method))
+        return Product(N, null_vectors(Product(B, N), lambda s: limit + 0 * s))._claim(STIEFEL)
+
+    return reduce(restrict, rest, nullspace(first, _relative_to(A, sizes, 0, rtol), method))

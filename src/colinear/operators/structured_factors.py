@@ -1,0 +1,236 @@
+"""Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of eigenvectors.
+
+They are what `inv` keeps inside an `Inverse`, as the dense ones of `factors.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, _banded, namespace_of
+from .base import LinearOperator, conjugate_leaves
+from .context import Context, broadcast_batches, context_of
+from .fourier import fourier_flops
+from .memo import memo
+
+
+class FourierFactor(LinearOperator):
+    """F^-1 diag(symbol) F over a grid: what multiplies each frequency by a number, such as the inverse of a circulant matrix.
+
+    Of a real operator (`real`) the symbol is that of the real transform: half of the last dimension.
+    """
+
+    symbol: Array
+    grid: tuple[int, ...]
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = 1
+        for size in self.grid:
+            n *= size
+        return (*self.symbol.shape[: -len(self.grid)], n, n)
+
+    @memo
+    def _context(self) -> Context:
+        backend, dtype, device = context_of("FourierFactor", (self.symbol,))
+        return Context(backend, self.xp.real_dtype(dtype) if self.real else dtype, device)
+
+    @memo
+    def xp(self) -> Any:
+        return namespace_of(self.symbol)
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(symbol=self.xp.conj(self.symbol))
+
+    def _conj(self) -> LinearOperator:  # frequency k of the conjugate is the conjugate of frequency -k
+        axes = tuple(range(-len(self.grid), 0))
+        mirrored = self.xp.roll(self.xp.flip(self.symbol, axis=axes), (1,) * len(axes), axis=axes)
+        return self._replace(symbol=self.xp.conj(mirrored))
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint() if self.real else self._conj()._adjoint()
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        n, k = X.shape[-2:]
+        if self.real and xp.is_complex(X):  # two real transforms cost as much as a complex one
+            Y = self._matmat(xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+            return Y[..., :k] + 1j * Y[..., k:]
+        if n == 0 or k == 0:
+            return X + xp.zeros((*self.shape[:-2], n, k), dtype=self.dtype, device=xp.device_of(X))
+        dtype = xp.result_type(self.dtype, X.dtype)
+        x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
+        axes = tuple(range(-1 - len(self.grid), -1))
+        if self.real:
+            y = xp.irfftn(self.symbol[..., None] * xp.rfftn(x, axes=axes), self.grid, axes=axes)
+        else:
+            y = xp.ifftn(self.symbol[..., None] * xp.fftn(x, axes=axes), axes=axes)
+        return xp.astype(xp.reshape(y, (*y.shape[: -1 - len(self.grid)], n, k)), dtype)
+
+    @property
+    def _flops(self) -> float:
+        return 2 * fourier_flops(self.grid, self.real)
+
+
+class TridiagonalFactor(LinearOperator):
+    """A^-1 of a tridiagonal A, by elimination with pivoting: O(n) for each right side."""
+
+    lower: Array
+    diag: Array
+    upper: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = self.diag.shape[-1]
+        return (*broadcast_batches(*(d.shape[:-1] for d in (self.lower, self.diag, self.upper))), n, n)
+
+    def _transpose(self) -> LinearOperator:
+        return TridiagonalFactor._of(self.upper, self.diag, self.lower)
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        return namespace_of(X).solve_tridiagonal(self.lower, self.diag, self.upper, X)
+
+    @property
+    def _flops(self) -> float:
+        return 10.0 * self.diag.shape[-1]
+
+
+class BandedFactor(LinearOperator):
+    """A^-1 of a banded A, by elimination with pivoting: O(n l (l + u)) for each block of right sides.
+
+    As LAPACK stores it: `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals below the main one and u above.
+    """
+
+    ab: Array
+    widths: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = self.ab.shape[-1]
+        return (*self.ab.shape[:-2], n, n)
+
+    def _transpose(self) -> LinearOperator:
+        return BandedFactor._of(_banded.transposed(self.xp, self.ab, self.widths), self.widths[::-1])
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        return namespace_of(X).solve_banded(self.ab, self.widths, X)
+
+    @property
+    def _flops(self) -> float:
+        lower, upper = self.widths
+        return 2.0 * self.ab.shape[-1] * (lower + 1) * (lower + upper + 1)
+
+
+class SpectralFactor(LinearOperator):
+    """V diag(d) W, a function of a matrix in a basis of eigenvectors, W = V^-1; the real part of it if the matrix is real."""
+
+    V: LinearOperator
+    d: Array
+    W: LinearOperator
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*broadcast_batches(self.V.shape[:-2], self.d.shape[:-1], self.W.shape[:-2]), *self.V.shape[-2:])
+
+    def _adjoint(self) -> LinearOperator:
+        return SpectralFactor._of(self.W.H, self.xp.conj(self.d), self.V.H, self.real)
+
+    def _conj(self) -> LinearOperator:
+        return self if self.real else SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint() if self.real else SpectralFactor._of(self.W.T, self.d, self.V.T, False)
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        Y = self.V @ (self.d[..., None] * (self.W @ X))
+        return xp.real(Y) if self.real and not xp.is_complex(X) else Y
+
+    @property
+    def _flops(self) -> float:
+        return self.V.flops + self.W.flops + self.d.shape[-1]
+
+
+class SylvesterFactor(LinearOperator):
+    """(A ⊕ B)^-1 from the Schur forms A = Q S Q^H and B^T = P R P^H (Bartels and Stewart 1972): A X + X B^T = C, on the host.
+
+    S and R are triangular, so S Y + Y R = Q^H C P is solved by substitution (LAPACK's trsyl): O(n m (n + m)) for each right side.
+    `form` is "N" for the inverse and "H" for its adjoint; `real` says that A and B are.
+    """
+
+    Q: Array
+    S: Array
+    P: Array
+    R: Array
+    form: str
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = self.S.shape[-1] * self.R.shape[-1]
+        return (n, n)
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(form="H" if self.form == "N" else "N")
+
+    def _conj(self) -> LinearOperator:
+        return self if self.real else conjugate_leaves(self)
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint()._conj()
+
+    def _matmat(self, X: Array) -> Array:
+        from scipy.linalg.lapack import ztrsyl
+
+        n, m = self.S.shape[-1], self.R.shape[-1]
+        letter = "C" if self.form == "H" else "N"
+        columns = np.moveaxis(np.reshape(X, (*X.shape[:-2], n, m, X.shape[-1])), -1, -3)
+        F = np.conj(self.Q.T) @ columns @ self.P
+        Y = np.empty_like(F)
+        for i in np.ndindex(F.shape[:-2]):
+            Y[i], scale, _ = ztrsyl(self.S, self.R, F[i], trana=letter, tranb=letter)
+            Y[i] *= scale  # trsyl solves for scale C, to avoid overflow
+        Z = np.reshape(np.moveaxis(self.Q @ Y @ np.conj(self.P.T), -3, -1), X.shape)
+        return Z.real if self.real and X.dtype.kind != "c" else Z
+
+    @property
+    def _flops(self) -> float:
+        n, m = self.S.shape[-1], self.R.shape[-1]
+        return 10.0 * n * m * (n + m)
+
+
+class StackedBlocks(LinearOperator):
+    """diag(A_1, ..., A_k) of the k matrices along the last batch dimension of one operator: all are multiplied at once."""
+
+    A: LinearOperator
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, count, m, n = self.A.shape
+        return (*batch, count * m, count * n)
+
+    def _transpose(self) -> LinearOperator:
+        return StackedBlocks._of(self.A.T)
+
+    def _adjoint(self) -> LinearOperator:
+        return StackedBlocks._of(self.A.H)
+
+    def _conj(self) -> LinearOperator:
+        return StackedBlocks._of(self.A.conj())
+
+    def _matmat(self, X: Array) -> Array:
+        xp, (count, m, n) = namespace_of(X), self.A.shape[-3:]
+        Y = self.A @ xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1]))
+        return xp.reshape(Y, (*Y.shape[:-3], count * m, X.shape[-1]))
+
+    @property
+    def _flops(self) -> float:
+        return self.A.shape[-3] * self.A.flops
