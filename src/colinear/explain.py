@@ -164,7 +164,7 @@ def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[str, str]]:
         elif (i in found.rivals[at] or at in found.rivals[i]) and other.cost is not None and chosen.cost is not None:
             yield other.name, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
         else:
-            yield other.name, f"{other.pattern!r} is less specific than {chosen.pattern!r}"
+            yield other.name, f"less specific ({other.pattern!r} against {chosen.pattern!r})"
 
 
 # ---------------------------------------------------------------------------------------------------- printing
@@ -181,7 +181,7 @@ def _short(expression: str) -> str:
 
 def _line(plan: Plan) -> str:
     identity = f"  {plan.identity}" if plan.identity else ""
-    rejected = "; ".join(f"not {name}: {reason}" for name, reason in plan.rejected)
+    rejected = "; ".join(f"not {name}: {reason.partition(' (')[0]}" for name, reason in plan.rejected)
     return f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  [{_cost_text(plan.cost)}]" + (
         f"  ({rejected})" if rejected else ""
     )

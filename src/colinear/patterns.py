@@ -140,10 +140,13 @@ class Pattern:
 class Union(Pattern):
     """Either of several patterns. Made by `|`."""
 
-    __slots__ = ("_alternatives",)
+    __slots__ = ("_alternatives", "_classes", "_others")
 
     def __init__(self, alternatives: tuple[Pattern, ...]):
         self._alternatives = alternatives
+        bare = [a for a in alternatives if a.cls is not None and a.children is None and not a.mask]
+        self._classes = frozenset(a.cls for a in bare)  # most unions are of bare classes: one look-up then decides
+        self._others = tuple(a for a in alternatives if a not in bare)
         self.depth = max(a.depth for a in alternatives)
         self.key = ("|", *sorted((a.key for a in alternatives), key=repr))
         self.spec = ("|", *(a.spec for a in alternatives))
@@ -156,7 +159,12 @@ class Union(Pattern):
         return Union(tuple(a.annotated(mask) for a in self._alternatives))
 
     def matches(self, s: Signature) -> bool:
-        return any(a.matches(s) for a in self._alternatives)
+        if s.cls in self._classes:
+            return True
+        for a in self._others:
+            if a.matches(s):
+                return True
+        return False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Union, (self._alternatives,)

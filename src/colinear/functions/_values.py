@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import Array, namespace_of
@@ -13,6 +14,14 @@ from ._factorise import MARGIN, quiet, seen
 def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
     """The operands of A, neutral ones in its framework, dtype and device: alone they would give NumPy's numbers."""
     return tuple([place(operand, A) for operand in A.operands])
+
+
+def once_each(compute: Callable[[LinearOperator], Any], operands: Sequence[LinearOperator]) -> list[Any]:
+    """`compute` of every operand, but once for neighbours that are the same object: the factors of A ⊗ A, say."""
+    found: list[Any] = []
+    for i, operand in enumerate(operands):
+        found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
+    return found
 
 
 def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:

@@ -32,7 +32,7 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
-from ._values import place, placed, report_status
+from ._values import once_each, place, placed, report_status
 from .diagonal import diag
 from .inverse import all_square, inv
 from .inverse_sums import capacitance, diagonal_is_invertible
@@ -230,7 +230,8 @@ def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
     n = A.shape[-1]
     if not n:
         return one(A)
-    return multiplied([slogdet(factor, method) for factor in placed(A)], [n // factor.shape[-1] for factor in A.operands])
+    parts = once_each(lambda factor: slogdet(factor, method), placed(A))
+    return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
 
 
 @rule(slogdet, Transpose)

@@ -17,7 +17,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..properties import SELF_ADJOINT, STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size
 from ._spectral import combinations, selection
-from ._values import placed
+from ._values import once_each, placed
 
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
 NEED = ("eigenvalues", "Use svd(A).")
@@ -176,7 +176,7 @@ def factors_self_adjoint(A: LinearOperator) -> bool:
 def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
     """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the order that the factors give
     them."""
-    pairs = [eig(factor) for factor in placed(A)]
+    pairs = once_each(eig, placed(A))
     values, _ = combinations(A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum), lambda values: None)
     return values, Kronecker(*(vectors for _, vectors in pairs))
 

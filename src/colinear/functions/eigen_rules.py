@@ -52,7 +52,7 @@ from ._spectral import (
     symbol,
     triangular_vectors,
 )
-from ._values import place, placed, reciprocal_spectrum, report_finite, report_status
+from ._values import once_each, place, placed, reciprocal_spectrum, report_finite, report_status
 from .eigen import check_algebraic, checked, eig, factors_self_adjoint, is_hermitian_by, report_pairs
 from .inverse import all_square, inv
 
@@ -323,9 +323,9 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     few = 0 < k < n and not A.batch_shape
     factors = placed(A)
     if few and monotone:
-        pairs = [eig(factor, min(k, factor.shape[-1]), which, method) for factor in factors]
+        pairs = once_each(lambda factor: eig(factor, min(k, factor.shape[-1]), which, method), factors)
     else:
-        pairs = [eig(factor, None, "LM", method) for factor in factors]
+        pairs = once_each(lambda factor: eig(factor, None, "LM", method), factors)
 
     def keep(values: Array) -> Array | None:
         m = values.shape[-1]

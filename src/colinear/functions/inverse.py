@@ -268,9 +268,10 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
 
 def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
     """The inverses of the operands. Where one fails, the status names it."""
-    inverses = []
+    inverses: list[LinearOperator] = []
     for i, operand in enumerate(A.operands):
-        inverses.append(part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method))
+        again = i and operand is A.operands[i - 1]  # the factors of A ⊗ A, say
+        inverses.append(inverses[-1] if again else part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method))
     return inverses
 
 

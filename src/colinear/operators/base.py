@@ -286,6 +286,11 @@ class LinearOperator:
         X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), like.dtype)
         return xp.conj(xp.linear_transpose(self._matmat, like)(xp.conj(X)))
 
+    def _right_matmat(self, X: Array) -> Array:
+        """X A^T, for Kronecker products."""
+        xp = namespace_of(X)
+        return xp.matrix_transpose(self @ xp.matrix_transpose(X))
+
     def _summed_matmat(self, X: Array, axis: int) -> Array:
         """The sum of A X over the batch dimension `axis` (negative, from the last one): what `BatchSum` multiplies by."""
         return namespace_of(X).sum(self @ X, axis=axis - 2)

@@ -52,5 +52,8 @@ class Dense(LinearOperator):
 
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
 
+    def _right_matmat(self, X: Array) -> Array:
+        return self.xp.matmul(X, self.xp.matrix_transpose(self.A))  # in the order that is needed next, so nothing is copied
+
     def _to_dense(self) -> Array:
         return self.A

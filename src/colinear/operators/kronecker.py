@@ -78,6 +78,10 @@ class Kronecker(LinearOperator):
         # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is then rotated to the end, so every
         # product is one large matrix product; after d rotations the axes are (k, m_1, ..., m_d).
         xp, k = namespace_of(X), X.shape[-1]
+        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:  # (A ⊗ B) vec(X) = vec(A X B^T): no axis need be moved
+            first, last = self.operands
+            grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
+            return xp.reshape(last._right_matmat(first @ grid), (*X.shape[:-2], self.shape[-2], 1))
         Y = X
         for A in self.operands:
             Y = xp.matrix_transpose(A @ rows_first(xp, Y, A.shape[-1]))
