@@ -250,6 +250,24 @@ def test_patterns_agree_with_brute_force_on_random_trees(seed):
     assert matched > 1000
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_call_finds_exactly_the_rules_that_brute_force_finds(seed, monkeypatch):
+    rng = random.Random(f"rules {seed}")
+    forms = [random_pattern(rng, 3) for _ in range(60)]
+    f = function("f", base=lambda A: A)
+    for i, p in enumerate(forms):
+        rule(f, written(p), cost=lambda A: 0.0, name=str(i))(lambda A: A)
+    for _ in range(2000):
+        A = random_tree(rng, 3, widest=4)
+        found = {int(r.name) for r in f._resolve(signature(A)).order[:-1]}
+        assert found == {i for i, p in enumerate(forms) if brute(p, A)}, A
+    monkeypatch.setattr(signatures, "WIDEST", 2)  # where operands are forgotten, what each pattern finds by itself
+    for _ in range(1000):
+        A = random_tree(rng, 3, widest=4)
+        found = {int(r.name) for r in f._resolve(signature(A)).order[:-1]}
+        assert found == {i for i, p in enumerate(forms) if written(p).matches(signature(A))}, A
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_subsumption_overlap_and_meet_are_sound_on_random_trees(seed):
     rng = random.Random(100 + seed)

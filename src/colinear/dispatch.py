@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 from . import signatures
 from .info import ON_FAILURE, Detailed, Info, MethodError, combine, failed, gather, planning, settle, state
 from .patterns import Pattern, arrange, as_pattern
-from .resolution import AmbiguousPair, Cost, Index, Resolution, Rule, ambiguous_pairs, decide, resolve
+from .resolution import AmbiguousPair, Cost, Resolution, Rule, ambiguous_pairs, decide, resolve
+from .rule_index import RuleIndex
 from .signatures import Signature, describe, from_description, signature
 from .subsumption import overlaps, subsumes
 
@@ -81,7 +82,7 @@ class Function:
         self.__module__ = getattr(base, "__module__", __name__)
         self.base_rule = Rule(name, _positional(base), Pattern(None), is_base=True)
         self._parts: list[Rule] = []  # the rules, those for unions taken apart
-        self._index: Index = {}
+        self._index = RuleIndex(self._parts)
         self._cache: dict[Signature, Resolution] = {}
         self._precedence: dict[Any, bool] = {}
         self._number = next(_numbers)
@@ -174,16 +175,15 @@ class Function:
                 self.rules = [rule if old is same else old for old in self.rules]
             else:
                 self.rules = [*self.rules, rule]
-            index: Index = {}
             parts = [part for each in self.rules for part in each.alternatives()]
-            for part in parts:
-                index.setdefault(part.pattern.cls, {}).setdefault(part.pattern.needed_classes(), []).append(part)
             # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale enters the new ones.
-            self._parts, self._index, self._precedence, self._cache = parts, index, {}, {}
+            self._parts, self._precedence, self._cache = parts, {}, {}
 
     def _resolve(self, s: Signature) -> Resolution:
-        cache = self._cache
-        found = resolve(s, self._index, self.base_rule, self._precedence)
+        cache, index = self._cache, self._index
+        if index.rules is not self._parts:  # made when it is first needed after rules were added, since importing adds hundreds
+            index = self._index = RuleIndex(self._parts)
+        found = resolve(index.matching(s), self.base_rule, self._precedence)
         if len(cache) >= MOST_STRUCTURES:
             cache.clear()
         cache[s] = found

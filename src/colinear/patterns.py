@@ -103,10 +103,6 @@ class Pattern:
                 return False
         return len(self.required) < 2 or assign(self.required, s.children, _matches) is not None
 
-    def needed_classes(self) -> frozenset[type]:
-        """Classes that must be among the operands."""
-        return frozenset(c.cls for c in self.required if len(c.alternatives) == 1 and not c.is_root)
-
     def _counts_fit(self, count: int) -> bool:
         return count >= len(self.required) if self.is_open else count == len(self.required)
 

@@ -8,6 +8,7 @@ rules for the bits live beside the operators (`_infer`); this file knows only wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .dispatch import Pattern, as_pattern
@@ -33,6 +34,16 @@ def close(mask: int, *, real: bool = False, square: bool = False) -> int:
         mask |= UNITARY
     if real and mask & (SELF_ADJOINT | SYMMETRIC):
         mask |= SELF_ADJOINT | SYMMETRIC
+    return mask
+
+
+def shared(operators: Iterable[LinearOperator]) -> int:
+    """The properties that all of them have."""
+    mask = ~0
+    for A in operators:
+        mask &= A.properties
+        if not mask:
+            break
     return mask
 
 

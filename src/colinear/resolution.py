@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from .info import AmbiguityError
 from .patterns import Pattern
-from .signatures import Signature
 from .subsumption import meet, overlaps, subsumes
 
 MOST_MEETS = 256  # alternatives of an overlap that are looked at before a pair is called ambiguous
@@ -93,10 +92,6 @@ def guard_name(rule: Rule) -> str:
     return getattr(rule.when, "__name__", repr(rule.when))
 
 
-# The rules by the class that their pattern asks for (None: any), and by the classes that it needs among the operands.
-Index = dict[type | None, dict[frozenset[type], list[Rule]]]
-
-
 class Resolution(NamedTuple):
     """The rules for one signature. `sole`: the only one that can be meant, if that is clear without looking at values."""
 
@@ -108,14 +103,8 @@ class Resolution(NamedTuple):
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
-def resolve(s: Signature, index: Index, base: Rule, precedence: dict[Any, bool]) -> Resolution:
-    """The rules for a signature in the order in which they are tried. `precedence` remembers how pairs of rules compare."""
-    present = {child.cls for child in s.children or ()}
-    matching: list[Rule] = []
-    for cls in (s.cls, None):
-        for needed, rules in index.get(cls, {}).items():
-            if needed <= present:
-                matching += [r for r in rules if r.pattern.matches(s)]
+def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Resolution:
+    """Rules that match in the order in which they are tried. `precedence` remembers how pairs of rules compare."""
 
     def precedes(a: Rule, b: Rule) -> bool:
         key = (a.key, b.key)

@@ -234,7 +234,6 @@ class LinearOperator:
     @memo
     def properties(self) -> int:
         """All that is known: claimed, inferred and implied, as a bit mask."""
-        m, n = self.shape[-2:]
         try:
             inferred = self._infer()
         except RecursionError:  # a tree too deep for Python's stack: from the leaves up, one operator at a time
@@ -242,7 +241,11 @@ class LinearOperator:
                 if part is not self:
                     part.properties  # noqa: B018  (remembered)
             inferred = self._infer()
-        return close(self._claims | inferred, real=not self.is_complex, square=m == n)
+        mask = self._claims | inferred
+        if not mask:
+            return 0
+        m, n = self.shape[-2:]
+        return close(mask, real=not self.is_complex, square=m == n)
 
     def isa(self, annotation: Any) -> bool:
         """Whether the property is known, by claim or by inference: `A.isa(PSD)`."""

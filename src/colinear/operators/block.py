@@ -9,7 +9,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import ShapeError
-from ..properties import SELF_ADJOINT, SYMMETRIC
+from ..properties import SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import broadcast_batches, common_batch, common_context
 from .diagonal import Diagonal
@@ -54,7 +54,7 @@ class BlockDiag(LinearOperator):
         return (*batch, sum(A.shape[-2] for A in self.operands), sum(A.shape[-1] for A in self.operands))
 
     def _infer(self) -> int:
-        return reduce(lambda mask, A: mask & A.properties, self.operands, ~0)
+        return shared(self.operands)
 
     def _transpose(self) -> LinearOperator:
         return BlockDiag(*(A.T for A in self.operands))

@@ -6,7 +6,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 from ..backends import Array
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import common_context
 from .diagonal import Diagonal
@@ -57,7 +57,7 @@ class Hadamard(LinearOperator):
         return (*fitting_terms("*", self.operands), *self.operands[0].shape[-2:])
 
     def _infer(self) -> int:
-        mask = reduce(lambda mask, A: mask & A.properties, self.operands, ~0)
+        mask = shared(self.operands)
         return mask & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE)
 
     def _transpose(self) -> LinearOperator:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import common_batch, common_context
 from .identity import Identity
@@ -63,7 +63,7 @@ class Kronecker(LinearOperator):
         return (*batch, math.prod([A.shape[-2] for A in self.operands]), math.prod([A.shape[-1] for A in self.operands]))
 
     def _infer(self) -> int:
-        return reduce(lambda mask, A: mask & A.properties, self.operands, ~0)  # each of the six holds if every factor has it
+        return shared(self.operands)  # each of the six holds if every factor has it
 
     def _transpose(self) -> LinearOperator:
         return Kronecker(*(A.T for A in self.operands))
@@ -136,7 +136,7 @@ class KroneckerSum(LinearOperator):
         return (*common_batch("", self.operands), n, n)
 
     def _infer(self) -> int:
-        mask = reduce(lambda mask, A: mask & A.properties, self.operands, ~0)
+        mask = shared(self.operands)
         mask &= SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE
         if mask & POSITIVE_SEMIDEFINITE and any(A.properties & POSITIVE_DEFINITE for A in self.operands):
             mask |= POSITIVE_DEFINITE

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array
 from ..info import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, shared
 from .base import LinearOperator, dense_part
 from .context import common_batch, common_context
 from .diagonal import Diagonal
@@ -69,7 +69,7 @@ class Product(LinearOperator):
         return (*common_batch("@", self.operands), self.operands[0].shape[-2], self.operands[-1].shape[-1])
 
     def _infer(self) -> int:
-        return reduce(lambda mask, factor: mask & factor.properties, self.operands, ~0) & (UNITARY | STIEFEL)
+        return shared(self.operands) & (UNITARY | STIEFEL)
 
     def _transpose(self) -> LinearOperator:
         return Product(*(factor.T for factor in reversed(self.operands)))

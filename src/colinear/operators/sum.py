@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..backends import Array
 from ..info import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import broadcast_batches, common_context
 from .diagonal import Diagonal
@@ -50,8 +50,8 @@ class Sum(LinearOperator):
         return (*fitting_terms("+", self.operands), *self.operands[0].shape[-2:])
 
     def _infer(self) -> int:
-        shared = reduce(lambda mask, term: mask & term.properties, self.operands, ~0)
-        mask = shared & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
+        common = shared(self.operands)
+        mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
         if mask & POSITIVE_SEMIDEFINITE and any(term.properties & POSITIVE_DEFINITE for term in self.operands):
             mask |= POSITIVE_DEFINITE  # one definite term makes a sum of semidefinite ones definite
         return mask
