@@ -105,6 +105,9 @@ class Resolution(NamedTuple):
 
 def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Resolution:
     """Rules that match in the order in which they are tried. `precedence` remembers how pairs of rules compare."""
+    if len(matching) < 2:
+        order = [*matching, base]
+        return Resolution(order[0] if order[0].when is None else None, tuple(order), ((),) * len(order))
 
     def precedes(a: Rule, b: Rule) -> bool:
         key = (a.key, b.key)
@@ -113,7 +116,7 @@ def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Re
             precedence[key] = known = a.precedes(b)
         return known
 
-    order: list[Rule] = []
+    order = []
     while matching:
         first = (r for r in matching if not any(precedes(other, r) for other in matching if other is not r))
         order.append(next(first, matching[0]))

@@ -8,7 +8,9 @@ are there among the operands, which is one operation on integers, and if the ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import and_
+from functools import reduce
+from math import inf
+from operator import and_, or_
 from typing import Any, NamedTuple
 
 from .patterns import Pattern, assign
@@ -18,15 +20,12 @@ MOST_OPERANDS = 10_000  # whose bits are remembered: then they are all forgotten
 
 
 class _Entry(NamedTuple):
-    """A rule, and what its pattern asks for: properties, the number of operands, and the bits of the patterns for them."""
+    """A rule, and what its pattern asks for: the bits of the patterns for operands, their number, and properties."""
 
     rule: Any
-    matches: Any
-    mask: int
-    fewest: int
-    most: float
     wanted: tuple[int, ...]
-    needed: int
+    most: float
+    mask: int
 
 
 class RuleIndex:
@@ -37,7 +36,7 @@ class RuleIndex:
         self._bits: dict[Pattern, int] = {}  # of patterns for operands
         self._by_class: dict[type | None, list[tuple[Pattern, int]]] = {}  # the same, by the classes that they match; None: any
         self._known: dict[Signature, int] = {}  # the bits of operands
-        self._sums: dict[type | None, list[_Entry]] = {}  # rules that look at commuting operands
+        self._sums: dict[type | None, list[tuple[int, _Entry]]] = {}  # rules that look at commuting operands, with all their bits
         self._others: dict[type | None, list[Any]] = {}
         for rule in rules:
             pattern = rule.pattern
@@ -46,13 +45,9 @@ class RuleIndex:
             else:
                 self._others.setdefault(pattern.cls, []).append(rule)
 
-    def _entry(self, rule: Any, pattern: Pattern) -> _Entry:
+    def _entry(self, rule: Any, pattern: Pattern) -> tuple[int, _Entry]:
         wanted = tuple(map(self._bit, pattern.required))
-        needed = 0
-        for bit in wanted:
-            needed |= bit
-        most = float("inf") if pattern.is_open else len(wanted)
-        return _Entry(rule, pattern.matches, pattern.mask, len(wanted), most, wanted, needed)
+        return reduce(or_, wanted, 0), _Entry(rule, wanted, inf if pattern.is_open else len(wanted), pattern.mask)
 
     def _bit(self, pattern: Pattern) -> int:
         bit = self._bits.get(pattern)
@@ -83,20 +78,19 @@ class RuleIndex:
         if not entries or s.children is None:
             return found
         if s.collapsed:
-            return found + [entry.rule for entry in entries if entry.matches(s)]
+            return found + [entry.rule for _, entry in entries if entry.rule.pattern.matches(s)]
         operands = [self._bits_of(child) for child in s.children]
-        count, present, properties = len(operands), 0, s.mask
-        for bits in operands:
-            present |= bits
-        for rule, _, mask, fewest, most, wanted, needed in entries:
-            if needed & present == needed and properties & mask == mask and fewest <= count <= most:
-                if fewest < 2 or _can_be_shared_out(wanted, operands):
-                    found.append(rule)
+        present = reduce(or_, operands, 0)
+        for rule, wanted, most, mask in [entry for needed, entry in entries if needed & present == needed]:
+            if s.mask & mask == mask and len(wanted) <= len(operands) <= most and _can_be_shared_out(wanted, operands):
+                found.append(rule)
         return found
 
 
 def _can_be_shared_out(wanted: Sequence[int], operands: Sequence[int]) -> bool:
-    """Whether each of the wanted bits can have an operand of its own."""
+    """Whether each of the wanted bits, all of which are there, can have an operand of its own."""
+    if len(wanted) < 2:
+        return True
     if len(wanted) == 2:  # most rules: two operands for the one and the other, or one for both and another for either
         ours, theirs = ([i for i, bits in enumerate(operands) if bits & bit] for bit in wanted)
         return len(ours) > 1 or len(theirs) > 1 or ours != theirs

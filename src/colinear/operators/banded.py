@@ -55,8 +55,12 @@ class Banded(LinearOperator):
             raise ShapeError(f"Banded: the offsets {offsets} repeat; add the diagonals that share one.")
         arrays = as_arrays("Banded", *diagonals, min_ndim=0 if shape is not None else 1)
         m, n = _two(shape) if shape is not None else (arrays[0].shape[-1] + abs(offsets[0]),) * 2
-        arrays = tuple(_fit(d, k, m, n, spread=shape is not None) for d, k in zip(arrays, offsets))
-        broadcast_batches(*(d.shape[:-1] for d in arrays), what="Banded")
+        if shape is not None:
+            arrays = tuple([_spread(d, natural_length(k, m, n)) for d, k in zip(arrays, offsets)])
+        lengths = [d.shape[-1] for d in arrays]
+        if lengths != [natural_length(k, m, n) for k in offsets]:
+            raise _misfit(lengths, offsets, m, n)
+        broadcast_batches(*[d.shape[:-1] for d in arrays], what="Banded")
         return cls._of(arrays, offsets, m, n)
 
     @memo
@@ -89,7 +93,7 @@ class Banded(LinearOperator):
 
 def _integers(offsets: Any) -> tuple[int, ...]:
     try:
-        return tuple(index(k) for k in offsets)
+        return tuple(map(index, offsets))
     except TypeError as error:
         raise ShapeError(f"Banded: offsets must be a sequence of integers, not {offsets!r}.") from error
 
@@ -104,16 +108,23 @@ def _two(shape: Any) -> tuple[int, int]:
 
 def natural_length(k: int, m: int, n: int) -> int:
     """How many entries the k-th diagonal of an m x n matrix has."""
-    return max(0, min(m, n - k) if k >= 0 else min(m + k, n))
+    low, high = (0, n - k) if k >= 0 else (k, n)
+    length = m + low if m + low < high else high
+    return length if length > 0 else 0
 
 
-def _fit(d: Array, k: int, m: int, n: int, spread: bool) -> Array:
-    length = natural_length(k, m, n)
-    if spread and (d.ndim == 0 or (d.shape[-1] == 1 and length != 1)):
+def _spread(d: Array, length: int) -> Array:
+    """One number fills its diagonal."""
+    if d.ndim == 0 or (d.shape[-1] == 1 and length != 1):
         return namespace_of(d).broadcast_to(d, (*d.shape[:-1], length))
-    if d.shape[-1] != length:
-        raise ShapeError(f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length {length}; got {d.shape[-1]}.")
     return d
+
+
+def _misfit(lengths: Sequence[int], offsets: Sequence[int], m: int, n: int) -> ShapeError:
+    found, k = next((found, k) for found, k in zip(lengths, offsets) if found != natural_length(k, m, n))
+    return ShapeError(
+        f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length {natural_length(k, m, n)}; got {found}."
+    )
 
 
 # ---------------------------------------------------------------------- what all matrices of diagonals share

@@ -38,6 +38,8 @@ def is_complex_number(c: Any) -> bool:
 
 def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: int = 0) -> Array:
     """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers are promoted, objects refused."""
+    if type(x) is np.ndarray and x.dtype.kind in "fc" and x.ndim >= min_ndim:
+        return x
     own = namespace_of(x)
     if own is None:
         xp = xp or backends.get("numpy")
@@ -150,8 +152,11 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
 
 def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
     """Arrays of one framework and device: lists and numbers take those, and the precision, of the first array among them."""
-    if all(type(x) is np.ndarray for x in values):
-        return tuple([as_array(x, what, min_ndim=min_ndim) for x in values])
+    for x in values:
+        if type(x) is not np.ndarray or x.dtype.kind not in "fc" or x.ndim < min_ndim:
+            break
+    else:
+        return values
     first = next((x for x in values if namespace_of(x) is not None), None)
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
     if first is not None:

@@ -8,7 +8,7 @@ from ..backends import Array, namespace_of
 from ..info import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import LinearOperator, conjugate_leaves
-from .context import as_arrays, broadcast_batches
+from .context import as_array, as_arrays, broadcast_batches
 
 
 class LowRank(LinearOperator):
@@ -42,6 +42,8 @@ class LowRank(LinearOperator):
     core: Array | None
 
     def __new__(cls, U: Any, V: Any = None, core: Any = None) -> Any:
+        if V is None and core is None and (U := as_array(U, "LowRank")).ndim >= 2:
+            return cls._of(U, None, None)
         given = {"U": U, "V": None if V is U else V, "core": core}
         given = {name: factor for name, factor in given.items() if factor is not None}
         arrays = dict(zip(given, as_arrays("LowRank", *given.values()), strict=True))

@@ -59,11 +59,11 @@ class MatrixFree(LinearOperator):
         like: Any = None,
         parameters: tuple = (),
     ) -> Any:
-        for name, function in (("matmat", matmat), ("rmatmat", rmatmat)):
-            if not callable(function) and not (function is None and name == "rmatmat"):
-                raise TypeError(f"MatrixFree: {name} must be a function of a block of columns, not {type(function).__name__}.")
+        if not callable(matmat) or not (rmatmat is None or callable(rmatmat)):
+            name, given = ("rmatmat", rmatmat) if callable(matmat) else ("matmat", matmat)
+            raise TypeError(f"MatrixFree: {name} must be a function of a block of columns, not {type(given).__name__}.")
         try:
-            sizes = tuple(index(size) for size in shape)
+            sizes = tuple(map(index, shape))
         except TypeError:
             sizes = ()
         if len(sizes) < 2 or min(sizes) < 0:
@@ -79,6 +79,8 @@ class MatrixFree(LinearOperator):
 
     @memo
     def _context(self) -> Context:
+        if not self.parameters:
+            return self.context
         backend, dtype, _ = self.context
         held = context_of("MatrixFree", self.leaves())
         if held.backend is None or backend is not None:

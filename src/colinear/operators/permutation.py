@@ -15,6 +15,8 @@ from .fields import Index, index_or_array
 from .identity import promoted
 from .memo import memo
 
+SMALL = 64  # entries that Python sorts faster than NumPy starts to
+
 
 class Permutation(LinearOperator):
     """P with `P @ x == x[perm]`: row i of P is row perm[i] of the identity. Its transpose is its inverse.
@@ -55,7 +57,7 @@ class Permutation(LinearOperator):
             raise ShapeError(f"Permutation: indices must be integers, not {perm.dtype}.")
         if given.ndim < 1:
             raise ShapeError("Permutation: expected at least one dimension, got a single number.")
-        if isinstance(perm, Index) and not (np.sort(given, -1) == np.arange(given.shape[-1])).all():
+        if isinstance(perm, Index) and not _is_permutation(given):
             raise ShapeError(f"Permutation: perm must hold each of 0, ..., {given.shape[-1] - 1} once.")
         return cls._of(perm, given_context("Permutation", like, dtype))
 
@@ -119,3 +121,11 @@ class Permutation(LinearOperator):
 
     def _expression(self) -> str:
         return f"Permutation({'x'.join(map(str, self.shape[:-1]))})"
+
+
+def _is_permutation(given: Any) -> bool:
+    """Whether each row holds each of 0, ..., n - 1 once."""
+    n = given.shape[-1]
+    if given.shape == (n,) and n <= SMALL:
+        return sorted(given.tolist()) == list(range(n))
+    return bool((np.sort(given, -1) == np.arange(n)).all())

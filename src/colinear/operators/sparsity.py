@@ -25,14 +25,14 @@ class SparseStructure:
         In the transpose of a structure: which of its entries each one was.
     """
 
-    __slots__ = ("_hash", "_transposed", "columns", "indptr", "memo", "order", "rows", "shape")
+    __slots__ = ("_hash", "_rows", "_transposed", "columns", "indptr", "memo", "order", "shape")
 
     def __init__(self, indptr: Any, columns: Any, shape: tuple[int, int], order: Any = None):
         self.shape = (int(shape[0]), int(shape[1]))
         small = max(*self.shape, len(columns)) < 2**31  # as SciPy: half the memory, and no conversion there
         self.indptr = _frozen(indptr, np.int32 if small else np.int64)
         self.columns = _frozen(columns, np.int32 if small else np.int64)
-        self.rows = _frozen(np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.columns.dtype)
+        self._rows: Any = None
         self.order = None if order is None else _frozen(order, np.int64)
         self.memo: dict[Any, Any] = {}
         self._hash: int | None = None
@@ -41,6 +41,12 @@ class SparseStructure:
     @property
     def nnz(self) -> int:
         return len(self.columns)
+
+    @property
+    def rows(self) -> Any:
+        if self._rows is None:
+            self._rows = _frozen(np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.columns.dtype)
+        return self._rows
 
     @property
     def transposed(self) -> SparseStructure:

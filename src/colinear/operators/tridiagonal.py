@@ -39,12 +39,13 @@ class Tridiagonal(LinearOperator):
     def __new__(cls, lower: Any, diag: Any, upper: Any) -> Tridiagonal:
         lower, diag, upper = as_arrays("Tridiagonal", lower, diag, upper, min_ndim=1)
         beside = max(diag.shape[-1] - 1, 0)
-        for name, d in (("lower", lower), ("upper", upper)):
-            if d.shape[-1] != beside:
-                raise ShapeError(
-                    f"Tridiagonal: diag has length {diag.shape[-1]}, so {name} must have length {beside}; got {d.shape[-1]}."
-                )
-        broadcast_batches(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], what="Tridiagonal")
+        if lower.shape[-1] != beside or upper.shape[-1] != beside:
+            name, d = ("upper", upper) if lower.shape[-1] == beside else ("lower", lower)
+            raise ShapeError(
+                f"Tridiagonal: diag has length {diag.shape[-1]}, so {name} must have length {beside}; got {d.shape[-1]}."
+            )
+        if not lower.ndim == diag.ndim == upper.ndim == 1:
+            broadcast_batches(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], what="Tridiagonal")
         return cls._of(lower, diag, upper)
 
     @memo
