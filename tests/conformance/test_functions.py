@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from makers_c import adjoint
-from registry import BACKENDS, FEW, FULLY, MAKERS, Case, cases
+from registry import BACKENDS, FULLY, MAKERS, Case, cases
 
 import colinear as co
 
@@ -487,9 +487,8 @@ def test_every_function_has_a_check() -> None:
 def test_functions_give_the_dense_answer(maker: str, backend: str) -> None:
     wrong = []
     represents = backend != "jax" or FULLY or maker in REPRESENTATIVES
-    kinds = FEW if backend == "jax" and not FULLY else None
     for name, check in FUNCTIONS.items():
-        for case in cases(maker, backend, name, kinds):
+        for case in cases(maker, backend, name):
             if not represents and takes_the_base_case(name, case):
                 continue
             try:
