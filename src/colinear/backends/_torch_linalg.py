@@ -48,6 +48,11 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return torch.where(ok[..., None, None], L, torch.nan), ok
 
 
+def cholesky_solve(L: Array, B: Array) -> Array:
+    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
+    return solve_triangular(L, solve_triangular(L, B), adjoint=True)
+
+
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""

@@ -209,6 +209,17 @@ def _judge(
     return Solution(factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all()))
 
 
+def squares(xp: Any, X: Array, axis: int = -2) -> Array:
+    """The sums of squares |x|^2 along an axis."""
+    return xp.real(xp.vecdot(X, X, axis=axis))
+
+
+def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
+    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow or vanish, or there are NaN."""
+    b = tol**2 * squares(xp, B)
+    return bool(xp.all((squares(xp, R) <= b) & (b > 1e-30) & (b < 1e30)))
+
+
 def column_norms(xp: Any, X: Array) -> Array:
     """The norm of each column, by parts of its largest entry, so that squares neither overflow nor vanish."""
     largest = xp.max(xp.abs(X), axis=-2, keepdims=True)
@@ -216,13 +227,14 @@ def column_norms(xp: Any, X: Array) -> Array:
     return scale[..., 0, :] * xp.vector_norm(X / scale, axis=-2)
 
 
-def _is_plainly_right(xp: Any, A: Array, largest: Array, B: Array, X: Array, tol: float) -> bool:
-    """A sufficient test in the maximum norm, cheap, and passed by most answers; `_judge` looks closer at the others."""
+def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
+    """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
     n, eps = A.shape[-1], xp.eps(A.dtype)
-    r, b = xp.max(xp.abs(B - xp.matmul(A, X)), axis=-2), xp.max(xp.abs(B), axis=-2)
-    growth = MARGIN * n**1.5 * eps * largest * xp.max(xp.abs(X[..., -1]), axis=-1)
-    right = xp.all(r * math.sqrt(n) <= min(tol, math.sqrt(eps)) * b)
-    return bool(right) and bool(xp.all(growth < b[..., -1]))
+    if not are_small(xp, B - xp.matmul(A, X), B, min(tol, math.sqrt(eps))):
+        return False
+    size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
+    growth = (MARGIN * n * eps) ** 2 * size * squares(xp, X[..., -1], axis=-1)
+    return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
 
 
 def is_singular(xp: Any, A: Array) -> Array:
@@ -272,15 +284,16 @@ def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: st
 
 def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: float) -> Solution:
     right_sides = _with_probe(xp, B, matrix)
-    largest = xp.max(xp.abs(matrix), axis=(-2, -1))
+    largest: Any = None
     failures: list[str] = []
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
         name = names.pop(0)
         factor, broken = _MAKE[name](xp, matrix)
         X = factor._matmat(right_sides)
-        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, matrix, largest, right_sides, X, tol):
+        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, matrix, right_sides, X, tol):
             return Solution(factor, X[..., :-1], None, None, True)
+        largest = xp.max(xp.abs(matrix), axis=(-2, -1)) if largest is None else largest
         verdict = broken, _BROKEN.get(name, Status.SINGULAR)
         found = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
         status = worst(xp, found.status)
