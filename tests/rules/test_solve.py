@@ -10,7 +10,7 @@ import pytest
 import colinear as co
 from colinear import backends
 from colinear.backends import numpy as xp
-from colinear.functions import inverse_blocks, solve_rules
+from colinear.functions import _values, inverse_blocks, least_squares, solve_rules
 from colinear.info import ConvergenceWarning
 from colinear.testing import count_matvecs
 
@@ -123,7 +123,7 @@ def test_alike_blocks_are_solved_together(framework, size, dtype, no_product_wit
 
 
 def test_blocks_that_do_not_fit_the_cache_together_are_solved_in_groups(monkeypatch, no_product_with_the_whole):
-    monkeypatch.setattr(solve_rules, "CACHED", 3 * 5 * 5 * 8)
+    monkeypatch.setattr(_values, "CACHED", 3 * 5 * 5 * 8)
     rng = np.random.default_rng(6)
     A = co.BlockDiag(*(rng.standard_normal((5, 5)) for _ in range(8)))
     b = rng.standard_normal((3, 40, 2))
@@ -235,3 +235,51 @@ def test_factorisations_of_many_large_matrices_agree_with_those_of_each(dtype):
     factors = xp.lu_factor(G)
     for options, M in (({}, G), ({"transpose": True}, G.mT), ({"adjoint": True}, G.mT.conj())):
         assert np.allclose(M @ xp.lu_solve(*factors, C, **options), C, atol=tol)
+
+
+# ---------------------------------------------------------------------------------------------------- least squares
+
+
+@pytest.mark.parametrize(("framework", "dtype"), KINDS)
+def test_tall_least_squares_of_full_rank_needs_neither_q_nor_singular_values(framework, dtype, monkeypatch):
+    monkeypatch.setattr(least_squares, "_by_pseudoinverse", None)
+    rng, target = np.random.default_rng(13), backends.get(framework)
+    A, b = right_side(rng, (40, 5), dtype), right_side(rng, 40, dtype)
+    x = target.to_numpy(co.lstsq(target.asarray(A), target.asarray(b)))
+    assert np.allclose(x, np.linalg.lstsq(A, b)[0])
+
+
+def test_tall_least_squares_of_doubtful_rank_is_left_to_the_singular_values():
+    rng = np.random.default_rng(14)
+    A, b = rng.standard_normal((40, 5)), rng.standard_normal(40)
+    A[:, 4] = A[:, 3]
+    assert np.allclose(co.lstsq(A, b), np.linalg.lstsq(A, b)[0])
+    assert np.allclose(co.lstsq(0 * A, b), 0)
+    batch = np.stack([A, rng.standard_normal((40, 5))])
+    X = co.lstsq(batch, np.stack([b, b])[..., None])
+    assert np.allclose(X[1, :, 0], np.linalg.lstsq(batch[1], b)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 6, 4)])
+def test_qr_and_its_triangle_alone_agree_with_numpy(dtype, shape):
+    A = right_side(np.random.default_rng(15), shape, dtype)
+    Q, R = xp.qr(A)
+    expected = np.linalg.qr(A)
+    tol = 1e-5 if dtype == np.float32 else 1e-12
+    assert np.allclose(Q, expected.Q, atol=tol)
+    assert np.allclose(R, expected.R, atol=tol)
+    assert np.allclose(xp.qr_triangle(A), expected.R, atol=tol)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_tridiagonal_cholesky_on_the_host_is_right_and_refuses_what_is_not_positive(dtype):
+    rng, n = np.random.default_rng(16), 9
+    lower, diag = right_side(rng, n - 1, dtype), np.full(n, 6, dtype)
+    A = co.Tridiagonal(lower, diag, lower.conj())
+    L = co.cholesky(A)
+    assert L.dtype == dtype
+    assert np.allclose(L.to_dense() @ L.to_dense().conj().T, A.to_dense(), atol=1e-5)
+    for wrong in (co.Tridiagonal(lower, -diag, lower.conj()), co.Tridiagonal(lower, diag, 2 * lower.conj())):
+        with pytest.warns(ConvergenceWarning, match="NOT_POSITIVE_DEFINITE"):
+            co.cholesky(wrong)

@@ -108,6 +108,12 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
 
 
 @_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q."""
+    return jnp.linalg.qr(A, "r")
+
+
+@_half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows. JAX's own has no derivative: it gives the order."""
     if 0 in A.shape[-2:]:  # JAX gives zeros for the order

@@ -254,7 +254,31 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
 @_half
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
-    return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
+    if A.ndim > 2 or A.size == 0 or mode != "reduced":
+        return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
+    reflectors, scales = _reflectors(A)
+    k, char = len(scales), A.dtype.char
+    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(reflectors[:, :k], scales, lwork=-1)[1]
+    R = np.triu(reflectors[:k])
+    Q = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
+        reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1
+    )[0]
+    return Q, R
+
+
+@_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q."""
+    if A.ndim > 2 or A.size == 0:
+        return np.linalg.qr(A, "r")
+    return np.triu(_reflectors(A)[0][: min(A.shape)])
+
+
+def _reflectors(A: Array) -> tuple[Array, Array]:
+    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies twice."""
+    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
+    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(np.array(A, order="F"), lwork=int(work.real), overwrite_a=1)
+    return packed, scales
 
 
 @_half

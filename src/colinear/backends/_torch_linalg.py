@@ -142,6 +142,12 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
 
 
 @_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q; torch has no derivative of it."""
+    return torch.linalg.qr(A, "r")[1]
+
+
+@_half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows.
 

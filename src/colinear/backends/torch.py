@@ -33,6 +33,7 @@ from colinear.backends._torch_linalg import (
     lu_solve,
     qr,
     qr_pivoted,
+    qr_triangle,
     solve_banded,
     solve_triangular,
     solve_tridiagonal,

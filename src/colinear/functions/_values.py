@@ -15,6 +15,8 @@ from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE
 from ._factorise import MARGIN, quiet, seen
 
+CACHED = 2**20  # bytes
+
 
 def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
     """The operands of A, neutral ones in its framework, dtype and device: alone they would give NumPy's numbers."""
@@ -27,6 +29,13 @@ def once_each(compute: Callable[[LinearOperator], Any], operands: Sequence[Linea
     for i, operand in enumerate(operands):
         found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
     return found
+
+
+def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
+    """Matrices of one size in groups to be stacked: in NumPy such as stay in the processor's cache together, else all."""
+    size = int(getattr(blocks[0].A, "nbytes", 0))
+    step = max(1, CACHED // max(1, size)) if xp.name == "numpy" else len(blocks)
+    return [blocks[start : start + step] for start in range(0, len(blocks), step)]
 
 
 def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:

@@ -22,10 +22,10 @@ from ..operators.kronecker import Kronecker
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY
 from ._factorise import is_detailed, is_half, is_watched, quiet, solution, squares
+from ._values import in_groups
 from .inverse import all_square, blocks_are_alike, inv, tridiagonal_factor
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 
-CACHED = 2**20  # bytes of blocks that are worked on at a time on the host: they stay in its cache
 WORTH_A_BOUND = 10_000  # entries of the right sides from which a bound costs less than it saves
 
 
@@ -104,13 +104,12 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     xp, blocks, n = A.xp, A.operands, A.operands[0].shape[-1]
     B = b[:, None] if b.ndim == 1 else b
     B = xp.reshape(B, (*B.shape[:-2], len(blocks), n, B.shape[-1]))
-    step = max(1, CACHED // (n * n * A.dtype.itemsize)) if xp.name == "numpy" else len(blocks)
-    parts = []
+    parts, start = [], 0
     with recording() as reports:
-        for start in range(0, len(blocks), step):
-            stacked = Dense._of(xp.stack([block.A for block in blocks[start : start + step]], axis=-3))
-            stacked = stacked._claim(A.properties & ~(UNITARY | STIEFEL))
-            parts.append(solution("solve", stacked, B[..., start : start + step, :, :], method).X)
+        for group in in_groups(xp, blocks):
+            stacked = Dense._of(xp.stack([block.A for block in group], axis=-3))._claim(A.properties & ~(UNITARY | STIEFEL))
+            parts.append(solution("solve", stacked, B[..., start : start + len(group), :, :], method).X)
+            start += len(group)
     if failed(combine([info._status for info in reports])) is True:
         return solve_by_inverse(A, b, method)  # which looks at the whole, and names the block
     for info in reports:
