@@ -283,3 +283,33 @@ def test_tridiagonal_cholesky_on_the_host_is_right_and_refuses_what_is_not_posit
     for wrong in (co.Tridiagonal(lower, -diag, lower.conj()), co.Tridiagonal(lower, diag, 2 * lower.conj())):
         with pytest.warns(ConvergenceWarning, match="NOT_POSITIVE_DEFINITE"):
             co.cholesky(wrong)
+
+
+# ---------------------------------------------------------------------------------------------------- tiny systems
+
+
+def test_tiny_kronecker_products_are_solved_as_matrices_and_failures_still_name_the_factor():
+    rng = np.random.default_rng(17)
+    P, Q, b = spd(rng, 2), spd(rng, 3), rng.standard_normal((6, 2))
+    assert np.allclose(co.solve(co.Kronecker(co.PSD(P), co.PSD(Q)), b), np.linalg.solve(np.kron(P, Q), b))
+    with pytest.warns(ConvergenceWarning, match="factor 2"):
+        co.solve(co.Kronecker(P, np.ones((3, 3))), b)
+    _, info = co.solve(co.Kronecker(P, Q), b, info=True)
+    assert info.residual.max() < 1e-14
+    assert len(info.children) == 1  # the inverse, factor by factor
+
+
+def test_tiny_kronecker_products_with_scales_far_from_one_are_solved():
+    P, Q = 1e-120 * np.eye(2), np.array([[2.0, 1.0], [1.0, 2.0]])
+    x = co.solve(co.Kronecker(P, Q), np.ones(4))
+    assert np.allclose(x, np.full(4, 1e120 / 3))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2])
+def test_diagonal_systems_are_divided_and_zeros_reported(framework):
+    target = backends.get(framework)
+    d, B = target.asarray(np.array([[1.0, 2.0], [4.0, 8.0]])), target.asarray(np.ones((2, 2, 3)))
+    X = target.to_numpy(co.solve(co.Diagonal(d), B))
+    assert np.allclose(X, (1 / target.to_numpy(d))[..., None] * np.ones((2, 2, 3)))
+    with pytest.warns(ConvergenceWarning, match="SINGULAR"):
+        co.solve(co.Diagonal(target.asarray(np.array([1.0, 0.0]))), target.asarray(np.ones(2)))

@@ -20,6 +20,7 @@ from ..operators.inverse import Inverse
 from ..operators.permutation import Permutation
 from ..properties import UNITARY
 from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
+from ._values import reciprocal
 from .inverse import band_is_narrow, banded_factor, inv, wraps_around
 
 NEED = "a linear system"
@@ -169,7 +170,10 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
     if is_detailed() and not isinstance(b, LinearOperator):
         return solve_by_inverse(A, b, method)  # someone wants to see it all the same
-    return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
+    if planning() or not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
+        return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
+    b, inverse = right_side("solve", A, b, A.shape[-1]), reciprocal(A.d)
+    return inverse * b if b.ndim == 1 else inverse[..., None] * b
 
 
 @rule(solve, Banded, when=band_is_narrow)

@@ -26,6 +26,7 @@ from ._values import in_groups
 from .inverse import all_square, blocks_are_alike, inv, tridiagonal_factor
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 
+TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 WORTH_A_BOUND = 10_000  # entries of the right sides from which a bound costs less than it saves
 
 
@@ -77,6 +78,11 @@ def factors_are_matrices(A: LinearOperator) -> bool:
 def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     """x = (A^-1 ⊗ B^-1) b; for many right sides by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
     b = right_side("solve", A, b, A.shape[-1])
+    if A.shape[-1] <= TINY and (method is None or isinstance(method, Auto)) and not A.batch_shape and _is_plain(A, b):
+        with recording() as reports:
+            x = solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method)
+        if not reports:
+            return x  # else the factors are looked at one by one
     columns = 0 if isinstance(b, LinearOperator) else math.prod(b.shape)
     # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for each entry of b.
     pays = columns >= WORTH_A_BOUND and all(4 * factor.shape[-1] ** 2 <= columns for factor in A.operands)
