@@ -141,6 +141,30 @@ def cases(small: bool) -> Iterator[Case]:
     yield Case(f"Tridiagonal, N = {n}, solve", lambda: co.solve(T, b), lambda: gtsv(lower, diag, upper, b)[3])
     yield Case(f"Tridiagonal, N = {n}, logdet", lambda: co.logdet(T), lambda: np.log(np.abs(gttrf(lower, diag, upper)[1])).sum())
 
+    below = rng.standard_normal(n - 1)
+    shifted = diag + 8
+    P = co.PSD(co.Tridiagonal(below, shifted, below))
+    (pttrf,) = scipy.linalg.get_lapack_funcs(("pttrf",), (diag,))
+
+    def two_diagonals_by_hand() -> Any:
+        d, e, _ = pttrf(shifted, below)
+        root = np.sqrt(d)
+        return root, e * root[:-1]
+
+    yield Case(f"Tridiagonal, N = {n}, cholesky", lambda: co.cholesky(P).diagonals[1], lambda: two_diagonals_by_hand()[1])
+
+    m, n = (2_000, 20) if small else (100_000, 100)
+    T, f = rng.standard_normal((m, n)), rng.standard_normal(m)
+    yield Case(f"Least squares, {m} x {n}", lambda: co.lstsq(T, f), lambda: np.linalg.lstsq(T, f)[0])
+
+    alike = co.BlockDiag(*(rng.standard_normal((size, size)) for _ in range(count)))
+    stacked = np.stack([block.A for block in alike.operands])
+    yield Case(
+        f"BlockDiag of {count} blocks {size}x{size}, svd",
+        lambda: co.svd(alike)[1],
+        lambda: -np.sort(-np.linalg.svd(stacked)[1].ravel()),
+    )
+
     n, k = (2_000, 50) if small else (100_000, 200)
     d, B, E, f = rng.uniform(1, 2, n), rng.standard_normal((n, k)) / np.sqrt(n), spd(rng, k), rng.standard_normal(n + k)
     corner = co.Block([[co.Diagonal(d), co.Dense(B)], [co.Dense(B.T), co.Dense(E)]])

@@ -41,6 +41,11 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return jnp.where(ok[..., None, None], L, jnp.nan), ok
 
 
+def cholesky_solve(L: Array, B: Array) -> Array:
+    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
+    return solve_triangular(L, solve_triangular(L, B), adjoint=True)
+
+
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
@@ -100,6 +105,12 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
     return tuple(jnp.linalg.qr(A, mode))
+
+
+@_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q."""
+    return jnp.linalg.qr(A, "r")
 
 
 @_half

@@ -18,6 +18,8 @@ from colinear.backends._ldl import packed_slogdet
 
 Array = Any
 
+LARGE = 32  # rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them together
+
 _half = through_single(lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32))
 
 
@@ -80,6 +82,8 @@ def _nan_on_failure(function: Callable) -> Callable:
 @_half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H (its lower triangle is read). Returns L and ok; L is NaN where A is not positive definite."""
+    if A.ndim > 2 and A.shape[-1] >= LARGE and A.size:
+        return _cholesky_each(A)
     if A.ndim > 2:
         try:
             L = np.linalg.cholesky(A)
@@ -97,6 +101,43 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return (L if ok.all() else np.where(ok[..., None, None], L, np.nan).astype(A.dtype)), ok
 
 
+def _cholesky_each(A: Array) -> tuple[Array, Array]:
+    """Factor matrix by matrix, in place: NumPy's own loop copies each into the other order and back."""
+    L = np.array(A, order="C")
+    ok = np.empty(A.shape[:-2], bool)
+    potrf = _lapack("potrf", A.dtype.char)
+    for i in np.ndindex(ok.shape):
+        ok[i] = potrf(L[i].T, lower=0, clean=1, overwrite_a=1)[1] == 0  # U^H U = conj(A), U = L^T as above
+    ok &= np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)
+    L[~ok] = np.nan
+    return L, ok
+
+
+@_half
+def cholesky_solve(L: Array, B: Array) -> Array:
+    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
+    L, B = _common(L, B)
+    if B.size and L.ndim == B.ndim == 2:
+        return _potrs(L, B)
+    if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
+        return solve_triangular(L, solve_triangular(L, B), adjoint=True)
+    batch = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    L, B = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (L, B))
+    X = np.empty(B.shape, B.dtype)
+    for i in np.ndindex(batch):
+        X[i] = _potrs(L[i], B[i])
+    return X
+
+
+def _potrs(L: Array, B: Array) -> Array:
+    potrs = _lapack("potrs", B.dtype.char)
+    if L.flags.f_contiguous:
+        return potrs(L, B, lower=1)[0]
+    if B.dtype.kind == "f":  # C order: L^T is there uncopied, the U of A = U^T U
+        return potrs(L.T, B, lower=0)[0]
+    return potrs(L.T, B.conj(), lower=0)[0].conj()  # and for complex numbers that of conj(A) = U^H U
+
+
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
@@ -104,9 +145,14 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
         return A.copy(), np.zeros((*A.shape[:-2], min(A.shape[-2:])), np.int32)
     if A.ndim == 2:
         return _lapack("getrf", A.dtype.char)(A)[:2]
-    if A.size // (A.shape[-2] * A.shape[-1]) > A.shape[-1]:
+    if A.size // (A.shape[-2] * A.shape[-1]) > A.shape[-1] and A.shape[-1] < LARGE:
         return _lu_together(A)
-    return _over_batch(2)(lu_factor)(A)
+    LU = np.matrix_transpose(np.array(np.matrix_transpose(A), order="C"))  # in LAPACK's order, to be factored in place
+    pivots = np.empty((*A.shape[:-2], min(A.shape[-2:])), np.int32)
+    getrf = _lapack("getrf", A.dtype.char)
+    for i in np.ndindex(A.shape[:-2]):
+        pivots[i] = getrf(LU[i], overwrite_a=1)[1]
+    return LU, pivots
 
 
 def _lu_together(A: Array) -> tuple[Array, Array]:
@@ -137,6 +183,8 @@ def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoin
         if B.size == 0:
             return B.copy()
         return _lapack("getrs", B.dtype.char)(LU, pivots, B, trans=2 if adjoint else 1 if transpose else 0)[0]
+    if LU.shape[-1] >= LARGE:
+        return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
     order, _ = lu_permutation(pivots, LU.shape[-1])
     if not (transpose or adjoint):
         B = np.take_along_axis(*_broadcast(B, order[..., None]), axis=-2)
@@ -206,7 +254,31 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
 @_half
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
-    return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
+    if A.ndim > 2 or A.size == 0 or mode != "reduced":
+        return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
+    reflectors, scales = _reflectors(A)
+    k, char = len(scales), A.dtype.char
+    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(reflectors[:, :k], scales, lwork=-1)[1]
+    R = np.triu(reflectors[:k])
+    Q = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
+        reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1
+    )[0]
+    return Q, R
+
+
+@_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q."""
+    if A.ndim > 2 or A.size == 0:
+        return np.linalg.qr(A, "r")
+    return np.triu(_reflectors(A)[0][: min(A.shape)])
+
+
+def _reflectors(A: Array) -> tuple[Array, Array]:
+    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies twice."""
+    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
+    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(np.array(A, order="F"), lwork=int(work.real), overwrite_a=1)
+    return packed, scales
 
 
 @_half
@@ -287,7 +359,7 @@ def solve_triangular(
         return np.moveaxis(X.reshape(columns.shape), 0, -2)
     if A.ndim == 2:
         return _trsm(A, B, lower, unit_diagonal, transpose, adjoint)
-    if np.prod(batch) > A.shape[-1]:
+    if np.prod(batch) > A.shape[-1] and A.shape[-1] < LARGE:
         return _substitute_together(A, B, lower, unit_diagonal, transpose, adjoint)
     return _over_batch(2, 2)(_trsm)(A, B, lower, unit_diagonal, transpose, adjoint)
 
@@ -325,6 +397,10 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     lower, diag, upper, B = _common(lower, diag, upper, B)
     batch = np.broadcast_shapes(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
     n, k = B.shape[-2:]
+    gtsv = _lapack("gtsv", B.dtype.char)
+    if not batch and n > 1 and k:
+        *_, X, failure = gtsv(lower, diag, upper, B)
+        return np.full_like(B, np.nan) if failure else X
     below, above = np.zeros((2, *batch, n), B.dtype)
     below[..., : n - 1], above[..., : n - 1] = lower, upper
     diag, B = np.broadcast_to(diag, (*batch, n)), np.broadcast_to(B, (*batch, n, k))
@@ -333,7 +409,6 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
     if diag.size == 1:
         with np.errstate(divide="ignore", invalid="ignore"):
             return B / diag[..., None]
-    gtsv = _lapack("gtsv", B.dtype.char)
     *_, X, failure = gtsv(below.ravel()[:-1], diag.ravel(), above.ravel()[:-1], B.reshape(-1, k))
     if failure and batch:
         return _over_batch(1, 1, 1, 2)(solve_tridiagonal)(below[..., :-1], diag, above[..., :-1], B)

@@ -48,6 +48,11 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     return torch.where(ok[..., None, None], L, torch.nan), ok
 
 
+def cholesky_solve(L: Array, B: Array) -> Array:
+    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
+    return solve_triangular(L, solve_triangular(L, B), adjoint=True)
+
+
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
@@ -134,6 +139,12 @@ def _sum_to(G: Array, shape: Any) -> Array:
 def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     """Factor A = Q R; mode "reduced" or "complete"."""
     return tuple(torch.linalg.qr(A, mode))
+
+
+@_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q; torch has no derivative of it."""
+    return torch.linalg.qr(A, "r")[1]
 
 
 @_half

@@ -15,6 +15,7 @@ import numpy as np
 from colinear.backends._half import through_single
 from colinear.backends._jax_linalg import (
     cholesky,
+    cholesky_solve,
     eig,
     eigh,
     eigvals,
@@ -28,6 +29,7 @@ from colinear.backends._jax_linalg import (
     lu_solve,
     qr,
     qr_pivoted,
+    qr_triangle,
     solve_banded,
     solve_triangular,
     solve_tridiagonal,

@@ -13,6 +13,7 @@ import numpy as np
 from colinear.backends._half import through_single
 from colinear.backends._numpy_linalg import (
     cholesky,
+    cholesky_solve,
     eig,
     eigh,
     eigvals,
@@ -26,6 +27,7 @@ from colinear.backends._numpy_linalg import (
     lu_solve,
     qr,
     qr_pivoted,
+    qr_triangle,
     solve_banded,
     solve_triangular,
     solve_tridiagonal,

@@ -21,6 +21,7 @@ from . import (  # noqa: F401  (they register themselves)
     norm_rules,
     nullspace_rules,
     singular_rules,
+    solve_rules,
 )
 from .determinant import det, logdet, slogdet
 from .diagonal import diag

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, namespace_of
 from ..info import Info, Status, report
 from ..operators.base import LinearOperator
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity
+from ..properties import POSITIVE_DEFINITE
 from ._factorise import MARGIN, quiet, seen
+
+CACHED = 2**20  # bytes
 
 
 def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
@@ -22,6 +29,13 @@ def once_each(compute: Callable[[LinearOperator], Any], operands: Sequence[Linea
     for i, operand in enumerate(operands):
         found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
     return found
+
+
+def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
+    """Matrices of one size in groups to be stacked: in NumPy such as stay in the processor's cache together, else all."""
+    size = int(getattr(blocks[0].A, "nbytes", 0))
+    step = max(1, CACHED // max(1, size)) if xp.name == "numpy" else len(blocks)
+    return [blocks[start : start + step] for start in range(0, len(blocks), step)]
 
 
 def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
@@ -81,6 +95,18 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
     report_status(xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details)
+
+
+def is_positive(D: Any) -> bool:
+    """Whether a diagonal matrix is known to be positive: by its values, where they can be seen at no cost, or by a claim."""
+    if isinstance(D, Identity):
+        return True
+    entries = D.d if isinstance(D, Diagonal) else D.c
+    xp = namespace_of(entries)
+    values = entries if xp is None else xp.peek(entries)
+    if values is None:
+        return bool(D.properties & POSITIVE_DEFINITE)
+    return not np.iscomplexobj(values) and bool(np.all(np.asarray(values) > 0))
 
 
 def has_no_zero(x: Array) -> bool:

@@ -122,6 +122,8 @@ def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
     if not A.shape[-1]:
         return identity_like(A, 0)
     with quiet(xp):
+        if xp.name == "numpy" and not A.batch_shape and (L := _by_host(A)) is not None:
+            return L
         pivots = _pivots(xp, xp.real(A.diag), xp.abs(A.lower) if A.is_complex else A.lower)
         fine = xp.logical_and(xp.all(pivots > 0, axis=-1), _is_mirrored(xp, A.lower, A.upper))
         if A.is_complex:
@@ -129,6 +131,23 @@ def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
         d = xp.sqrt(xp.where(fine[..., None], pivots, math.nan))
         _report_positive(xp, fine)
         return Banded._of((xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1])
+
+
+def _by_host(A: Any) -> LinearOperator | None:
+    """L by LAPACK's pttrf, which gives L D L^H with a unit diagonal in L; None where all is not plainly well."""
+    from scipy.linalg import get_lapack_funcs
+
+    if A.shape[-1] < 2 or A.dtype.itemsize < 4 or not (A.lower is A.upper or np.array_equal(A.lower, np.conj(A.upper))):
+        return None
+    diag = np.real(A.diag)
+    if A.is_complex and not np.array_equal(diag, A.diag):
+        return None
+    d, multipliers, failure = get_lapack_funcs("pttrf", (diag, A.lower))(diag, A.lower)
+    if failure or not np.all(d > 0):
+        return None
+    np.sqrt(d, out=d)
+    multipliers *= d[:-1]
+    return Banded._of((d.astype(A.dtype, copy=False), multipliers), (0, -1), A.shape[-1], A.shape[-1])
 
 
 def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:

@@ -296,9 +296,10 @@ def inv_kronecker(A: Any, method: Any) -> LinearOperator:
 def blocks_are_alike(A: LinearOperator) -> bool:
     """Whether the blocks are several matrices of one size and dtype."""
     blocks: Any = A.operands
-    first = blocks[0]
-    alike = all(isinstance(block, Dense) and block.shape == first.shape and block.dtype == first.dtype for block in blocks)
-    return alike and first.shape[-1] == first.shape[-2] and len(blocks) > 2
+    if len(blocks) < 3 or not isinstance(blocks[0], Dense) or blocks[0].shape[-1] != blocks[0].shape[-2]:
+        return False
+    shape, dtype = blocks[0].A.shape, blocks[0].A.dtype
+    return all(type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype for block in blocks)
 
 
 @rule(inv, BlockDiag, when=blocks_are_alike)

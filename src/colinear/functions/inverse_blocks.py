@@ -26,10 +26,12 @@ from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
+from ..operators.transposed import are_adjoint
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ._values import is_positive
 from .inverse import inv
-from .inverse_sums import as_a_whole
+from .inverse_sums import as_a_whole, gram, scaled_factor
 
 MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
 
@@ -86,19 +88,39 @@ def eliminate(A: Any, place: tuple[int, int], pivot_inverse: LinearOperator) -> 
     pivot = grid[i][j]
     above, before = [row[j] for k, row in enumerate(grid) if k != i], [block for k, block in enumerate(grid[i]) if k != j]
     others = [[block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i]
-    right = [_times(pivot_inverse, B, A) for B in before]
     kept = A.properties if i == j else 0
     positive = bool(kept & SELF_ADJOINT and pivot.properties & POSITIVE_SEMIDEFINITE)
+    if (
+        len(before) == len(above) == 1
+        and _are_mirrored(before[0], above[0])
+        and isinstance(pivot, Diagonal)
+        and is_positive(pivot)
+    ):
+        S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
+        right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
+    else:
+        right = [_times(pivot_inverse, B, A) for B in before]
+        products = [[_times(C, W, A) for W in right] for C in above]
     schur = Block(
         [
-            [_difference(D, _times(C, W, A), A, positive and k == m) for m, (D, W) in enumerate(zip(row, right))]
-            for k, (row, C) in enumerate(zip(others, above))
+            [_difference(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(row, terms))]
+            for k, (row, terms) in enumerate(zip(others, products))
         ]
     )
     schur = schur._claim(kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE))
     rows, row_sign = _moved([row[0].shape[-2] for row in grid], i)
     columns, column_sign = _moved([block.shape[-1] for block in grid[0]], j)
     return Elimination(pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign)
+
+
+def _are_mirrored(B: Any, C: Any) -> bool:
+    """Whether C = B^H is known of two matrices: by how they were made, or because NumPy's arrays lie at one place."""
+    if not (isinstance(B, Dense) and isinstance(C, Dense)) or B.shape != C.shape[:-2] + C.shape[:-3:-1]:
+        return False
+    if are_adjoint(B, C) or B.backend != "numpy" or C.backend != "numpy" or B.is_complex or B.dtype != C.dtype:
+        return are_adjoint(B, C)
+    first, second = B.A.__array_interface__, np.matrix_transpose(C.A).__array_interface__
+    return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
 
 
 def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:

@@ -8,12 +8,12 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
-from ..methods import QR, SVD, Method, fitting
+from ..methods import QR, SVD, Auto, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
-from ._factorise import dense, narrow, quiet, seen, wide
+from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
 from .singular import cutoff, svd
 from .solve import relative_residual, right_side
 
@@ -106,6 +106,11 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
         return xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if b.ndim == 1 else slice(None)]
     vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
     B = wide(xp, b[:, None] if vector else b)
+    if method is None or isinstance(method, Auto):
+        with quiet(xp):
+            found = _by_triangle(xp, A, B)
+        if found is not None:
+            return found[..., 0] if vector else found
     with quiet(xp):
         X, full, message = _by_qr(xp, A, B) if isinstance(chosen, QR) else _by_pseudoinverse(xp, A, B, method)
         residual = relative_residual(xp, B - A @ X, B)
@@ -142,6 +147,28 @@ def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | Non
         message = f"the rank is {ranks if ranks.ndim else int(ranks)} of {min(A.shape[-2:])}: the solution of smallest norm"
     B = B if Q is None else xp.matmul(xp.conj(xp.matrix_transpose(Q)), B)
     return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
+
+
+def _by_triangle(xp: Any, A: LinearOperator, B: Array) -> Array | None:
+    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; None where that is not sure, or more than the answer is asked for.
+
+    [A b] = Q [R c; 0 d] gives x = R^-1 c. Each singular value of A is at least 1 / |R^-1|_F, and the largest at most |R|_F, so
+    the rank is full where |R|_F |R^-1|_F is well below the reciprocal of the cutoff.
+    """
+    (m, n), k = A.shape[-2:], B.shape[-1]
+    if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or not pinv.find(A).is_base or not svd.find(A).is_base:
+        return None
+    M = dense(A)
+    if M.dtype != B.dtype or M.shape[:-2] != B.shape[:-2] or is_half(xp, A.dtype) or is_watched(xp, M) or is_watched(xp, B):
+        return None
+    triangle = xp.qr_triangle(xp.concat([M, B], axis=-1))
+    R = triangle[..., :n, :n]
+    inverse = xp.solve_triangular(R, xp.eye(n, dtype=M.dtype, device=xp.device_of(M)), lower=False)
+    condition = xp.vector_norm(R, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1))
+    if not bool(xp.all(MARGIN * m * xp.eps(M.dtype) * condition < 1)):
+        return None
+    X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
+    return X if bool(xp.all(xp.isfinite(X))) else None
 
 
 def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:

@@ -14,7 +14,7 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..properties import STIEFEL
-from ._factorise import dense, narrow, quiet, seen, square_size
+from ._factorise import dense, narrow, quiet, seen, square_size, squares
 from ._values import report_finite
 
 
@@ -65,8 +65,8 @@ def singular_triplets(
     U, s, Vh = xp.svd(M)
     U, s, V = U[..., :k], s[..., :k], xp.conj(xp.matrix_transpose(Vh))[..., :k]
     with quiet(xp):
-        size = xp.vector_norm(M, axis=(-2, -1))[..., None]
-        residual = xp.vector_norm(xp.matmul(M, V) - U * s[..., None, :], axis=-2) / xp.where(size == 0, 1, size)
+        size = xp.sqrt(xp.sum(squares(xp, M), axis=-1))[..., None]
+        residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :])) / xp.where(size == 0, 1, size)
         status = xp.where(residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE))
         finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
         status = xp.where(finite, status, int(Status.NONFINITE))

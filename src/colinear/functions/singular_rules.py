@@ -45,9 +45,9 @@ from ._columns import (
     orthonormal,
     reordered,
 )
-from ._factorise import narrow
+from ._factorise import is_detailed, narrow
 from ._spectral import grid_of, symbol
-from ._values import placed, reciprocal
+from ._values import in_groups, placed, reciprocal
 from .eigen import eig
 from .singular import _count, cond, rank, svd
 
@@ -262,12 +262,16 @@ def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Tr
     """The k largest triplets of each block; of many dense ones of a size, by one batched decomposition."""
     counts = [min(k, *block.shape[-2:]) for block in blocks]
     alike = len({(type(block), block.shape, block.properties) for block in blocks}) == 1 and len(blocks) > 3
-    first = blocks[0]
+    first: Any = blocks[0]
     if planning() or not alike or not isinstance(first, Dense) or first.batch_shape or has_orthonormal_columns(first):
         return [svd(block, count, method) for block, count in zip(blocks, counts)]
-    U, s, V = svd(Dense(first.xp.stack([block.A for block in blocks], axis=0)), counts[0], method)  # type: ignore[attr-defined]
-    sides = [[Dense(M)._claim(STIEFEL) for M in Q.to_dense()] for Q in (U, V)]
-    return list(zip(sides[0], s, sides[1]))
+    found: list[Triplets] = []
+    groups: Any = [blocks] if is_detailed() else in_groups(first.xp, blocks)
+    for group in groups:
+        U, s, V = svd(Dense(first.xp.stack([block.A for block in group], axis=0)), counts[0], method)
+        sides = [[Q._replace(A=M) for M in Q.A] for Q in (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))]
+        found.extend(zip(sides[0], s, sides[1]))
+    return found
 
 
 @rule(svd, BlockDiag)

@@ -44,8 +44,7 @@ class CholeskyFactor(LinearOperator):
     _conj = _transpose = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        return xp.solve_triangular(self.L, xp.solve_triangular(self.L, X), adjoint=True)
+        return namespace_of(X).cholesky_solve(self.L, X)
 
     _rmatmat = _matmat
 
