@@ -11,6 +11,7 @@ from . import (  # noqa: F401  (they register themselves)
     diagonal_rules,
     eigen_compositions,
     eigen_rules,
+    eigen_tridiagonal,
     factorisation_rules,
     inverse_blocks,
     inverse_kronecker,
@@ -24,6 +25,7 @@ from . import (  # noqa: F401  (they register themselves)
     norm_rules,
     nullspace_rules,
     singular_rules,
+    solve_kronecker,
 )
 from .determinant import det, logdet, slogdet
 from .diagonal import diag

@@ -23,6 +23,7 @@ from ._spectral import (
     columns,
     combinations,
     completed,
+    kronecker,
     selection,
 )
 from ._values import once_each, place, placed, reciprocal_spectrum
@@ -74,7 +75,7 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
 
     spectra = [typed(xp, values, is_hermitian) for values, _ in pairs]
     values, places = combinations(xp, spectra, is_sum, keep)
-    vectors = Kronecker(*(vectors for _, vectors in pairs))
+    vectors = kronecker([vectors for _, vectors in pairs])
     if values.shape[-1] == vectors.shape[-1]:
         return finish(A, values, vectors, k, which, is_hermitian)
     order = by_key(xp, values, which)[:k]

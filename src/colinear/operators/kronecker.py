@@ -154,6 +154,10 @@ class KroneckerSum(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
         xp, k = namespace_of(X), X.shape[-1]
+        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:  # vec(A X + X B^T): no axis need be moved
+            first, last = self.operands
+            grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
+            return xp.reshape(first @ grid + last._right_matmat(grid), (*X.shape[:-2], self.shape[-2], 1))
         Y: Array = X
         total: Array = None
         for A in self.operands:
