@@ -56,7 +56,7 @@ def by_key(xp: Any, values: Array, which: str) -> Array:
     group: Any = None
     with quiet(xp):
         for before, key in pairwise(keys):
-            group = _groups(xp, *(xp.take_along_axis(x, order, axis=-1) for x in (before, size)), group)
+            group = _groups(xp, xp.take_along_axis(before, order, axis=-1), xp.take_along_axis(size, order, axis=-1), group)
             if group is None:
                 break
             step = xp.argsort(xp.take_along_axis(key, order, axis=-1), axis=-1, stable=True)

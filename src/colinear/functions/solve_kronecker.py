@@ -10,6 +10,7 @@ from ..operators.kronecker import KroneckerSum
 from ..operators.product import Product
 from ..operators.sine import Sine
 from ..operators.sum import Sum
+from ._values import extreme_magnitudes
 from .eigen import factors_self_adjoint
 from .inverse import inv
 from .inverse_kronecker import is_a_power_of_self_adjoint
@@ -28,6 +29,6 @@ def solve_in_eigenvectors(A: Any, b: Any, method: Any) -> Any:
     norm = None
     if isinstance(inverse, Product) and isinstance(inverse.operands[0], Sine):
         reciprocals: Any = inverse.operands[1]
-        smallest = 0.0 if A.xp.is_traced(reciprocals.d) else float(A.xp.min(A.xp.abs(reciprocals.d)))
+        smallest = 0.0 if A.xp.is_traced(reciprocals.d) else float(A.xp.min(extreme_magnitudes(A.xp, reciprocals.d)[0]))
         norm = 1 / smallest if smallest > 0 else None  # |A|
     return _solve(A, b, method, inverse, checked=True, norm=norm)
