@@ -12,6 +12,7 @@ from . import (  # noqa: F401  (they register themselves)
     eigen_compositions,
     eigen_rules,
     eigen_tridiagonal,
+    eigen_unitary,
     factorisation_rules,
     inverse_blocks,
     inverse_kronecker,
@@ -26,6 +27,7 @@ from . import (  # noqa: F401  (they register themselves)
     nullspace_rules,
     singular_rules,
     solve_kronecker,
+    transform_rules,
 )
 from .determinant import det, logdet, slogdet
 from .diagonal import diag

@@ -146,7 +146,7 @@ def judge_pairs(
         if visible is not None and not visible.all():
             message = "A is defective, or close to it: some eigenvectors are almost parallel"
     elif (visible := seen(xp, right)) is not None and not visible.all():
-        message = "A is not self-adjoint, as was claimed"
+        message = f"A is not {'unitary' if name == 'Schur' else 'self-adjoint'}, as was claimed"
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
     status = xp.where(finite, status, int(Status.NONFINITE))
     if (visible := seen(xp, status)) is not None:

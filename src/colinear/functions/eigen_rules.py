@@ -10,25 +10,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Status
 from ..methods import Eig, Eigh, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag, hstack
-from ..operators.circulant import Circulant
-from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
-from ..operators.fft import FFT
-from ..operators.fields import Index
 from ..operators.householder import Householder
 from ..operators.identity import Identity, ScaledIdentity
-from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
-from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.triangular import Triangular
@@ -39,10 +31,7 @@ from ._spectral import (
     by_key,
     columns,
     completed,
-    cycles,
-    grid_of,
     reversed_transpose,
-    symbol,
     triangular_vectors,
 )
 from ._values import report_finite, report_status
@@ -116,41 +105,6 @@ def _normalised(xp: Any, X: Array, places: Array) -> tuple[Array, Array]:
     X = X / xp.max(xp.abs(X), axis=-2, keepdims=True)
     X = X / xp.vector_norm(X, axis=-2)[..., None, :]
     return X, xp.abs(xp.take_along_axis(X, places[..., None, :], axis=-2)[..., 0, :])
-
-
-def cycles_can_be_seen(A: Any) -> bool:
-    """Whether it is one permutation, known now."""
-    return isinstance(A.perm, Index) and A.ndim == 2 and A.shape[-1] > 0
-
-
-@rule(eig, Permutation, when=cycles_can_be_seen)
-def eig_permutation(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """a cycle of length m has the m-th roots of unity for eigenvalues, and Fourier's eigenvectors"""
-    _, k, is_hermitian = asked(A, k, which, method, known=True)
-    xp = A.xp
-    order, counts = cycles(A.perm.host)
-    roots = np.concatenate([np.tile(np.exp(2j * math.pi * np.arange(m) / m), count) for count, m in counts])
-    values = xp.asarray(roots, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
-    like = None if A.is_neutral else A
-    blocks = [Kronecker(Identity(count, like=like), FFT(m, like=like).H) for count, m in counts]
-    vectors = Product(Permutation(order, like=like).T, BlockDiag(*blocks))
-    # All are of magnitude 1, so that is a tie, whatever rounding makes of it.
-    return finish(A, values, vectors, k, "LR" if which[1] == "M" and not is_hermitian else which, is_hermitian)
-
-
-def is_periodic(A: Any) -> bool:
-    """Whether the boundary is periodic (and the grid not empty)."""
-    return A.boundary == "wrap" and not_empty(A)
-
-
-@rule(eig, Circulant, when=not_empty)
-@rule(eig, Convolution, when=is_periodic)
-def eig_circulant(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """C = F^H diag(F c) F with the Fourier transform F: unitary, complex eigenvectors also of a real symmetric C"""
-    n, k, is_hermitian = asked(A, k, which, method, known=True)
-    values = A.xp.reshape(symbol(A), (*A.batch_shape, n))
-    report_finite(A.xp, values)
-    return finish(A, narrow(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H, k, which, is_hermitian)
 
 
 @rule(eig, Projection, when=not_empty)

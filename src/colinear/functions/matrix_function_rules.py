@@ -34,14 +34,9 @@ from ._factorise import is_watched, narrow, seen, square_size
 from ._spectral import cycles, grid_of, mirrored, symbol
 from .eigen import eig
 from .eigen_compositions import split_shift
-from .eigen_rules import (
-    compressed,
-    cycles_can_be_seen,
-    is_periodic,
-    rank_is_small,
-    two_factors,
-)
+from .eigen_rules import compressed, rank_is_small, two_factors
 from .eigen_shared import not_empty
+from .eigen_unitary import cycles_can_be_seen, is_periodic
 from .matrix_function_base import real_if_real
 from .matrix_function_shared import ALL, Call, at, beside, claimed, combined, rules
 from .matrix_functions import (

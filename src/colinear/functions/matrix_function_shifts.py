@@ -22,9 +22,7 @@ from ..operators.sum import Sum
 from ._factorise import square_size
 from ._values import place, placed, report_status
 from .eigen_compositions import split_shift
-from .eigen_rules import (
-    cycles_can_be_seen,
-)
+from .eigen_unitary import cycles_can_be_seen
 from .inverse import all_square
 from .matrix_function_rules import of_permutation
 from .matrix_function_shared import ALL, KEPT, Call, beside, rules
