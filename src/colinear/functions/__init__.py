@@ -13,6 +13,7 @@ from . import (  # noqa: F401  (they register themselves)
     eigen_rules,
     eigen_tridiagonal,
     eigen_unitary,
+    factorisation_banded,
     factorisation_rules,
     inverse_blocks,
     inverse_kronecker,
