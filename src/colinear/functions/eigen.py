@@ -51,6 +51,7 @@ def eigenpairs(
     too few eigenvectors, so some are found almost parallel, with eigenvalues right to a root of the accuracy only: then the
     status is INACCURATE. Structured operators cost what their parts do, and k pairs of a Kronecker product need k of each factor;
     circulants, periodic convolutions and permutations have Fourier's eigenvectors, which are complex also where A is symmetric.
+    Tridiagonal ones cost O(n^2), and n log n, by sine transforms, where their diagonals are constant.
 
     Examples
     --------
