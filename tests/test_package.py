@@ -16,7 +16,7 @@ import colinear
 
 BASE = """
     Dense Sparse Diagonal Identity ScaledIdentity Zero Triangular Tridiagonal Banded Permutation
-    Toeplitz Circulant Convolution FFT LowRank Householder Projection
+    Toeplitz Circulant Convolution FFT Sine LowRank Householder Projection
     Kernel Jacobian Hessian GaussNewton MatrixFree
 """.split()
 COMPOSED = """

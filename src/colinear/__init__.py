@@ -96,6 +96,7 @@ from .operators import (
     Projection,
     Scaled,
     ScaledIdentity,
+    Sine,
     Sliced,
     Sparse,
     Sum,
@@ -122,7 +123,7 @@ for _framework in ("torch", "jax"):
 __all__ = [
     # operators: base
     "LinearOperator", "Dense", "Sparse", "Diagonal", "Identity", "ScaledIdentity", "Zero", "Triangular", "Tridiagonal", "Banded",
-    "Permutation", "Toeplitz", "Circulant", "Convolution", "FFT", "LowRank", "Householder", "Projection", "Kernel", "Jacobian",
+    "Permutation", "Toeplitz", "Circulant", "Convolution", "FFT", "Sine", "LowRank", "Householder", "Projection", "Kernel", "Jacobian",
     "Hessian", "GaussNewton", "MatrixFree",
     # operators: composed
     "Sum", "Product", "Scaled", "Kronecker", "KroneckerSum", "BlockDiag", "Block", "hstack", "vstack", "BatchSum", "Transpose",

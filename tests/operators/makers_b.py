@@ -22,6 +22,7 @@ from colinear.operators.kernel import Kernel
 from colinear.operators.lowrank import LowRank
 from colinear.operators.matrixfree import MatrixFree
 from colinear.operators.projection import Projection
+from colinear.operators.sine import Sine
 from colinear.operators.toeplitz import Toeplitz
 
 N = 5
@@ -145,6 +146,19 @@ def fft_grid_inverse(xp, dtype, batch, rng):
     if "complex" not in dtype:
         return None
     return FFT((2, 3), like=xp.name, dtype=dtype).H, np.kron(fourier_matrix(2), fourier_matrix(3)).conj()
+
+
+def sine_matrix(n: int) -> np.ndarray:
+    i = np.arange(1, n + 1)
+    return np.sin(np.pi * np.outer(i, i) / (n + 1)) * np.sqrt(2 / (n + 1))
+
+
+def sine(xp, dtype, batch, rng):
+    return Sine(N, like=xp.name, dtype=dtype), sine_matrix(N)
+
+
+def sine_grid(xp, dtype, batch, rng):
+    return Sine((2, 3), like=xp.name, dtype=dtype), np.kron(sine_matrix(2), sine_matrix(3))
 
 
 # ---------------------------------------------------------------------- low rank, reflections, projections
@@ -320,7 +334,7 @@ MAKERS_B: dict[str, Maker] = {
     maker.__name__: maker
     for maker in (
         toeplitz_hermitian, toeplitz, toeplitz_tall, circulant, circulant_even, convolution_wrap, convolution_zero_plane,
-        convolution_large_kernel, convolution_zero_large_kernel, fft, fft_grid_inverse, lowrank, lowrank_psd, lowrank_core,
+        convolution_large_kernel, convolution_zero_large_kernel, fft, fft_grid_inverse, sine, sine_grid, lowrank, lowrank_psd, lowrank_core,
         lowrank_one_sided_core, householder, projection, kernel, kernel_rectangular, jacobian, jacobian_of_tree, hessian,
         gauss_newton, matrix_free, matrix_free_derived,
     )

@@ -9,7 +9,11 @@ from . import (  # noqa: F401  (they register themselves)
     determinant_rules,
     determinant_sums,
     diagonal_rules,
+    eigen_compositions,
     eigen_rules,
+    eigen_tridiagonal,
+    eigen_unitary,
+    factorisation_banded,
     factorisation_rules,
     inverse_blocks,
     inverse_kronecker,
@@ -17,11 +21,15 @@ from . import (  # noqa: F401  (they register themselves)
     inverse_sparse_sums,
     inverse_sums,
     least_squares_rules,
+    matrix_function_compositions,
     matrix_function_rules,
+    matrix_function_shifts,
     norm_rules,
     nullspace_rules,
     singular_rules,
+    solve_kronecker,
     solve_rules,
+    transform_rules,
 )
 from .determinant import det, logdet, slogdet
 from .diagonal import diag

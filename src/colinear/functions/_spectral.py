@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,15 @@ from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
 from ..operators.fourier import pad_end
 from ..operators.identity import Identity
+from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
+from ..operators.sine import Sine
 from ..operators.sliced import Sliced
 from ..operators.sum import Sum
 from ..properties import STIEFEL, UNITARY
-from ._factorise import is_watched
+from ._factorise import is_watched, quiet
 
 # ---------------------------------------------------------------------------------------------------- orders
 
@@ -37,25 +41,63 @@ def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) ->
 
 
 def by_key(xp: Any, values: Array, which: str) -> Array:
-    """The places of all values as `which` orders them; where it ties, the larger real part, then the larger imaginary part."""
-    size = xp.abs(values) if which[1] == "M" else xp.real(values)
-    keys = [xp.imag(values), xp.real(values)] if xp.is_complex(values) else []
-    order: Any = None
-    for key in [*(-key for key in keys), -size if which[0] == "L" else size]:  # the last key counts most
-        key = key if order is None else xp.take_along_axis(key, order, axis=-1)
-        step = xp.argsort(key, axis=-1, stable=True)
-        order = step if order is None else xp.take_along_axis(order, step, axis=-1)
+    """The places of all values as `which` orders them; where it ties, the larger real part, then the larger imaginary part.
+
+    Numbers that differ by rounding tie too: conjugate pairs and the spectra of unitary operators would otherwise come in an order
+    that is an accident of the library that found them.
+    """
+    by_size = which[1] == "M"
+    size = xp.abs(values)
+    first = size if by_size else xp.real(values)
+    keys = [-first if which[0] == "L" else first]
+    keys += [-xp.real(values)] if by_size else []
+    keys += [-xp.imag(values)] if xp.is_complex(values) else []
+    order = xp.argsort(keys[0], axis=-1, stable=True)
+    group: Any = None
+    with quiet(xp):
+        for before, key in pairwise(keys):
+            group = _groups(xp, xp.take_along_axis(before, order, axis=-1), xp.take_along_axis(size, order, axis=-1), group)
+            if group is None:
+                break
+            step = xp.argsort(xp.take_along_axis(key, order, axis=-1), axis=-1, stable=True)
+            step = xp.take_along_axis(step, xp.argsort(xp.take_along_axis(group, step, axis=-1), axis=-1, stable=True), axis=-1)
+            order = xp.take_along_axis(order, step, axis=-1)  # the groups keep their places, so `group` needs no sorting
     return order
+
+
+def _groups(xp: Any, key: Array, size: Array, within: Array | None) -> Array | None:
+    """Numbers of the groups of neighbours that tie: ascending keys (of values of these sizes, in each group of `within`) whose
+    gaps are rounding. A chain of such gaps that is long in all is no tie. None if nothing is seen to tie."""
+    n = key.shape[-1]
+    rounding = min(16 * math.sqrt(n), 512) * xp.eps(key.dtype)
+    gap = key[..., 1:] - key[..., :-1]
+    joined = xp.logical_and(gap <= rounding * xp.maximum(size[..., 1:], size[..., :-1]), xp.isfinite(gap))
+    if within is not None:
+        joined = xp.logical_and(joined, within[..., 1:] == within[..., :-1])
+    if xp.name == "numpy" and not joined.any():
+        return None
+    begins = xp.concat([xp.broadcast_to(xp.asarray(True, device=xp.device_of(key)), key[..., :1].shape), ~joined], axis=-1)
+    number = xp.cumsum(xp.where(begins, 1, 0), axis=-1)
+    places = xp.broadcast_to(xp.arange(n, device=xp.device_of(key)), key.shape)
+    starts = xp.sort(xp.where(begins, places, n), axis=-1)
+    bounds = xp.concat([starts, xp.where(starts[..., :1] < 0, 0, n)], axis=-1)
+    first, last = xp.take_along_axis(bounds, number - 1, axis=-1), xp.take_along_axis(bounds, number, axis=-1) - 1
+    spread = xp.take_along_axis(key, last, axis=-1) - xp.take_along_axis(key, first, axis=-1)
+    largest = xp.maximum(xp.take_along_axis(size, first, axis=-1), xp.take_along_axis(size, last, axis=-1))
+    return xp.cumsum(xp.where(xp.logical_or(begins, spread > 4 * rounding * largest), 1, 0), axis=-1)
 
 
 def ordered(
     xp: Any, values: Array, vectors: LinearOperator, k: int, which: str, is_hermitian: bool
 ) -> tuple[Array, LinearOperator]:
     """The k of these eigenpairs, in any order, that `which` names, in the order that `eig` promises."""
-    order = by_key(xp, values, which)
-    if is_hermitian:  # ascending
-        rising = xp.argsort(xp.take_along_axis(values, order[..., :k], axis=-1), axis=-1, stable=True)
-        order = xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
+    if is_hermitian and k == values.shape[-1]:
+        order = xp.argsort(values, axis=-1, stable=True)
+    else:
+        order = by_key(xp, values, which)
+        if is_hermitian:  # ascending
+            rising = xp.argsort(xp.take_along_axis(values, order[..., :k], axis=-1), axis=-1, stable=True)
+            order = xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
     return xp.take_along_axis(values, order[..., :k], axis=-1), columns(vectors, order, k)
 
 
@@ -89,6 +131,13 @@ def combinations(xp: Any, spectra: list[Array], is_sum: bool, keep: Callable[[Ar
 
     first = spectra[0]
     return reduce(add_factor, spectra[1:], (first, xp.arange(first.shape[-1], device=xp.device_of(first))))
+
+
+def kronecker(factors: list[LinearOperator]) -> LinearOperator:
+    """The Kronecker product; of sine transforms that of the grid, which moves no axes."""
+    if all(isinstance(factor, Sine) for factor in factors):
+        return Sine._of(sum((factor.grid for factor in factors), ()), factors[0].context)  # type: ignore[attr-defined]
+    return Kronecker(*factors)
 
 
 # ---------------------------------------------------------------------------------------------------- triangles

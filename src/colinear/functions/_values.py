@@ -66,12 +66,21 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working accuracy."""
     if 0 in values.shape:
         return values
-    size = xp.abs(values)
-    negligible = MARGIN * xp.eps(values.dtype) * xp.max(size, axis=-1)
-    status = xp.where(xp.min(size, axis=-1) <= negligible, int(Status.SINGULAR), int(Status.SUCCESS))
-    report_status(xp, xp.where(xp.all(xp.isfinite(values), axis=-1), status, int(Status.NONFINITE)))
+    smallest, largest = extreme_magnitudes(xp, values)
+    status = xp.where(smallest <= MARGIN * xp.eps(values.dtype) * largest, int(Status.SINGULAR), int(Status.SUCCESS))
+    report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))  # NaN stays through min and max
     with quiet(xp):
         return 1 / values
+
+
+def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
+    """The smallest and the largest of |x| along the last axis; where all are seen to be positive, without computing |x|."""
+    if not xp.is_complex(values) and not xp.is_traced(values):
+        smallest = xp.min(values, axis=-1)
+        if bool(xp.all(smallest > 0)):
+            return smallest, xp.max(values, axis=-1)
+    size = xp.abs(values)
+    return xp.min(size, axis=-1), xp.max(size, axis=-1)
 
 
 def report_values(xp: Any, x: Array) -> None:

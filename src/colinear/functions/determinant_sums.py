@@ -28,6 +28,7 @@ from .determinant import multiplied, one, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, from_values, rows_of, spread, values_are_seen
 from .diagonal import outer
 from .eigen import eig
+from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
 from .inverse_kronecker import _terms as terms_of
@@ -106,6 +107,8 @@ def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
 def eigenvalues(A: LinearOperator) -> Array:
     """The eigenvalues, in any order: without eigenvectors where they would have to be computed."""
     xp, hermitian = A.xp, A.properties & SELF_ADJOINT
+    if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
+        return eig(A)[0]  # in closed form
     if isinstance(A, Tridiagonal) and hermitian and not A.batch_shape and not A.is_complex and values_are_seen(A):
         return xp.asarray(tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0]), dtype=A.dtype, device=A._context.device)
     if not eig.find(A).is_base:

@@ -13,10 +13,10 @@ from ..methods import Auto, Eig, Eigh, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
-from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.kronecker import KroneckerSum
 from ..properties import SELF_ADJOINT, STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size
-from ._spectral import combinations, selection
+from ._spectral import combinations, kronecker, selection
 from ._values import once_each, placed
 
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
@@ -41,7 +41,7 @@ def eigenpairs(
     -------
     values : array, (*batch, k)
         Of a self-adjoint A real, and ascending whatever `which` is. Otherwise complex, in the order of `which`; where that
-        ties, the larger real part comes first, then the larger imaginary part.
+        ties, to rounding, the larger real part comes first, then the larger imaginary part.
     vectors : LinearOperator, (*batch, n, k)
         Columns of norm 1, orthonormal for self-adjoint A.
 
@@ -51,6 +51,7 @@ def eigenpairs(
     too few eigenvectors, so some are found almost parallel, with eigenvalues right to a root of the accuracy only: then the
     status is INACCURATE. Structured operators cost what their parts do, and k pairs of a Kronecker product need k of each factor;
     circulants, periodic convolutions and permutations have Fourier's eigenvectors, which are complex also where A is symmetric.
+    Tridiagonal ones cost O(n^2), and n log n, by sine transforms, where their diagonals are constant.
 
     Examples
     --------
@@ -128,20 +129,26 @@ def report_pairs(
 ) -> None:
     """How well A v = λ v, and whether the eigenvectors are a basis."""
     size = xp.vector_norm(M, axis=(-2, -1))[..., None]
-    R = xp.matmul(M, V) - V * values[..., None, :]
+    finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+    judge_pairs(xp, xp.matmul(M, V) - V * values[..., None, :], size, finite, sensitivity, method, name, A)
+
+
+def judge_pairs(
+    xp: Any, R: Array, size: Array, finite: Array, sensitivity: Any, method: Method, name: str, A: LinearOperator
+) -> None:
+    """Report on eigenpairs by their residuals R = A V - V Λ, the norm of A and how sensitive they are."""
     residual = xp.vector_norm(R, axis=-2) / xp.where(size == 0, 1, size)
     tol = method.tolerance(xp, A.dtype)
     right, message = residual <= tol, ""
     if sensitivity is not None:
-        basis = sensitivity * math.sqrt(xp.eps(M.dtype)) < 1
+        basis = sensitivity * math.sqrt(xp.eps(R.dtype)) < 1
         right = xp.logical_and(right, basis)
         visible = seen(xp, basis)
         if visible is not None and not visible.all():
             message = "A is defective, or close to it: some eigenvectors are almost parallel"
     elif (visible := seen(xp, right)) is not None and not visible.all():
-        message = "A is not self-adjoint, as was claimed"
+        message = f"A is not {'unitary' if name == 'Schur' else 'self-adjoint'}, as was claimed"
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
-    finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
     status = xp.where(finite, status, int(Status.NONFINITE))
     if (visible := seen(xp, status)) is not None:
         status = Status(int(visible.max(initial=0)))
@@ -178,7 +185,7 @@ def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
     them."""
     pairs = once_each(eig, placed(A))
     values, _ = combinations(A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum), lambda values: None)
-    return values, Kronecker(*(vectors for _, vectors in pairs))
+    return values, kronecker([vectors for _, vectors in pairs])
 
 
 # ---------------------------------------------------------------------------------------------------- the extreme ones

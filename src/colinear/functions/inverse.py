@@ -27,6 +27,7 @@ from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.scaled import Scaled
+from ..operators.sine import Sine
 from ..operators.structured_factors import (
     BandedFactor,
     FourierFactor,
@@ -126,7 +127,7 @@ def inv_permutation(A: Any, method: Any) -> LinearOperator:
     return A.T
 
 
-@rule(inv, FFT | Householder)
+@rule(inv, FFT | Sine | Householder)
 def inv_transform(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H

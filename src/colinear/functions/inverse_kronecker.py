@@ -21,10 +21,10 @@ from ..operators.product import Product
 from ..operators.scaled import Scaled, multiply_scalars
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
 from ._factorise import quiet, seen
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
-from .eigen import eig
+from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .inverse import inv
 from .inverse_sums import DIAGONAL, SHIFT, as_a_whole, diagonal_of
 
@@ -48,6 +48,26 @@ def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator
 def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms if these are ill-conditioned"""
     return _by_eigenvectors(A, A, 0.0, method)
+
+
+def is_a_power_of_self_adjoint(A: Any) -> bool:
+    """Whether all factors are one and the same Kronecker sum of self-adjoint terms."""
+    first = A.operands[0]
+    return all(factor is first for factor in A.operands) and factors_self_adjoint(first)
+
+
+@rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
+def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
+    """((A ⊕ B)^p)^-1 = (Q ⊗ P) (Λ ⊕ M)^-p (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    values, vectors = spectrum_by_factors(A.operands[0])
+    reciprocals = reciprocal_spectrum(A.xp, values) ** len(A.operands)
+    return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
+
+
+@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
+def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
+    """Q^-1 = Q^H"""
+    return A.H
 
 
 def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:

@@ -24,6 +24,7 @@ from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.scaled import Scaled
+from ..operators.sine import Sine
 from ..operators.sliced import Sliced
 from ..operators.sparse import Sparse
 from ..operators.sum import Sum
@@ -73,7 +74,7 @@ def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
     return (xp.max if order > 0 else xp.min)(sizes, axis=-1)
 
 
-@rule(norm, Stiefel[Dense | FFT | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced])
+@rule(norm, Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced])
 def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
     """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
     order, xp = checked_order("norm", ord), A.xp

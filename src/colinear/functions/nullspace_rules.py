@@ -9,11 +9,15 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from ..backends import namespace_of
 from ..dispatch import rule
 from ..info import planning
 from ..operators.base import LinearOperator
 from ..operators.block import Block, BlockDiag, hstack
+from ..operators.circulant import Circulant
+from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.identity import ScaledIdentity
@@ -22,7 +26,7 @@ from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.scaled import Scaled
-from ..operators.transposed import Conjugate
+from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, STIEFEL
 from ._columns import (
@@ -34,14 +38,16 @@ from ._columns import (
     orthonormal,
     reordered,
 )
+from ._factorise import is_watched
+from ._spectral import grid_of, symbol
 from ._values import placed
 from .least_squares import checked_rtol
 from .norms import norm
 from .nullspace import null_vectors, nullspace, same_throughout, visible
 from .singular import cutoff, svd
 
-COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate
-SIMPLE = Diagonal | ScaledIdentity | LowRank | Zero | Projection
+COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate | Adjoint | Transpose
+SIMPLE = Diagonal | ScaledIdentity | LowRank | Zero | Projection | Circulant | Convolution
 
 
 def nothing(A: LinearOperator) -> LinearOperator:
@@ -93,6 +99,31 @@ def nullspace_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return complement(first_columns(V, same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))))
 
 
+def zeros_can_be_seen(A: Any) -> bool:
+    """Whether it is one periodic operator, whose values can be seen."""
+    return not A.batch_shape and 0 not in A.shape and getattr(A, "boundary", "wrap") == "wrap" and not is_watched(A.xp, symbol(A))
+
+
+@rule(nullspace, Circulant | Convolution, when=zeros_can_be_seen)
+def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(F^H diag(c) F): the columns of F^H where c is zero, in pairs of cosines and sines for a real operator"""
+    xp, n, grid = A.xp, A.shape[-1], grid_of(A)
+    size = xp.reshape(xp.abs(symbol(A)), (n,))
+    limit = cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
+    kept = visible(xp, size > limit)
+    if not np.isfinite(visible(xp, size)).all():
+        return nullspace.base(A, rtol, method)
+    waves = np.stack(np.unravel_index(np.flatnonzero(~kept), grid))  # their frequencies, one for each axis
+    places = np.stack(np.unravel_index(np.arange(n), grid))
+    angles = 2 * np.pi * sum(np.outer(p, w) % m / m for p, w, m in zip(places, waves, grid))
+    V = np.exp(1j * angles) / np.sqrt(n)
+    if not A.is_complex:  # of w and -w, one gives its cosine and the other its sine
+        opposite = np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid) if waves.size else waves[0]
+        own = np.flatnonzero(~kept)
+        V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
+    return Dense(xp.asarray(V, dtype=A.dtype, device=A._context.device))._claim(STIEFEL)
+
+
 # ---------------------------------------------------------------------------------------------------- compositions
 
 
@@ -120,6 +151,16 @@ def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def nullspace_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(conj(A)) = conj(null(A))"""
     return nullspace(A.A, rtol, method).conj()
+
+
+@rule(nullspace, Adjoint | Transpose)
+def nullspace_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A^H): what completes the left singular vectors of A to a basis; its conjugate for A^T"""
+    U, s, _ = svd(A.A, min(A.shape[-2:]), method)
+    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    rank = 0 if planning() else same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))
+    found = complement(first_columns(U, rank)) if rank else identity_like(A, A.shape[-1])
+    return found if isinstance(A, Adjoint) else found.conj()
 
 
 def left_factor_is_injective(A: LinearOperator) -> bool:

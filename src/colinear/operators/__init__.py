@@ -27,6 +27,7 @@ from .permutation import Permutation
 from .product import Product
 from .projection import Projection
 from .scaled import Scaled
+from .sine import Sine
 from .sliced import Sliced
 from .sparse import Sparse
 from .sum import Sum
@@ -69,6 +70,7 @@ __all__ = [
     "Projection",
     "Scaled",
     "ScaledIdentity",
+    "Sine",
     "Sliced",
     "Sparse",
     "Sum",

@@ -16,6 +16,7 @@ from .memo import memo
 from .scaled import Scaled, multiply_scalars
 from .sum import operator_list
 from .transposed import bracketed
+from .tridiagonal import Tridiagonal
 from .zero import Zero
 
 
@@ -154,8 +155,17 @@ class KroneckerSum(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
         xp, k = namespace_of(X), X.shape[-1]
+        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:  # vec(A X + X B^T): no axis need be moved
+            first, last = self.operands
+            grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
+            total: Array = first @ grid
+            if isinstance(first, Tridiagonal) and isinstance(last, Tridiagonal):
+                total = last._right_matmat(grid, total)  # in place: a Tridiagonal's product shares no memory
+            else:
+                total = total + last._right_matmat(grid)
+            return xp.reshape(total, (*X.shape[:-2], self.shape[-2], 1))
         Y: Array = X
-        total: Array = None
+        total = None
         for A in self.operands:
             Y = rows_first(xp, Y, A.shape[-1])
             total = A @ Y if total is None else rows_first(xp, total, A.shape[-1]) + A @ Y

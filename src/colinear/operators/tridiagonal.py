@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array
 from ..info import ShapeError
 from .banded import dense_of_diagonals, multiply_diagonals
@@ -60,6 +62,21 @@ class Tridiagonal(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         return multiply_diagonals((self.lower, self.diag, self.upper), _OFFSETS, self.diag.shape[-1], X)
+
+    def _right_matmat(self, X: Array, total: Any = None) -> Array:
+        """X A^T, added to `total`, in place, if that is given."""
+        if len(self.shape) > 2 or not isinstance(X, np.ndarray):
+            product = LinearOperator._right_matmat(self, X)
+            return product if total is None else total + product
+        dtype = np.result_type(X, self.lower, self.diag, self.upper)
+        Y = np.zeros(X.shape, dtype) if total is None or total.dtype != dtype else total
+        block = max(1, 2**14 // max(1, X.shape[-1]))  # rows, so that the products stay in the cache
+        for start in range(0, X.shape[-2], block):
+            x, y = X[..., start : start + block, :], Y[..., start : start + block, :]
+            y += x * self.diag
+            y[..., 1:] += x[..., :-1] * self.lower
+            y[..., :-1] += x[..., 1:] * self.upper
+        return Y if total is None or total is Y else total + Y
 
     def _to_dense(self) -> Array:
         return dense_of_diagonals(self, (self.lower, self.diag, self.upper), _OFFSETS)
