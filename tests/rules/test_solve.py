@@ -146,6 +146,7 @@ def test_a_singular_block_is_named_and_a_right_side_of_zeros_is_solved():
 
 def test_tridiagonal_bound_is_far_above_the_residual(monkeypatch):
     """Small diagonals make every step exchange rows; graded and random ones mix."""
+    monkeypatch.setattr(solve_rules, "WORTH_A_BOUND", 0)
     rng, n, seen = np.random.default_rng(8), 4000, []
 
     def look(A, b, method, inverse, is_right):
@@ -168,7 +169,8 @@ def test_tridiagonal_bound_is_far_above_the_residual(monkeypatch):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_tridiagonal_solves_need_no_product_where_the_bound_suffices(framework):
+def test_tridiagonal_solves_need_no_product_where_the_bound_suffices(framework, monkeypatch):
+    monkeypatch.setattr(solve_rules, "WORTH_A_BOUND", 0)
     rng, n, target = np.random.default_rng(9), 200, backends.get(framework)
     lower, diag, upper = rng.standard_normal(n - 1), rng.standard_normal(n) + 4, rng.standard_normal(n - 1)
     T = co.Tridiagonal(*(target.asarray(d) for d in (lower, diag, upper)))

@@ -43,7 +43,8 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
 
     Notes
     -----
-    The same as `inv(A) @ b`, followed by one product that gives the true residual. Where it misses the tolerance
+    The same as `inv(A) @ b`, followed by one product that gives the true residual, or by a proof that it is small enough where
+    one is cheaper (then `info=True` still computes it). Where it misses the tolerance
     the answer is refined, then another factorisation is tried (dense base case), and if that does not help the status says so.
 
     Examples
