@@ -28,6 +28,7 @@ from . import (  # noqa: F401  (they register themselves)
     nullspace_rules,
     singular_rules,
     solve_kronecker,
+    solve_lines,
     transform_rules,
 )
 from .determinant import det, logdet, slogdet
