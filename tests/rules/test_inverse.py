@@ -437,7 +437,7 @@ def test_defective_factors_are_solved_by_schur_forms_everywhere(name, terms):
         for B in (A, A + co.ScaledIdentity(0.5, A.shape[-1]))[name == "jax" :]:
             inverse, info = co.inv(B, info=True)
             assert info.status is Status.SUCCESS and type(inverse.factor).__name__ == "SchurFactor"
-            for image in (lambda X: X, lambda X: X.T, lambda X: X.H, lambda X: X.conj()):
+            for image in (lambda X: X, lambda X: X.T, lambda X: X.H, lambda X: X.conj())[: 1 if name == "jax" else 4]:
                 close(image(inverse), image(co.Dense(np.linalg.inv(host(B)))), 1e-9)
 
 
