@@ -214,10 +214,10 @@ def test_values_that_tie_but_for_rounding_come_in_one_order(backend, which):
     exact = np.concatenate([radii * np.exp(1j * angles), radii * np.exp(-1j * angles)])
     first = (np.abs(exact) if which[1] == "M" else exact.real) * (-1 if which[0] == "L" else 1)
     expected = exact[sorted(range(2 * n), key=lambda i: (round(first[i], 9), round(-exact[i].real, 9), -exact[i].imag))]
-    for _ in range(3):
+    for _ in range(1 if backend == "jax" else 3):
         noisy = rng.permutation(exact)
         noisy = noisy.real * (1 + 3e-16 * rng.standard_normal(2 * n)) + 1j * noisy.imag * (1 + 3e-16 * rng.standard_normal(2 * n))
-        order = by_key(xp, xp.asarray(np.stack([noisy, noisy])), which)
+        order = xp.jit(lambda values: by_key(xp, values, which))(xp.asarray(np.stack([noisy, noisy])))
         np.testing.assert_allclose(noisy[xp.to_numpy(order)[1]], expected, rtol=1e-12)
 
 
