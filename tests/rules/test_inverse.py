@@ -429,6 +429,18 @@ def test_defective_factors_are_solved_by_schur_forms():
             close(image(inverse), image(co.Dense(np.linalg.inv(host(A)))), 1e-9)
 
 
+@pytest.mark.parametrize("name, terms", [("numpy", 3), ("torch", 2), ("jax", 2)])
+def test_defective_factors_are_solved_by_schur_forms_everywhere(name, terms):
+    for dtype in (np.float64, np.complex128)[name == "jax" :]:
+        r = Maker(name, dtype, ())
+        A = co.KroneckerSum(*[jordan(r)] * terms)
+        for B in (A, A + co.ScaledIdentity(0.5, A.shape[-1]))[name == "jax" :]:
+            inverse, info = co.inv(B, info=True)
+            assert info.status is Status.SUCCESS and type(inverse.factor).__name__ == "SchurFactor"
+            for image in (lambda X: X, lambda X: X.T, lambda X: X.H, lambda X: X.conj())[: 1 if name == "jax" else 4]:
+                close(image(inverse), image(co.Dense(np.linalg.inv(host(B)))), 1e-9)
+
+
 def test_non_finite_values_are_reported():
     bad = np.r_[np.nan, np.ones(39)]
     S = scipy.sparse.diags_array(bad).tocsr()

@@ -101,6 +101,22 @@ def test_lu_of_a_long_tridiagonal_holds_a_few_diagonals():
     assert isinstance(P, co.Identity) and isinstance(L, co.Banded)
 
 
+@pytest.mark.parametrize("offsets", [(0,), (-1, 0, 1), (-2, 0, 1), (0, 2), (-3, -1, 0, 2)])
+def test_diagonal_of_the_inverse_of_a_band_by_block_elimination(offsets):
+    rng, n = np.random.default_rng(4), 29
+    for scale in (4.0, 4.0j):
+        diagonals = [rng.standard_normal(n - abs(k)) + scale * (k == 0) for k in offsets]
+        A = co.inv(co.Banded(diagonals, offsets, (n, n)))
+        assert co.explain(co.diag, A).rules == ["diag_inverse_banded"]
+        np.testing.assert_allclose(co.diag(A), np.diag(np.linalg.inv(A.A.to_dense())), rtol=1e-9)
+
+
+def test_diagonal_of_the_inverse_of_a_band_that_needs_pivots_is_right_too():
+    n = 20  # all main minors of odd order vanish
+    A = co.inv(co.Banded([np.ones(n - 1), np.full(n, 1e-12), np.ones(n - 1), np.full(n - 2, 0.1)], [-1, 0, 1, 2], (n, n)))
+    np.testing.assert_allclose(co.diag(A), np.diag(np.linalg.inv(A.A.to_dense())), atol=1e-9)
+
+
 PERIODIC = [
     co.Circulant(np.array([2.0, -1, 0, 0, 0, -1])),
     co.Circulant(np.array([1.0, 0, 1, 0])),

@@ -8,6 +8,7 @@ from . import (  # noqa: F401  (they register themselves)
     cholesky_rules,
     determinant_rules,
     determinant_sums,
+    diagonal_banded,
     diagonal_rules,
     eigen_compositions,
     eigen_rules,
@@ -28,6 +29,7 @@ from . import (  # noqa: F401  (they register themselves)
     nullspace_rules,
     singular_rules,
     solve_kronecker,
+    solve_lines,
     solve_rules,
     transform_rules,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import Info, Status, failed, planning, report
 from ..operators.base import LinearOperator, dense_part
@@ -19,10 +19,11 @@ from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.scaled import Scaled, multiply_scalars
+from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
-from ._factorise import quiet, seen
+from ._factorise import is_watched, quiet, seen
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .inverse import inv
@@ -99,20 +100,31 @@ def _inverted(xp: Any, V: Array) -> Array:
     return xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape))
 
 
+MOST_ROWS = 5000  # that are solved one by one, in Python
+
+
 def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
-    """Where there is no good basis of eigenvectors: Bartels and Stewart's method for two terms on the host, else as a matrix."""
-    info = Info(Status.INACCURATE)
-    why = "the eigenvectors of the factors are ill-conditioned"
-    two = isinstance(kronecker, KroneckerSum) and len(kronecker.operands) == 2 and not A.batch_shape
-    if not two or A.xp.name != "numpy" or A.dtype.itemsize < 4:
-        return as_a_whole(A, method, info, why)
+    """Where there is no good basis of eigenvectors: substitution in the Schur forms, by LAPACK for two terms in NumPy (Bartels and
+    Stewart), else row by row; as a matrix where derivatives are recorded, of a batch and of a product."""
+    xp, terms = A.xp, kronecker.operands
+    one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
+    rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
+    if not one_sum or rows > MOST_ROWS or any(is_watched(xp, leaf) for leaf in A.leaves() if hasattr(leaf, "shape")):
+        return as_a_whole(A, method, Info(Status.INACCURATE), "the eigenvectors of the factors are ill-conditioned")
     from scipy.linalg import schur
 
-    first, second = (dense_part(factor, A) for factor in kronecker.operands)
-    T, Q = schur(first + c * np.eye(len(first)), output="complex")
-    R, P = schur(second.T, output="complex")
-    reciprocal_spectrum(A.xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))  # reports an eigenvalue of zero
-    return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
+    first, *others = (np.asarray(seen(xp, dense_part(factor, A))) for factor in terms)
+    first = first + np.asarray(c if namespace_of(c) is None else seen(xp, c)) * np.eye(len(first))
+    if xp.name == "numpy" and len(terms) == 2:
+        T, Q = schur(first, output="complex")
+        R, P = schur(others[0].T, output="complex")
+        reciprocal_spectrum(xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))  # reports an eigenvalue of zero
+        return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
+    triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
+    put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)  # noqa: E731
+    reciprocal_spectrum(xp, put(reduce(np.add.outer, [np.diag(T) for T in triangles]).reshape(-1)))
+    factor = SchurFactor._of(tuple(map(put, bases)), tuple(map(put, triangles)), "N", not A.is_complex)
+    return Inverse(A, factor)
 
 
 # ---------------------------------------------------------------------------------------------------- two products

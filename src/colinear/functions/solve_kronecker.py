@@ -32,16 +32,19 @@ def solve_in_eigenvectors(A: Any, b: Any, method: Any) -> Any:
 
 
 def _bound_by_transforms(A: Any, inverse: Any) -> Any:
-    """The proof that rounding cannot have spoilt the residual: in transforms it is at most 100 eps (|b| + |A| |x|)."""
     if not (isinstance(inverse, Product) and isinstance(inverse.operands[0], Sine)):
         return None
     xp, reciprocals = A.xp, inverse.operands[1].d  # type: ignore[attr-defined]
     smallest = 0.0 if xp.is_traced(reciprocals) else float(xp.min(extreme_magnitudes(xp, reciprocals)[0]))
-    if not smallest > 0:
-        return None
+    return bound_by_norm(xp, 1 / smallest) if smallest > 0 else None
+
+
+def bound_by_norm(xp: Any, norm: float) -> Any:
+    """The proof that rounding cannot have spoilt a residual, for an inverse that is applied by transforms and stable elimination:
+    there it is at most 100 eps (|b| + |A| |x|)."""
 
     def is_right(X: Array, B: Array, tol: float) -> bool:
         x, b = (xp.sqrt(squares(xp, Y)) for Y in (X, B))
-        return bool(xp.all((100 * xp.eps(X.dtype) * (b + x / smallest) <= tol * b) & (b > 1e-100) & xp.isfinite(b)))
+        return bool(xp.all((100 * xp.eps(X.dtype) * (b + norm * x) <= tol * b) & (b > 1e-100) & xp.isfinite(b)))
 
     return is_right

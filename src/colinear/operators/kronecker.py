@@ -16,7 +16,7 @@ from .memo import memo
 from .scaled import Scaled, multiply_scalars
 from .sum import operator_list
 from .transposed import bracketed
-from .tridiagonal import Tridiagonal
+from .tridiagonal import Tridiagonal, multiply_both_ways
 from .zero import Zero
 
 
@@ -158,12 +158,11 @@ class KroneckerSum(LinearOperator):
         if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:  # vec(A X + X B^T): no axis need be moved
             first, last = self.operands
             grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
-            total: Array = first @ grid
-            if isinstance(first, Tridiagonal) and isinstance(last, Tridiagonal):
-                total = last._right_matmat(grid, total)  # in place: a Tridiagonal's product shares no memory
+            if xp.name == "numpy" and isinstance(first, Tridiagonal) and isinstance(last, Tridiagonal):
+                both = multiply_both_ways(first, last, grid)
             else:
-                total = total + last._right_matmat(grid)
-            return xp.reshape(total, (*X.shape[:-2], self.shape[-2], 1))
+                both = first @ grid + last._right_matmat(grid)
+            return xp.reshape(both, (*X.shape[:-2], self.shape[-2], 1))
         Y: Array = X
         total = None
         for A in self.operands:

@@ -84,15 +84,15 @@ class Sine(LinearOperator):
         return f"Sine({'x'.join(map(str, self.grid))})"
 
 
-def sine_transform(x: Array, axes: Sequence[int]) -> Array:
-    """Along each axis y_k = sqrt(2 / (n + 1)) sum_j sin(π j k / (n + 1)) x_j."""
+def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Array:
+    """Along each axis y_k = sqrt(2 / (n + 1)) sum_j sin(π j k / (n + 1)) x_j. `overwrite`: whether x may be, in NumPy."""
     xp = namespace_of(x)
     if 0 in x.shape:
         return x
     if xp.name == "numpy":
         from scipy.fft import dstn  # whose import takes longer than all of our operators
 
-        y = dstn(x, type=1, norm="ortho", axes=tuple(axes))
+        y = dstn(x, type=1, norm="ortho", axes=tuple(axes), overwrite_x=overwrite)
         return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
     for axis in axes:
         x = _by_odd_extension(xp, x, axis)

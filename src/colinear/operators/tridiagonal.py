@@ -63,24 +63,26 @@ class Tridiagonal(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         return multiply_diagonals((self.lower, self.diag, self.upper), _OFFSETS, self.diag.shape[-1], X)
 
-    def _right_matmat(self, X: Array, total: Any = None) -> Array:
-        """X A^T, added to `total`, in place, if that is given."""
-        if len(self.shape) > 2 or not isinstance(X, np.ndarray):
-            product = LinearOperator._right_matmat(self, X)
-            return product if total is None else total + product
-        dtype = np.result_type(X, self.lower, self.diag, self.upper)
-        Y = np.zeros(X.shape, dtype) if total is None or total.dtype != dtype else total
-        block = max(1, 2**14 // max(1, X.shape[-1]))  # rows, so that the products stay in the cache
-        for start in range(0, X.shape[-2], block):
-            x, y = X[..., start : start + block, :], Y[..., start : start + block, :]
-            y += x * self.diag
-            y[..., 1:] += x[..., :-1] * self.lower
-            y[..., :-1] += x[..., 1:] * self.upper
-        return Y if total is None or total is Y else total + Y
-
     def _to_dense(self) -> Array:
         return dense_of_diagonals(self, (self.lower, self.diag, self.upper), _OFFSETS)
 
     @property
     def _flops(self) -> float:
         return 6.0 * self.diag.shape[-1]
+
+
+def multiply_both_ways(A: Tridiagonal, B: Tridiagonal, X: np.ndarray) -> np.ndarray:
+    """A X + X B^T in NumPy, for no batch of A and B: in blocks of rows, so that all ten products and sums stay in the cache."""
+    m, n = X.shape[-2:]
+    Y = np.empty(X.shape, np.result_type(X, A.lower, A.diag, A.upper, B.lower, B.diag, B.upper))
+    block = max(1, 2**14 // max(1, n))
+    for start in range(0, m, block):
+        stop = min(start + block, m)
+        x, y = X[..., start:stop, :], Y[..., start:stop, :]
+        np.multiply(x, A.diag[start:stop, None] + B.diag, out=y)
+        y[..., 1:] += x[..., :-1] * B.lower
+        y[..., :-1] += x[..., 1:] * B.upper
+        low, high = max(start, 1), min(stop, m - 1)
+        y[..., low - start :, :] += A.lower[low - 1 : stop - 1, None] * X[..., low - 1 : stop - 1, :]
+        y[..., : high - start, :] += A.upper[start:high, None] * X[..., start + 1 : high + 1, :]
+    return Y
