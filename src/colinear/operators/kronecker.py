@@ -164,7 +164,7 @@ class KroneckerSum(LinearOperator):
                 both = first @ grid + last._right_matmat(grid)
             return xp.reshape(both, (*X.shape[:-2], self.shape[-2], 1))
         Y: Array = X
-        total = None
+        total: Array = None
         for A in self.operands:
             Y = rows_first(xp, Y, A.shape[-1])
             total = A @ Y if total is None else rows_first(xp, total, A.shape[-1]) + A @ Y
