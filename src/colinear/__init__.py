@@ -109,6 +109,7 @@ from .operators import (
     opaque,
     vstack,
 )
+from .preconditioners import AMG, IC, ILU, BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from .verify import verify
 
@@ -135,6 +136,8 @@ __all__ = [
     "to_dense",
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD",
+    # preconditioners
+    "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
