@@ -381,6 +381,23 @@ def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any)
     return jax.lax.cond(predicate, if_true, if_false, *arguments)
 
 
+def call_host(f: Callable, *values: Any) -> jax.Array:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    from jax.experimental import io_callback
+
+    return io_callback(lambda *values: np.asarray(f(*values)), jax.ShapeDtypeStruct((), np.bool_), *values)
+
+
+def axpy(a: Any, x: Any, y: Any) -> jax.Array:
+    """y + a x for vectors, written over y where the framework can."""
+    return y + a * x
+
+
+def dot_real(x: Any, y: Any) -> jax.Array:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return jnp.vdot(x, y).real
+
+
 def loop_map(f: Callable, *arrays: Any) -> jax.Array:
     """`f` of the elements along the first axis, one after the other, stacked."""
     return jax.lax.map(lambda elements: f(*elements), arrays)

@@ -398,6 +398,16 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
     return torch.sum(x.conj() * y, axis)
 
 
+def axpy(a: Any, x: Any, y: Any) -> Any:
+    """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
+    return y.add_(x, alpha=a)
+
+
+def dot_real(x: Any, y: Any) -> Any:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return torch.dot(x, y).item() if not x.is_complex() else torch.vdot(x, y).real.item()
+
+
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
     return torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
 
@@ -559,6 +569,11 @@ def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any)
     if is_traced(predicate) and not torch.compiler.is_compiling():
         return tree_map(functools.partial(_select, predicate), if_true(*arguments), if_false(*arguments))
     return if_true(*arguments) if predicate else if_false(*arguments)
+
+
+def call_host(f: Callable, *values: Any) -> Any:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    return torch.tensor(builtins.bool(f(*(_innermost(x) if isinstance(x, torch.Tensor) else x for x in values))))
 
 
 def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
