@@ -521,6 +521,14 @@ def synchronize(x: Any) -> Any:
     return jax.block_until_ready(x)
 
 
+def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
+    and in JAX in what `multiply` depends on."""
+    return jax.lax.custom_linear_solve(
+        multiply, B, solve=lambda _, B: solve(B), transpose_solve=lambda _, B: transpose_solve(B), has_aux=True
+    )
+
+
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
     """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
     leading dimensions, to such; `multiply` is the product with A."""

@@ -674,6 +674,23 @@ def tells_sides() -> builtins.bool:
     return not torch.compiler.is_compiling() or sides_are_known()
 
 
+def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
+    and in JAX in what `multiply` depends on."""
+
+    def forward(B: Any) -> Any:
+        with torch.no_grad():
+            return solve(B)[0]
+
+    def pull(primals: tuple, output: Any, g: Any) -> tuple:  # A^-H g
+        return (conj(linear_solve(multiply, transpose_solve, solve, conj(g))[0]),)
+
+    def push(primals: tuple, tangents: tuple, output: Any) -> Any:
+        return linear_solve(multiply, solve, transpose_solve, tangents[0])[0]
+
+    return custom_derivative(forward, jvp=push, vjp=pull, ranks=(2,))(B), None
+
+
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
     """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
     leading dimensions, to such; `multiply` is the product with A."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from ..info import Status
 from .iteration import (
+    NOBODY,
     PRECONDITIONER,
     RUNNING,
     Cycles,
@@ -53,7 +54,7 @@ def cg(
     max_iters: int,
     precondition: Callable[[Array], Array] | None = None,
     X0: Array | None = None,
-    watch: Watch = Watch(),
+    watch: Watch = NOBODY,
 ) -> Outcome:
     """Solve A X = B for positive definite A.
 

@@ -24,6 +24,7 @@ from ..backends import Array
 from ..info import Status
 
 RUNNING = -1
+RESTART = -2  # a breakdown from which a new cycle may recover
 # Statuses are `Status` values; by ten more, the preconditioner's fault and not the operator's.
 PRECONDITIONER = 10
 LOOK_EVERY = 16  # steps after which a device is asked whether it is done: each question waits for it
@@ -42,6 +43,16 @@ class Outcome(NamedTuple):
     matvecs: Any
     residual: Array  # true and relative
     history: Array | None  # by iteration, from the first residual on, as the recurrence has it; NaN where nothing was recorded
+
+
+class Products(NamedTuple):
+    """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not there; and the columns of A."""
+
+    multiply: Callable[[Array], Array]
+    adjoint: Callable[[Array], Array] | None
+    precondition: Callable[[Array], Array] | None
+    precondition_adjoint: Callable[[Array], Array] | None
+    columns: int
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,9 @@ class Watch(NamedTuple):
     @property
     def is_idle(self) -> bool:
         return not (self.record or self.callback is not None or self.progress)
+
+
+NOBODY = Watch()
 
 
 # ---------------------------------------------------------------------------------------------------- arithmetic
@@ -134,19 +148,28 @@ class Loop:
         self.seen: list[Any] = []  # residuals, in NumPy and torch; under tracing they are in an array that the loop carries
         self._bar: Any = None
 
-    def run(self, step: Callable[[Any], Any], state: Any, history: Any, solution: Callable[[Any], Array]) -> tuple[Any, Any, Any]:
-        """`state = step(state)` while a column runs and steps are left: the last state, the history, and whether it was stopped."""
-        xp = self.xp
+    def is_traced(self, x: Array) -> bool:
+        """Whether the loop is part of a traced program."""
+        return not is_compiling() and (self.xp.name == "jax" or bool(self.xp.is_traced(x)))
+
+    def run(
+        self, step: Callable[[Any], Any], state: Any, history: Any, solution: Callable[[Any], Array], limit: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """`state = step(state)` while a column runs and the state counts fewer than `limit` steps.
+
+        Returns the last state, the history, and whether the callback stopped it.
+        """
+        xp, limit = self.xp, self.limit if limit is None else limit
         if is_compiling():  # no value can be looked at: all steps are made
-            for _ in range(self.limit):
+            for _ in range(limit - state.iteration):
                 state = step(state)
             return state, history, False
-        if xp.name == "jax" or xp.is_traced(state.status):
-            return self._run_traced(step, state, history, solution)
+        if self.is_traced(state.status):
+            return self._run_traced(step, state, history, solution, limit)
         # A device is asked only now and then whether it is done. Steps too many do nothing, since columns that are done stand still.
         every = LOOK_EVERY if xp.peek(state.status) is None else 1
         first = state.iteration
-        while state.iteration < self.limit and ((state.iteration - first) % every or bool(xp.any(state.status == RUNNING))):
+        while state.iteration < limit and ((state.iteration - first) % every or bool(xp.any(state.status == RUNNING))):
             state = step(state)
             if not self.watch.is_idle and self.shows(state.iteration, state.size, state, solution):
                 return state, history, True
@@ -164,13 +187,13 @@ class Loop:
             return False
         return bool(watch.callback(Progress(iteration, residual, lambda: watch.shaped(solution(state) * self.scale))))
 
-    def _run_traced(self, step: Any, state: Any, history: Any, solution: Any) -> tuple[Any, Any, Any]:
+    def _run_traced(self, step: Any, state: Any, history: Any, solution: Any, limit: Any) -> tuple[Any, Any, Any]:
         xp, watch = self.xp, self.watch
         stopped = xp.any(state.status != state.status)
 
         def going(carry: Any) -> Any:
             state, _, stopped = carry
-            return xp.any(state.status == RUNNING) & (state.iteration < self.limit) & xp.logical_not(stopped)
+            return xp.any(state.status == RUNNING) & (state.iteration < limit) & xp.logical_not(stopped)
 
         def body(carry: Any) -> Any:
             state, history, stopped = carry
@@ -186,7 +209,7 @@ class Loop:
                 stopped = xp.call_host(_asked_of(watch.callback), state.iteration, residual, x)
             return state, history, stopped
 
-        return xp.while_loop(going, body, (state, history, stopped))  # type: ignore[no-any-return]
+        return xp.while_loop(going, body, (state, history, stopped))
 
     def history(self, shape: tuple[int, ...]) -> Any:
         """What was recorded in NumPy and torch, (iterations + 1, *shape)."""
@@ -213,7 +236,7 @@ def recorded(xp: Any, history: Array, iteration: Any, residual: Array) -> Array:
 def progress_bar(title: str) -> Callable[[Any, Any], None]:
     """A bar of tqdm's as a function of (iteration, residual); (None, None) closes it."""
     try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+        from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ImportError(
             "progress=True draws its bar with tqdm, which is not installed: pip install tqdm", name="tqdm"
@@ -266,6 +289,8 @@ class Cycles(NamedTuple):
     products: Any  # with A
     history: Any
     stopped: Any
+    norm: Any = None  # an estimate of |A|, where the method has one
+    measure: Any = None  # what must fall from cycle to cycle: the size of the residual, or how far from optimal it is
 
 
 class Ended(NamedTuple):
@@ -278,6 +303,7 @@ class Ended(NamedTuple):
     products: Any  # with A, in this cycle
     history: Any
     stopped: Any
+    norm: Any = None
 
 
 Cycle = Callable[[Loop, Cycles, float], Ended]
@@ -292,21 +318,28 @@ def solve_in_cycles(
     *,
     tol: float,
     max_iters: int,
-    watch: Watch = Watch(),
+    watch: Watch = NOBODY,
+    columns: int | None = None,
+    optimality: Callable[[Array, Array, Any], Array] | None = None,
+    consistent: bool = True,
 ) -> Outcome:
     """Solve A X = B by cycles of a method, each from the true residual that the one before has left.
 
     The system is divided by |b| first, so that squared norms neither overflow nor vanish: `tol` is then the norm of the residual
     to reach.
+
+    For least squares, `optimality(X, R, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is at most `tol` nothing is left to
+    gain: that is success, or, where a solution was expected to exist (`consistent`), SINGULAR.
     """
     norms = column_norms(xp, B)
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
     zero = xp.where(norms == norms, 0, 0)
+    X = xp.zeros((*B.shape[:-2], columns or B.shape[-2], B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
     if X0 is None:
-        X, R, size, products = xp.zeros(B.shape, dtype=B.dtype, device=xp.device_of(B)), B, norms / scale, 0
+        R, size, products = B, norms / scale, 0
     else:  # of a zero right side the answer is known, whatever the guess
-        X = xp.where((norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], B.shape), 0 * B)
+        X = xp.where((norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X)
         R, products = B - multiply(X), 1
         size = column_norms(xp, R)
     status = judged(xp, size, tol, zero + RUNNING)
@@ -319,7 +352,9 @@ def solve_in_cycles(
             history = recorded(xp, history, 0, size)
         else:
             loop.shows(0, size**2, None, lambda state: X)
-    start = Cycles(X, R, size, status, zero, 0, products, history, xp.any(zero != zero) if traced else False)
+    norm = None if optimality is None else 0 * size
+    stopped = xp.any(zero != zero) if traced else False
+    start = Cycles(X, R, size, status, zero, 0, products, history, stopped, norm, size if optimality is None else 0 * size + 1)
 
     def going(s: Cycles) -> Any:
         return xp.any(s.status == RUNNING) & (s.iteration < max_iters) & (s.stopped == False)  # noqa: E712  (or an array)
@@ -328,23 +363,22 @@ def solve_in_cycles(
         ended = cycle(loop, s, tol)
         R = B - multiply(ended.X)
         size = column_norms(xp, R)
-        claimed, full = ended.status == int(Status.SUCCESS), ended.status == RUNNING
+        claimed, full, again = (ended.status == code for code in (int(Status.SUCCESS), RUNNING, RESTART))
+        measure = size if optimality is None else xp.minimum(size, optimality(ended.X, R, ended.norm))
         # Where a cycle claimed success, or was full, and the residual is as large as before, there is nothing left to gain.
-        stuck = (size > xp.where(claimed, SUFFICIENT, 1 - 1e-3) * s.size) | (size <= FLOOR * xp.eps(B.dtype))
+        stuck = (measure > xp.where(claimed, SUFFICIENT, 1 - 1e-3) * s.measure) | (measure <= FLOOR * xp.eps(B.dtype))
         status = xp.where(claimed | full, xp.where(stuck, int(Status.STAGNATION), RUNNING), ended.status)
+        status = xp.where(again, xp.where(size < 0.9 * s.size, RUNNING, int(Status.BREAKDOWN)), status)
         status = xp.where(full & ((ended.iteration >= max_iters) | ended.stopped), RUNNING, status)
+        if optimality is not None:
+            status = xp.where(measure <= tol, int(Status.SINGULAR if consistent else Status.SUCCESS), status)
         status = xp.where(s.status == RUNNING, judged(xp, size, tol, status), s.status)
-        return Cycles(
-            ended.X,
-            R,
-            size,
-            status,
-            ended.iterations,
-            ended.iteration,
-            s.products + ended.products + 1,
-            ended.history,
-            ended.stopped,
-        )
+        X, products = ended.X, s.products + ended.products + 1
+        if X is not s.X:  # a cycle that did harm is undone, where it has not written over the X before it
+            better = ((size <= s.size) | (s.status != RUNNING))[..., None, :]
+            X, R, size = xp.where(better, X, s.X), xp.where(better, R, s.R), xp.where(better[..., 0, :], size, s.size)
+        counted = ended.iterations, ended.iteration, products
+        return Cycles(X, R, size, status, *counted, ended.history, ended.stopped, ended.norm, measure)
 
     if 0 in B.shape:
         last = start
