@@ -65,7 +65,7 @@ from .info import (
     ShapeError,
     Status,
 )
-from .methods import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh
+from .methods import CG, GMRES, LDL, LSMR, LSQR, LU, MINRES, QR, SVD, Auto, BiCGSTAB, Cholesky, Eig, Eigh
 from .operators import (
     FFT,
     Adjoint,
@@ -135,7 +135,7 @@ __all__ = [
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
     # methods
-    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD",
+    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch

@@ -365,6 +365,23 @@ def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any)
     return jax.lax.cond(predicate, if_true, if_false, *arguments)
 
 
+def call_host(f: Callable, *values: Any) -> jax.Array:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    from jax.experimental import io_callback
+
+    return io_callback(lambda *values: np.asarray(f(*values)), jax.ShapeDtypeStruct((), np.bool_), *values)
+
+
+def axpy(a: Any, x: Any, y: Any) -> jax.Array:
+    """y + a x for vectors, written over y where the framework can."""
+    return y + a * x
+
+
+def dot_real(x: Any, y: Any) -> jax.Array:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return jnp.vdot(x, y).real
+
+
 def loop_map(f: Callable, *arrays: Any) -> jax.Array:
     """`f` of the elements along the first axis, one after the other, stacked."""
     return jax.lax.map(lambda elements: f(*elements), arrays)
@@ -486,6 +503,14 @@ def warn_later(predicate: Any, message: str, *values: Any, category: type[Warnin
 def synchronize(x: Any) -> Any:
     """`x`, once it has been computed."""
     return jax.block_until_ready(x)
+
+
+def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
+    and in JAX in what `multiply` depends on."""
+    return jax.lax.custom_linear_solve(
+        multiply, B, solve=lambda _, B: solve(B), transpose_solve=lambda _, B: transpose_solve(B), has_aux=True
+    )
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

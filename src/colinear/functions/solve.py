@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function, rule
-from ..info import Info, ShapeError, Status, planning, report
+from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Method
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
@@ -22,6 +22,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ..properties import UNITARY
 from ._factorise import REFINEMENTS, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
 from .inverse import band_is_narrow, banded_factor, inv, tridiagonal_factor, wraps_around
+from .iterative import is_iterative, iterated, tightened
 
 NEED = "a linear system"
 
@@ -68,13 +69,25 @@ def _solve(A: LinearOperator, b: Any, method: Method | None, inverse: LinearOper
     vector = b.ndim == 1
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-    if inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
+    if runs_whole(A, method):
+        X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
+    elif is_iterative(method):
+        X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+    elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
         X = solution("solve", A, B, method).X
     else:
         with quiet(xp):
             X = _structured(xp, A, B, method, dtype, inverse, checked)
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X
+
+
+def runs_whole(A: LinearOperator, method: Any) -> bool:
+    """Whether an iterative method that the user named is run on A itself: no rule splits it."""
+    if not is_iterative(method):
+        return False
+    found = inv.find(A)
+    return found.is_base or found.direct
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
@@ -114,6 +127,42 @@ def _structured(
             break
         X, residual, worst = better, refined, seen(xp, refined)
     report(Info(residual_status(xp, residual, tol), residual=residual))
+    return X
+
+
+def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
+    """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
+    tol = method.tolerance(xp, dtype)
+    with recording() as parts, quiet(xp):
+        inverse = inv(A, tightened(method, A, 2))
+        X = inverse @ B
+        R = B - A @ X
+        residual = relative_residual(xp, R, B)
+        worst = seen(xp, residual)
+        for _ in range(REFINEMENTS):
+            if worst is None or not worst.size or not tol < worst.max() < 1:
+                break
+            better = X + inverse @ R
+            R = B - A @ better
+            refined = relative_residual(xp, R, B)
+            if not seen(xp, refined).max() < worst.max():
+                break
+            X, residual, worst = better, refined, seen(xp, refined)
+    status = residual_status(xp, residual, tol)
+    if status is not Status.SUCCESS and isinstance(status, Status):
+        found = combine(info._status for info in parts)
+        status = found if failed(found) is True else status
+    report(
+        Info(
+            status,
+            converged=residual <= tol,
+            iterations=total(info.iterations for info in parts),
+            matvecs=total(info.matvecs for info in parts),
+            residual=residual,
+            method=method.name,
+            children=tuple(parts),
+        )
+    )
     return X
 
 
@@ -161,13 +210,13 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
 
 
-@rule(solve, Tridiagonal)
+@rule(solve, Tridiagonal, direct=True)
 def solve_tridiagonal(A: Any, b: Any, method: Any) -> Any:
     """x by elimination along three diagonals; the residual shows whether that was stable"""
     return _solve(A, b, method, Inverse(A, tridiagonal_factor(A)))
 
 
-@rule(solve, Banded, when=band_is_narrow)
+@rule(solve, Banded, when=band_is_narrow, direct=True)
 def solve_banded(A: Any, b: Any, method: Any) -> Any:
     """x by elimination within the band; the residual shows whether that was stable"""
     return _solve(A, b, method, Inverse(A, banded_factor(A)))

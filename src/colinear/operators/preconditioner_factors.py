@@ -46,7 +46,8 @@ class FixedFactor(LinearOperator):
         dtype = xp.result_type(X.dtype, self.dtype)
         batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
         X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.result_type(dtype, xp.float32))  # not half precision
-        solve, transposed = (lambda B, form=form: self.solver.solve(B, form) for form in (self.form, _TRANSPOSED[self.form]))
+        forms = (self.form, _TRANSPOSED[self.form])
+        solve, transposed = (lambda B, form=form: self.solver.solve(B, form).astype(B.dtype) for form in forms)
         return xp.astype(xp.solve_on_host(lambda B: B, solve, transposed, X), dtype)
 
     @property

@@ -24,7 +24,7 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
     M : operator, array, callable or None
         An approximation of A^-1, or a factory such as `Jacobi()`: any callable that makes one from A. None is passed on.
     A : operator
-        The operator of the system, square.
+        The operator of the system; of a least-squares problem with n unknowns, where M is n x n too.
 
     Returns
     -------
@@ -57,9 +57,13 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
 
 def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
     """M, if it fits A, in A's precision."""
-    if M.shape[-2:] != A.shape[-2:]:
-        sizes = f"{M.shape[-2]}x{M.shape[-1]}", f"{A.shape[-2]}x{A.shape[-1]}"
-        raise ShapeError(f"preconditioner: {name} is {sizes[0]} and A is {sizes[1]}; it approximates A^-1, so it has A's size.")
+    n = A.shape[-1]  # for least squares, where A has more rows: such that A M is well conditioned
+    if M.shape[-2:] != (n, n):
+        sizes = f"{M.shape[-2]}x{M.shape[-1]}", f"{A.shape[-2]}x{n}"
+        raise ShapeError(
+            f"preconditioner: {name} is {sizes[0]} and A is {sizes[1]}; it must be {n}x{n}, to approximate A^-1. "
+            "(Where structure splits A, give a factory, or opaque(A).)"
+        )
     broadcast_batches(M.batch_shape, A.batch_shape, what="preconditioner")
     if M.is_neutral or A.is_neutral:
         return M
