@@ -38,7 +38,7 @@ class IC:
     """
 
     drop_tol: float | None = None
-    fill: float = 10.0
+    fill: float = 20.0
 
     def __post_init__(self) -> None:
         if not ((self.drop_tol is None or self.drop_tol >= 0) and self.fill >= 1):

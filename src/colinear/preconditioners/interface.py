@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import namespace_of
-from ..info import BackendError, DtypeError, MethodError, ShapeError
+from ..info import BackendError, DtypeError, MethodError, ShapeError, failed, recording, report
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches, check_device
 from ..operators.convert import as_operator
@@ -47,7 +47,11 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
         if isinstance(M, type):
             raise TypeError(f"preconditioner: {M.__name__} is a class; give an instance of it, such as {M.__name__}().")
         name = str(getattr(M, "__name__", type(M).__name__))
-        M = M(held_fixed(A))
+        with recording() as reports:  # how it was made is no part of the answer's Info, unless that failed
+            M = M(held_fixed(A))
+        for info in reports:
+            if failed(info._status) is not False:
+                report(info)
         if M is None or isinstance(M, (int, float, complex, str)):
             raise TypeError(f"preconditioner: {name} gave {M!r}; expected an operator that approximates the inverse of A.")
     else:
