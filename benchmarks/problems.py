@@ -105,7 +105,7 @@ class MinimalSurface:
         inside = np.zeros((m + 2, m + 2), bool)
         inside[1:-1, 1:-1] = True
         inside = np.flatnonzero(inside.reshape(-1))
-        edge = boundary.reshape(-1).copy()
+        self.start, edge = boundary[1:-1, 1:-1].reshape(-1), boundary.reshape(-1).copy()
         edge[inside] = 0
         self.matrices = {name: sp.csr_array(D.tocsr()[:, inside]) for name, D in full.items()}
         self.known = {name: D @ edge for name, D in full.items()}
@@ -126,8 +126,8 @@ class MinimalSurface:
         return sp.csr_array(sum(sp.diags_array(w) @ self.matrices[name] for name, w in weights.items()))
 
     def newton(self, solve: Callable[[Any, Any], Any], tol: float = 1e-8, most: int = 30) -> tuple[Any, float]:
-        """From z = 0: the surface, and |f| relative to the first one."""
-        z = np.zeros(self.m**2)
+        """From the function that gives the boundary: the surface, and |f| relative to the first one."""
+        z = self.start
         f = self.residual(z)
         start = size = float(np.linalg.norm(f))
         for _ in range(most):
