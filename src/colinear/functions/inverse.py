@@ -40,6 +40,9 @@ from ..properties import STIEFEL, UNITARY, Unitary
 from ._factorise import MARGIN, column_norms, probe, quiet, solution, square_size
 from ._factorise import choose as choose_factorisation
 from ._values import reciprocal, reciprocal_spectrum, report_status, report_values
+from .automatic import attempts, iterates
+from .automatic import choose as choose_attempt
+from .cost import dense_work
 from .iterative import choose as choose_iteration
 from .iterative import is_iterative, iterated, tightened
 
@@ -78,6 +81,8 @@ def inverse(A: LinearOperator, method: Method | None = None) -> LinearOperator:
         return Inverse(A, iterated(A, method))  # type: ignore[arg-type]
     if A.properties & UNITARY:
         return A.H  # known, so nothing is computed
+    if iterates(A, method):
+        return Inverse(A, attempts(A, method))
     return Inverse(A, solution("inv", A, None, method).factor)
 
 
@@ -89,7 +94,9 @@ def _stand_in(A: LinearOperator) -> LinearOperator:
 def _choose(A: LinearOperator, method: Method | None) -> Any:
     if is_iterative(method):
         return choose_iteration(A, method)  # type: ignore[arg-type]
-    return ("adjoint", 0.0, "A is unitary: A^-1 = A^H") if A.properties & UNITARY else choose_factorisation(A, method)
+    if A.properties & UNITARY:
+        return "adjoint", 0.0, "A is unitary: A^-1 = A^H"
+    return choose_attempt(A, dense_work(A)) if iterates(A, method) else choose_factorisation(A, method)
 
 
 inv = function("inv", base=inverse, stand_in=_stand_in, choose=_choose)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import get
-from ..dispatch import rule
+from ..dispatch import Cost, rule
 from ..info import Info, Status, planning, recording, report
 from ..methods.sparse_direct import SparseLU
 from ..methods.toeplitz import columns_of_inverse
@@ -28,6 +28,8 @@ from ..operators.toeplitz import Toeplitz
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._factorise import probe, seen, wide
 from ._values import report_status
+from .automatic import attempts, is_automatic
+from .cost import iterated_work, prefers_iteration, sparse_work
 from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
@@ -135,6 +137,19 @@ def is_sparse_and_seen(A: Any) -> bool:
     """Whether A is square, mostly zeros, and its values can be seen on the host."""
     m, n = A.shape[-2:]
     return m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
+
+
+def fills_in(A: Any) -> bool:
+    """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
+    return is_sparse_and_seen(A) and prefers_iteration(A, sparse_work(A))
+
+
+@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(A)[::2]), direct=True)
+def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
+    """S^-1 b by an iteration: the factors would fill in"""
+    if not is_automatic(method):
+        return inv_sparse(A, method)
+    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(A, method))
 
 
 @rule(inv, Sparse, when=is_sparse_and_seen, direct=True)

@@ -17,11 +17,17 @@ from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
+from ..operators.iterative import Attempts
 from ..operators.permutation import Permutation
+from ..operators.sparse import Sparse
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import UNITARY
 from ._factorise import REFINEMENTS, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
+from .automatic import choose as choose_attempt
+from .automatic import is_automatic, solve_by_trial
+from .cost import Work, dense_work, sparse_work, worthwhile
 from .inverse import band_is_narrow, banded_factor, inv, tridiagonal_factor, wraps_around
+from .inverse_on_host import inv_sparse
 from .iterative import is_iterative, iterated, tightened
 
 NEED = "a linear system"
@@ -63,7 +69,8 @@ def _solve(A: LinearOperator, b: Any, method: Method | None, inverse: LinearOper
     if isinstance(b, LinearOperator):
         return inv(A, method) @ b
     if planning():
-        inv(A, method)
+        if _trial(A, method) is None:
+            inv(A, method)
         return b
     xp = A.xp if not A.is_neutral else namespace_of(b)
     vector = b.ndim == 1
@@ -73,11 +80,15 @@ def _solve(A: LinearOperator, b: Any, method: Method | None, inverse: LinearOper
         X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
     elif is_iterative(method):
         X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+    elif (X := _tried(A, B, method, vector)) is not None:
+        pass
     elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
         X = solution("solve", A, B, method).X
     else:
         with quiet(xp):
-            X = _structured(xp, A, B, method, dtype, inverse, checked)
+            if isinstance(A, Sparse) and inverse is None and _trial(A, method) is not None:
+                inverse, checked = inv_sparse(A, method), True  # iterations have been tried
+            X = _structured(xp, A, B, method, dtype, inverse, checked, vector)
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X
 
@@ -104,11 +115,20 @@ def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
 
 
 def _structured(
-    xp: Any, A: LinearOperator, B: Array, method: Method | None, dtype: Any, given: LinearOperator | None, checked: bool
+    xp: Any,
+    A: LinearOperator,
+    B: Array,
+    method: Method | None,
+    dtype: Any,
+    given: LinearOperator | None,
+    checked: bool,
+    vector: bool,
 ) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
-    inverse = inv(A, method) if given is None else given
+    inverse: Any = inv(A, method) if given is None else given
+    if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
+        return inverse.factor.solve(B, vector)  # which has looked at the residual of the whole
     X = inverse @ B
     R = B - A @ X
     if not is_detailed() and not xp.is_traced(R) and 0 not in R.shape and _is_plainly_right(xp, R, B, tol):
@@ -128,6 +148,33 @@ def _structured(
         X, residual, worst = better, refined, seen(xp, refined)
     report(Info(residual_status(xp, residual, tol), residual=residual))
     return X
+
+
+def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] | None:
+    """The work of a factorisation, and how many products are tried before it (None: any number); None if none are."""
+    found = inv.find(A)
+    if not is_automatic(method) or (found.is_base and A.properties & UNITARY):
+        return None
+    if found.is_base or (found.direct and isinstance(A, Sparse)):
+        work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
+        most = worthwhile(A, work)
+        return None if most == 0 else (work, most)
+    return None
+
+
+def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> Array | None:
+    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None."""
+    found = inv.find(A)
+    if found.is_base and not A.properties & UNITARY:
+        result = solve_by_trial(A, B, method, vector, lambda: dense_work(A))
+    elif found.direct and isinstance(A, Sparse):
+        result = solve_by_trial(A, B, method, vector, lambda: sparse_work(A))
+    else:
+        return None
+    if result is None:
+        return None
+    report(result[1])
+    return result[0]
 
 
 def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
@@ -195,7 +242,12 @@ def _example(A: LinearOperator) -> Array:
     return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
-def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, None, str]:
+def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any, str]:
+    trial = _trial(A, method)
+    if trial is not None:
+        name, cost, why = choose_attempt(A, *trial)
+        most = "" if trial[1] is None else f", which comes next if {trial[1]} products are not enough"
+        return name, cost, why + most
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
