@@ -30,6 +30,7 @@ FUNCTIONS = """
     exp log sqrt isqrt power apply  cholesky lu qr  norm cond rank  transpose adjoint conj to_dense
 """.split()
 METHODS = "Auto Cholesky LU LDL QR Eigh Eig SVD".split()  # the direct ones; the iterative and stochastic join as they are written
+PRECONDITIONERS = "Jacobi BlockJacobi ILU IC PivotedCholesky Nystrom Chebyshev AMG".split()
 DISPATCH = "function rule check_rules explain Plan".split()
 REPORTS = "Info Status ApproximationWarning AnnotationError AmbiguityError".split()
 
@@ -49,7 +50,9 @@ def imported() -> set[str]:
     return modules_after("import colinear")
 
 
-@pytest.mark.parametrize("name", BASE + COMPOSED + OPERATOR_TOOLS + PROPERTIES + FUNCTIONS + METHODS + DISPATCH + REPORTS)
+@pytest.mark.parametrize(
+    "name", BASE + COMPOSED + OPERATOR_TOOLS + PROPERTIES + FUNCTIONS + METHODS + PRECONDITIONERS + DISPATCH + REPORTS
+)
 def test_every_public_name_is_exported(name: str) -> None:
     assert hasattr(colinear, name), f"colinear.{name} is in the contract and is not exported"
     assert name in colinear.__all__

@@ -65,7 +65,7 @@ from .info import (
     ShapeError,
     Status,
 )
-from .methods import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh
+from .methods import CG, GMRES, LDL, LSMR, LSQR, LU, MINRES, QR, SVD, Auto, BiCGSTAB, Cholesky, Eig, Eigh
 from .operators import (
     FFT,
     Adjoint,
@@ -110,6 +110,7 @@ from .operators import (
     opaque,
     vstack,
 )
+from .preconditioners import AMG, IC, ILU, BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from .verify import verify
 
@@ -135,7 +136,9 @@ __all__ = [
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
     # methods
-    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD",
+    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
+    # preconditioners
+    "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors

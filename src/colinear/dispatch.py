@@ -98,6 +98,8 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
+        if method is not None and chosen.direct and method.is_iterative:
+            chosen = self.base_rule  # the user wants A itself iterated with
         outer = state.current
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, method, info, on_failure)
@@ -321,6 +323,7 @@ def rule(
     when: Callable[[Any], bool] | None = None,
     cost: Callable[[Any], Any] | None = None,
     name: str | None = None,
+    direct: bool = False,
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `function` for operators that match `pattern`.
 
@@ -335,6 +338,8 @@ def rule(
         `cost(A)`: a `Cost` or a number of flops. Decides between rules of which none is more specific.
     name : str, optional
         The rule's name; its function's, if not given.
+    direct : bool
+        Whether it factors one operator instead of splitting the problem: then it gives way where the user names an iterative method.
 
     Examples
     --------
@@ -351,7 +356,7 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name))
+        function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct))
         return implementation
 
     return register

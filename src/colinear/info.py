@@ -433,8 +433,8 @@ def gather(reports: list[Info], function: str, rule: str) -> Info:
     return Info(
         status=combine(info._status for info in reports),
         converged=only.converged if only else _all(info.converged for info in reports),
-        iterations=_total(info.iterations for info in reports),
-        matvecs=_total(info.matvecs for info in reports),
+        iterations=total(info.iterations for info in reports),
+        matvecs=total(info.matvecs for info in reports),
         residual=only.residual if only else None,
         error=only.error if only else None,
         history=only.history if only else None,
@@ -446,7 +446,7 @@ def gather(reports: list[Info], function: str, rule: str) -> Info:
     )
 
 
-def _total(counts: Iterable[Any]) -> Any:
+def total(counts: Iterable[Any]) -> Any:
     total: Any = None
     for count in counts:
         if count is not None:

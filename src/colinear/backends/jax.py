@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from colinear.backends import _jax_sparse
 from colinear.backends._half import through_single
 from colinear.backends._jax_linalg import (
     cholesky,
@@ -274,25 +275,8 @@ def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
 
 @_half
 def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
-    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k).
-
-    Gather, multiply, add by rows. At 5e5 entries on a CPU this sum over sorted segments takes 1.1 ms, SciPy's product 1 to 2,
-    BCOO 1.2, BCSR 4.7, padded rows 1.9 to 3.2, and differences of a cumulative sum 4.5, which lose digits too.
-    """
-    indices = structure.memo.get("jax")
-    if indices is None:
-        with jax.ensure_compile_time_eval():  # concrete arrays even inside a trace, so that they can be kept
-            indices = jnp.asarray(structure.rows), jnp.asarray(structure.columns)
-        structure.memo["jax"] = indices
-    return _sum_by_rows(data, *indices, X, structure.shape[0])
-
-
-@functools.partial(jax.jit, static_argnums=4)
-def _sum_by_rows(data: Any, rows: Any, columns: Any, X: Any, m: int) -> jax.Array:
-    if data.ndim == 1 and X.ndim == 2 and X.shape[1] == 1:  # a third faster than with the axis of length one
-        return jax.ops.segment_sum(data * X[columns, 0], rows, m, indices_are_sorted=True)[:, None]
-    terms = jnp.moveaxis(data[..., None] * jnp.take(X, columns, axis=-2), -2, 0)
-    return jnp.moveaxis(jax.ops.segment_sum(terms, rows, m, indices_are_sorted=True), 0, -2)
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
+    return _jax_sparse.multiply(data, structure, X)
 
 
 def sparse_array(data: Any, structure: Any) -> Any:
@@ -381,6 +365,23 @@ def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any)
     if not isinstance(predicate, jax.core.Tracer):
         return if_true(*arguments) if predicate else if_false(*arguments)
     return jax.lax.cond(predicate, if_true, if_false, *arguments)
+
+
+def call_host(f: Callable, *values: Any) -> jax.Array:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    from jax.experimental import io_callback
+
+    return io_callback(lambda *values: np.asarray(f(*values)), jax.ShapeDtypeStruct((), np.bool_), *values)
+
+
+def axpy(a: Any, x: Any, y: Any) -> jax.Array:
+    """y + a x for vectors, written over y where the framework can."""
+    return y + a * x
+
+
+def dot_real(x: Any, y: Any) -> jax.Array:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return jnp.vdot(x, y).real
 
 
 def loop_map(f: Callable, *arrays: Any) -> jax.Array:
@@ -504,6 +505,14 @@ def warn_later(predicate: Any, message: str, *values: Any, category: type[Warnin
 def synchronize(x: Any) -> Any:
     """`x`, once it has been computed."""
     return jax.block_until_ready(x)
+
+
+def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
+    and in JAX in what `multiply` depends on."""
+    return jax.lax.custom_linear_solve(
+        multiply, B, solve=lambda _, B: solve(B), transpose_solve=lambda _, B: transpose_solve(B), has_aux=True
+    )
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

@@ -206,6 +206,24 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
     return np.vecdot(x, y, axis=axis)  # type: ignore[call-overload]
 
 
+_axpy: dict[Any, Any] = {}  # BLAS's, by dtype
+
+
+def axpy(a: Any, x: Any, y: Any) -> Any:
+    """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
+    found = _axpy.get(y.dtype)
+    if found is None:
+        from scipy.linalg import get_blas_funcs
+
+        found = _axpy[y.dtype] = get_blas_funcs("axpy", (y,))
+    return found(x, y, a=a)
+
+
+def dot_real(x: Any, y: Any) -> Any:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)
+
+
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:
     return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
 
@@ -371,6 +389,11 @@ def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any)
     return if_true(*arguments) if predicate else if_false(*arguments)
 
 
+def call_host(f: Callable, *values: Any) -> Any:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    return np.asarray(builtins.bool(f(*values)))
+
+
 def loop_map(f: Callable, *arrays: Any) -> np.ndarray:
     """`f` of the elements along the first axis, one after the other, stacked."""
     return np.stack([f(*elements) for elements in zip(*arrays, strict=True)])
@@ -469,6 +492,12 @@ def warn_later(predicate: Any, message: str, *values: Any, category: type[Warnin
 def synchronize(x: Any) -> Any:
     """`x`, once it has been computed."""
     return x
+
+
+def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
+    and in JAX in what `multiply` depends on."""
+    return solve(B)
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

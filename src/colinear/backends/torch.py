@@ -400,6 +400,16 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
     return torch.sum(x.conj() * y, axis)
 
 
+def axpy(a: Any, x: Any, y: Any) -> Any:
+    """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
+    return y.add_(x, alpha=a)
+
+
+def dot_real(x: Any, y: Any) -> Any:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return torch.dot(x, y).item() if not x.is_complex() else torch.vdot(x, y).real.item()
+
+
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
     return torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
 
@@ -563,6 +573,11 @@ def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any)
     return if_true(*arguments) if predicate else if_false(*arguments)
 
 
+def call_host(f: Callable, *values: Any) -> Any:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    return torch.tensor(builtins.bool(f(*(_innermost(x) if isinstance(x, torch.Tensor) else x for x in values))))
+
+
 def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
     """`f` of the elements along the first axis, one after the other, stacked."""
     return torch.stack([f(*elements) for elements in zip(*arrays, strict=True)])
@@ -659,6 +674,23 @@ def synchronize(x: Any) -> Any:
 def tells_sides() -> builtins.bool:
     """Whether `A @ x` and `x @ A` reach `__torch_function__` as two different calls: always, but in a compiler not repaired."""
     return not torch.compiler.is_compiling() or sides_are_known()
+
+
+def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
+    and in JAX in what `multiply` depends on."""
+
+    def forward(B: Any) -> Any:
+        with torch.no_grad():
+            return solve(B)[0]
+
+    def pull(primals: tuple, output: Any, g: Any) -> tuple:  # A^-H g
+        return (conj(linear_solve(multiply, transpose_solve, solve, conj(g))[0]),)
+
+    def push(primals: tuple, tangents: tuple, output: Any) -> Any:
+        return linear_solve(multiply, solve, transpose_solve, tangents[0])[0]
+
+    return custom_derivative(forward, jvp=push, vjp=pull, ranks=(2,))(B), None
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

@@ -222,7 +222,9 @@ def diag_low_rank(A: Any, method: Any) -> Array:
 def diag_sparse(A: Any, method: Any) -> Array:
     """diag S: the entries stored on it"""
     structure = A.structure
-    places = (structure.rows == structure.columns).nonzero()[0]
+    places = structure.memo.get("diagonal")
+    if places is None:
+        places = structure.memo["diagonal"] = (structure.rows == structure.columns).nonzero()[0]
     return A.xp.scatter_add(zero_diagonal(A), structure.rows[places], A.xp.take(A.data, places, axis=-1), axis=-1)
 
 

@@ -41,6 +41,11 @@ from ..properties import STIEFEL, UNITARY, Unitary
 from ._factorise import MARGIN, column_norms, probe, quiet, solution, square_size
 from ._factorise import choose as choose_factorisation
 from ._values import reciprocal, reciprocal_spectrum, report_status, report_values
+from .automatic import attempts, iterates
+from .automatic import choose as choose_attempt
+from .cost import dense_work
+from .iterative import choose as choose_iteration
+from .iterative import is_iterative, iterated, tightened
 
 LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails
 
@@ -73,8 +78,12 @@ def inverse(A: LinearOperator, method: Method | None = None) -> LinearOperator:
     array([1., 1.])
     """
     square_size("inv", A, "an inverse", "Use pinv(A).")
+    if is_iterative(method):
+        return Inverse(A, iterated(A, method))  # type: ignore[arg-type]
     if A.properties & UNITARY:
         return A.H  # known, so nothing is computed
+    if iterates(A, method):
+        return Inverse(A, attempts(A, method))
     return Inverse(A, solution("inv", A, None, method).factor)
 
 
@@ -84,7 +93,11 @@ def _stand_in(A: LinearOperator) -> LinearOperator:
 
 
 def _choose(A: LinearOperator, method: Method | None) -> Any:
-    return ("adjoint", 0.0, "A is unitary: A^-1 = A^H") if A.properties & UNITARY else choose_factorisation(A, method)
+    if is_iterative(method):
+        return choose_iteration(A, method)  # type: ignore[arg-type]
+    if A.properties & UNITARY:
+        return "adjoint", 0.0, "A is unitary: A^-1 = A^H"
+    return choose_attempt(A, dense_work(A)) if iterates(A, method) else choose_factorisation(A, method)
 
 
 inv = function("inv", base=inverse, stand_in=_stand_in, choose=_choose)
@@ -196,7 +209,7 @@ def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
     return Inverse(A, FourierFactor._of(xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real))
 
 
-@rule(inv, Tridiagonal)
+@rule(inv, Tridiagonal, direct=True)
 def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by elimination along three diagonals, in linear time"""
     factor = tridiagonal_factor(A)
@@ -220,7 +233,7 @@ def band_widths(A: Any) -> tuple[int, int]:
     return max(0, -min(A.offsets)), max(0, *A.offsets)
 
 
-@rule(inv, Banded, when=band_is_narrow)
+@rule(inv, Banded, when=band_is_narrow, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
     factor = banded_factor(A)
@@ -270,6 +283,7 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
 def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
     """The inverses of the operands. Where one fails, the status names it."""
     inverses: list[LinearOperator] = []
+    method = tightened(method, A, len(A.operands))
     for i, operand in enumerate(A.operands):
         again = i and operand is A.operands[i - 1]  # the factors of A ⊗ A, say
         inverses.append(inverses[-1] if again else part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method))

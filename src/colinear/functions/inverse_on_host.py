@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import get
-from ..dispatch import rule
+from ..dispatch import Cost, rule
 from ..info import Info, Status, planning, recording, report
 from ..methods.sparse_direct import SparseLU
 from ..methods.toeplitz import columns_of_inverse
@@ -28,6 +28,8 @@ from ..operators.toeplitz import Toeplitz
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._factorise import probe, seen, wide
 from ._values import report_status
+from .automatic import attempts, is_automatic
+from .cost import iterated_work, prefers_iteration, sparse_work
 from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
@@ -40,7 +42,7 @@ def is_large_and_seen(A: Any) -> bool:
     return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
 
 
-@rule(inv, Toeplitz, when=is_large_and_seen)
+@rule(inv, Toeplitz, when=is_large_and_seen, direct=True)
 def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms; along the band if that is narrow"""
     if planning():
@@ -88,7 +90,7 @@ def is_large_and_traced(A: Any) -> bool:
     return m == n > LARGEST_TRACED and A.xp.name == "jax" and A.xp.is_traced(A._diagonals())
 
 
-@rule(inv, Toeplitz, when=is_large_and_traced)
+@rule(inv, Toeplitz, when=is_large_and_traced, direct=True)
 def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the program runs"""
     xp, n = A.xp, A.shape[-1]
@@ -117,7 +119,7 @@ def is_a_line_with_zeros_around(A: Any) -> bool:
     return len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
 
 
-@rule(inv, Convolution, when=is_a_line_with_zeros_around)
+@rule(inv, Convolution, when=is_a_line_with_zeros_around, direct=True)
 def inv_convolution_with_zeros(A: Any, method: Any) -> LinearOperator:
     """A convolution of a line with zeros around it is a Toeplitz matrix"""
     return inv(toeplitz_of_convolution(A)._claim(A.properties), method)
@@ -137,7 +139,20 @@ def is_sparse_and_seen(A: Any) -> bool:
     return m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
 
 
-@rule(inv, Sparse, when=is_sparse_and_seen)
+def fills_in(A: Any) -> bool:
+    """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
+    return is_sparse_and_seen(A) and prefers_iteration(A, sparse_work(A))
+
+
+@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(A)[::2]), direct=True)
+def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
+    """S^-1 b by an iteration: the factors would fill in"""
+    if not is_automatic(method):
+        return inv_sparse(A, method)
+    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(A, method))
+
+
+@rule(inv, Sparse, when=is_sparse_and_seen, direct=True)
 def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
     if planning():
@@ -168,7 +183,7 @@ def diagonals_are_few_and_seen(A: Any) -> bool:
     return A.m == A.n > SMALL_TOEPLITZ and 4 * stored <= A.n**2 and not any(A.xp.is_traced(d) for d in A.diagonals)
 
 
-@rule(inv, Banded, when=diagonals_are_few_and_seen)
+@rule(inv, Banded, when=diagonals_are_few_and_seen, direct=True)
 def inv_scattered_diagonals(A: Any, method: Any) -> LinearOperator:
     """Diagonals that are far apart, as of a periodic band, are a sparse matrix"""
     return inv(sparse_of_banded(A)._claim(A.properties), method)

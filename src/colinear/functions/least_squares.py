@@ -8,12 +8,14 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
-from ..methods import QR, SVD, Auto, Method, fitting
+from ..methods import LSMR, LSQR, QR, SVD, Auto, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
 from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from .iterative import choose as choose_iteration
+from .iterative import is_iterative, iterated
 from .singular import cutoff, svd
 from .solve import relative_residual, right_side
 
@@ -26,7 +28,7 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     A : operator or array, (*batch, m, n)
     rtol : float, optional
         Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
-    method : Auto or SVD, optional
+    method : Auto, SVD, LSQR or LSMR, optional
 
     Returns
     -------
@@ -44,7 +46,10 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     array([[0.5, 0. ]])
     """
     xp, rtol = A.xp, checked_rtol("pinv", rtol)
-    U, s, V = svd(A, None, fitting("pinv", method, SVD))
+    chosen = fitting("pinv", method, SVD, LSQR, LSMR)
+    if is_iterative(chosen):
+        return iterated(A, chosen, consistent=False)
+    U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
@@ -62,8 +67,9 @@ def inverted(xp: Any, s: Array, kept: Array) -> Array:
     return xp.where(kept, 1 / xp.where(kept, s, 1), xp.where(xp.isnan(s), s, 0 * s))
 
 
-def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, None, str]:
-    fitting("pinv", method, SVD)
+def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Any, str]:
+    if is_iterative(fitting("pinv", method, SVD, LSQR, LSMR)):
+        return choose_iteration(A, method)  # type: ignore[arg-type]
     return "SVD", None, "A^+ = V Σ^+ U^H"
 
 
@@ -81,7 +87,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     A : operator or array, (*batch, m, n)
     b : array or operator
         One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
-    method : Auto, SVD or QR, optional
+    method : Auto, SVD, QR, LSQR or LSMR, optional
         `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
 
     Notes
@@ -94,8 +100,10 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).round(12)
     array([2.])
     """
-    chosen = fitting("lstsq", method, SVD, QR)
+    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR)
     b = right_side("lstsq", A, b, A.shape[-2])
+    if is_iterative(chosen) and not isinstance(b, LinearOperator):
+        return _by_iteration(A, b, chosen)
     if isinstance(b, LinearOperator):
         return pinv(A, None, None if isinstance(chosen, QR) else method) @ b
     if A.is_neutral:  # it takes framework and precision from b
@@ -126,6 +134,15 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
         )
     )
     X = narrow(xp, X, dtype)
+    return X[..., 0] if vector else X
+
+
+def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
+    """A^+ b by LSQR or LSMR: nothing is factored."""
+    vector = b.ndim == 1
+    if planning():
+        return A.xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if vector else slice(None)]
+    X = iterated(A, method, consistent=False).solve(b[:, None] if vector else b, vector)
     return X[..., 0] if vector else X
 
 
@@ -186,7 +203,9 @@ def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
 
 
 def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
-    chosen = fitting("lstsq", method, SVD, QR)
+    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR)
+    if is_iterative(chosen):
+        return choose_iteration(A, chosen)
     if isinstance(chosen, QR):
         m, n = max(A.shape[-2:]), min(A.shape[-2:])
         return "QR", Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape)), "asked for"

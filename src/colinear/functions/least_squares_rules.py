@@ -109,7 +109,7 @@ def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return (Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid))._claim(A._claims)
 
 
-@rule(pinv, LowRank)
+@rule(pinv, LowRank, direct=True)
 def pinv_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(U C V^H)^+ = Y Σ^+ X^H for the singular triplets X, Σ, Y of the QR factors, of the size of the rank"""
     thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
@@ -128,7 +128,7 @@ def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return Kronecker(*(pinv(factor, None, method) for factor in A.operands))._claim(A._claims)
 
 
-@rule(pinv, BlockDiag)
+@rule(pinv, BlockDiag, direct=True)
 def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
     xp, triplets = A.xp, each_svd(placed(A), max(A.shape[-2:]), method)
@@ -235,7 +235,7 @@ def _gram_of(B: Any) -> LinearOperator:
     return LowRank(B.H.A) if isinstance(B, Dense) and B.shape[-2] < B.shape[-1] else B.H @ B  # type: ignore[attr-defined]
 
 
-@rule(lstsq, Block, when=is_regularised_stack)
+@rule(lstsq, Block, when=is_regularised_stack, direct=True)
 def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
     """[A; D] x = [b; c]: (A^H A + D^H D) x = A^H b + D^H c by a structured solve, refined once, its gradient looked at"""
     b = right_side("lstsq", A, b, A.shape[-2])

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function, rule
-from ..info import Info, ShapeError, Status, planning, report
+from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Method
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
@@ -17,11 +17,18 @@ from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
+from ..operators.iterative import Attempts
 from ..operators.permutation import Permutation
+from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
 from ._values import reciprocal
+from .automatic import choose as choose_attempt
+from .automatic import is_automatic, solve_by_trial
+from .cost import Work, dense_work, sparse_work, worthwhile
 from .inverse import band_is_narrow, banded_factor, inv, wraps_around
+from .inverse_on_host import inv_sparse
+from .iterative import is_iterative, iterated, tightened
 
 NEED = "a linear system"
 
@@ -71,19 +78,36 @@ def structured_solve(
     if isinstance(b, LinearOperator):
         return inv(A, method) @ b
     if planning():
-        inv(A, method)
+        if _trial(A, method) is None:
+            inv(A, method)
         return b
     xp = A.xp if not A.is_neutral else namespace_of(b)
     vector = b.ndim == 1
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-    if inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
+    if inverse is None and runs_whole(A, method):
+        X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
+    elif inverse is None and is_iterative(method):
+        X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+    elif inverse is None and (X := _tried(A, B, method, vector)) is not None:
+        pass
+    elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
         X = solution("solve", A, B, method).X
     else:
         with quiet(xp):
-            X = _refined(xp, A, B, method, dtype, inverse, checked, is_right)
+            if isinstance(A, Sparse) and inverse is None and _trial(A, method) is not None:
+                inverse, checked = inv_sparse(A, method), True  # iterations have been tried
+            X = _refined(xp, A, B, method, dtype, vector, inverse, checked, is_right)
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X
+
+
+def runs_whole(A: LinearOperator, method: Any) -> bool:
+    """Whether an iterative method that the user named is run on A itself: no rule splits it."""
+    if not is_iterative(method):
+        return False
+    found = inv.find(A)
+    return found.is_base or found.direct
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
@@ -105,13 +129,16 @@ def _refined(
     B: Array,
     method: Method | None,
     dtype: Any,
+    vector: bool,
     given: LinearOperator | None,
     checked: bool,
     is_right: Callable[[Array, Array, float], bool] | None,
 ) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
-    inverse = inv(A, method) if given is None else given
+    inverse: Any = inv(A, method) if given is None else given
+    if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
+        return inverse.factor.solve(B, vector)  # which has looked at the residual of the whole
     X = inverse @ B
     plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape
     if plain and is_right is not None and is_right(X, B, tol):
@@ -121,6 +148,13 @@ def _refined(
         return X
     if given is not None and not checked:
         inverse = inv(A, method)  # which reports if A is singular
+    X, residual = _improved(xp, A, inverse, X, R, B, tol)
+    report(Info(residual_status(xp, residual, tol), residual=residual))
+    return X
+
+
+def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
+    """X refined while that helps, and its relative residual."""
     residual = relative_residual(xp, R, B)
     worst = seen(xp, residual)
     for _ in range(REFINEMENTS):
@@ -132,7 +166,58 @@ def _refined(
         if not seen(xp, refined).max() < worst.max():
             break
         X, residual, worst = better, refined, seen(xp, refined)
-    report(Info(residual_status(xp, residual, tol), residual=residual))
+    return X, residual
+
+
+def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] | None:
+    """The work of a factorisation, and how many products are tried before it (None: any number); None if none are."""
+    found = inv.find(A)
+    if not is_automatic(method) or (found.is_base and A.properties & UNITARY):
+        return None
+    if found.is_base or (found.direct and isinstance(A, Sparse)):
+        work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
+        most = worthwhile(A, work)
+        return None if most == 0 else (work, most)
+    return None
+
+
+def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> Array | None:
+    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None."""
+    found = inv.find(A)
+    if found.is_base and not A.properties & UNITARY:
+        result = solve_by_trial(A, B, method, vector, lambda: dense_work(A))
+    elif found.direct and isinstance(A, Sparse):
+        result = solve_by_trial(A, B, method, vector, lambda: sparse_work(A))
+    else:
+        return None
+    if result is None:
+        return None
+    report(result[1])
+    return result[0]
+
+
+def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
+    """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
+    tol = method.tolerance(xp, dtype)
+    with recording() as parts, quiet(xp):
+        inverse = inv(A, tightened(method, A, 2))
+        X = inverse @ B
+        X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
+    status = residual_status(xp, residual, tol)
+    if status is not Status.SUCCESS and isinstance(status, Status):
+        found = combine(info._status for info in parts)
+        status = found if failed(found) is True else status
+    report(
+        Info(
+            status,
+            converged=residual <= tol,
+            iterations=total(info.iterations for info in parts),
+            matvecs=total(info.matvecs for info in parts),
+            residual=residual,
+            method=method.name,
+            children=tuple(parts),
+        )
+    )
     return X
 
 
@@ -159,7 +244,12 @@ def _example(A: LinearOperator) -> Array:
     return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
-def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, None, str]:
+def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any, str]:
+    trial = _trial(A, method)
+    if trial is not None:
+        name, cost, why = choose_attempt(A, *trial)
+        most = "" if trial[1] is None else f", which comes next if {trial[1]} products are not enough"
+        return name, cost, why + most
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
@@ -177,7 +267,7 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     return inverse * b if b.ndim == 1 else inverse[..., None] * b
 
 
-@rule(solve, Banded, when=band_is_narrow)
+@rule(solve, Banded, when=band_is_narrow, direct=True)
 def solve_banded(A: Any, b: Any, method: Any) -> Any:
     """x by elimination within the band; the residual shows whether that was stable"""
     return structured_solve(A, b, method, Inverse(A, banded_factor(A)))

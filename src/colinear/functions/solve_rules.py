@@ -24,15 +24,16 @@ from ..properties import STIEFEL, UNITARY
 from ._factorise import is_detailed, is_half, is_watched, quiet, solution, squares
 from ._values import in_groups
 from .inverse import all_square, blocks_are_alike, inv, tridiagonal_factor
+from .iterative import is_iterative
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 
 TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
-def _is_plain(A: LinearOperator, b: Any) -> bool:
-    """Whether only the answer is asked for, and its values can be seen."""
-    if planning() or is_detailed() or isinstance(b, LinearOperator) or A.is_neutral:
+def _is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
+    """Whether only the answer is asked for, not by an iteration, and its values can be seen."""
+    if planning() or is_detailed() or is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.leaves()))
     return seen and not is_half(A.xp, A.dtype)
@@ -78,7 +79,7 @@ def factors_are_matrices(A: LinearOperator) -> bool:
 def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     """x = (A^-1 ⊗ B^-1) b; for many right sides by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
     b = right_side("solve", A, b, A.shape[-1])
-    if A.shape[-1] <= TINY and (method is None or isinstance(method, Auto)) and not A.batch_shape and _is_plain(A, b):
+    if A.shape[-1] <= TINY and (method is None or isinstance(method, Auto)) and not A.batch_shape and _is_plain(A, b, method):
         with recording() as reports:
             x = solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method)
         if not reports:
@@ -86,7 +87,7 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     columns = 0 if isinstance(b, LinearOperator) else math.prod(b.shape)
     # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for each entry of b.
     pays = columns >= WORTH_A_BOUND and all(4 * factor.shape[-1] ** 2 <= columns for factor in A.operands)
-    if not pays or not _is_plain(A, b) or any(factor.dtype != A.dtype for factor in A.operands):
+    if not pays or not _is_plain(A, b, method) or any(factor.dtype != A.dtype for factor in A.operands):
         return solve_by_inverse(A, b, method)
     xp, inverse = A.xp, inv(A, method)
     with quiet(xp):
@@ -105,7 +106,7 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
 def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     """x_i = A_i^-1 b_i, many at once; |r_i| <= tol |b_i| for each block, so |r| <= tol |b|"""
     b = right_side("solve", A, b, A.shape[-1])
-    if not _is_plain(A, b) or 0 in A.shape or 0 in b.shape:
+    if not _is_plain(A, b, method) or 0 in A.shape or 0 in b.shape:
         return solve_by_inverse(A, b, method)
     xp, blocks, n = A.xp, A.operands, A.operands[0].shape[-1]
     B = b[:, None] if b.ndim == 1 else b
@@ -137,7 +138,7 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
 # Counting operations gives c < 100 in real numbers, a few times that in complex ones; it is taken as 1000.
 
 
-@rule(solve, Tridiagonal)
+@rule(solve, Tridiagonal, direct=True)
 def solve_tridiagonal(A: Any, b: Any, method: Any) -> Any:
     """x by elimination along three diagonals: stable, so |r| <= c u (|l| + |d| + |u|) |x|"""
 

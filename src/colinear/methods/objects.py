@@ -15,6 +15,8 @@ class Method:
     _is_method: ClassVar[bool] = True
     tol: float | None
 
+    is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
+
     @property
     def name(self) -> str:
         return type(self).__name__

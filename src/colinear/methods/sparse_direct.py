@@ -23,6 +23,9 @@ class SparseLU:
         Compressed rows.
     definite : bool
         Whether the matrices are positive definite: then the order is that of the symmetric pattern, and pivots stay on the diagonal.
+    incomplete : (float, float), optional
+        A threshold, relative, below which entries are dropped, and how many times as many entries as A the factors may have (Li
+        and Shao 2011). Without it, all are kept.
 
     Raises
     ------
@@ -30,42 +33,61 @@ class SparseLU:
         If a matrix is exactly singular.
     """
 
-    def __init__(self, data: Any, indptr: Any, columns: Any, definite: bool):
-        from scipy.sparse import csc_array, csr_array
-        from scipy.sparse.linalg import splu
+    def __init__(self, data: Any, indptr: Any, columns: Any, definite: bool, incomplete: tuple[float, float] | None = None):
+        from scipy.sparse import csc_array
+        from scipy.sparse.linalg import spilu, splu
 
         data = np.asarray(data)
-        self.arguments = (data, indptr, columns, definite)
-        self.batch, n = data.shape[:-1], len(indptr) - 1
-        count = math.prod(self.batch)
-        starts = np.concatenate([np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)] + [[count * len(columns)]])
-        places = np.concatenate([np.asarray(columns) + k * n for k in range(count)]) if count else np.zeros(0, int)
-        matrix = csc_array(csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n)))
+        self.arguments = (data, indptr, columns, definite, incomplete)
+        self.batch = data.shape[:-1]
+        matrix = csc_array(stacked_matrix(data, indptr, columns))
         options = (
             {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}} if definite else {}
         )
         try:
-            self.factors = splu(matrix, **options)
+            if incomplete is None:
+                self.factors = splu(matrix, **options)
+            else:
+                self.factors = spilu(matrix, drop_tol=incomplete[0], fill_factor=incomplete[1], **options)
         except RuntimeError as error:
             raise ArithmeticError(str(error)) from error
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.factors.nnz
 
     def solve(self, X: Any, form: str) -> Any:
         """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (..., *batch, n, k)."""
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
-        dtype = np.result_type(X, self.arguments[0])
-        if np.iscomplexobj(X) and not np.iscomplexobj(self.arguments[0]):
-            return self.solve(X.real, form) + 1j * self.solve(X.imag, form)
-        batch = np.broadcast_shapes(X.shape[:-2], self.batch)
-        X = np.broadcast_to(X, (*batch, *X.shape[-2:]))
-        outer, (n, k) = batch[: len(batch) - len(self.batch)], X.shape[-2:]
-        # Outer batch dimensions share the factors, so they are columns like all others.
-        stacked = X.reshape(math.prod(outer), math.prod(self.batch), n, k)
-        columns = np.moveaxis(stacked, 0, 2).reshape(stacked.shape[1] * n, -1)
-        if columns.size:
-            columns = self.factors.solve(np.ascontiguousarray(columns, self.arguments[0].dtype), trans=form)
-        solved = np.moveaxis(columns.reshape(stacked.shape[1], n, stacked.shape[0], k), 2, 0)
-        return np.ascontiguousarray(solved.reshape(*batch, n, k), dtype)
+        return solved_columns(lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SparseLU, self.arguments
+
+
+def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
+    """The matrices of a batch, (*batch, nnz), as the blocks of one block-diagonal SciPy matrix."""
+    from scipy.sparse import csr_array
+
+    n, count = len(indptr) - 1, math.prod(data.shape[:-1])
+    starts = np.concatenate([np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)] + [[count * len(columns)]])
+    places = np.concatenate([np.asarray(columns) + k * n for k in range(count)]) if count else np.zeros(0, int)
+    return csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n))
+
+
+def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> Any:
+    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices of this dtype."""
+    if np.iscomplexobj(X) and np.dtype(dtype).kind != "c":
+        return solved_columns(solve, X.real, inner, dtype) + 1j * solved_columns(solve, X.imag, inner, dtype)
+    batch = np.broadcast_shapes(X.shape[:-2], inner)
+    result = np.result_type(X, dtype)
+    X = np.broadcast_to(X, (*batch, *X.shape[-2:]))
+    outer, (n, k) = batch[: len(batch) - len(inner)], X.shape[-2:]
+    # Outer batch dimensions share the factors, so they are columns like all others.
+    stacked = X.reshape(math.prod(outer), math.prod(inner), n, k)
+    columns = np.moveaxis(stacked, 0, 2).reshape(stacked.shape[1] * n, -1)
+    if columns.size:
+        columns = solve(np.ascontiguousarray(columns, dtype))
+    solved = np.moveaxis(columns.reshape(stacked.shape[1], n, stacked.shape[0], k), 2, 0)
+    return np.ascontiguousarray(solved.reshape(*batch, n, k), result)

@@ -58,6 +58,12 @@ class Inverse(LinearOperator):
             return Y
         return self.xp.astype(Y, self.xp.result_type(self.A.dtype, X.dtype))  # half precision is factored in single
 
+    def _matvec(self, x: Array) -> Array:
+        y = self.factor._matvec(x)
+        if y.dtype == x.dtype:
+            return y
+        return self.xp.astype(y, self.xp.result_type(self.A.dtype, x.dtype))
+
     @property
     def _flops(self) -> float:
         return self.factor.flops

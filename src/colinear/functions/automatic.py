@@ -1,0 +1,119 @@
+"""`Auto` without a factorisation: which iterations to try, and in which order.
+
+positive semidefinite   CG, scaled by the diagonal where that is cheap and helps -> MINRES
+self-adjoint            MINRES -> GMRES
+any other               GMRES -> BiCGSTAB -> LSQR, if there is an adjoint
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..backends import Array, is_array
+from ..dispatch import Cost
+from ..info import Info, Status, failed, planning, recording
+from ..methods import CG, GMRES, LSQR, MINRES, Auto, BiCGSTAB, Method
+from ..operators.base import LinearOperator
+from ..operators.diagonal import Diagonal
+from ..operators.iterative import Attempts, working_memory
+from ..operators.matrixfree import MatrixFree
+from ..operators.sparse import Sparse
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._factorise import seen
+from .cost import Work, dense_work, iterated_work, prefers_iteration, worthwhile
+from .iterative import iterated
+
+UNEVEN = 4.0  # the ratio of the largest to the smallest entry of a diagonal from which scaling by it helps
+
+
+def is_automatic(method: Any) -> bool:
+    """Whether the choice is ours."""
+    return method is None or isinstance(method, Auto)
+
+
+def iterates(A: LinearOperator, method: Any) -> bool:
+    """Whether `Auto` iterates with A, rather than form and factor its matrix."""
+    return is_automatic(method) and prefers_iteration(A, dense_work(A))
+
+
+TRIAL = 24  # steps that cost less than to look at how a sparse matrix would fill in
+SPARSE_TRIAL = 5000  # rows from which that is so
+
+
+def solve_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: bool, direct: Any) -> tuple[Array, Info] | None:
+    """A^-1 B by iterations, as far as it pays to try them first; None if that is not far enough.
+
+    `direct()` is the work of a factorisation. Where the iterations end with a failure that a factorisation would not meet, None.
+    """
+    if not is_automatic(method):
+        return None
+    if any(A.xp.is_traced(x) for x in (B, *A.leaves()) if is_array(x)):  # nothing could be tried again: the guess decides
+        return attempts(A, method, first=1).run(B, vector) if prefers_iteration(A, direct(), B.shape[-1]) else None
+    if A.properties & POSITIVE_SEMIDEFINITE and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL:
+        found = attempts(A, method, TRIAL, 1).run(B, vector)
+        if failed(found[1]._status) is False:
+            return found
+    most = worthwhile(A, direct(), B.shape[-1])
+    if most == 0:
+        return None
+    only = None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE else 1
+    found = attempts(A, method, most, only).run(B, vector)
+    hopeless = most is None or found[1].status is Status.NONFINITE
+    return found if hopeless or failed(found[1]._status) is False else None
+
+
+def candidates(A: LinearOperator) -> list[Any]:
+    """The methods to try, in order."""
+    if A.properties & POSITIVE_SEMIDEFINITE:
+        return [CG(), MINRES()]
+    if A.properties & SELF_ADJOINT:
+        return [MINRES(), GMRES()]
+    has_adjoint = not (isinstance(A, MatrixFree) and A.multiply_adjoint is None and A.backend == "numpy")
+    return [GMRES(), BiCGSTAB(), *([LSQR()] if has_adjoint else [])]
+
+
+def attempts(A: LinearOperator, method: Method | None, most: int | None = None, first: int | None = None) -> Attempts:
+    """A^-1 by iterations, the next where one fails; of at most `most` steps each, and of the `first` ones only."""
+    tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
+    limit = most if limit is None else limit
+    M = jacobi(A) if A.properties & POSITIVE_SEMIDEFINITE else None
+    chosen = [replace(m, tol=tol, max_iters=limit) for m in candidates(A)][:first]
+    chosen[0] = replace(chosen[0], preconditioner=M)
+    return Attempts._of(tuple(iterated(A, m) for m in chosen))
+
+
+def jacobi(A: LinearOperator) -> LinearOperator | None:
+    """The inverse of the diagonal, if that is cheap to have, positive and uneven."""
+    from .diagonal import diag
+
+    if planning() or diag.find(A).is_base:
+        return None
+    with recording() as reports:
+        d = A.xp.real(diag(A))
+    values = seen(A.xp, d)
+    if values is None:  # under tracing: it does no harm
+        return Diagonal._of(1 / A.xp.where(d > 0, d, 1)) if not reports else None
+    if any(failed(info._status) is not False for info in reports) or not values.size:
+        return None
+    least, largest = float(values.min()), float(values.max())
+    if not 0 < least <= largest / UNEVEN < float("inf"):
+        return None
+    return Diagonal._of(A.xp.astype(1 / d, A.dtype))
+
+
+def choose(A: LinearOperator, direct: Work, products: int | None = None) -> tuple[str, Cost, str]:
+    """For `explain`: the iteration tried first, its cost, and why."""
+    first = candidates(A)[0]
+    work = iterated_work(A, 1, products)
+    known = {"CG": "A is known to be positive semidefinite", "MINRES": "A is known to be self-adjoint"}
+    why = f"{known.get(first.name, 'nothing is known of A')}; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
+    return first.name, Cost(work.flops, max(work.memory, working_memory(first, A))), why
+
+
+def _flops(x: float) -> str:
+    return f"{x:.2g} flop"
+
+
+def _bytes(x: float) -> str:
+    return f"{x / 2**20:.3g} MiB" if x < 2**30 else f"{x / 2**30:.3g} GiB"

@@ -1,0 +1,62 @@
+"""Iterative methods for `inv`, `solve` and `lstsq`: what they are given, and what becomes of the tolerance in the parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..dispatch import Cost
+from ..info import MethodError, ShapeError
+from ..methods import Method
+from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
+from ..operators.base import LinearOperator
+from ..operators.iterative import Iterated, working_memory
+
+ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR)
+
+
+def is_iterative(method: Any) -> bool:
+    """Whether the user named an iterative method."""
+    return isinstance(method, Iterative)
+
+
+def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> Iterated:
+    """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
+    from ..preconditioners import as_preconditioner  # which is made of functions, so it comes after them
+
+    M, x0 = as_preconditioner(method.preconditioner, A), method.x0
+    if x0 is not None:
+        x0 = x0 if namespace_of(x0) is not None else A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+        rows = x0.shape[0 if x0.ndim == 1 else -2] if x0.ndim else 0
+        if rows != A.shape[-1]:
+            raise ShapeError(
+                f"{method.name}: A is {A.shape[-2]}x{A.shape[-1]}, so x0 needs {A.shape[-1]} rows; it is {tuple(x0.shape)}."
+            )
+    return Iterated._of(A, M, x0, method.without_arrays(), consistent)
+
+
+def tightened(method: Any, A: LinearOperator, parts: int) -> Any:
+    """The method for each of several parts, so that the whole keeps the tolerance: the errors of the parts add up."""
+    if not is_iterative(method) or parts < 2:
+        return method
+    tol = method.tolerance(A.xp, A.dtype)
+    return replace(method, tol=max(tol / (4 * parts), 4 * A.xp.eps(A.dtype)) if tol > 4 * A.xp.eps(A.dtype) else tol, x0=None)
+
+
+def fits(function: str, A: LinearOperator, method: Iterative) -> None:
+    """An error if the method cannot be used for this function."""
+    if not isinstance(method, ITERATIVE):
+        names = ", ".join(f"{cls.__name__}()" for cls in ITERATIVE)
+        raise MethodError(f"{function}: {method.name}() does not apply here. Use one of {names}.")
+
+
+def choose(A: LinearOperator, method: Iterative) -> tuple[str, Cost, str]:
+    """For `explain`: the method, what it costs and why."""
+    m, n = A.shape[-2:]
+    count = method.typical(m, n)
+    why = f"asked for; at {A.flops:.2g} flop a product, {count} products or so, at most {method.iterations(m, n)} iterations"
+    return method.name, Cost(count * (A.flops + 10.0 * max(m, n)), working_memory(method, A)), why
+
+
+__all__ = ["ITERATIVE", "Array", "Method", "choose", "fits", "is_iterative", "iterated", "tightened"]

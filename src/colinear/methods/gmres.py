@@ -1,0 +1,150 @@
+"""Generalised minimal residuals (Saad and Schultz 1986), restarted, for any square A, with a preconditioner M ≈ A^-1 on the right.
+
+Since A M y = b is what is solved, with x = M y, the residual that it minimises is b - A x itself.
+
+Differs from the reference: Gram-Schmidt twice, so that the basis is orthogonal to rounding; the rotations that make the Hessenberg
+matrix triangular are kept as their product Q, (m + 1) x (m + 1), so that a step is two small products instead of a loop over them;
+blocks of right sides, each column with its own basis; the true residual decides (`solve_in_cycles`). An invariant subspace is
+success, if A is not singular on it. Vectors: the basis, x, r and b. `max_iters` counts products with A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..backends import Array
+from ..info import Status
+from .iteration import (
+    NOBODY,
+    RUNNING,
+    Cycles,
+    Ended,
+    Loop,
+    Outcome,
+    Watch,
+    divide,
+    first_of,
+    is_plain,
+    solve_in_cycles,
+)
+
+
+class State(NamedTuple):
+    V: Array  # (*batch, k, m + 1, n): the basis of each column, by rows
+    H: Array  # (*batch, k, m, m): Q times the Hessenberg matrix, triangular; by columns (H[..., j, :] is the j-th one)
+    Q: Array  # (*batch, k, m + 1, m + 1): the product of the rotations
+    beta: Array  # |r| at the start
+    size: Array
+    status: Array
+    iterations: Array
+    iteration: Any
+    j: Any  # steps in this cycle
+    taken: Array  # of these, by each column
+
+
+def gmres(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    B: Array,
+    *,
+    tol: float,
+    max_iters: int,
+    restart: int,
+    precondition: Callable[[Array], Array] | None = None,
+    X0: Array | None = None,
+    watch: Watch = NOBODY,
+) -> Outcome:
+    """Solve A X = B. The arguments are those of `cg`, and `restart`: the most vectors of a basis."""
+    m = max(1, min(restart, B.shape[-2], max_iters))
+    product = multiply if precondition is None else lambda X: multiply(precondition(X))
+
+    def solution(state: State, X: Array) -> Array:
+        correction = combination(xp, state)
+        return X + (correction if precondition is None else precondition(correction))
+
+    def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
+        goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
+        full = s.iteration + m
+        last = min(full, loop.limit) if isinstance(full, int) else xp.minimum(full, loop.limit)
+        state, history, stopped = loop.run(
+            lambda state: step(xp, product, goal, state), initial(xp, m, s), s.history, lambda state: solution(state, s.X), last
+        )
+        products = state.iteration - s.iteration
+        return Ended(solution(state, s.X), state.status, state.iterations, state.iteration, products, history, stopped)
+
+    return solve_in_cycles(xp, cycle, multiply, B, X0, tol=tol, max_iters=max_iters, watch=watch)
+
+
+def initial(xp: Any, m: int, s: Cycles) -> State:
+    R = xp.matrix_transpose(s.R)  # (*batch, k, n)
+    *outer, n = R.shape
+    device = xp.device_of(R)
+    V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device) + 0 * R[..., None, :1]
+    V = written(xp, V, (..., 0, slice(None)), R * divide(xp, 1 + 0 * s.size, s.size)[..., None])
+    H = xp.zeros((*outer, m, m), dtype=R.dtype, device=device) + xp.eye(m, dtype=R.dtype, device=device)
+    Q = xp.zeros((*outer, m + 1, m + 1), dtype=R.dtype, device=device) + xp.eye(m + 1, dtype=R.dtype, device=device)
+    zero = 0 * R[..., :1, None]
+    return State(V, H + zero, Q + zero, s.size, s.size**2, s.status, s.iterations, s.iteration, 0 * s.iteration, 0 * s.status)
+
+
+def step(xp: Any, product: Any, goal: Array, s: State) -> State:
+    """One more vector of the basis, for all columns that run."""
+    V, j = s.V, s.j
+    plain = is_plain(xp, V)
+    known = V[..., : j + 1, :] if plain else V  # rows that are not yet there are zero
+    W = xp.matrix_transpose(product(xp.matrix_transpose(V[..., j, :])))[..., None]  # (*batch, k, n, 1)
+    before = norm(xp, W)
+    h = 0
+    for _ in range(2):  # twice is enough (Kahan; Parlett 1980)
+        projected = xp.matmul(xp.conj(known), W)
+        W = W - xp.matmul(xp.matrix_transpose(known), projected)
+        h = h + projected
+    after = norm(xp, W)
+    after = xp.where(after > 10 * xp.eps(V.dtype) * before, after, 0)  # what is left is rounding: the subspace is invariant
+    status = first_of(xp, s.status, (xp.logical_not(xp.isfinite(before)), int(Status.NONFINITE)))
+    # the new column of the Hessenberg matrix, rotated; then one rotation more
+    Q, size_known = s.Q, known.shape[-2]
+    column = xp.matmul(Q[..., :, :size_known], h)[..., 0]
+    a = column[..., j]
+    length = xp.sqrt(xp.abs(a) ** 2 + after**2)
+    status = first_of(xp, status, (length <= 10 * xp.eps(V.dtype) * before, int(Status.SINGULAR)))
+    going = status == RUNNING
+    cosine, sine = divide(xp, a, xp.astype(length, a.dtype))[..., None], divide(xp, after, length)[..., None]
+    upper = xp.conj(cosine) * Q[..., j, :] + sine * Q[..., j + 1, :]
+    lower = -sine * Q[..., j, :] + cosine * Q[..., j + 1, :]
+    Q = written(xp, Q, (..., j, slice(None)), xp.where(going[..., None], upper, Q[..., j, :]))
+    Q = written(xp, Q, (..., j + 1, slice(None)), xp.where(going[..., None], lower, Q[..., j + 1, :]))
+    m = s.H.shape[-1]
+    places = xp.arange(m, device=xp.device_of(V))
+    entries = xp.where(places < j, column[..., :m], xp.where(places == j, xp.astype(length, a.dtype)[..., None], 0))
+    H = written(xp, s.H, (..., j, slice(None)), xp.where(going[..., None], entries, s.H[..., j, :]))
+    size = xp.where(going, (s.beta * xp.abs(Q[..., j + 1, 0])) ** 2, s.size)
+    status = first_of(xp, status, (size <= goal, int(Status.SUCCESS)))
+    kept = (status == RUNNING)[..., None]
+    unit = W[..., 0] * divide(xp, 1 + 0 * after, after)[..., None]
+    V = written(xp, V, (..., j + 1, slice(None)), xp.where(kept, unit, 0))
+    moved = s.iterations + (s.status == RUNNING)
+    return State(V, H, Q, s.beta, size, status, moved, s.iteration + 1, j + 1, s.taken + going)
+
+
+def combination(xp: Any, s: State) -> Array:
+    """V y with y the solution of H y = β Q e_1, for each column as far as it has come."""
+    m = s.H.shape[-1]
+    reached = xp.arange(m, device=xp.device_of(s.V)) < s.taken[..., None]
+    right = xp.where(reached, s.beta[..., None] * s.Q[..., :m, 0], 0)
+    y = xp.solve_triangular(xp.matrix_transpose(s.H), right[..., None], lower=False)
+    return xp.matrix_transpose(xp.matmul(xp.matrix_transpose(s.V[..., :m, :]), y)[..., 0])
+
+
+def written(xp: Any, X: Array, key: Any, values: Array) -> Array:
+    """X with other values at some places, written over X if that may be."""
+    if not is_plain(xp, X, values):
+        return xp.set_at(X, key, values)
+    X[key] = values
+    return X
+
+
+def norm(xp: Any, W: Array) -> Array:
+    """|w| for each column of blocks (*batch, k, n, 1)."""
+    return xp.sqrt(xp.real(xp.vecdot(W, W, axis=-2)))[..., 0]

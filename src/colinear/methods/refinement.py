@@ -1,0 +1,46 @@
+"""Iterative refinement (Wilkinson 1963; Carson and Higham 2018): the work in low precision, the residual in full.
+
+r = b - A x  in full precision,    d ≈ A^-1 r  in low precision,    x <- x + d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import Array
+from .iteration import NOBODY, RUNNING, Cycles, Ended, Loop, Outcome, Watch, solve_in_cycles
+
+
+def refined(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    correct: Callable[[Array, float, int], Outcome],
+    B: Array,
+    *,
+    dtype: Any,
+    tol: float,
+    max_iters: int,
+    X0: Array | None = None,
+    watch: Watch = NOBODY,
+) -> Outcome:
+    """Solve A X = B by corrections found in the precision of `dtype`.
+
+    `correct(R, tol, max_iters)` solves for a correction, in low precision and to a relative accuracy that it can give.
+    """
+    attainable = xp.eps(dtype) ** 0.5
+
+    def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
+        # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
+        size = xp.where(s.size > 0, s.size, 1)[..., None, :]
+        running = (s.status == RUNNING)[..., None, :]
+        low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), attainable, max_iters)
+        D = xp.astype(low.X, B.dtype) * size
+        X = s.X + xp.where(running & xp.isfinite(D), D, 0)
+        made = xp.max(low.iterations)
+        # The correction need not be converged: it is the residual in full precision, looked at next, that counts.
+        claimed = xp.where(low.status % 10 >= 6, low.status, 0)
+        products = low.matvecs // B.shape[-1]
+        return Ended(X, claimed, s.iterations + low.iterations, s.iteration + made, products, s.history, s.stopped)
+
+    return solve_in_cycles(xp, cycle, multiply, B, X0, tol=tol, max_iters=max_iters, watch=watch)

@@ -1,0 +1,268 @@
+"""The iterative methods for linear systems, as objects: which recurrence, how far, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from ..backends import Array
+from .bicgstab import bicgstab
+from .cg import cg
+from .gmres import gmres
+from .iteration import Outcome, Products
+from .lsmr import lsmr
+from .lsqr import lsqr
+from .minres import minres
+from .objects import Method
+from .refinement import refined
+
+DEFAULT_RESTART = 50
+_LOW = ("float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class Iterative(Method):
+    """What the iterative methods share. Not to be used itself.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The relative residual |b - A x| / |b| to reach, for each column; default sqrt(eps) of the dtype.
+    max_iters : int, optional
+        The most iterations; default ten times the size.
+    preconditioner : operator, array or factory, optional
+        An approximation M of A^-1, or a function of A that makes one, such as `Jacobi()`.
+    x0 : array, optional
+        Where to start, of the shape of the answer.
+    callback : callable, optional
+        `callback(progress)` after each iteration, with `progress.iteration`, `progress.residual` and `progress.x`; the run ends if
+        it returns something true.
+    progress : bool
+        Whether to draw a bar (with tqdm).
+    precision : str, optional
+        "float32", "float16" or "bfloat16": iterate in this precision, and refine to full accuracy.
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    preconditioner: Any = field(default=None, compare=False)
+    x0: Any = field(default=None, compare=False)
+    callback: Callable[[Any], Any] | None = None
+    progress: bool = False
+    precision: str | None = None
+
+    is_iterative: ClassVar[bool] = True
+    needs_adjoint: ClassVar[bool] = False
+    least_squares: ClassVar[bool] = False
+    vectors: ClassVar[int] = 6  # that it keeps
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_iters is not None and (not isinstance(self.max_iters, int) or self.max_iters < 0):
+            raise ValueError(f"{self.name}: max_iters is {self.max_iters!r}; it must be an integer that is not negative.")
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}.")
+        if self.precision is not None and self.precision not in _LOW:
+            raise ValueError(f"{self.name}: precision is {self.precision!r}; it must be one of {', '.join(map(repr, _LOW))}.")
+
+    def without_arrays(self) -> Any:
+        """The same method as something static, hashable by value."""
+        return replace(self, preconditioner=None, x0=None)
+
+    def iterations(self, m: int, n: int) -> int:
+        """The most iterations for an m x n operator."""
+        return max(10 * min(m, n), 100) if self.max_iters is None else self.max_iters
+
+    def typical(self, m: int, n: int) -> int:
+        """A guess of the number of products, where nothing is known of the spectrum."""
+        return min(self.iterations(m, n), min(m, n), int(20 + 10 * min(m, n) ** 0.5))
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
+        raise NotImplementedError
+
+    def run(
+        self, xp: Any, full: Products, low: Products | None, B: Array, *, tol: float, max_iters: int, **options: Any
+    ) -> Outcome:
+        """Run it with the products `full`; or with `low`, those in low precision, and refine."""
+        if low is None:
+            return self.algorithm(xp, full, B, tol=tol, max_iters=max_iters, **options)
+
+        def correct(R: Array, tol: float, limit: int) -> Outcome:
+            return self.algorithm(xp, low, R, tol=tol, max_iters=limit)
+
+        dtype = xp.complex64 if xp.is_complex(B) else xp.float32
+        return refined(xp, full.multiply, correct, B, dtype=dtype, tol=tol, max_iters=max_iters, **options)
+
+
+@dataclass(frozen=True)
+class CG(Iterative):
+    """Conjugate gradients, for positive definite A. One product an iteration, six vectors; preconditioned as if split.
+
+    The preconditioner must be positive definite too. Where A or M shows that it is not, the status is NOT_POSITIVE_DEFINITE.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.PSD(np.array([[4.0, 1.0], [1.0, 3.0]])))
+    >>> x, info = co.solve(A, np.array([1.0, 2.0]), co.CG(tol=1e-12), info=True)
+    >>> info.iterations, bool(info.converged.all())
+    (2, True)
+    """
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return cg(xp, products.multiply, B, precondition=products.precondition, **options)
+
+
+@dataclass(frozen=True)
+class MINRES(Iterative):
+    """Minimal residuals, for self-adjoint A, definite or not. One product an iteration; preconditioned as if split.
+
+    The preconditioner must be positive definite. Of singular A with a consistent right side it gives the solution of smallest norm.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.SelfAdjoint(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    >>> co.solve(A, np.array([2.0, 4.0]), co.MINRES()).round(6)
+    array([2., 1.])
+    """
+
+    vectors: ClassVar[int] = 10
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return minres(xp, products.multiply, B, precondition=products.precondition, **options)
+
+
+@dataclass(frozen=True)
+class GMRES(Iterative):
+    """Generalised minimal residuals, for any square A. One product an iteration; preconditioned on the right.
+
+    Parameters
+    ----------
+    restart : int, optional
+        The most vectors of the basis, after which it begins again; default 50. `max_iters` counts products, not restarts.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[0.0, 2.0], [-1.0, 1.0]]), np.array([2.0, 0.0]), co.GMRES()).round(6)
+    array([1., 1.])
+    """
+
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.restart is not None and (not isinstance(self.restart, int) or self.restart < 1):
+            raise ValueError(f"GMRES: restart is {self.restart!r}; it must be a positive integer.")
+
+    @property
+    def vectors(self) -> int:  # type: ignore[override]
+        return (self.restart or DEFAULT_RESTART) + 4
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        restart = self.restart or DEFAULT_RESTART
+        return gmres(xp, products.multiply, B, restart=restart, precondition=products.precondition, **options)
+
+
+@dataclass(frozen=True)
+class BiCGSTAB(Iterative):
+    """Stabilised biconjugate gradients, for any square A. Two products an iteration and few vectors; preconditioned on the right.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[2.0, 1.0], [-1.0, 1.0]]), np.array([3.0, 0.0]), co.BiCGSTAB()).round(6)
+    array([1., 1.])
+    """
+
+    vectors: ClassVar[int] = 10
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return bicgstab(xp, products.multiply, B, precondition=products.precondition, **options)
+
+
+@dataclass(frozen=True)
+class LeastSquares(Iterative):
+    """What the iterations for least squares share. Not to be used itself."""
+
+    damping: float = 0.0
+
+    needs_adjoint: ClassVar[bool] = True
+    least_squares: ClassVar[bool] = True
+    vectors: ClassVar[int] = 7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.damping >= 0:
+            raise ValueError(f"{self.name}: damping is {self.damping!r}; it must not be negative.")
+        if self.precision is not None:
+            raise ValueError(f"{self.name}: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB.")
+
+
+@dataclass(frozen=True)
+class LSQR(LeastSquares):
+    """Least squares by bidiagonalisation, for any A. A product with A and one with A^H an iteration; preconditioned on the right.
+
+    Parameters
+    ----------
+    damping : float
+        Minimise |b - A x|^2 + |damping x|^2.
+
+    Notes
+    -----
+    It ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|. The preconditioner is n x n, such that A M is well conditioned.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSQR()).round(6)
+    array([2.])
+    """
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return lsqr(
+            xp,
+            products.multiply,
+            products.adjoint,
+            B,
+            damping=self.damping,
+            columns=products.columns,
+            **_right(products),
+            **options,
+        )
+
+
+@dataclass(frozen=True)
+class LSMR(LeastSquares):
+    """Least squares by bidiagonalisation, for any A, such that |A^H r| falls; otherwise as `LSQR`.
+
+    Parameters
+    ----------
+    damping : float
+        Minimise |b - A x|^2 + |damping x|^2.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSMR()).round(6)
+    array([2.])
+    """
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return lsmr(
+            xp,
+            products.multiply,
+            products.adjoint,
+            B,
+            damping=self.damping,
+            columns=products.columns,
+            **_right(products),
+            **options,
+        )
+
+
+def _right(products: Products) -> dict[str, Any]:
+    return {"precondition": products.precondition, "precondition_adjoint": products.precondition_adjoint}

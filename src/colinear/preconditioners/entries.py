@@ -1,0 +1,251 @@
+"""Parts of an operator that preconditioners are made of: columns, diagonal blocks and the entries of sparse matrices.
+
+Each is a function with rules, so that an operator of a user's own joins by adding one.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..dispatch import function, rule
+from ..functions._values import placed
+from ..functions.diagonal import diag
+from ..info import BackendError, MethodError
+from ..operators.banded import Banded
+from ..operators.base import LinearOperator
+from ..operators.context import broadcast_batches
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.fields import Index
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.kernel import Kernel
+from ..operators.lowrank import LowRank
+from ..operators.scaled import Scaled
+from ..operators.sparse import Sparse
+from ..operators.sparsity import from_coordinates
+from ..operators.sum import Sum
+from ..operators.tridiagonal import Tridiagonal
+from ..operators.zero import Zero
+
+DIAGONAL = Diagonal | ScaledIdentity | Identity
+BLOCK = 1 << 20  # entries that a block of columns may have
+
+
+def times(scalar: Any, x: Array, axes: int) -> Array:
+    """A scalar, or one for each matrix of a batch, times arrays of so many axes."""
+    return (scalar[(..., *(None,) * axes)] if getattr(scalar, "ndim", 0) else scalar) * x
+
+
+# ---------------------------------------------------------------------------------------------------- columns
+
+
+def one_column(A: LinearOperator, i: Array) -> Array:
+    """A e_i, where i is an integer array: one for each matrix of a batch. One product."""
+    xp = A.xp
+    unit = xp.arange(A.shape[-1], device=A._context.device) == i[..., None]
+    return (A @ xp.astype(unit, A.dtype)[..., None])[..., 0]
+
+
+column = function("column", base=one_column)
+
+
+@rule(column, Dense)
+def column_dense(A: Any, i: Array) -> Array:
+    """A e_i is read off"""
+    xp, batch = A.xp, broadcast_batches(A.batch_shape, i.shape)
+    if not batch:
+        return xp.take(A.A, i, axis=-1)
+    place = xp.broadcast_to(i[..., None, None], (*batch, A.shape[-2], 1))
+    return xp.take_along_axis(xp.broadcast_to(A.A, (*batch, *A.shape[-2:])), place, -1)[..., 0]
+
+
+def is_single(A: LinearOperator) -> bool:
+    """Whether A is one matrix, not a batch."""
+    return not A.batch_shape
+
+
+@rule(column, Kernel, when=is_single)
+def column_kernel(A: Any, i: Array) -> Array:
+    """K e_i = k(X, x_i)"""
+    xp, (rows, columns) = A.xp, A._points()
+    entries = A._entries(rows, xp.take(columns, xp.reshape(i, (-1,)), axis=0))
+    return xp.reshape(xp.matrix_transpose(entries), (*i.shape, A.shape[-2]))
+
+
+@rule(column, Sum)
+def column_sum(A: Any, i: Array) -> Array:
+    """(A + B) e_i = A e_i + B e_i"""
+    return reduce(add, (column(term, i) for term in placed(A)))
+
+
+@rule(column, Scaled)
+def column_scaled(A: Any, i: Array) -> Array:
+    """(c A) e_i = c (A e_i)"""
+    return times(A.scalar, column(A.A, i), 1)
+
+
+# ---------------------------------------------------------------------------------------------------- diagonal blocks
+
+
+def blocks_by_products(A: LinearOperator, places: Index) -> Array:
+    """The principal submatrices of rows and columns `places[k]`, (*batch, count, size, size): one product for each column."""
+    xp, (count, size) = A.xp, places.host.shape
+    if math.prod(A.shape) <= BLOCK:
+        return diagonal_blocks(Dense._of(A.to_dense()), places)
+    step = max(1, BLOCK // (A.shape[-2] * size))
+    within = np.arange(min(step, count) * size).reshape(-1, size)
+    parts = []
+    for start in range(0, count, step):
+        chosen = places.host[start : start + step]
+        columns = A[..., chosen.reshape(-1)].to_dense()
+        rows, numbers = (Index(x).on(xp, A._context.device) for x in (chosen[:, :, None], within[: len(chosen), None, :]))
+        parts.append(columns[..., rows, numbers])
+    return xp.concat(parts, axis=-3)
+
+
+diagonal_blocks = function("diagonal_blocks", base=blocks_by_products)
+
+
+@rule(diagonal_blocks, Dense)
+def blocks_of_dense(A: Any, places: Index) -> Array:
+    """A[p, p] is read off"""
+    rows, columns = (Index(x).on(A.xp, A._context.device) for x in (places.host[:, :, None], places.host[:, None, :]))
+    return A.A[..., rows, columns]
+
+
+@rule(diagonal_blocks, Sparse)
+def blocks_of_sparse(A: Any, places: Index) -> Array:
+    """The entries whose row and column are of one block"""
+    xp, (count, size), structure = A.xp, places.host.shape, A.structure
+    block, within = np.full(A.shape[-1], -1), np.zeros(A.shape[-1], np.int64)
+    block[places.host], within[places.host] = np.arange(count)[:, None], np.arange(size)
+    rows, columns = structure.rows, structure.columns
+    inside = np.flatnonzero((block[rows] == block[columns]) & (block[rows] >= 0))
+    rows, columns = rows[inside], columns[inside]
+    target = Index((block[rows] * size + within[rows]) * size + within[columns]).on(xp, A._context.device)
+    empty = xp.zeros((*A.batch_shape, count * size * size), dtype=A.dtype, device=A._context.device)
+    values = xp.take(A.data, Index(inside).on(xp, A._context.device), axis=-1)
+    return xp.reshape(xp.scatter_add(empty, target, values, axis=-1), (*A.batch_shape, count, size, size))
+
+
+@rule(diagonal_blocks, Kernel, when=is_single)
+def blocks_of_kernel(A: Any, places: Index) -> Array:
+    """K[p, p] = k(X_p, Y_p)"""
+    xp, (rows, columns) = A.xp, A._points()
+    chosen = xp.asarray(places.host, device=A._context.device)
+    return xp.loop_map(lambda p: A._entries(xp.take(rows, p, axis=0), xp.take(columns, p, axis=0)), chosen)
+
+
+@rule(diagonal_blocks, DIAGONAL)
+def blocks_of_diagonal(A: Any, places: Index) -> Array:
+    """diag(d)[p, p] = diag(d_p)"""
+    xp, d = A.xp, diag(A)
+    return xp.make_diagonal(d[..., places.on(xp, A._context.device)])
+
+
+@rule(diagonal_blocks, LowRank)
+def blocks_of_low_rank(A: Any, places: Index) -> Array:
+    """(U C V^H)[p, p] = U_p C V_p^H"""
+    xp, p = A.xp, places.on(A.xp, A._context.device)
+    U, V = A.U[..., p, :], (A.U if A.V is None else A.V)[..., p, :]
+    U = U if A.core is None else xp.matmul(U, A.core[..., None, :, :])
+    return xp.matmul(U, xp.conj(xp.matrix_transpose(V)))
+
+
+@rule(diagonal_blocks, Sum)
+def blocks_of_sum(A: Any, places: Index) -> Array:
+    """(A + B)[p, p] = A[p, p] + B[p, p]"""
+    return reduce(add, (diagonal_blocks(term, places) for term in placed(A)))
+
+
+@rule(diagonal_blocks, Scaled)
+def blocks_of_multiple(A: Any, places: Index) -> Array:
+    """(c A)[p, p] = c A[p, p]"""
+    return times(A.scalar, diagonal_blocks(A.A, places), 3)
+
+
+# ---------------------------------------------------------------------------------------------------- sparse matrices
+
+
+def refuse_to_be_sparse(A: LinearOperator) -> Sparse:
+    """The entries as one sparse matrix."""
+    raise MethodError(
+        f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), or a preconditioner that asks for "
+        "products alone: Nystrom(rank), Chebyshev(degree)."
+    )
+
+
+as_sparse = function("as_sparse", base=refuse_to_be_sparse)
+
+
+@rule(as_sparse, Sparse)
+def sparse_itself(A: Any) -> Sparse:
+    """A"""
+    return A
+
+
+@rule(as_sparse, Dense)
+def sparse_of_dense(A: Any) -> Sparse:
+    """The entries that are not zero in all matrices of the batch"""
+    xp = A.xp
+    values = seen("as_sparse", xp, A.A)
+    rows, columns = np.nonzero(np.any(np.reshape(values != 0, (-1, *A.shape[-2:])), axis=0))
+    structure, _ = from_coordinates(rows, columns, A.shape[-2:])
+    r, c = (Index(x).on(xp, A._context.device) for x in (structure.rows, structure.columns))
+    return Sparse._of(A.A[..., r, c], structure)
+
+
+@rule(as_sparse, Tridiagonal | Banded | Diagonal | ScaledIdentity | Identity | Zero)
+def sparse_of_diagonals(A: Any) -> Sparse:
+    """The entries along the diagonals"""
+    if isinstance(A, Tridiagonal):
+        lines = [(-1, A.lower), (0, A.diag), (1, A.upper)]
+    elif isinstance(A, Banded):
+        lines = list(zip(A.offsets, A.diagonals))
+    else:
+        lines = [(0, diag(A))]
+    rows, columns = (np.concatenate([max(0, s * k) + np.arange(d.shape[-1]) for k, d in lines]) for s in (-1, 1))
+    return _assembled(A, rows, columns, [d for _, d in lines])
+
+
+@rule(as_sparse, Scaled)
+def sparse_of_multiple(A: Any) -> Sparse:
+    """(c A)_ij = c A_ij"""
+    inner = as_sparse(A.A)
+    return Sparse._of(times(A.scalar, inner.data, 1), inner.structure)
+
+
+@rule(as_sparse, Sum)
+def sparse_of_sum(A: Any) -> Sparse:
+    """The union of the entries, those in one place added"""
+    terms = [as_sparse(term) for term in placed(A)]
+    rows, columns = (np.concatenate([getattr(term.structure, name) for term in terms]) for name in ("rows", "columns"))
+    return _assembled(A, rows, columns, [term.data for term in terms])
+
+
+def _assembled(A: LinearOperator, rows: Any, columns: Any, values: list[Array]) -> Sparse:
+    """The sparse matrix of entries at these places, those in one place added."""
+    xp = A.xp
+    structure, places = from_coordinates(rows, columns, A.shape[-2:])  # type: ignore[arg-type]
+    data = xp.concat([xp.astype(xp.broadcast_to(x, (*A.batch_shape, x.shape[-1])), A.dtype) for x in values], axis=-1)
+    if places is None:
+        return Sparse._of(data, structure)
+    empty = xp.zeros((*A.batch_shape, structure.nnz), dtype=A.dtype, device=A._context.device)
+    return Sparse._of(xp.scatter_add(empty, Index(places).on(xp, A._context.device), data, axis=-1), structure)
+
+
+def seen(name: str, xp: Any, x: Array) -> Any:
+    """The values on the host, in at least single precision; an error that says what to do where they cannot be seen."""
+    if xp.is_traced(x) and xp.peek(x) is None:
+        raise BackendError(
+            f"{name}: made from values on the host, which cannot be seen under jit or vmap. Make the preconditioner outside, and "
+            "pass the operator in: preconditioner=M."
+        )
+    values = np.asarray(xp.to_numpy(xp.stop_gradient(x)))
+    return values.astype(np.result_type(values, np.float32))

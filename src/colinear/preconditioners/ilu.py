@@ -1,0 +1,64 @@
+"""Incomplete LU factors of a sparse matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..info import MethodError
+from ..methods.sparse_direct import SparseLU
+from ..operators.base import LinearOperator
+from ..operators.identity import Identity
+from ..operators.preconditioner_factors import FixedFactor
+from .entries import as_sparse, seen
+from .interface import held_fixed, square
+
+
+@dataclass(frozen=True)
+class ILU:
+    """(L U)^-1 of incomplete factors of a sparse A, of SuperLU: for systems that are neither symmetric nor definite.
+
+    Made and applied on the host, whatever A's framework, and held fixed: derivatives do not go through it. A singular factor is
+    tried again with a little added to A's diagonal. For positive definite A take `IC`, which keeps that.
+
+    Parameters
+    ----------
+    drop_tol : float
+        Entries below this, relative to their column, are dropped. 0 drops nothing: with enough fill that is the LU factorisation.
+    fill : float
+        How many times as many entries as A the factors may have. Where this is reached more is dropped, and they are far worse:
+        of the Laplacian of a 100 x 100 grid they have 12 times as many, and GMRES takes 5 iterations; with fill=10 it takes 134.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np, scipy.sparse
+    >>> A = co.Sparse(scipy.sparse.diags_array([[-2.0] * 9, [5.0] * 10, [-1.0] * 9], offsets=[-1, 0, 1]))
+    >>> M = co.ILU()(A)  # without fill nothing is lost here
+    >>> bool(np.allclose(A @ (M @ np.ones(10)), 1))
+    True
+    """
+
+    drop_tol: float = 1e-4
+    fill: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not (self.drop_tol >= 0 and self.fill >= 1):
+            raise ValueError(f"ILU: drop_tol is {self.drop_tol!r} and fill {self.fill!r}; they must be at least 0 and 1.")
+
+    def __call__(self, A: Any) -> LinearOperator:
+        A = held_fixed(square("ILU", A))
+        S = as_sparse(A)
+        size = np.abs(seen("ILU", A.xp, S.data)).max(initial=0.0)
+        for shift in (0.0, 1e-6, 1e-3, 1e-1):
+            shifted = S if shift == 0 else as_sparse(S + shift * float(size or 1) * Identity(A.shape[-1]))
+            values, structure = seen("ILU", A.xp, shifted.data), shifted.structure
+            try:
+                factors = SparseLU(values, structure.indptr, structure.columns, False, (self.drop_tol, self.fill))
+            except ArithmeticError:
+                continue
+            return FixedFactor._of(factors, "N", S.shape, A._context)
+        raise MethodError(
+            "ILU: the incomplete factors are singular, with any weight on the diagonal. Raise fill=, lower drop_tol=."
+        )
