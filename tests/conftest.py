@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
-for folder in ("operators", "conformance"):
+for folder in ("operators", "conformance", "methods"):
     sys.path.insert(0, str(HERE / folder))
 
 

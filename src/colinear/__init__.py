@@ -65,7 +65,29 @@ from .info import (
     ShapeError,
     Status,
 )
-from .methods import CG, GMRES, LDL, LSMR, LSQR, LU, MINRES, QR, SVD, Auto, BiCGSTAB, Cholesky, Eig, Eigh
+from .methods import (
+    CG,
+    GMRES,
+    LDL,
+    LOBPCG,
+    LSMR,
+    LSQR,
+    LU,
+    MINRES,
+    QR,
+    SVD,
+    Arnoldi,
+    Auto,
+    BiCGSTAB,
+    Cholesky,
+    Eig,
+    Eigh,
+    GolubKahan,
+    Krylov,
+    Lanczos,
+    PowerIteration,
+    RandomizedSVD,
+)
 from .operators import (
     FFT,
     Adjoint,
@@ -137,6 +159,7 @@ __all__ = [
     "to_dense",
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
+    "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch

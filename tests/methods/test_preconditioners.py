@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import pickle
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 import scipy.sparse
 import scipy.sparse.linalg
 
@@ -476,3 +481,86 @@ def test_factories_refuse_what_they_are_not_for() -> None:
 def test_factories_are_compared_by_value_and_hash() -> None:
     assert co.Nystrom(5) == co.Nystrom(5) != co.Nystrom(6)
     assert len({co.Jacobi(), co.Jacobi(), co.BlockJacobi(3), co.BlockJacobi(blocks=[[0], [1]])}) == 3
+
+
+# ------------------------------------------------------------------ in the methods
+
+
+def test_every_preconditioner_serves_every_method_that_fits_it() -> None:
+    A, b = co.PSD(co.Sparse(grid(12))), np.random.default_rng(1).standard_normal(144)
+    hidden = co.opaque(A)
+    plain = co.solve(hidden, b, co.CG(tol=1e-10), info=True)[1].iterations
+    for name, factory in FACTORIES.items():
+        if name == "BlockJacobi, given":
+            continue
+        M = factory(A)
+        for method in (co.CG, co.MINRES, co.GMRES, co.BiCGSTAB) if name in POSITIVE else (co.GMRES, co.BiCGSTAB):
+            x, info = co.solve(hidden, b, method(tol=1e-10, preconditioner=M), info=True)
+            assert info.status == co.Status.SUCCESS, (name, method)
+            assert np.linalg.norm(A @ x - b) <= 1.01e-10 * np.linalg.norm(b)
+            if method is co.CG:
+                assert info.iterations <= 1.3 * plain
+
+
+@pytest.mark.parametrize("name", ["Jacobi", "BlockJacobi", "IC", "Nystrom"])
+def test_gradients_of_a_preconditioned_solve_are_those_of_the_solve(name: str) -> None:
+    import torch
+
+    A, b = co.Sparse(line(8) + scipy.sparse.eye_array(8)), torch.arange(8.0, dtype=torch.float64)
+
+    def gradient(method: Any) -> np.ndarray:
+        data = torch.tensor(A.data, requires_grad=True)
+        (co.solve(co.PSD(co.Sparse.from_parts(data, A.structure)), b, method) ** 2).sum().backward()
+        return data.grad.numpy()
+
+    got = gradient(co.CG(tol=1e-12, preconditioner=FACTORIES[name]))
+    np.testing.assert_allclose(got, gradient(co.LU()), rtol=1e-8)
+
+
+def test_host_factors_of_equal_matrices_are_equal_so_that_programs_are_compiled_once() -> None:
+    for factory in (co.ILU(), co.IC(), co.IC(drop_tol=1e-2)):
+        first, second, other = (factory(co.PSD(co.Sparse(c * line(8)))).solver for c in (1.0, 1.0, 2.0))
+        assert first is not second and first == second and hash(first) == hash(second) and first != other
+
+
+def test_empty_and_nonfinite_operators() -> None:
+    for name, factory in FACTORIES.items():
+        if name != "BlockJacobi, given":
+            assert factory(co.PSD(np.zeros((0, 0)))).shape == (0, 0)
+    for factory in (co.ILU(), co.IC()):
+        with pytest.raises(co.MethodError, match="NaN"):
+            factory(co.PSD(co.Sparse(scipy.sparse.csr_array(np.diag([1.0, np.nan])))))
+
+
+def test_a_plan_does_not_make_the_preconditioner_and_the_info_does_not_tell_of_it() -> None:
+    A = co.PSD(co.Sparse(line(8)))
+    assert "CG" in str(co.explain(co.solve, A, method=co.CG(preconditioner=co.IC())))
+    info = co.solve(A, np.ones(8), co.CG(preconditioner=co.IC()), info=True)[1]
+    assert info.status == co.Status.SUCCESS and "as_sparse" not in str(info)
+
+
+DATA = Path(os.environ.get("COLINEAR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "most"),
+    [
+        ("1138_bus", co.IC(), 250),
+        ("1138_bus", co.IC(drop_tol=1e-3), 20),
+        ("bcsstk15", co.IC(drop_tol=1e-3), 40),
+        ("mhd4800b", co.Jacobi(), 100),
+        ("orsirr_1", co.ILU(), 20),
+        ("west0479", co.ILU(), 20),
+    ],
+)
+def test_real_matrices_are_solved_in_few_iterations(name: str, factory: Any, most: int) -> None:
+    path = DATA / f"{name}.mtx.gz"
+    if not path.exists():
+        pytest.skip("the real matrices are not here; COLINEAR_DATA may name their folder")
+    with gzip.open(path) as file:
+        S = scipy.sparse.csr_array(scipy.io.mmread(file))
+    general = isinstance(factory, co.ILU)
+    A = co.Sparse(S) if general else co.PSD(co.Sparse(S))
+    method = (co.GMRES if general else co.CG)(tol=1e-8, preconditioner=factory)
+    info = co.solve(co.opaque(A), S @ np.ones(S.shape[0]), replace(method, preconditioner=factory(A)), info=True)[1]
+    assert info.status == co.Status.SUCCESS and info.iterations <= most

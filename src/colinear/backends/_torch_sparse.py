@@ -28,6 +28,8 @@ def sparse_matmul(data: Array, structure: Any, X: Array) -> Array:
     if torch.compiler.is_compiling():  # CSR tensors break the graph; these operations differentiate by themselves
         return _gather_and_add(data, structure, X)
     if not is_differentiated(data, X):
+        if data.ndim == 1 and X.ndim == 2 and X.numel() and 0 not in structure.shape:  # an iteration's: 60 us are a fifth of it
+            return _csr_product(data, structure, X)
         return _multiply(data, structure, X)
 
     def jvp(primals: tuple, tangents: tuple, Y: Array) -> Array:

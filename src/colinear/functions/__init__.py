@@ -10,6 +10,7 @@ from . import (  # noqa: F401  (they register themselves)
     determinant_sums,
     diagonal_banded,
     diagonal_rules,
+    eigen_components,
     eigen_compositions,
     eigen_rules,
     eigen_tridiagonal,

@@ -63,7 +63,7 @@ def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = 
     if products is None:
         products = min(n, 20 + 10 * math.sqrt(n)) * _hardness(A)
     flops = products * columns * (float(A.flops) + 10.0 * n)
-    vectors = 10 if A.properties & SELF_ADJOINT else 54
+    vectors = 10 if A.properties & SELF_ADJOINT else 34
     return Work(flops, PRODUCT * flops + STEP * products, 8.0 * vectors * columns * n * math.prod(A.batch_shape))
 
 

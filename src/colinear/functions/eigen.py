@@ -9,7 +9,7 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, Status, report
-from ..methods import Auto, Eig, Eigh, Method, fitting
+from ..methods import EIGEN, LOBPCG, Auto, Eigh, Lanczos, Method, PowerIteration, Spectral, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
@@ -18,6 +18,8 @@ from ..properties import SELF_ADJOINT, STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size
 from ._spectral import combinations, kronecker, selection
 from ._values import once_each, placed
+from .iterative_eigen import automatic, is_affordable, iterative_pairs
+from .iterative_eigen import cost as expected_cost
 
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
 NEED = ("eigenvalues", "Use svd(A).")
@@ -35,7 +37,7 @@ def eigenpairs(
         How many; all n if not given.
     which : {"LM", "SM", "LA", "SA", "LR", "SR"}
         Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only) or real part.
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or an iterative one (Lanczos), optional
 
     Returns
     -------
@@ -61,9 +63,21 @@ def eigenpairs(
     array([1., 3.])
     """
     n, k = checked(A, k, which)
-    chosen = fitting("eig", method, Eigh, Eig)
+    chosen = fitting("eig", method, *EIGEN)
     is_hermitian = is_hermitian_by(A, chosen)
     check_algebraic(which, is_hermitian)
+    if 0 not in (k, *A.shape):
+        if isinstance(chosen, Spectral):
+            return iterative_pairs(A, k, which, chosen, is_hermitian, None)
+        if isinstance(chosen, Auto) and (iteration := automatic(A, k, which, chosen, is_hermitian)) is not None:
+            otherwise = (lambda: _dense_pairs(A, n, k, which, chosen, is_hermitian)) if is_affordable(A) else None
+            return iterative_pairs(A, k, which, iteration, is_hermitian, otherwise)
+    return _dense_pairs(A, n, k, which, chosen, is_hermitian)
+
+
+def _dense_pairs(
+    A: LinearOperator, n: int, k: int, which: str, chosen: Method, is_hermitian: bool
+) -> tuple[Array, LinearOperator]:
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
         dtype = A.dtype if is_hermitian else xp.complex_dtype(A.dtype)
@@ -85,9 +99,10 @@ def eigenpairs(
 
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
-    if isinstance(method, Auto):
+    """Whether the eigenvalues are those of a self-adjoint operator: by what is known of A, or by what the method is for."""
+    if isinstance(method, (Auto, PowerIteration)):
         return bool(A.properties & SELF_ADJOINT)
-    return isinstance(method, Eigh)
+    return isinstance(method, (Eigh, Lanczos, LOBPCG))
 
 
 def checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
@@ -156,20 +171,28 @@ def judge_pairs(
     report(Info(status, residual=residual, method=name, message=message))
 
 
-def _stand_in(A: LinearOperator, k: int | None, which: str) -> tuple[Array, LinearOperator]:
+def stand_in(A: LinearOperator, k: int | None, which: str) -> tuple[Array, LinearOperator]:
     n, k = checked(A, k, which)
     I = Identity(n, like=None if A.is_neutral else A)
     return A.xp.ones((*A.batch_shape, k), dtype=A.dtype, device=A._context.device), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
 def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None) -> tuple[str, Cost, str]:
-    is_hermitian = is_hermitian_by(A, fitting("eig", method, Eigh, Eig))
+    chosen = fitting("eig", method, *EIGEN)
+    is_hermitian = is_hermitian_by(A, chosen)
     n, batch = A.shape[-1], math.prod(A.batch_shape)
+    if isinstance(chosen, Auto):
+        iteration = automatic(A, checked(A, k, which)[1], which, chosen, is_hermitian)
+    else:
+        iteration = chosen if isinstance(chosen, Spectral) else None
+    if iteration is not None:
+        why = "asked for" if iteration is chosen else "a few eigenvalues of a large operator"
+        return iteration.name, expected_cost(A, checked(A, k, which)[1], iteration), why
     cost = Cost((9.0 if is_hermitian else 25.0) * batch * n**3, 16.0 * batch * n * n)
     return ("Eigh", cost, "A is known to be self-adjoint") if is_hermitian else ("Eig", cost, "A is not known to be self-adjoint")
 
 
-eig = function("eig", base=eigenpairs, stand_in=_stand_in, choose=_choose)
+eig = function("eig", base=eigenpairs, stand_in=stand_in, choose=_choose)
 
 
 # ---------------------------------------------------------------------------------------------------- what rules of others use
@@ -195,7 +218,7 @@ def _extreme(A: LinearOperator, vector: bool, method: Method | None, largest: bo
     n = square_size(name, A, *NEED)
     if n == 0:
         raise ValueError(f"{name}: A is 0x0 and has no eigenvalues.")
-    letter = "A" if (A.properties & SELF_ADJOINT and not isinstance(method, Eig)) or isinstance(method, Eigh) else "M"
+    letter = "A" if is_hermitian_by(A, fitting(name, method, *EIGEN)) else "M"
     values, vectors = eig(A, 1, ("L" if largest else "S") + letter, method)
     return (values[..., 0], vectors.to_dense()[..., 0]) if vector else values[..., 0]
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Status
-from ..methods import Eig, Eigh, fitting
+from ..methods import EIGEN, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag, hstack
 from ..operators.dense import Dense
@@ -95,7 +95,7 @@ def eig_triangular(A: Any, k: Any, which: str, method: Any) -> Pairs:
     if not is_hermitian:
         X, M = (xp.astype(Z, values.dtype) for Z in (X, M))
     with quiet(xp):
-        chosen = fitting("eig", method, Eigh, Eig)
+        chosen = fitting("eig", method, *EIGEN)
         report_pairs(xp, M, values, X, None if is_hermitian else sensitivity, chosen, "substitution", A)
     return narrow(xp, values, A.dtype), Dense(narrow(xp, X, A.dtype))._claim(STIEFEL if is_hermitian else 0)
 

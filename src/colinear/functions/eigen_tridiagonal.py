@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
-from ..methods import Eig, Eigh, fitting
+from ..methods import EIGEN, fitting
 from ..methods.tridiagonal import all_pairs, few_pairs
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
@@ -132,7 +132,7 @@ def is_symmetrisable(A: Any) -> bool:
     return bool((np.max(logarithms, axis=-1, initial=0) - np.min(logarithms, axis=-1, initial=0) < _most(A)).all())
 
 
-@rule(eig, Tridiagonal, when=is_symmetrisable)
+@rule(eig, Tridiagonal, when=is_symmetrisable, direct=True)
 def eig_tridiagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """T = D S D^-1 with S real, symmetric and tridiagonal has the eigenvalues of S and eigenvectors D V; D is unitary for self-adjoint T"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
@@ -159,5 +159,5 @@ def _report(A: Any, values: Array, V: Array, method: Any, is_hermitian: bool) ->
     with quiet(xp):
         size = xp.sqrt(sum(xp.sum(xp.abs(d) ** 2, axis=-1) for d in (A.lower, A.diag, A.upper)))
         finite = xp.all(xp.isfinite(A.diag), axis=-1)[..., None]
-        chosen = fitting("eig", method, Eigh, Eig)
+        chosen = fitting("eig", method, *EIGEN)
         judge_pairs(xp, A @ V - V * values[..., None, :], size[..., None], finite, None, chosen, "tridiagonal", A)

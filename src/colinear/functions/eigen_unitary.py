@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dispatch import rule
-from ..methods import Eig, Eigh, fitting
+from ..methods import EIGEN, fitting
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -73,7 +73,7 @@ def is_seen_and_not_self_adjoint(A: Any) -> bool:
     return not_empty(A) and not A.properties & SELF_ADJOINT and not is_watched(A.xp, A.A)
 
 
-@rule(eig, Unitary[Dense], when=is_seen_and_not_self_adjoint)
+@rule(eig, Unitary[Dense], when=is_seen_and_not_self_adjoint, direct=True)
 def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """Schur's form of a unitary matrix is diagonal, Q = Z diag(λ) Z^H: orthonormal eigenvectors also of repeated eigenvalues"""
     from scipy.linalg import schur
@@ -88,7 +88,7 @@ def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
         np.reshape(np.stack(parts), (*host.shape[:-2], *parts[0].shape)) for parts in zip(*((np.diag(T), Z) for T, Z in forms))
     )
     values, V = (xp.asarray(x, dtype=xp.complex_dtype(M.dtype), device=A._context.device) for x in (w, Z))
-    chosen = fitting("eig", method, Eigh, Eig)
+    chosen = fitting("eig", method, *EIGEN)
     report_pairs(xp, xp.astype(M, V.dtype), values, V, None, chosen, "Schur", A)
     return finish(A, narrow(xp, values, A.dtype), Dense(narrow(xp, V, A.dtype))._claim(UNITARY), k, which, is_hermitian)
 

@@ -163,9 +163,10 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         report(Info(Status.NONFINITE, method="SuperLU"))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
     definite = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    for symmetric in (True, False) if definite else (False,):
+    for symmetric in (True, False) if definite or has_symmetric_pattern(structure) else (False,):
+        ways = definite and symmetric, symmetric
         try:
-            factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, symmetric), "N")
+            factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N")
         except ArithmeticError:
             continue
         if not symmetric or _reproduces(values, factor, structure):
@@ -175,6 +176,15 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         return inverse(A, method)  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
+
+
+def has_symmetric_pattern(structure: Any) -> bool:
+    """Whether the transpose has its entries in the same places."""
+    if "symmetric" not in structure.memo:
+        other = structure.transposed
+        same = np.array_equal(structure.indptr, other.indptr) and np.array_equal(structure.columns, other.columns)
+        structure.memo["symmetric"] = same
+    return bool(structure.memo["symmetric"])
 
 
 def diagonals_are_few_and_seen(A: Any) -> bool:

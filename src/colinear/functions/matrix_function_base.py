@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array
 from ..info import Info, Status, report
-from ..methods import Auto, Eig, Eigh, Method, fitting, roots
+from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -17,7 +17,10 @@ from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import dense, is_singular, is_watched, narrow, quiet, seen, square_size
 from ._values import report_status
 from .eigen import eig
+from .krylov_functions import krylov_operator, runs_krylov
 from .scalar_functions import Scalar, as_integer, of_values
+
+FUNCTION = (Eigh, Eig, Krylov)  # the methods
 
 
 def evaluate(
@@ -25,8 +28,10 @@ def evaluate(
 ) -> LinearOperator:
     """f(A): through eigenvectors if A is self-adjoint, else `general(xp, A, matrix)`."""
     square_size(f.name, A, f"{f.name}(A)", "")
-    chosen = fitting(f.name, method, Eigh, Eig)
+    chosen = fitting(f.name, method, *FUNCTION)
     xp = A.xp
+    if runs_krylov(A, chosen):
+        return krylov_operator(A, f, chosen)
     if isinstance(chosen, Eig):
         return by_eigenvectors(A, lambda x: f.of(xp, x))
     if isinstance(chosen, Eigh) or A.properties & SELF_ADJOINT:

@@ -13,12 +13,15 @@ from typing import Any
 
 from ..backends import Array
 from ..dispatch import Cost, Function, function
-from ..methods import Auto, Eig, Eigh, Method, fitting
+from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity, ScaledIdentity
 from ..properties import SELF_ADJOINT
 from ._factorise import square_size
+from .krylov_functions import cost as product_cost
+from .krylov_functions import krylov_operator, runs_krylov
 from .matrix_function_base import (
+    FUNCTION,
     by_eigenvectors,
     by_unitary,
     evaluate,
@@ -37,7 +40,7 @@ def exponential(A: LinearOperator, method: Method | None = None) -> LinearOperat
     Parameters
     ----------
     A : operator or array, (*batch, n, n)
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or Krylov, optional
         `Auto` diagonalises a self-adjoint A, and uses scaling and squaring for others.
 
     Notes
@@ -61,7 +64,7 @@ def logarithm(A: LinearOperator, method: Method | None = None) -> LinearOperator
     ----------
     A : operator or array, (*batch, n, n)
         A singular one has none: status SINGULAR.
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or Krylov, optional
 
     Examples
     --------
@@ -81,7 +84,7 @@ def square_root(A: LinearOperator, method: Method | None = None) -> LinearOperat
     ----------
     A : operator or array, (*batch, n, n)
         A singular defective one has none that is found: status SINGULAR.
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or Krylov, optional
 
     Examples
     --------
@@ -100,7 +103,7 @@ def inverse_square_root(A: LinearOperator, method: Method | None = None) -> Line
     ----------
     A : operator or array, (*batch, n, n)
         A singular one has none: status SINGULAR.
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or Krylov, optional
 
     Examples
     --------
@@ -119,7 +122,7 @@ def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Lin
     ----------
     A : operator or array, (*batch, n, n)
     p : int, float or complex
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or Krylov, optional
 
     Examples
     --------
@@ -145,7 +148,7 @@ def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], meth
         complex for others.
     A : operator or array, (*batch, n, n)
         If it has no basis of eigenvectors the status is INACCURATE.
-    method : Auto, Eigh or Eig, optional
+    method : Auto, Eigh, Eig or Krylov, optional
 
     Examples
     --------
@@ -157,7 +160,9 @@ def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], meth
     square_size("apply", A, "f(A)", "")
     if not callable(f):
         raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
-    chosen = fitting("apply", method, Eigh, Eig)
+    chosen = fitting("apply", method, *FUNCTION)
+    if runs_krylov(A, chosen):
+        return krylov_operator(A, scalar_of(f), chosen)
     if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
         return by_unitary(A, scalar_of(f), chosen)
     return by_eigenvectors(A, f)
@@ -178,7 +183,10 @@ def stand_in(A: LinearOperator, *arguments: Any) -> LinearOperator:
 
 def _choose(general: str) -> Callable[..., tuple[str, Cost, str]]:
     def choose(A: LinearOperator, *arguments: Any) -> tuple[str, Cost, str]:
-        chosen = fitting("f(A)", arguments[-1], Eigh, Eig)
+        chosen = fitting("f(A)", arguments[-1], *FUNCTION)
+        if runs_krylov(A, chosen):
+            why = "asked for" if isinstance(chosen, Krylov) else "A is too large to be formed"
+            return "Krylov", product_cost(A, chosen), f"{why}: products with f(A) by a Krylov method"
         flops = 10.0 * A.shape[-1] * math.prod(A.shape)
         if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
             return "Eigh", Cost(flops, 16.0 * math.prod(A.shape)), "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"

@@ -9,13 +9,15 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, ShapeError, Status, report
-from ..methods import SVD, Method, fitting
+from ..methods import SINGULAR, SVD, Auto, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..properties import STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size, squares
 from ._values import report_finite
+from .iterative_svd import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
+from .iterative_svd import cost as expected_cost
 
 
 def singular_triplets(
@@ -28,7 +30,7 @@ def singular_triplets(
     A : operator or array, (*batch, m, n)
     k : int, optional
         How many; min(m, n) if not given.
-    method : Auto or SVD, optional
+    method : Auto, SVD, GolubKahan or RandomizedSVD, optional
 
     Returns
     -------
@@ -55,7 +57,18 @@ def singular_triplets(
     array([4., 3.])
     """
     k = _count(A, k)
-    chosen = fitting("svd", method, SVD)
+    chosen = fitting("svd", method, *SINGULAR)
+    if 0 not in (k, *A.shape):
+        iteration = automatic(A, k, chosen) if isinstance(chosen, Auto) else None if isinstance(chosen, SVD) else chosen
+        if isinstance(chosen, Auto) and gram_pays(A, k) and (found := gram_triplets(A, k, chosen)) is not None:
+            return found
+        if iteration is not None:
+            is_free = isinstance(chosen, Auto) and is_affordable(A)
+            return iterative_triplets(A, k, iteration, (lambda: _dense_triplets(A, k, chosen)) if is_free else None)
+    return _dense_triplets(A, k, chosen)
+
+
+def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> tuple[LinearOperator, Array, LinearOperator]:
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
         m, n = A.shape[-2:]
@@ -99,7 +112,21 @@ def _stand_in(A: LinearOperator, k: int | None) -> tuple[LinearOperator, Array, 
 
 
 def _choose(A: LinearOperator, k: int | None, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("svd", method, SVD)
+    chosen = fitting("svd", method, *SINGULAR)
+    count = _count(A, k)
+    if isinstance(chosen, Auto):
+        if gram_pays(A, count):
+            m, n = max(A.shape[-2:]), min(A.shape[-2:])
+            cost = Cost(
+                2.0 * math.prod(A.batch_shape) * m * n * (n + 3 * count), 8.0 * math.prod(A.batch_shape) * (n * n + m * count)
+            )
+            return "Gram", cost, "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
+        iteration = automatic(A, count, chosen)
+        reason = "a few singular values of a large operator"
+    else:
+        iteration, reason = None if isinstance(chosen, SVD) else chosen, "asked for"
+    if iteration is not None:
+        return iteration.name, expected_cost(A, count, iteration), reason
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
     return "SVD", Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n)), "nothing more is known of A"
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from .objects import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Method, fitting
 from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
+from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
+
+EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration)  # the methods for eigenvalues
+SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values
 
 __all__ = [
     "CG",
+    "EIGEN",
     "GMRES",
+    "LOBPCG",
+    "SINGULAR",
     "LDL",
     "LSMR",
     "LSQR",
@@ -15,12 +22,19 @@ __all__ = [
     "MINRES",
     "QR",
     "SVD",
+    "Arnoldi",
     "Auto",
     "BiCGSTAB",
     "Cholesky",
     "Eig",
     "Eigh",
     "Iterative",
+    "Krylov",
+    "Lanczos",
     "Method",
+    "PowerIteration",
+    "GolubKahan",
+    "RandomizedSVD",
+    "Spectral",
     "fitting",
 ]

@@ -29,6 +29,8 @@ from .iteration import (
     solve_in_cycles,
 )
 
+SINGULAR = 1000  # times eps: a pivot so small beside |A| is zero
+
 
 class State(NamedTuple):
     V: Array  # (*batch, k, m + 1, n): the basis of each column, by rows
@@ -41,6 +43,7 @@ class State(NamedTuple):
     iteration: Any
     j: Any  # steps in this cycle
     taken: Array  # of these, by each column
+    norm: Array  # the largest |A v| so far, for |A|
 
 
 def gmres(
@@ -71,7 +74,9 @@ def gmres(
             lambda state: step(xp, product, goal, state), initial(xp, m, s), s.history, lambda state: solution(state, s.X), last
         )
         products = state.iteration - s.iteration
-        return Ended(solution(state, s.X), state.status, state.iterations, state.iteration, products, history, stopped)
+        return Ended(
+            solution(state, s.X), state.status, state.iterations, state.iteration, products, history, stopped, state.norm
+        )
 
     return solve_in_cycles(xp, cycle, multiply, B, X0, tol=tol, max_iters=max_iters, watch=watch)
 
@@ -85,7 +90,9 @@ def initial(xp: Any, m: int, s: Cycles) -> State:
     H = xp.zeros((*outer, m, m), dtype=R.dtype, device=device) + xp.eye(m, dtype=R.dtype, device=device)
     Q = xp.zeros((*outer, m + 1, m + 1), dtype=R.dtype, device=device) + xp.eye(m + 1, dtype=R.dtype, device=device)
     zero = 0 * R[..., :1, None]
-    return State(V, H + zero, Q + zero, s.size, s.size**2, s.status, s.iterations, s.iteration, 0 * s.iteration, 0 * s.status)
+    return State(
+        V, H + zero, Q + zero, s.size, s.size**2, s.status, s.iterations, s.iteration, 0 * s.iteration, 0 * s.status, s.norm
+    )
 
 
 def step(xp: Any, product: Any, goal: Array, s: State) -> State:
@@ -108,7 +115,9 @@ def step(xp: Any, product: Any, goal: Array, s: State) -> State:
     column = xp.matmul(Q[..., :, :size_known], h)[..., 0]
     a = column[..., j]
     length = xp.sqrt(xp.abs(a) ** 2 + after**2)
-    status = first_of(xp, status, (length <= 10 * xp.eps(V.dtype) * before, int(Status.SINGULAR)))
+    # A vector of the basis that A sends to zero, up to rounding: to go along it would only make x large.
+    largest = xp.maximum(s.norm, before)
+    status = first_of(xp, status, (length <= SINGULAR * xp.eps(V.dtype) * largest, int(Status.SINGULAR)))
     going = status == RUNNING
     cosine, sine = divide(xp, a, xp.astype(length, a.dtype))[..., None], divide(xp, after, length)[..., None]
     upper = xp.conj(cosine) * Q[..., j, :] + sine * Q[..., j + 1, :]
@@ -125,7 +134,7 @@ def step(xp: Any, product: Any, goal: Array, s: State) -> State:
     unit = W[..., 0] * divide(xp, 1 + 0 * after, after)[..., None]
     V = written(xp, V, (..., j + 1, slice(None)), xp.where(kept, unit, 0))
     moved = s.iterations + (s.status == RUNNING)
-    return State(V, H, Q, s.beta, size, status, moved, s.iteration + 1, j + 1, s.taken + going)
+    return State(V, H, Q, s.beta, size, status, moved, s.iteration + 1, j + 1, s.taken + going, largest)
 
 
 def combination(xp: Any, s: State) -> Array:
@@ -133,7 +142,27 @@ def combination(xp: Any, s: State) -> Array:
     m = s.H.shape[-1]
     reached = xp.arange(m, device=xp.device_of(s.V)) < s.taken[..., None]
     right = xp.where(reached, s.beta[..., None] * s.Q[..., :m, 0], 0)
-    y = xp.solve_triangular(xp.matrix_transpose(s.H), right[..., None], lower=False)
+    U = xp.matrix_transpose(s.H)
+    y = xp.solve_triangular(U, right[..., None], lower=False)
+    # A y that large is all rounding: H is singular, and the shortest of the y that do as well is taken.
+    absurd = xp.logical_not(xp.max(xp.abs(y), axis=(-2, -1)) * s.norm * SINGULAR * xp.eps(y.dtype) <= s.beta)
+    some = xp.any(absurd & (s.beta > 0))
+    if is_plain(xp, y) and not bool(some):
+        return _of_basis(xp, s, y)
+    shortest = xp.cond(some, lambda U, y: _shortest(xp, U, right), lambda U, y: y, U, y)
+    return _of_basis(xp, s, xp.where(absurd[..., None, None], shortest, y))
+
+
+def _shortest(xp: Any, U: Array, right: Array) -> Array:
+    W, sigma, V_adjoint = xp.svd(U)
+    kept = sigma > SINGULAR * xp.eps(U.dtype) * sigma[..., :1]
+    inverted = xp.where(kept, 1 / xp.where(kept, sigma, 1), 0)
+    coefficients = inverted[..., None] * xp.matmul(xp.conj(xp.matrix_transpose(W)), right[..., None])
+    return xp.matmul(xp.conj(xp.matrix_transpose(V_adjoint)), coefficients)
+
+
+def _of_basis(xp: Any, s: State, y: Array) -> Array:
+    m = s.H.shape[-1]
     return xp.matrix_transpose(xp.matmul(xp.matrix_transpose(s.V[..., :m, :]), y)[..., 0])
 
 

@@ -1,95 +1,195 @@
-"""What LSQR and LSMR share: the bidiagonalisation (Golub and Kahan 1965), and the shell of least squares around `solve_in_cycles`.
+"""Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005), for the largest singular triplets.
 
-β_k+1 u_k+1 = A v_k - α_k u_k,      α_k+1 v_k+1 = A^H u_k+1 - β_k+1 v_k
+Two bases, A V = U B and A^H U = V B^H + beta v e_m^H. The singular triplets of the small B, B = P diag(s) Q^H, give those of A; a restart
+keeps the best p of them and v: in that basis B is diagonal with one full column behind it.
+
+Differs from the paper: both bases are orthogonalised in full; zero on the bidiagonal is an invariant subspace, no failure, and a random
+direction follows; when k triplets have converged the run looks again from a random direction, since a Krylov space holds one vector of
+each singular space. Batches advance, and restart, together.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array
-from .iteration import Cycle, Outcome, Watch, column_norms, divide, solve_in_cycles, squared
+from .krylov import count_of, direction, expand, fresh, norm, pick, plain, put, rotate
+from .lanczos import SAFETY, SMALL
 
 
-def unit(xp: Any, X: Array) -> tuple[Array, Array]:
-    """|x| and x / |x| for each column; zero stays zero."""
-    size = xp.sqrt(squared(xp, X))
-    return size, X * divide(xp, 1 + 0 * size, size)[..., None, :]
+class State(NamedTuple):
+    """Where a run stands."""
+
+    V: Array  # (*lanes, m + 1, n), the right basis
+    U: Array  # (*lanes, m + 1, rows), the left one; its last row is not used
+    B: Array  # (*lanes, m, m)
+    beta: Array
+    size: Array
+    j: Any
+    s: Array  # (*lanes, m), singular values of B
+    P: Array
+    Q: Array
+    residual: Array
+    converged: Array
+    found: Array
+    looked: Any
+    again: Any
+    matvecs: Any
+    cycles: Any
+    draws: Any
+    done: Any
+    finite: Any
 
 
-def bidiagonalise(xp: Any, multiply: Any, adjoint: Any, U: Array, V: Array, alpha: Array) -> tuple[Array, Array, Array, Array]:
-    """The next β, u, α, v."""
-    beta, U = unit(xp, multiply(V) - alpha[..., None, :] * U)
-    alpha, V = unit(xp, adjoint(U) - beta[..., None, :] * V)
-    return beta, U, alpha, V
+class Triplets(NamedTuple):
+    """Singular triplets by rows, and how the run ended."""
+
+    U: Array
+    s: Array
+    V: Array
+    matvecs: Any
+    cycles: Any
+    done: Any
+    finite: Any
+    stopped: bool = False
 
 
-def rotation(xp: Any, a: Array, b: Array) -> tuple[Array, Array, Array]:
-    """c, s and r with c a + s b = r, c b = s a."""
-    r = xp.sqrt(a**2 + b**2)
-    return divide(xp, a, r), divide(xp, b, r), r
-
-
-def least_squares(
+def golub_kahan(
     xp: Any,
-    make_cycle: Callable[[Any, Any], Cycle],
     multiply: Callable[[Array], Array],
-    adjoint: Callable[[Array], Array],
-    B: Array,
+    multiply_adjoint: Callable[[Array], Array],
+    start: Array,
+    noise: tuple[Array, Array],
+    k: int,
     *,
-    columns: int,
-    damping: float,
-    consistent: bool,
+    m: int,
     tol: float,
-    max_iters: int,
-    precondition: Any,
-    precondition_adjoint: Any,
-    X0: Array | None,
-    watch: Watch,
-) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2, by the cycles of a method.
+    max_matvecs: int,
+    again: bool = True,
+    watch: Callable[[State], Any] | None = None,
+) -> Triplets:
+    """The k largest singular triplets.
 
-    The preconditioner M is on the right: |B - A M Y| is minimised, and X = M Y. Damping is a block more of rows: damping I below A.
+    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is the size of the bases, and at most that
+    of the smaller dimension.
     """
-    m = B.shape[-2]
-    if precondition is not None:
-        inside, inside_adjoint = multiply, adjoint
-        multiply = lambda Y: inside(precondition(Y))  # noqa: E731
-        adjoint = lambda X: precondition_adjoint(inside_adjoint(X))  # noqa: E731
-    if damping:
-        plain, plain_adjoint = multiply, adjoint
-        rest = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
-        B = xp.concat([B, rest], axis=-2)
-        multiply = lambda X: xp.concat([plain(X), damping * X], axis=-2)  # noqa: E731
-        adjoint = lambda X: plain_adjoint(X[..., :m, :]) + damping * X[..., m:, :]  # noqa: E731
-    start = X0
-    if precondition is not None and X0 is not None:  # the guess is subtracted: M is not inverted
-        B, X0 = B - multiply_guess(xp, inside, X0, B, m), None
+    is_whole = m >= min(start.shape[-1], noise[1].shape[-1])
+    stopped = False
 
-    def optimality(X: Array, R: Array, norm: Array) -> Array:
-        return divide(xp, column_norms(xp, adjoint(R)), norm * column_norms(xp, R))
+    def cycle(state: State) -> State:
+        state = _projected(xp, _grown(xp, multiply, multiply_adjoint, noise, state, m), m, tol)
+        converged = plain(xp, xp.all(state.converged[..., :k]))
+        state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, tol)
+        return _restarted(xp, noise[0], state, k, m)
 
-    outcome = solve_in_cycles(
-        xp,
-        make_cycle(multiply, adjoint),
-        multiply,
-        B,
-        X0,
-        tol=tol,
-        max_iters=max_iters,
-        watch=watch,
-        columns=columns,
-        optimality=optimality,
-        consistent=consistent,
-    )
-    if precondition is None:
-        return outcome
-    X = precondition(outcome.X)
-    return outcome._replace(X=X if start is None else X + start)
+    def going(state: State) -> Any:
+        left = (state.matvecs < max_matvecs) & (not is_whole or state.cycles == 0) & (not stopped)
+        return (state.done ^ True) & state.finite & left
+
+    state = _initial(xp, start, noise[1].shape[-1], k, m)
+    if watch is None:
+        state = xp.while_loop(going, cycle, state)
+    else:
+        one = xp.jit(cycle)
+        while going(state):
+            state = one(state)
+            stopped = bool(watch(state))
+    ended = state.matvecs, state.cycles, state.done, state.finite, stopped
+    U, V = (xp.copy(basis[..., :k, :]) for basis in (state.U, state.V))  # so that the bases can go
+    return Triplets(U, state.s[..., :k], V, *ended)
 
 
-def multiply_guess(xp: Any, multiply: Any, X0: Array, B: Array, m: int) -> Array:
-    product = xp.broadcast_to(multiply(X0), (*B.shape[:-2], m, B.shape[-1]))
-    rest = xp.zeros((*B.shape[:-2], B.shape[-2] - m, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
-    return xp.concat([product, rest], axis=-2)
+def _initial(xp: Any, start: Array, rows: int, k: int, m: int) -> State:
+    lanes, n, device = start.shape[:-1], start.shape[-1], xp.device_of(start)
+    V = xp.zeros((*lanes, m + 1, n), dtype=start.dtype, device=device)
+    V = put(xp, V, (..., 0, slice(None)), start / norm(xp, start)[..., None])
+    U = xp.zeros((*lanes, m + 1, rows), dtype=start.dtype, device=device)
+    B = xp.zeros((*lanes, m, m), dtype=start.dtype, device=device)
+    zero = 0 * norm(xp, start)
+    s = xp.zeros((*lanes, m), dtype=zero.dtype, device=device)
+    counts = (count_of(xp, c) for c in (0, False, 0, 0, 0, False, True))
+    return State(V, U, B, zero, zero, count_of(xp, 0), s, B, B, s, s > 0, s[..., :k], *counts)
+
+
+def _grown(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Array], state: State, m: int) -> State:
+    """The bases filled, or as far as numbers are finite."""
+    look = xp.name == "jax" or xp.peek(state.size) is not None
+
+    def going(s: State) -> Any:
+        return (s.j < m) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
+
+    return xp.while_loop(going, lambda s: _step(xp, multiply, multiply_adjoint, noise, s, m), state)
+
+
+def _step(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Array], s: State, m: int) -> State:
+    """A v_j = sum_i B_ij u_i + alpha u_j, then A^H u_j = alpha v_j + beta v_j+1."""
+    V, U, B, j = s.V, s.U, s.B, s.j
+    v = V[..., j, :]
+    w = multiply(v[..., None])[..., 0]
+    size = xp.maximum(s.size, norm(xp, w))
+    if xp.name == "jax":
+        w = w - expand(xp, B[..., :, j], U[..., :m, :])
+    elif j > 0:
+        w = w - expand(xp, B[..., :j, j], U[..., :j, :])
+    w, alpha = _next(xp, U, w, size, noise[1], s.draws + j, j)
+    U = put(xp, U, (..., j, slice(None)), w)
+    B = put(xp, B, (..., j, j), xp.astype(alpha, B.dtype))
+    z = multiply_adjoint(w[..., None])[..., 0]
+    size = xp.maximum(size, norm(xp, z))
+    z, beta = _next(xp, V, z - alpha[..., None] * v, size, noise[0], s.draws + j, j + 1)
+    V = put(xp, V, (..., j + 1, slice(None)), z)
+    if xp.name == "jax" or j + 1 < m:  # JAX drops what is put outside
+        B = put(xp, B, (..., j, j + 1), xp.astype(beta, B.dtype))
+    return s._replace(V=V, U=U, B=B, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 2)
+
+
+def _next(xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: Any) -> tuple[Array, Array]:
+    """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is random."""
+    small = norm(xp, w) <= SMALL * xp.eps(w.dtype) * size
+    if xp.name != "numpy" or small.any():
+        w = xp.where(small[..., None], fresh(xp, noise, draw), w)
+    w, length, _ = direction(xp, W, None, w, j)
+    return w, xp.where(small, 0 * length, length)
+
+
+def _projected(xp: Any, s: State, m: int, tol: float) -> State:
+    """B = P diag(s) Q^H, and |A^H u - s v| = beta |P_m|."""
+    P, values, Qh = xp.svd(s.B)
+    residual = s.beta[..., None] * xp.abs(P[..., m - 1, :])
+    size = xp.maximum(s.size, values[..., 0])
+    converged = residual <= SAFETY * max(tol, 2 * xp.eps(s.V.dtype)) * size[..., None]
+    finite = plain(xp, xp.all(xp.isfinite(s.size)))
+    Q = xp.conj(xp.matrix_transpose(Qh))
+    return s._replace(s=values, P=P, Q=Q, residual=residual, converged=converged, size=size, cycles=s.cycles + 1, finite=finite)
+
+
+def _judged(xp: Any, s: State, converged: Any, k: int, tol: float) -> State:
+    """As in `lanczos`: whether the k triplets are known to be the largest."""
+    far = s.s[..., k - 1] - s.s[..., k] > s.residual[..., k]
+    is_none = plain(xp, xp.all(xp.logical_or(s.converged[..., k], far)))
+    same = plain(xp, xp.all(xp.abs(s.s[..., :k] - s.found) <= tol * s.size[..., None]))
+    looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
+    done = converged & looking & same & (is_none | tired)
+    again = converged & ((looking ^ True) | ((same ^ True) & is_none))
+    found, looked = pick(xp, again, s.s[..., :k], s.found), pick(xp, again, s.matvecs, s.looked)
+    return s._replace(done=done, again=again, found=found, looked=looked)
+
+
+def _restarted(xp: Any, noise: Array, s: State, k: int, m: int) -> State:
+    """The best p triplets, and behind them the last right vector, or a random one to look again."""
+    near = xp.min(xp.sum(s.residual[..., :k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None], axis=-1))
+    more = max(0, min((m - k) // 4, m - 2 - k))
+    p = pick(xp, s.again | s.done, k, plain(xp, xp.minimum(k + more + near // 2, max(k, m - 2))))
+    V, U = rotate(xp, s.V, s.Q, p), rotate(xp, s.U, s.P, p)
+    kept = xp.arange(m, device=xp.device_of(V)) < p
+    B = xp.make_diagonal(xp.astype(xp.where(kept, s.s, 0 * s.s), V.dtype))
+    column = xp.conj(s.beta[..., None] * s.P[..., m - 1, :])  # u_i^H A v = conj(v^H A^H u_i)
+    if xp.name == "jax" or p < m:
+        B = put(xp, B, (..., slice(None), p), xp.where(kept, pick(xp, s.again, 0 * column, column), 0 * column))
+    last = V[..., p, :]
+    if xp.name == "jax" or s.again:
+        random = direction(xp, V, None, direction(xp, V, None, fresh(xp, noise, s.draws), p)[0], p)[0]
+        V = put(xp, V, (..., p, slice(None)), pick(xp, s.again, random, last))
+    return s._replace(V=V, U=U, B=B, j=p, draws=s.draws + m)

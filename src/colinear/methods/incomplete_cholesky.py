@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from .sparse_direct import solved_columns, stacked_matrix
+from .sparse_direct import HostFactor, solved_columns, stacked_matrix
 
 LEAST_PIVOT = 1e-6  # of a matrix with a unit diagonal
 SHIFTS = (0.0, 1e-3, 1e-2, 0.05, 0.2, 1.0, 5.0)
 CHUNK = 1 << 22  # pairs of entries looked at together
 
 
-class IncompleteCholesky:
-    """(L L^H)^-1 of the incomplete factors of a sparse matrix, or of a batch of them: static, compared by identity.
+class IncompleteCholesky(HostFactor):
+    """(L L^H)^-1 of the incomplete factors of a sparse matrix, or of a batch of them.
 
     Parameters
     ----------
@@ -76,9 +76,6 @@ class IncompleteCholesky:
         X = np.empty_like(B)
         X[self.order] = self.factor.solve(self.factor.solve(np.ascontiguousarray(B[self.order])), trans="H")
         return X
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return IncompleteCholesky, self.arguments
 
 
 def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:

@@ -352,9 +352,10 @@ def solve_in_cycles(
             history = recorded(xp, history, 0, size)
         else:
             loop.shows(0, size**2, None, lambda state: X)
-    norm = None if optimality is None else 0 * size
     stopped = xp.any(zero != zero) if traced else False
-    start = Cycles(X, R, size, status, zero, 0, products, history, stopped, norm, size if optimality is None else 0 * size + 1)
+    start = Cycles(
+        X, R, size, status, zero, 0, products, history, stopped, 0 * size, size if optimality is None else 0 * size + 1
+    )
 
     def going(s: Cycles) -> Any:
         return xp.any(s.status == RUNNING) & (s.iteration < max_iters) & (s.stopped == False)  # noqa: E712  (or an array)
@@ -377,8 +378,9 @@ def solve_in_cycles(
         if X is not s.X:  # a cycle that did harm is undone, where it has not written over the X before it
             better = ((size <= s.size) | (s.status != RUNNING))[..., None, :]
             X, R, size = xp.where(better, X, s.X), xp.where(better, R, s.R), xp.where(better[..., 0, :], size, s.size)
+        norm = s.norm if ended.norm is None else ended.norm
         counted = ended.iterations, ended.iteration, products
-        return Cycles(X, R, size, status, *counted, ended.history, ended.stopped, ended.norm, measure)
+        return Cycles(X, R, size, status, *counted, ended.history, ended.stopped, norm, measure)
 
     if 0 in B.shape:
         last = start

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..info import Status
-from .golub_kahan import bidiagonalise, least_squares, rotation, unit
+from .bidiagonalisation import bidiagonalise, least_squares, rotation, unit
 from .iteration import NOBODY, Cycles, Ended, Loop, Outcome, Watch, divide, first_of
 
 

@@ -17,7 +17,8 @@ from .minres import minres
 from .objects import Method
 from .refinement import refined
 
-DEFAULT_RESTART = 50
+DEFAULT_RESTART = 30
+SMALL = 200  # rows up to which GMRES keeps all vectors
 _LOW = ("float16", "bfloat16", "float32")
 
 
@@ -142,7 +143,8 @@ class GMRES(Iterative):
     Parameters
     ----------
     restart : int, optional
-        The most vectors of the basis, after which it begins again; default 50. `max_iters` counts products, not restarts.
+        The most vectors of the basis, after which it begins again; default 30, and as many as there are up to a size of 200.
+        `max_iters` counts products, not restarts.
 
     Examples
     --------
@@ -163,7 +165,8 @@ class GMRES(Iterative):
         return (self.restart or DEFAULT_RESTART) + 4
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        restart = self.restart or DEFAULT_RESTART
+        n = products.columns
+        restart = self.restart or (n if n <= SMALL else DEFAULT_RESTART)
         return gmres(xp, products.multiply, B, restart=restart, precondition=products.precondition, **options)
 
 

@@ -13,8 +13,32 @@ import numpy as np
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
-class SparseLU:
-    """The factorisation of a sparse matrix, or of a batch of them: static, compared by identity, made again when unpickled.
+class HostFactor:
+    """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so that a compiled program serves
+    all that are. Made again when unpickled."""
+
+    arguments: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or hash(self) != hash(other):
+            return False
+        return all(np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in zip(self.arguments, other.arguments))
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("_hash")
+        if found is None:
+            parts = (x.tobytes() if isinstance(x, np.ndarray) else x for x in self.arguments)
+            found = self.__dict__["_hash"] = hash((type(self), *parts))
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.arguments
+
+
+class SparseLU(HostFactor):
+    """The factorisation of a sparse matrix, or of a batch of them.
 
     Parameters
     ----------
@@ -23,6 +47,9 @@ class SparseLU:
         Compressed rows.
     definite : bool
         Whether the matrices are positive definite: then the order is that of the symmetric pattern, and pivots stay on the diagonal.
+    symmetric : bool
+        Whether the pattern is symmetric: then the order is that of the pattern, and pivots leave the diagonal only where it is a
+        tenth of the largest. Half the fill or less, on the grids and graphs where such matrices come from.
     incomplete : (float, float), optional
         A threshold, relative, below which entries are dropped, and how many times as many entries as A the factors may have (Li
         and Shao 2011). Without it, all are kept.
@@ -33,17 +60,26 @@ class SparseLU:
         If a matrix is exactly singular.
     """
 
-    def __init__(self, data: Any, indptr: Any, columns: Any, definite: bool, incomplete: tuple[float, float] | None = None):
+    def __init__(
+        self,
+        data: Any,
+        indptr: Any,
+        columns: Any,
+        definite: bool,
+        symmetric: bool = False,
+        incomplete: tuple[float, float] | None = None,
+    ):
         from scipy.sparse import csc_array
         from scipy.sparse.linalg import spilu, splu
 
         data = np.asarray(data)
-        self.arguments = (data, indptr, columns, definite, incomplete)
+        self.arguments = (data, indptr, columns, definite, symmetric, incomplete)
         self.batch = data.shape[:-1]
         matrix = csc_array(stacked_matrix(data, indptr, columns))
-        options = (
-            {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}} if definite else {}
-        )
+        options: dict[str, Any] = {}
+        if definite or symmetric:
+            threshold = 0.0 if definite else 0.1
+            options = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": threshold, "options": {"SymmetricMode": True}}
         try:
             if incomplete is None:
                 self.factors = splu(matrix, **options)
@@ -61,9 +97,6 @@ class SparseLU:
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
         return solved_columns(lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SparseLU, self.arguments
 
 
 def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:

@@ -285,7 +285,7 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> I
         codes = xp.to_numpy(status)
         worst = Status(int((codes % 10).max(initial=0)))
         iterations = 0 if empty else int(xp.max(outcome.iterations))
-        message = _message(codes, xp.to_numpy(outcome.iterations))
+        message = _message(codes, xp.to_numpy(outcome.iterations), method.name)
         if history is not None:
             history = history[: iterations + 1]
     matvecs = outcome.matvecs
@@ -302,7 +302,7 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> I
     )
 
 
-def _message(codes: Any, iterations: Any) -> str:
+def _message(codes: Any, iterations: Any, method: str) -> str:
     worst = codes.flat[(codes % 10).argmax()] if codes.size else 0
     if worst % 10 < int(Status.BREAKDOWN):
         return ""
@@ -318,6 +318,8 @@ def _message(codes: Any, iterations: Any) -> str:
             if worst < PRECONDITIONER
             else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
         )
+    if worst % 10 == int(Status.SINGULAR) and method == "GMRES":
+        return f"A is singular on the subspace {where}{of}"
     if worst % 10 == int(Status.SINGULAR):
         return f"A^H r vanished {where}{of} and r did not: the right side is not in the range of A, and x is one of least squares"
     return f"{where}{of}"

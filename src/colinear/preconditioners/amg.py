@@ -16,13 +16,13 @@ from ..operators.preconditioner_factors import MultigridCycle
 from ..operators.sparse import Sparse
 from ..properties import PD, POSITIVE_SEMIDEFINITE, PSD
 from .entries import as_sparse, seen
-from .interface import held_fixed, square
+from .interface import Preconditioner, held_fixed
 
 KINDS = ("smoothed_aggregation", "ruge_stuben")
 
 
 @dataclass(frozen=True)
-class AMG:
+class AMG(Preconditioner):
     """One V-cycle of algebraic multigrid, for sparse A of elliptic problems: iterations do not grow with the size of the grid.
 
     Needs PyAMG (`pip install 'colinear[amg]'`), which coarsens A on the host; the cycle itself is made of sparse operators in A's
@@ -53,8 +53,8 @@ class AMG:
         if self.kind not in KINDS:
             raise ValueError(f"AMG: kind is {self.kind!r}; it must be one of {', '.join(map(repr, KINDS))}.")
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = held_fixed(square("AMG", A))
+    def _make(self, A: Any) -> LinearOperator:
+        A = held_fixed(A)
         if A.batch_shape:
             raise ShapeError(f"AMG: A has batch shape {A.batch_shape}; a hierarchy is of one matrix. Make one for each: A[0].")
         symmetric = bool(A.properties & POSITIVE_SEMIDEFINITE)

@@ -19,11 +19,11 @@ from ..operators.product import Product
 from ..operators.structured_factors import StackedBlocks
 from ..properties import PD, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .entries import diagonal_blocks
-from .interface import positive_integer, square
+from .interface import Preconditioner, positive_integer
 
 
 @dataclass(frozen=True, init=False)
-class BlockJacobi:
+class BlockJacobi(Preconditioner):
     """The inverses of the diagonal blocks of A, all of one size at once. A product costs 2 n times the size of a block.
 
     Blocks are read off dense, sparse, low-rank and kernel matrices and sums of them; of any other A they cost n products. Of a
@@ -59,8 +59,7 @@ class BlockJacobi:
         object.__setattr__(self, "block_size", block_size)
         object.__setattr__(self, "blocks", blocks)
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = square("BlockJacobi", A)
+    def _make(self, A: Any) -> LinearOperator:
         stacks = list(self._stacks(A.shape[-1]))
         inverse = BlockDiag(*(_stacked(_inverse(A, diagonal_blocks(A, Index(places)))) for places in stacks))
         order = np.concatenate([places.reshape(-1) for places in stacks]) if stacks else np.arange(0)

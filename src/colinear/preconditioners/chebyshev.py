@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backends import Array
 from ..operators.base import LinearOperator
 from ..operators.preconditioner_factors import ChebyshevFactor
 from ..properties import PD
-from .interface import held_fixed, positive, positive_integer
+from .interface import Preconditioner, compiled, held_fixed, positive_integer
 
 
 @dataclass(frozen=True)
-class Chebyshev:
+class Chebyshev(Preconditioner):
     """p(A), the polynomial of a degree that is closest to A^-1 on an interval. A product costs `degree` products with A.
 
     It trades inner products, which wait for all processors or for a GPU, for products with A. Positive definite if `high` is at
@@ -38,6 +38,8 @@ class Chebyshev:
     True
     """
 
+    needs_positive: ClassVar[bool] = True
+
     degree: int = 8
     bounds: tuple[float, float] | None = None
     steps: int = 12
@@ -51,11 +53,10 @@ class Chebyshev:
             if not 0 < low <= high:
                 raise ValueError(f"Chebyshev: bounds is {self.bounds!r}; 0 < low <= high are needed.")
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = positive("Chebyshev", A)
+    def _make(self, A: Any) -> LinearOperator:
         xp = A.xp
         if self.bounds is None:
-            low, high = interval(held_fixed(A), min(self.steps, A.shape[-1]), self.seed)
+            low, high = compiled(interval, held_fixed(A), min(self.steps, A.shape[-1]), self.seed)
         else:
             dtype = xp.real_dtype(A.dtype)
             low, high = (xp.asarray(bound, dtype=dtype, device=A._context.device) for bound in self.bounds)

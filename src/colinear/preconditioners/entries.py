@@ -194,7 +194,7 @@ def sparse_itself(A: Any) -> Sparse:
 def sparse_of_dense(A: Any) -> Sparse:
     """The entries that are not zero in all matrices of the batch"""
     xp = A.xp
-    values = seen("as_sparse", xp, A.A)
+    values = seen("ILU, IC or AMG", xp, A.A)
     rows, columns = np.nonzero(np.any(np.reshape(values != 0, (-1, *A.shape[-2:])), axis=0))
     structure, _ = from_coordinates(rows, columns, A.shape[-2:])
     r, c = (Index(x).on(xp, A._context.device) for x in (structure.rows, structure.columns))
@@ -248,4 +248,6 @@ def seen(name: str, xp: Any, x: Array) -> Any:
             "pass the operator in: preconditioner=M."
         )
     values = np.asarray(xp.to_numpy(xp.stop_gradient(x)))
+    if not np.isfinite(values).all():
+        raise MethodError(f"{name}: A has NaN or infinity among its entries.")
     return values.astype(np.result_type(values, np.float32))

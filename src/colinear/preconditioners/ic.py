@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..info import MethodError
 from ..methods.incomplete_cholesky import IncompleteCholesky
@@ -11,11 +11,11 @@ from ..operators.base import LinearOperator
 from ..operators.preconditioner_factors import FixedFactor
 from ..properties import PD
 from .entries import as_sparse, seen
-from .interface import held_fixed, positive
+from .interface import Preconditioner, held_fixed
 
 
 @dataclass(frozen=True)
-class IC:
+class IC(Preconditioner):
     """(L L^H)^-1 of an incomplete Cholesky factor of a sparse, positive definite A: for CG and MINRES.
 
     Made and applied on the host, whatever A's framework, and held fixed: derivatives do not go through it. A pivot that is not
@@ -37,6 +37,8 @@ class IC:
     (True, True)
     """
 
+    needs_positive: ClassVar[bool] = True
+
     drop_tol: float | None = None
     fill: float = 20.0
 
@@ -44,8 +46,8 @@ class IC:
         if not ((self.drop_tol is None or self.drop_tol >= 0) and self.fill >= 1):
             raise ValueError(f"IC: drop_tol is {self.drop_tol!r} and fill {self.fill!r}; they must be None or >= 0, and >= 1.")
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = held_fixed(positive("IC", A))
+    def _make(self, A: Any) -> LinearOperator:
+        A = held_fixed(A)
         S = as_sparse(A)
         values, structure = seen("IC", A.xp, S.data), S.structure
         try:

@@ -8,20 +8,25 @@ from typing import Any
 import numpy as np
 
 from ..info import MethodError
-from ..methods.sparse_direct import SparseLU
+from ..methods.sparse_direct import SparseLU, stacked_matrix
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity
 from ..operators.preconditioner_factors import FixedFactor
 from .entries import as_sparse, seen
-from .interface import held_fixed, square
+from .interface import Preconditioner, held_fixed
+
+# How much less is dropped, and what is added to the diagonal, relative to the largest entry.
+ATTEMPTS = ((1.0, 0.0), (1e-2, 0.0), (1e-4, 0.0), (1e-2, 1e-6), (1e-2, 1e-3), (1.0, 1e-1))
+LARGEST_GROWTH = 1e4
 
 
 @dataclass(frozen=True)
-class ILU:
+class ILU(Preconditioner):
     """(L U)^-1 of incomplete factors of a sparse A, of SuperLU: for systems that are neither symmetric nor definite.
 
-    Made and applied on the host, whatever A's framework, and held fixed: derivatives do not go through it. A singular factor is
-    tried again with a little added to A's diagonal. For positive definite A take `IC`, which keeps that.
+    Made and applied on the host, whatever A's framework, and held fixed: derivatives do not go through it. Singular and unstable
+    factors are made again with less dropped, then with a little added to A's diagonal. For positive definite A take `IC`, which
+    keeps that.
 
     Parameters
     ----------
@@ -47,18 +52,31 @@ class ILU:
         if not (self.drop_tol >= 0 and self.fill >= 1):
             raise ValueError(f"ILU: drop_tol is {self.drop_tol!r} and fill {self.fill!r}; they must be at least 0 and 1.")
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = held_fixed(square("ILU", A))
+    def _make(self, A: Any) -> LinearOperator:
+        A = held_fixed(A)
         S = as_sparse(A)
-        size = np.abs(seen("ILU", A.xp, S.data)).max(initial=0.0)
-        for shift in (0.0, 1e-6, 1e-3, 1e-1):
-            shifted = S if shift == 0 else as_sparse(S + shift * float(size or 1) * Identity(A.shape[-1]))
+        size = float(np.abs(seen("ILU", A.xp, S.data)).max(initial=0.0)) or 1.0
+        for less, shift in ATTEMPTS:
+            shifted = S if shift == 0 else as_sparse(S + shift * size * Identity(A.shape[-1]))
             values, structure = seen("ILU", A.xp, shifted.data), shifted.structure
             try:
-                factors = SparseLU(values, structure.indptr, structure.columns, False, (self.drop_tol, self.fill))
-            except ArithmeticError:
+                way = (self.drop_tol * less, self.fill)
+                factors = SparseLU(values, structure.indptr, structure.columns, False, incomplete=way)
+            except ArithmeticError:  # singular
                 continue
-            return FixedFactor._of(factors, "N", S.shape, A._context)
+            if _is_stable(factors, values, structure):
+                return FixedFactor._of(factors, "N", S.shape, A._context)
         raise MethodError(
-            "ILU: the incomplete factors are singular, with any weight on the diagonal. Raise fill=, lower drop_tol=."
+            "ILU: the incomplete factors are singular or huge, with less dropped and with any weight on the diagonal. "
+            "Scale the rows and columns of A, raise fill=, or use LU()."
         )
+
+
+def _is_stable(factors: SparseLU, values: Any, structure: Any) -> bool:
+    """Whether A M v is of the size of v: factors of tiny pivots are of no use, and far from rare."""
+    n = structure.shape[-1]
+    v = np.random.default_rng(0).standard_normal((*values.shape[:-1], n, 1)).astype(values.dtype)
+    with np.errstate(all="ignore"):
+        x = factors.solve(v, "N").reshape(-1, 1)
+        growth = np.abs(stacked_matrix(values, structure.indptr, structure.columns) @ x).max()
+    return bool(growth <= LARGEST_GROWTH * np.abs(v).max())

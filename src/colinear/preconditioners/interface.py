@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from functools import lru_cache
+from typing import Any, ClassVar
 
+from .. import backends
 from ..backends import namespace_of
 from ..info import BackendError, DtypeError, MethodError, ShapeError, failed, recording, report
 from ..operators.base import LinearOperator
@@ -65,7 +68,7 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
     if M.shape[-2:] != (n, n):
         sizes = f"{M.shape[-2]}x{M.shape[-1]}", f"{A.shape[-2]}x{n}"
         raise ShapeError(
-            f"preconditioner: {name} is {sizes[0]} and A is {sizes[1]}; it must be {n}x{n}, to approximate A^-1. "
+            f"the preconditioner is {sizes[0]} and A is {sizes[1]}; it must be {n}x{n}, to approximate A^-1. "
             "(Where structure splits A, give a factory, or opaque(A).)"
         )
     broadcast_batches(M.batch_shape, A.batch_shape, what="preconditioner")
@@ -90,22 +93,36 @@ def held_fixed(A: LinearOperator) -> LinearOperator:
     return A._map(lambda leaf: leaf if namespace_of(leaf) is None else xp.stop_gradient(leaf))
 
 
-def square(name: str, A: Any) -> LinearOperator:
-    """A as an operator, which must be square."""
-    A = as_operator(A)
-    if A.shape[-2] != A.shape[-1]:
-        raise ShapeError(
-            f"{name}: A is {A.shape[-2]}x{A.shape[-1]}; a preconditioner approximates the inverse of a square operator."
-        )
-    return A
+class Preconditioner:
+    """What the factories share: called with A, they check it and make an operator that approximates A^-1."""
+
+    needs_positive: ClassVar[bool] = False
+
+    def __call__(self, A: Any) -> LinearOperator:
+        A, name = as_operator(A), type(self).__name__
+        m, n = A.shape[-2:]
+        if m != n:
+            raise ShapeError(f"{name}: A is {m}x{n}; a preconditioner approximates the inverse of a square operator.")
+        if self.needs_positive and not A.properties & POSITIVE_SEMIDEFINITE:
+            raise MethodError(f"{name}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) if it is so.")
+        return self._make(A) if math.prod(A.shape) else A
+
+    def _make(self, A: Any) -> LinearOperator:
+        raise NotImplementedError
 
 
-def positive(name: str, A: Any) -> LinearOperator:
-    """A as an operator, which must be known to be positive semidefinite."""
-    A = square(name, A)
-    if not A.properties & POSITIVE_SEMIDEFINITE:
-        raise MethodError(f"{name}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) if it is so.")
-    return A
+def compiled(f: Any, A: LinearOperator, *options: Any) -> Any:
+    """f(A, *options); in JAX compiled, once for each structure and shape of A and not for each call."""
+    try:
+        run = _compiled(f, A.backend, options)
+    except TypeError:  # a seed that has no hash, such as a key
+        return f(A, *options)
+    return run(A)
+
+
+@lru_cache(maxsize=128)
+def _compiled(f: Any, backend: str, options: tuple[Any, ...]) -> Any:
+    return backends.get(backend).jit(lambda A: f(A, *options))
 
 
 def positive_integer(name: str, field: str, value: Any, least: int = 1) -> None:

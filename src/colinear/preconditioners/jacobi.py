@@ -11,11 +11,11 @@ from ..functions.diagonal import diag
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..properties import PD, SELF_ADJOINT
-from .interface import square
+from .interface import Preconditioner
 
 
 @dataclass(frozen=True)
-class Jacobi:
+class Jacobi(Preconditioner):
     """diag(A)^-1: makes the rows of a badly scaled A comparable. A product costs n.
 
     The diagonal is read off where a rule knows it, and costs n products with a matrix-free A. Of a self-adjoint A absolute values
@@ -30,8 +30,7 @@ class Jacobi:
     (array([0.25, 0.5 ]), True)
     """
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = square("Jacobi", A)
+    def _make(self, A: Any) -> LinearOperator:
         d = diag(A)
         if not A.properties & SELF_ADJOINT:
             return Diagonal(1 / _without_zeros(A.xp, d))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backends import Array, namespace_of
 from ..functions.inverse import inv
@@ -15,11 +15,11 @@ from ..operators.inverse import Inverse
 from ..operators.lowrank import LowRank
 from ..operators.sum import Sum
 from ..properties import PD
-from .interface import positive, positive_integer, split_shift
+from .interface import Preconditioner, compiled, positive_integer, split_shift
 
 
 @dataclass(frozen=True)
-class Nystrom:
+class Nystrom(Preconditioner):
     """U (Λ + c)^-1 U^H + (λ_r + c)^-1 (I - U U^H), for A = K + c I with K ≈ U Λ U^H of rank r, from r products with K.
 
     For kernel matrices and others with eigenvalues that fall off fast; needs products with A alone. c is read off a sum with a
@@ -44,6 +44,8 @@ class Nystrom:
     True
     """
 
+    needs_positive: ClassVar[bool] = True
+
     rank: int
     seed: Any = 0
     shift: float | None = None
@@ -53,11 +55,10 @@ class Nystrom:
         if self.shift is not None and not self.shift >= 0:
             raise ValueError(f"Nystrom: shift is {self.shift!r}; it must not be negative.")
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = positive("Nystrom", A)
+    def _make(self, A: Any) -> LinearOperator:
         xp, n = A.xp, A.shape[-1]
         K, D = split_shift(A)
-        U, values = approximation(K, min(self.rank, n), self.seed)
+        U, values = compiled(approximation, K, min(self.rank, n), self.seed)
         if isinstance(D, Diagonal) and self.shift is None:
             P = PD(Sum(LowRank(U * xp.sqrt(values)[..., None, :]), D))
             return Inverse(P, inv(P, on_failure="ignore"))

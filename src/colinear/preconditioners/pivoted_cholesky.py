@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
-from .. import backends
 from ..backends import Array
 from ..functions.diagonal import diag
 from ..functions.inverse import inv
@@ -17,11 +15,11 @@ from ..operators.lowrank import LowRank
 from ..operators.sum import Sum
 from ..properties import PD
 from .entries import column
-from .interface import positive, positive_integer, split_shift
+from .interface import Preconditioner, compiled, positive_integer, split_shift
 
 
 @dataclass(frozen=True)
-class PivotedCholesky:
+class PivotedCholesky(Preconditioner):
     """(L L^H + D)^-1, with L the first `rank` columns of a Cholesky factor of K, each for the largest diagonal entry that remains.
 
     Of A = K + D with a diagonal D (noise) K is factored and D kept as it is; of any other A all is factored, and D is the mean of
@@ -44,6 +42,8 @@ class PivotedCholesky:
     True
     """
 
+    needs_positive: ClassVar[bool] = True
+
     rank: int
     shift: float | None = None
 
@@ -52,11 +52,10 @@ class PivotedCholesky:
         if self.shift is not None and not self.shift > 0:
             raise ValueError(f"PivotedCholesky: shift is {self.shift!r}; it must be positive.")
 
-    def __call__(self, A: Any) -> LinearOperator:
-        A = positive("PivotedCholesky", A)
+    def _make(self, A: Any) -> LinearOperator:
         xp, n = A.xp, A.shape[-1]
         K, D = split_shift(A)
-        L, remaining = _compiled(xp.name, min(self.rank, n))(K)
+        L, remaining = compiled(partial_factor, K, min(self.rank, n))
         if self.shift is not None:
             D = ScaledIdentity(self.shift, n, like=A)
         elif D is None:
@@ -66,12 +65,6 @@ class PivotedCholesky:
             D = PD(ScaledIdentity(xp.astype(xp.where(c > 0, c, 1), A.dtype), n))
         P = PD(Sum(LowRank(L), D))
         return Inverse(P, inv(P, on_failure="ignore"))  # an approximation: the method that uses it is judged, not this
-
-
-@lru_cache(maxsize=64)
-def _compiled(backend: str, rank: int) -> Any:
-    """`partial_factor` of this rank, compiled in JAX once for each structure of K and not for each call."""
-    return backends.get(backend).jit(lambda K: partial_factor(K, rank))
 
 
 def partial_factor(K: LinearOperator, rank: int) -> tuple[Array, Array]:

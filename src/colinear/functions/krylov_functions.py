@@ -1,0 +1,174 @@
+"""f(A) as an operator whose products run a Krylov method: for A too large to be formed, and where `Krylov()` is asked for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .. import backends
+from ..backends import Array
+from ..dispatch import Cost
+from ..info import Info, Status, recording, report
+from ..methods import Auto, Krylov, Method
+from ..methods.krylov import pick
+from ..methods.krylov_functions import function_times
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.function_of import FunctionOf
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._factorise import is_half, narrow, quiet
+from .inverse import LARGEST_DENSE
+
+STEPS = 200  # the most of a run, unless told
+ROOM = 30_000_000  # numbers in the bases of the columns that are run together
+
+
+def runs_krylov(A: LinearOperator, method: Method) -> bool:
+    """Whether f(A) is left to products: it is asked for, or A is too large to be formed."""
+    if isinstance(method, Krylov):
+        return True
+    return isinstance(method, Auto) and A.shape[-1] > LARGEST_DENSE and not isinstance(A, Dense)
+
+
+def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator:
+    """f(A) for a `Scalar` f of `matrix_functions`."""
+    hermitian, positive = bool(A.properties & SELF_ADJOINT), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    chosen = method if isinstance(method, Krylov) else Krylov(tol=method.tol)
+    is_complex = A.is_complex or (f.principal and not (hermitian and positive))
+    mirrored = f.name != "apply" or hermitian
+    operator = FunctionOf._of(
+        A, functools.partial(_evaluate, f, chosen, is_complex), f.name, is_complex and not A.is_complex, mirrored
+    )
+    if not hermitian or (f.principal and not positive):
+        return operator
+    return operator._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+
+
+def cost(A: LinearOperator, method: Any) -> Cost:
+    """Of one product with f(A)."""
+    n, steps = A.shape[-1], getattr(method, "max_iters", None) or STEPS
+    return Cost(steps * (A.flops + 4.0 * steps * n), 8.0 * steps * n)
+
+
+def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Array) -> Array:
+    """f(A) X, columns in groups for which there is room; reports how it went."""
+    xp = backends.namespace_of(X)
+    leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    if xp.name == "torch" and xp.is_differentiated(X, *leaves):
+        raise NotImplementedError(f"{f.name}: products by Krylov() have no derivatives. Use Eigh(), or a smaller A.")
+    batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
+    dtype = xp.result_type(X.dtype, A.dtype)
+    out = xp.complex_dtype(dtype) if is_complex else dtype
+    if 0 in X.shape:
+        return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
+    m = min(A.shape[-1], method.max_iters or STEPS)
+    width = max(1, ROOM // (m * A.shape[-1] * math.prod(batch)))
+    X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    program = _program(xp.name, f, method, m)
+    parts, errors, steps, statuses = [], [], 0, []
+    for i in range(0, X.shape[-1], width):
+        Y, error, count, status = program(fixed, xp.astype(X[..., i : i + width], dtype))
+        parts.append(Y)
+        errors.append(error)
+        statuses.append(status)
+        steps = steps + count * min(width, X.shape[-1] - i)
+    error = xp.concat(errors, axis=-1)
+    status = functools.reduce(lambda a, b: pick(xp, a > b, a, b), statuses)
+    seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+    converged = error <= method.tolerance(xp, dtype)
+    report(Info(seen_status, converged, matvecs=steps, error=error, method="Krylov"))
+    return xp.astype(xp.concat(parts, axis=-1), out)
+
+
+@functools.lru_cache(maxsize=256)
+def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
+    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape."""
+    xp = backends.get(name)
+
+    def run(A: LinearOperator, X: Array) -> Any:
+        work = xp.float32 if is_half(xp, X.dtype) else X.dtype
+        B = xp.astype(xp.matrix_transpose(X), work)  # (*batch, columns, n)
+        noise = xp.normal(xp.generator(method.seed), B.shape, dtype=work, device=xp.device_of(X))
+        size = xp.vector_norm(B, axis=-1)
+        start = xp.where((size > 0)[..., None], B, noise)
+        tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
+        positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+        with quiet(xp):
+            if A.properties & SELF_ADJOINT:
+                small = functools.partial(_of_hermitian, xp, f, positive)
+                found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True)
+                Y, error, steps, done, finite = found
+            else:
+                Y, error, steps, done, finite = _one_by_one(xp, A, start, noise, functools.partial(_of_general, xp, f), m, tol)
+        Y = xp.where((size > 0)[..., None], Y, 0 * Y)
+        status = pick(xp, done, int(Status.SUCCESS), int(Status.MAX_ITERATIONS))
+        status = pick(xp, finite, status, int(Status.NONFINITE))
+        return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(size > 0, error, 0 * error), steps, status
+
+    return xp.jit(run)
+
+
+def _lanes(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
+    """Products with all columns at once, which the run holds by rows."""
+    return lambda X: xp.matrix_transpose(A @ xp.matrix_transpose(X[..., 0]))[..., None]
+
+
+def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, small: Any, m: int, tol: float) -> Any:
+    """Arnoldi for each column of each element of a batch."""
+    lanes, results = start.shape[:-1], []
+    for place in _places(lanes):
+        one = A[place[:-1]] if len(place) > 1 else A
+        found = function_times(xp, one.__matmul__, start[place], noise[place], small, m=m, tol=tol, hermitian=False)
+        results.append(found)
+    Y = xp.reshape(xp.stack([r.X for r in results], axis=0), (*lanes, start.shape[-1]))
+    error = xp.reshape(xp.stack([r.error for r in results], axis=0), lanes)
+    steps = functools.reduce(lambda a, b: pick(xp, a > b, a, b), [r.steps for r in results])
+    done, finite = (functools.reduce(lambda a, b: a & b, [r[i] for r in results]) for i in (3, 4))
+    return Y, error, steps, done, finite
+
+
+def _places(lanes: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.ndindex(*lanes)
+
+
+# ---------------------------------------------------------------------------------------------------- f of the small matrix
+
+
+def _of_hermitian(xp: Any, f: Any, positive: bool, T: Array) -> Array:
+    """The first column of f(T) = Q f(Λ) Q^H."""
+    values, Q = xp.eigh(T)
+    if f.principal:
+        if positive:  # what is negative is rounding
+            floor = xp.eps(T.dtype) * xp.max(xp.abs(values), axis=-1, keepdims=True)
+            values = xp.maximum(values, floor if f.pole else 0 * floor)
+        else:
+            values = xp.astype(values, xp.complex_dtype(values.dtype))
+    weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
+    return xp.matmul(Q, weights[..., None])[..., 0]
+
+
+def _of_general(xp: Any, f: Any, H: Array) -> Array:
+    """The first column of f(H), by the dense algorithm of each function, which need no eigenvectors."""
+    from . import matrix_functions as dense
+
+    known = {
+        "exp": lambda A: dense.exp(A),
+        "log": lambda A: dense.log(A),
+        "sqrt": lambda A: dense.sqrt(A),
+        "isqrt": lambda A: dense.isqrt(A),
+    }
+    if f.name in known and not (xp.name == "jax" and f.name != "exp"):
+        with recording():
+            column = known[f.name](Dense(H)).to_dense()[..., :, 0]
+    else:
+        values, V = xp.eig(H)
+        unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
+        column = xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]
+        if f.mirrored and not xp.is_complex(H):
+            column = xp.real(column)
+    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column

@@ -1,0 +1,269 @@
+"""Arnoldi with Krylov-Schur restart (Stewart 2001) for some eigenpairs of any square A.
+
+A cycle fills the basis to m vectors, A V = V H + beta v e_m^H, and finds the subspace of H that belongs to the wanted Ritz values: an
+orthonormal Q with H Q = Q S. In the basis V Q, followed by v, H is S with one full row below, and the recurrence goes on from there.
+
+Differs from the paper:
+- Q is the leading part of an ordered Schur form where the host sees the numbers, and in a traced program the orthonormalised wanted
+  eigenvectors of H, which is as good unless H is close to defective.
+- A real A keeps a real basis: the two vectors of a complex pair are kept or dropped together.
+- beta = 0 is an invariant subspace, no failure: a random direction follows, coupled to nothing.
+- When all k pairs have converged the run looks again from a random direction, as Lanczos does: repeated eigenvalues that are not
+  defective have more than the one vector that a Krylov space holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backends import Array
+from .krylov import count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
+from .lanczos import SAFETY, SMALL, Pairs, wanted
+
+
+class State(NamedTuple):
+    """Where a run stands. No batches: `arnoldi` runs one operator."""
+
+    V: Array  # (m + 1, n), the basis
+    U: Array | None  # its reflectors
+    H: Array  # (m, m), A in the basis
+    beta: Array  # of the last step
+    size: Array  # of A as seen so far
+    j: Any  # rows of V that are complete, less one
+    values: Array  # (m,), Ritz values, the wanted first
+    Y: Array  # (m, m), their vectors in the basis
+    residual: Array  # (m,), estimated
+    found: Array  # (k,), the values when the run began to look again
+    looked: Any
+    again: Any
+    matvecs: Any
+    cycles: Any
+    draws: Any
+    done: Any
+    finite: Any
+
+
+def arnoldi(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    start: Array,
+    noise: Array,
+    k: int,
+    which: str,
+    *,
+    m: int,
+    tol: float,
+    max_matvecs: int,
+    householder: bool = False,
+    again: bool = True,
+    relative: bool = False,
+    watch: Callable[[State], Any] | None = None,
+) -> Pairs:
+    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without lanes."""
+    is_whole = m >= start.shape[-1]
+    stopped = False
+    order = _scores(xp, which)
+
+    def cycle(state: State) -> State:
+        state = _projected(xp, _grown(xp, multiply, noise, state, m), order, m)
+        eps = xp.eps(start.dtype)
+        against = xp.maximum(xp.abs(state.values), eps ** (2 / 3) * state.size) if relative else state.size
+        close = state.residual <= SAFETY * max(tol, 2 * eps) * against
+        converged = plain(xp, xp.all(close[:k]))
+        if is_whole or not again:
+            state = state._replace(done=converged)
+        else:
+            state = _judged(xp, state, converged, close, order, k, tol)
+        return _restarted(xp, noise, state, order, k, m)
+
+    def going(state: State) -> Any:
+        left = (state.matvecs < max_matvecs) & (not is_whole or state.cycles == 0) & (not stopped)
+        return (state.done ^ True) & state.finite & left
+
+    state = _initial(xp, start, k, m, householder)
+    if watch is None:
+        state = xp.while_loop(going, cycle, state)
+    else:
+        one = xp.jit(cycle)
+        while going(state):
+            state = one(state)
+            stopped = bool(watch(state))
+    return _extracted(xp, state, order, k, m, stopped)
+
+
+def _extracted(xp: Any, s: State, order: Any, k: int, m: int, stopped: bool) -> Pairs:
+    """The best k eigenpairs of what the last restart kept, as vectors."""
+    inside = xp.arange(m, device=xp.device_of(s.H)) < s.j
+    S = xp.where(inside[:, None] & inside[None, :], s.H, 0 * s.H)
+    S = S + xp.make_diagonal(xp.astype(xp.where(inside, 0.0, 3 * s.size + 1), S.dtype))  # which is no eigenvalue of A
+    values, Y = xp.eig(S)
+    Y = _unit(xp, Y)
+    outside = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
+    places = xp.argsort(xp.where(outside, math.inf, order(values)), axis=-1, stable=True)[:k]
+    vectors = xp.matmul(xp.matrix_transpose(xp.take(Y, places, axis=-1)), xp.astype(s.V[:m], Y.dtype))
+    length = xp.vector_norm(vectors, axis=-1)
+    vectors = vectors / xp.where(length == 0, 1, length)[:, None]
+    return Pairs(xp.take(values, places, axis=-1), vectors, s.size, s.matvecs, s.cycles, s.done, s.finite, stopped)
+
+
+def _unit(xp: Any, Y: Array) -> Array:
+    length = xp.vector_norm(Y, axis=-2)
+    return Y / xp.where(length == 0, 1, length)[..., None, :]
+
+
+def _scores(xp: Any, which: str) -> Callable[[Array], Array]:
+    """How good values are, the smaller the better, the same for the two of a complex pair."""
+    return lambda values: wanted(xp, values, which)
+
+
+# ---------------------------------------------------------------------------------------------------- the parts of a cycle
+
+
+def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
+    n, device, dtype = start.shape[-1], xp.device_of(start), start.dtype
+    V = xp.zeros((m + 1, n), dtype=dtype, device=device)
+    V = put(xp, V, (0, slice(None)), start / xp.vector_norm(start))
+    H = xp.zeros((m, m), dtype=dtype, device=device)
+    Y = xp.astype(H, xp.complex_dtype(dtype))
+    residual = xp.zeros((m,), dtype=xp.real_dtype(dtype), device=device)
+    counts = (count_of(xp, c) for c in (0, False, 0, 0, 0, False, True))
+    U = reflectors(xp, V, 1) if householder else None
+    zero = residual[0] * 0
+    return State(V, U, H, zero, zero, count_of(xp, 0), Y[0], Y, residual, Y[0, :k], *counts)
+
+
+def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, m: int) -> State:
+    """The basis filled, or as far as numbers are finite."""
+    look = xp.name == "jax" or xp.peek(state.size) is not None
+
+    def going(s: State) -> Any:
+        return (s.j < m) & (plain(xp, xp.isfinite(s.size)) if look else True)
+
+    return xp.while_loop(going, lambda s: _step(xp, multiply, noise, s, m), state)
+
+
+def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m: int) -> State:
+    """One more vector: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the first pass cancels."""
+    V, H, j = s.V, s.H, s.j
+    w = multiply(V[j][:, None])[:, 0]
+    before = norm(xp, w)
+    size = xp.maximum(s.size, before)
+    w, h = orthogonalise(xp, rows(xp, V, 0, j + 1), w)
+    if s.U is not None or xp.name == "jax" or xp.peek(w) is None or not float(norm(xp, w)) > 0.7 * float(before):
+        w, more = orthogonalise(xp, rows(xp, V, 0, j + 1), w)
+        h = h + more
+    beta = norm(xp, w)
+    small = beta <= SMALL * xp.eps(w.dtype) * size
+    if xp.name != "numpy" or small:
+        random = xp.astype(fresh(xp, noise, s.draws + j), w.dtype)
+        w = xp.where(small, orthogonalise(xp, rows(xp, V, 0, j + 1), random)[0], w)
+    if s.U is None:
+        if xp.name != "numpy" or small:
+            w = xp.where(small, orthogonalise(xp, rows(xp, V, 0, j + 1), w)[0], w)
+        length = norm(xp, w)
+        v, U = w / xp.where(length == 0, 1, length), None
+    else:
+        v, _, U = direction(xp, V, s.U, w, j + 1)
+    beta = xp.where(small, 0 * beta, beta)
+    V = put(xp, V, (j + 1, slice(None)), v)
+    if xp.name == "jax":
+        H = xp.set_at(xp.set_at(H, (slice(None), j), h[:m]), (j + 1, j), xp.astype(beta, H.dtype))  # dropped where it is outside
+    else:
+        H[: j + 1, j] = h
+        if j + 1 < m:
+            H[j + 1, j] = beta
+    return s._replace(V=V, U=U, H=H, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
+
+
+def _projected(xp: Any, s: State, order: Any, m: int) -> State:
+    """H Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
+    values, Y = xp.eig(s.H)
+    Y = _unit(xp, Y)
+    places = xp.argsort(order(values), axis=-1, stable=True)
+    values, Y = xp.take(values, places, axis=-1), xp.take(Y, places, axis=-1)
+    finite = plain(xp, xp.isfinite(s.size))
+    return s._replace(values=values, Y=Y, residual=s.beta * xp.abs(Y[m - 1]), cycles=s.cycles + 1, finite=finite)
+
+
+def _judged(xp: Any, s: State, converged: Any, close: Array, order: Any, k: int, tol: float) -> State:
+    """As in `lanczos`: whether the k pairs are known to be the best."""
+    score = order(s.values)
+    far = score[k] - score[k - 1] > s.residual[k]
+    is_none = plain(xp, xp.logical_or(close[k], far))
+    same = plain(xp, xp.all(xp.abs(score[:k] - order(s.found)) <= tol * s.size))
+    looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
+    done = converged & looking & same & (is_none | tired)
+    again = converged & ((looking ^ True) | ((same ^ True) & is_none))
+    found, looked = pick(xp, again, s.values[:k], s.found), pick(xp, again, s.matvecs, s.looked)
+    return s._replace(done=done, again=again, found=found, looked=looked)
+
+
+def _restarted(xp: Any, noise: Array, s: State, order: Any, k: int, m: int) -> State:
+    """The subspace of the best p Ritz values, and behind it the last vector of the basis, or a random one to look again."""
+    near = xp.sum(s.residual[:k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size)
+    more = max(0, min((m - k) // 4, m - 2 - k))
+    p = pick(xp, s.again | s.done, k, plain(xp, xp.minimum(k + more + near // 2, max(k, m - 2))))
+    if not xp.is_complex(s.V):  # not between the two of a pair, which are neighbours
+        last, following = s.values[p - 1], s.values[pick(xp, p < m, p, m - 1)]
+        pair = (xp.imag(last) != 0) & (xp.abs(following - xp.conj(last)) <= 1e-6 * xp.abs(last)) & (p < m)
+        odd = xp.sum(xp.where(xp.arange(m, device=xp.device_of(s.V)) < p, xp.imag(s.values) != 0, False)) % 2 == 1
+        p = p + plain(xp, pick(xp, plain(xp, pair & odd), 1, 0))
+    Q, S = _subspace(xp, s, order, p, m)
+    V = rotate(xp, s.V, Q, p)
+    inside = xp.arange(m, device=xp.device_of(V)) < p
+    H = xp.where(inside[:, None] & inside[None, :], S, 0 * S)
+    row = s.beta * Q[m - 1]
+    row = xp.where(inside, pick(xp, s.again, 0 * row, row), 0 * row)
+    if xp.name == "jax" or p < m:
+        H = put(xp, H, (p, slice(None)), row)
+    if xp.name == "jax" or s.again:
+        random = xp.astype(fresh(xp, noise, s.draws), V.dtype)
+        last = direction(xp, V, None, direction(xp, V, None, random, p)[0], p)[0]
+        V = put(xp, V, (p, slice(None)), pick(xp, s.again, last, V[p]))
+    U = s.U if s.U is None else reflectors(xp, V, p + 1)
+    return s._replace(V=V, U=U, H=H, j=p, draws=s.draws + m)
+
+
+def _subspace(xp: Any, s: State, order: Any, p: Any, m: int) -> tuple[Array, Array]:
+    """Orthonormal Q, of which the first p columns span what belongs to the best p Ritz values, and S = Q^H H Q."""
+    if xp.name != "jax":
+        H, threshold = xp.to_numpy(s.H), xp.to_numpy(order(s.values))
+        Q = ordered_schur(H, lambda values: xp.to_numpy(order(xp.asarray(values))), threshold, p)
+        Q = xp.asarray(Q, dtype=s.H.dtype, device=xp.device_of(s.H))
+    else:
+        Y = s.Y if xp.is_complex(s.V) else xp.where(xp.imag(s.values) >= 0, xp.real(s.Y), xp.imag(s.Y))
+        Q = xp.qr(Y)[0]
+    return Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), xp.matmul(s.H, Q))
+
+
+def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], scores: np.ndarray, p: int) -> np.ndarray:
+    """The Schur vectors of H, those of its best p eigenvalues first; `scores` are those of all, rising."""
+    from scipy.linalg import lapack, schur
+
+    if p >= len(H):
+        return np.eye(len(H), dtype=H.dtype)
+    T, Z = schur(H, output="complex" if np.iscomplexobj(H) else "real", check_finite=False)
+    (trsen,) = lapack.get_lapack_funcs(("trsen",), (T,))
+    values = np.diag(T) if np.iscomplexobj(T) else _block_values(T)
+    rank = np.argsort(order(values.astype(complex)), kind="stable")
+    select = np.zeros(len(H), np.int32)
+    select[rank[:p]] = 1
+    if not np.iscomplexobj(T):  # both of a pair
+        pair = np.flatnonzero(np.diag(T, -1))
+        both = select[pair] | select[pair + 1]
+        select[pair], select[pair + 1] = both, both
+    room = {} if np.iscomplexobj(T) else {"liwork": 1}
+    found = trsen(select, T, Z, job="N", lwork=max(1, len(H)), **room)
+    return found[1] if found[-1] == 0 else Z
+
+
+def _block_values(T: np.ndarray) -> np.ndarray:
+    """The eigenvalues of a real Schur form, in the order of its blocks."""
+    values = np.diag(T).astype(complex)
+    for i in np.flatnonzero(np.diag(T, -1)):
+        values[i], values[i + 1] = np.linalg.eigvals(T[i : i + 2, i : i + 2])
+    return values

@@ -1,0 +1,153 @@
+"""What the Krylov methods share: bases held by rows, projections onto them, and reflectors.
+
+A basis is an array V of shape (*lanes, rows, n), one vector to a row, so that a vector is contiguous and a projection is one
+product of a matrix and a vector. `lanes` are independent runs that advance together: the elements of a batch, or the right sides
+of f(A) B. NumPy and torch write into V in place; JAX cannot, and there rows not yet reached are zero, so that products with
+all of V stand for products with its first rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Array
+
+MANY = 5000  # random vectors that no run needs
+CHUNK = 4096  # columns of a basis that are rotated at a time: they stay in the cache, and no second basis is needed
+
+
+def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
+    """X with X[key] = value: in place where the framework allows it."""
+    if xp.name == "jax" or xp.is_traced(value):
+        return xp.set_at(X, key, value)
+    X[key] = value
+    return X
+
+
+def plain(xp: Any, x: Any) -> Any:
+    """A truth or count as Python's; in JAX the array that it is."""
+    return x if xp.name == "jax" or not hasattr(x, "item") else x.item()
+
+
+def pick(xp: Any, flag: Any, a: Any, b: Any) -> Any:
+    """`a` if a truth holds, else `b`."""
+    if xp.name == "jax":
+        return xp.where(flag, a, b)
+    return a if flag else b
+
+
+def count_of(xp: Any, value: Any) -> Any:
+    """A count or truth to begin with."""
+    return xp.asarray(value) if xp.name == "jax" else value
+
+
+def rows(xp: Any, V: Array, start: Any, stop: Any) -> Array:
+    """The rows of V from `start` to `stop`; all of them in JAX, where the others are zero or their coefficients are."""
+    return V if xp.name == "jax" else V[..., start:stop, :]
+
+
+def project(xp: Any, V: Array, w: Array) -> Array:
+    """The coefficients conj(V) w of w along the rows of V."""
+    if w.ndim == 1:
+        return xp.conj(xp.matmul(V, xp.conj(w)))  # conj(V) would copy the basis
+    return xp.conj(xp.matmul(V, xp.conj(w)[..., None]))[..., 0]
+
+
+def norm(xp: Any, w: Array) -> Array:
+    """The norm of each vector: as NumPy's, without its preparations."""
+    return xp.sqrt(xp.real(xp.vecdot(w, w)))
+
+
+def expand(xp: Any, h: Array, V: Array) -> Array:
+    """The vector sum_i h_i V_i."""
+    return xp.matmul(h, V) if h.ndim == 1 else xp.matmul(h[..., None, :], V)[..., 0, :]
+
+
+def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
+    """w less its components along the rows of V, and these: one pass of Gram and Schmidt."""
+    h = project(xp, V, w)
+    return w - expand(xp, h, V), h
+
+
+def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any = None) -> Array:
+    """The rows Y_1^T V, ..., Y_count^T V for columns of Y, then row `last` (default: the last) of V: the basis of a restart."""
+    m = V.shape[-2] - 1
+    last = m if last is None else last
+    turned = xp.matrix_transpose(Y)
+    if xp.name == "jax":
+        turned = xp.where(xp.arange(m)[:, None] < count, turned, 0 * turned)
+        turned = xp.concat([turned, xp.zeros((*turned.shape[:-2], 1, m), dtype=Y.dtype)], axis=-2)
+        return xp.set_at(xp.matmul(turned, V[..., :m, :]), (..., count, slice(None)), V[..., last, :])
+    turned = turned[..., :count, :last]
+    for start in range(0, V.shape[-1], CHUNK):
+        part = V[..., start : start + CHUNK]
+        part[..., :count, :] = xp.matmul(turned, part[..., :last, :])
+    V[..., count, :] = V[..., last, :]
+    return V
+
+
+def fresh(xp: Any, noise: Array, i: Any) -> Array:
+    """The i-th of many random vectors made from one, cheaper than drawing them: its entries in turn, and each round weighted anew."""
+    n = noise.shape[-1]
+    turned = xp.roll(noise, i, axis=-1)
+    if n >= MANY or (xp.name != "jax" and i < n):
+        return turned
+    ramp = (xp.arange(n, dtype=xp.real_dtype(noise.dtype), device=xp.device_of(noise)) + 0.5) / n
+    return turned * ramp ** (i // n)
+
+
+def direction(xp: Any, V: Array, U: Array | None, w: Array, j: Any) -> tuple[Array, Array, Array | None]:
+    """The part of w orthogonal to the rows of V before place j: normalised, its norm, and the reflectors with one more.
+
+    Without reflectors by a pass of Gram and Schmidt, which is the second one if w is almost orthogonal already.
+    """
+    if U is None:
+        w = orthogonalise(xp, rows(xp, V, 0, j), w)[0]
+        size = norm(xp, w)
+        return w / xp.where(size == 0, 1, size)[..., None], size, None
+    y = reflect(xp, U, w, j)
+    u, head, size = reflector(xp, y, j)
+    U = put(xp, U, (..., j, slice(None)), u)
+    e = xp.astype(xp.arange(w.shape[-1], device=xp.device_of(w)) == j, w.dtype)
+    return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), size, U
+
+
+# ---------------------------------------------------------------------------------------------------- reflectors
+
+
+def reflect(xp: Any, U: Array, w: Array, count: Any, backwards: bool = False) -> Array:
+    """The reflections I - 2 u u^H of the first `count` rows u of U applied to w, one after the other."""
+    if xp.name == "jax":
+        count = U.shape[-2]  # rows not yet reached are zero, and their reflections the identity
+
+    def body(i: Any, w: Array) -> Array:
+        u = U[..., count - 1 - i if backwards else i, :]
+        return w - 2 * xp.vecdot(u, w)[..., None] * u
+
+    return xp.fori_loop(count, body, w)
+
+
+def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
+    """The unit vector u, zero before place j, whose reflection takes the trailing part x of y to a multiple of e_j; the phase of
+    that multiple, and the norm of x.
+
+    u = x + e^(i arg x_j) |x| e_j, normalised: the phase avoids cancellation. Zero if x is zero.
+    """
+    places = xp.arange(y.shape[-1], device=xp.device_of(y))
+    x, e = xp.where(places >= j, y, 0 * y), xp.astype(places == j, y.dtype)
+    head, length = xp.sum(x * e, axis=-1), norm(xp, x)
+    size = xp.abs(head)
+    phase = xp.where(size == 0, 1 + 0 * head, head / xp.where(size == 0, 1, size))
+    u = x + (phase * length)[..., None] * e
+    scale = norm(xp, u)
+    return u / xp.where(scale == 0, 1, scale)[..., None], -phase, length
+
+
+def reflectors(xp: Any, V: Array, count: Any) -> Array:
+    """The reflectors of the first `count` rows of V, which are orthonormal."""
+    U = xp.zeros(V.shape, dtype=V.dtype, device=xp.device_of(V))
+
+    def body(i: Any, U: Array) -> Array:
+        return put(xp, U, (..., i, slice(None)), reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0])
+
+    return xp.fori_loop(V.shape[-2] if xp.name == "jax" else count, body, U)

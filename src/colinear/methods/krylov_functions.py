@@ -1,0 +1,123 @@
+"""f(A) b from a Krylov space (Saad 1992; Hochbruck and Lubich 1997): f(A) b = |b| V f(T) e_1, nearly.
+
+The small f(T) is that of Lanczos or Arnoldi after j steps. Its coefficients in the orthonormal V are compared with those of some steps
+before: where the differences fall geometrically, the error left is the rest of that series. An invariant subspace makes the answer
+exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..backends import Array
+from . import arnoldi, lanczos
+from .krylov import count_of, expand, norm, plain
+
+LOOK = 8  # steps between two looks at the error
+SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
+
+
+class State(NamedTuple):
+    """A Krylov run, and the coefficients of the answer in its basis."""
+
+    run: Any
+    coefficients: Array  # (*lanes, m)
+    difference: Array  # (*lanes,), to those of the look before
+    error: Array  # (*lanes,), estimated, relative
+    done: Any
+
+
+class Product(NamedTuple):
+    """f(A) b for each lane, (*lanes, n), and how good it is."""
+
+    X: Array
+    error: Array
+    steps: Any
+    done: Any
+    finite: Any
+
+
+def function_times(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    start: Array,
+    noise: Array,
+    small: Callable[[Array], Array],
+    *,
+    m: int,
+    tol: float,
+    hermitian: bool,
+) -> Product:
+    """f(A) b for vectors b, `start` of shape (*lanes, n), none of them zero.
+
+    Parameters
+    ----------
+    multiply : callable
+        A X for X of shape (*lanes, n, 1).
+    small : callable
+        The first column of f(T) for T of shape (*lanes, j, j).
+    m : int
+        The most steps.
+    hermitian : bool
+        Lanczos, with lanes; else Arnoldi, for one vector.
+    """
+    method: Any = lanczos if hermitian else arnoldi
+    n = start.shape[-1]
+    m = min(m, n)
+    run = method._initial(xp, start, 1, m, False)
+    first = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
+    zeros = 0 * norm(xp, start)
+    wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
+    state = State(run, wide, zeros + math.inf, zeros + math.inf, count_of(xp, False))
+
+    def look(s: State) -> State:
+        stop = xp.minimum(s.run.j + LOOK, m) if xp.name == "jax" else min(s.run.j + LOOK, m)
+        run = xp.while_loop(
+            lambda r: (r.j < stop) & plain(xp, xp.all(xp.isfinite(r.size))),
+            lambda r: method._step(xp, multiply, noise, r, m),
+            s.run,
+        )
+        c = _padded(xp, small(_small_matrix(xp, run, m, hermitian)), m)
+        difference, size = norm(xp, c - s.coefficients), norm(xp, c)
+        ratio = difference / xp.where(s.difference == 0, 1, s.difference)
+        ratio = xp.where(ratio < SLOWEST, ratio, SLOWEST + 0 * ratio)
+        rest = difference * ratio / (1 - ratio)
+        rest = xp.where(xp.isfinite(s.difference), rest, difference)
+        error = rest / xp.where(size == 0, 1, size)
+        exact = run.beta <= lanczos.SMALL * xp.eps(start.dtype) * run.size
+        exact = xp.logical_or(exact, xp.logical_or(difference == 0, exact & False if n > m else run.j + 0 * exact >= n))
+        error = xp.where(exact, 0 * error, error)
+        return State(run, c, difference, error, plain(xp, xp.all(error <= tol)))
+
+    def going(s: State) -> Any:
+        return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
+
+    state = xp.while_loop(going, look, state)
+    c, used = state.coefficients, m if xp.name == "jax" else state.run.j
+    if xp.name == "jax":  # the vector behind the last step is there too, and has no coefficient
+        c = xp.where(xp.arange(m) < state.run.j, c, 0 * c)
+    V = state.run.V[..., :used, :]
+    X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype))) * norm(xp, start)[..., None]
+    return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))))
+
+
+def _small_matrix(xp: Any, run: Any, m: int, hermitian: bool) -> Array:
+    """T or H as far as it is filled; in JAX of full size, with its first diagonal entry behind, where f is surely defined."""
+    T = run.T if hermitian else run.H
+    if hermitian:
+        lower = xp.tril(T, -1)
+        T = xp.tril(T) + xp.conj(xp.matrix_transpose(lower))
+    if xp.name != "jax":
+        return T[..., : run.j, : run.j]
+    inside = xp.arange(m) < run.j
+    T = xp.where(inside[:, None] & inside[None, :], T, 0 * T)
+    return T + xp.make_diagonal(xp.where(inside, 0 * T[..., 0, :1], T[..., 0, :1]))
+
+
+def _padded(xp: Any, c: Array, m: int) -> Array:
+    if c.shape[-1] == m:
+        return c
+    zeros = xp.zeros((*c.shape[:-1], m - c.shape[-1]), dtype=c.dtype, device=xp.device_of(c))
+    return xp.concat([c, zeros], axis=-1)

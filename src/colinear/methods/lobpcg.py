@@ -1,0 +1,155 @@
+"""Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the extreme eigenpairs of self-adjoint A.
+
+Each step minimises the Rayleigh quotient over span[X, W, P]: the block X, its preconditioned residuals W, and the directions P of the
+step before.
+
+Differs from the paper: the basis is kept orthonormal, and P orthogonal to X, as Hetmaniuk and Lehoucq (2006) and Duersch, Shao,
+Yang and Gu (2018) found necessary; directions of W that are rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). Locking is
+soft: a pair that has converged stays in X and adds no residual. Batches advance together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..backends import Array
+from .krylov import count_of, fresh, plain
+from .lanczos import SAFETY, Pairs
+
+HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
+
+
+class State(NamedTuple):
+    """Where a run stands: blocks (*batch, n, b), each with its product with A."""
+
+    X: Array
+    AX: Array
+    P: Array
+    AP: Array
+    values: Array  # (*batch, b)
+    residual: Array
+    size: Array
+    V: Array  # of X by rows, for those who look on
+    matvecs: Any
+    cycles: Any
+    done: Any
+    finite: Any
+
+
+def lobpcg(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    precondition: Callable[[Array], Array] | None,
+    start: Array,
+    noise: Array,
+    k: int,
+    largest: bool,
+    *,
+    block: int,
+    tol: float,
+    max_matvecs: int,
+    watch: Callable[[State], Any] | None = None,
+) -> Pairs:
+    """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random vectors made of `noise`.
+
+    `block` is how many vectors are iterated, some more than k: the last of them converge late.
+    """
+    sign = -1 if largest else 1
+    stopped = False
+
+    def times(X: Array) -> Array:
+        return sign * multiply(X)
+
+    def step(s: State) -> State:
+        W = s.AX - s.X * s.values[..., None, :]
+        converged = s.residual <= SAFETY * max(tol, 2 * xp.eps(start.dtype)) * s.size[..., None]
+        W = xp.where(converged[..., None, :], 0 * W, W)
+        W = W if precondition is None else precondition(W)
+        W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
+        S = xp.concat([s.X, W, s.P], axis=-1)
+        AW = times(W)
+        C, values = _best(xp, S, xp.concat([s.AX, AW, s.AP], axis=-1), s.size, block)
+        D = _directions(xp, C, block)
+        AS = xp.concat([s.AX, AW, s.AP], axis=-1)
+        X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
+        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, cycles=s.cycles + 1)
+        return _judged(xp, state, k, tol)
+
+    def going(s: State) -> Any:
+        return (s.done ^ True) & s.finite & (s.matvecs < max_matvecs) & (not stopped)
+
+    state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
+    if watch is None:
+        state = xp.while_loop(going, step, state)
+    else:
+        one = xp.jit(step)
+        while going(state):
+            state = one(state)
+            stopped = bool(watch(state))
+    vectors = xp.matrix_transpose(state.X)[..., :k, :]
+    return Pairs(
+        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.cycles, state.done, state.finite, stopped
+    )
+
+
+def _initial(xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, block: int) -> State:
+    vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
+    X = xp.qr(vectors)[0]
+    AX = times(X)
+    values, C = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, X), AX)))
+    X, AX = xp.matmul(X, C), xp.matmul(AX, C)
+    size = xp.max(xp.vector_norm(AX, axis=-2), axis=-1)
+    zero, counts = 0 * X, (count_of(xp, c) for c in (block, 1, False, True))
+    return State(X, AX, zero, zero, values, values, size, xp.matrix_transpose(X), *counts)
+
+
+def _judged(xp: Any, s: State, k: int, tol: float) -> State:
+    residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
+    size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
+    target = SAFETY * max(tol, 2 * xp.eps(s.X.dtype)) * size
+    done = plain(xp, xp.all(residual[..., :k] <= target[..., None]))
+    finite = plain(xp, xp.all(xp.isfinite(size)))
+    return s._replace(residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X))
+
+
+def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
+    """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the smallest values, and their vectors."""
+    T = _symmetric(xp, xp.matmul(_adjoint(xp, S), AS))
+    there = xp.vector_norm(S, axis=-2) > 0.5
+    far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
+    values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
+    return C[..., :block], values[..., :block]
+
+
+def _directions(xp: Any, C: Array, block: int) -> Array:
+    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the basis."""
+    outside = xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2)
+    return orthonormal(xp, outside, C)
+
+
+def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
+    """An orthonormal basis of W less its part in span Q; zero columns for directions that are rounding errors."""
+    for _ in range(2):
+        W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
+        W = _whitened(xp, W)
+    return _whitened(xp, W)
+
+
+def _whitened(xp: Any, W: Array) -> Array:
+    """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
+    length = xp.vector_norm(W, axis=-2)
+    scale = xp.where(length > 0, 1 / xp.where(length > 0, length, 1), 0 * length)
+    W = W * scale[..., None, :]
+    values, U = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, W), W)))
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(values[..., -1:], 0 * values[..., -1:] + 1e-30)
+    factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
+    return xp.matmul(W, U * factor[..., None, :])
+
+
+def _adjoint(xp: Any, X: Array) -> Array:
+    return xp.conj(xp.matrix_transpose(X))
+
+
+def _symmetric(xp: Any, T: Array) -> Array:
+    return 0.5 * (T + _adjoint(xp, T))

@@ -1,0 +1,273 @@
+"""The iterative methods for eigenvalues, singular values and f(A) b, as objects: which recurrence, how far, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from .objects import Method
+
+ORTHOGONALISATIONS = ("gram-schmidt", "householder")
+
+
+@dataclass(frozen=True)
+class Spectral(Method):
+    """What the iterative spectral methods share. Not to be used itself.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The residual |A v - λ v| / |A| to reach, for each pair; default sqrt(eps) of the dtype.
+    max_iters : int, optional
+        The most products with A; default ten times the size, and at least 40 bases.
+    x0 : array, optional
+        Where to start, (*batch, n); random if not given.
+    seed : int
+        Of the random numbers.
+    callback : callable, optional
+        `callback(progress)` after each restart, with `progress.iteration` (products so far) and `progress.residual` (estimated,
+        of each pair); the run ends if it returns something true. Not inside jit.
+    progress : bool
+        Whether to draw a bar (with tqdm).
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    x0: Any = field(default=None, compare=False)
+    seed: int = 0
+    callback: Callable[[Any], Any] | None = None
+    progress: bool = False
+
+    is_iterative: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_iters is not None and (not isinstance(self.max_iters, int) or self.max_iters < 1):
+            raise ValueError(f"{self.name}: max_iters is {self.max_iters!r}; it must be a positive integer.")
+        if self.callback is not None and not callable(self.callback):
+            raise TypeError(f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}.")
+        basis = getattr(self, "basis", None)
+        if basis is not None and (not isinstance(basis, int) or basis < 2):
+            raise ValueError(f"{self.name}: basis is {basis!r}; it must be an integer of at least 2.")
+        how = getattr(self, "orthogonalisation", ORTHOGONALISATIONS[0])
+        if how not in ORTHOGONALISATIONS:
+            names = " or ".join(map(repr, ORTHOGONALISATIONS))
+            raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
+
+    def without_arrays(self) -> Any:
+        """The same method as something static, hashable by value."""
+        arrays: dict[str, Any] = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
+        return replace(self, **arrays)
+
+    def limit(self, n: int, basis: int) -> int:
+        """The most products with A."""
+        return max(10 * n, 40 * basis) if self.max_iters is None else self.max_iters
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors the basis has room for: with the rest of the run 3 k + 20 vectors are never exceeded."""
+        basis = getattr(self, "basis", None)
+        return min(n, 2 * k + 14 if basis is None else max(basis, k + 2))
+
+
+@dataclass(frozen=True)
+class Lanczos(Spectral):
+    """Lanczos with thick restart (Wu and Simon 2000), for some eigenpairs of self-adjoint A.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors the basis holds; default 2 k + 14. More take fewer products, and more memory.
+    orthogonalisation : {"gram-schmidt", "householder"}
+        How the basis is kept orthogonal. Reflections take twice the memory.
+    repeated : bool
+        Whether to look, once k pairs have converged, for further members of repeated eigenvalues: a Krylov space holds one vector
+        of each eigenspace, and ARPACK returns what that finds.
+    shift : float, optional
+        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM".
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(np.arange(1000.0)))
+    >>> values, vectors = co.eig(A, 2, "LA", co.Lanczos())
+    >>> values.round(6)
+    array([998., 999.])
+    """
+
+    basis: int | None = None
+    orthogonalisation: str = "gram-schmidt"
+    repeated: bool = True
+    shift: float | None = None
+
+
+@dataclass(frozen=True)
+class Arnoldi(Spectral):
+    """Arnoldi with Krylov-Schur restart (Stewart 2001), for some eigenpairs of any square A.
+
+    The elements of a batch are run one after the other.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors the basis holds; default 2 k + 14. More take fewer products, and more memory.
+    orthogonalisation : {"gram-schmidt", "householder"}
+        How the basis is kept orthogonal. Reflections take twice the memory.
+    repeated : bool
+        Whether to look, once k pairs have converged, for further members of repeated eigenvalues.
+    shift : float or complex, optional
+        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM".
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Triangular(np.diag(np.arange(500.0)) + np.eye(500, k=1), lower=False))
+    >>> values, vectors = co.eig(A, 2, "LM", co.Arnoldi())
+    >>> values.round(6)
+    array([499.+0.j, 498.+0.j])
+    """
+
+    basis: int | None = None
+    orthogonalisation: str = "gram-schmidt"
+    repeated: bool = True
+    shift: complex | None = None
+
+
+@dataclass(frozen=True)
+class LOBPCG(Spectral):
+    """Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the ends of the spectrum of self-adjoint A.
+
+    Parameters
+    ----------
+    preconditioner : operator, array or factory, optional
+        An approximation of A^-1 (less a shift), positive definite, or a function of A that makes one, such as `Jacobi()`.
+    block : int, optional
+        How many vectors are iterated; default k + 4.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> d = 1.0 + np.arange(1000.0)
+    >>> values, vectors = co.eig(co.opaque(co.Diagonal(d)), 2, "SA", co.LOBPCG(preconditioner=co.Diagonal(1 / d)))
+    >>> values.round(6)
+    array([1., 2.])
+    """
+
+    preconditioner: Any = field(default=None, compare=False)
+    block: int | None = None
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors are iterated."""
+        return min(n, k + 4 if self.block is None else max(self.block, k))
+
+
+@dataclass(frozen=True)
+class PowerIteration(Spectral):
+    """Power iteration: the one eigenvalue of largest magnitude. Simple, and slow where the next one is near.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> values, vectors = co.eig(co.opaque(co.Diagonal(np.array([1.0, 2.0, 4.0]))), 1, "LM", co.PowerIteration())
+    >>> values.round(6)
+    array([4.])
+    """
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors are iterated."""
+        return 1
+
+
+@dataclass(frozen=True)
+class GolubKahan(Spectral):
+    """Golub-Kahan-Lanczos bidiagonalisation with thick restart, for the largest singular triplets of any A.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors each of the two bases holds; default 2 k + 14.
+    repeated : bool
+        Whether to look, once k triplets have converged, for further members of repeated singular values.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> U, s, V = co.svd(co.opaque(co.Diagonal(np.arange(1000.0))), 2, co.GolubKahan())
+    >>> s.round(6)
+    array([999., 998.])
+    """
+
+    basis: int | None = None
+    repeated: bool = True
+
+
+@dataclass(frozen=True)
+class RandomizedSVD(Method):
+    """A low-rank decomposition from random vectors (Halko, Martinsson and Tropp 2011): few passes over A, and an approximation.
+
+    `info.residual` says how good it is, |A v - s u| / |A| for each triplet, and `info.error` estimates |A - U diag(s) V^H| / |A|.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The residual to reach: the status is INACCURATE where a triplet misses it. Nothing is asked for if it is not given.
+    oversampling : int
+        How many vectors more than the rank are used.
+    power_iterations : int
+        How often A A^H is applied: more, where the singular values fall slowly.
+    seed : int
+        Of the random numbers.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = np.outer(np.arange(50.0), np.ones(40))
+    >>> U, s, V = co.svd(A, 1, co.RandomizedSVD())
+    >>> bool(np.allclose(U @ np.diag(s) @ V.H, A))
+    True
+    """
+
+    tol: float | None = None
+    oversampling: int = 10
+    power_iterations: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("oversampling", "power_iterations"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"RandomizedSVD: {name} is {value!r}; it must be an integer that is not negative.")
+
+
+@dataclass(frozen=True)
+class Krylov(Method):
+    """f(A) b from the Krylov space of A and b: Lanczos for self-adjoint A, Arnoldi for others. `exp(A, Krylov())` is an operator
+    whose products run it.
+
+    Parameters
+    ----------
+    tol : float, optional
+        Of the error of each column, estimated, relative to its norm; default sqrt(eps) of the dtype.
+    max_iters : int, optional
+        The most products with A for a column, and the most vectors that are kept for it; default 200.
+    seed : int
+        Of the random numbers.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(np.linspace(-1.0, 0.0, 1000)))
+    >>> y = co.exp(A, co.Krylov()) @ np.ones(1000)
+    >>> bool(np.allclose(y, np.exp(np.linspace(-1.0, 0.0, 1000)), atol=1e-6))
+    True
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_iters is not None and (not isinstance(self.max_iters, int) or self.max_iters < 1):
+            raise ValueError(f"Krylov: max_iters is {self.max_iters!r}; it must be a positive integer.")

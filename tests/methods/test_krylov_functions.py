@@ -1,0 +1,116 @@
+"""f(A) b by Krylov spaces: right to its tolerance, or flagged, and never through the matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+import colinear as co
+from colinear import backends
+from colinear.info import Status, recording
+
+D = np.linspace(0.1, 2.0, 400)
+FUNCTIONS: dict[str, tuple[Any, Any]] = {
+    "exp": (co.exp, np.exp),
+    "log": (co.log, np.log),
+    "sqrt": (co.sqrt, np.sqrt),
+    "isqrt": (co.isqrt, lambda x: x**-0.5),
+    "power": (lambda A, m: co.power(A, 0.3, m), lambda x: x**0.3),
+    "apply": (lambda A, m: co.apply(lambda x: 1 / (1 + x), A, m), lambda x: 1 / (1 + x)),
+}
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_of_positive_operators(name: str, backend: str, rng: np.random.Generator) -> None:
+    xp, (f, g) = backends.get(backend), FUNCTIONS[name]
+    A = co.opaque(co.PSD(co.Diagonal(xp.asarray(D))))
+    F = f(A, co.Krylov())
+    assert type(F).__name__ == "FunctionOf" and F.isa(co.SelfAdjoint) and F.dtype == A.dtype
+    B = rng.standard_normal((400, 3))
+    B[:, 1] = 0
+    Y = F @ xp.asarray(B)
+    np.testing.assert_allclose(xp.to_numpy(Y), g(D)[:, None] * B, atol=2e-7)
+    assert Y.dtype == A.dtype and (F @ xp.asarray(B[:, 0])).shape == (400,)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_of_general_operators(kind: str, rng: np.random.Generator) -> None:
+    A = (
+        rng.standard_normal((120, 120)) / 15
+        + 3 * np.eye(120)
+        + (1j * rng.standard_normal((120, 120)) / 15 if kind == "complex" else 0)
+    )
+    b = rng.standard_normal((120, 2))
+    powers = (lambda A, m: co.power(A, 0.3, m)), (lambda A: scipy.linalg.fractional_matrix_power(A, 0.3))
+    cases = ((co.exp, scipy.linalg.expm), (co.log, scipy.linalg.logm), (co.sqrt, scipy.linalg.sqrtm), powers)
+    for f, g in cases:
+        exact = g(A)
+        F = f(co.opaque(A), co.Krylov())
+        np.testing.assert_allclose(F @ b, exact @ b, atol=1e-6 * np.abs(exact @ b).max())
+        np.testing.assert_allclose(F.T @ b, exact.T @ b, atol=1e-6 * np.abs(exact @ b).max())
+        np.testing.assert_allclose(F.H @ b, exact.conj().T @ b, atol=1e-6 * np.abs(exact @ b).max())
+
+
+def test_of_indefinite_operators_is_complex_where_the_principal_branch_is(rng: np.random.Generator) -> None:
+    d = np.r_[-np.linspace(1, 2, 60), np.linspace(1, 2, 60)]
+    b = rng.standard_normal(120)
+    y = co.sqrt(co.opaque(co.Diagonal(d)), co.Krylov()) @ b
+    np.testing.assert_allclose(y, np.sqrt(d.astype(complex)) * b, atol=1e-6)
+
+
+def test_invariant_subspaces_are_exact(rng: np.random.Generator) -> None:
+    b = rng.standard_normal(50)
+    np.testing.assert_allclose(co.exp(co.opaque(np.eye(50)), co.Krylov()) @ b, np.e * b, rtol=1e-14)
+    np.testing.assert_allclose(co.exp(co.opaque(co.SelfAdjoint(np.zeros((50, 50)))), co.Krylov()) @ b, b, rtol=1e-14)
+    defective = np.zeros((3, 3))
+    defective[0, 1] = defective[1, 2] = 1.0
+    np.testing.assert_allclose(
+        co.exp(co.opaque(defective), co.Krylov()) @ b[:3], scipy.linalg.expm(defective) @ b[:3], rtol=1e-12
+    )
+
+
+def test_large_operators_are_never_formed(rng: np.random.Generator) -> None:
+    n = 120
+    T = sp.diags_array([-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1])
+    L = sp.csr_array(sp.kron(T, sp.eye_array(n)) + sp.kron(sp.eye_array(n), T))
+    b = rng.standard_normal(n * n)
+    E = co.exp(-1.0 * co.PSD(co.Sparse(L)))
+    np.testing.assert_allclose(E @ b, sla.expm_multiply(-L, b), atol=1e-7)
+    assert co.explain(co.exp, co.Sparse(L)).rules == ["Krylov"]
+
+
+def test_too_few_steps_are_flagged_and_the_estimate_is_honest(rng: np.random.Generator) -> None:
+    d = np.linspace(1e-3, 1.0, 2000)
+    b = rng.standard_normal((2000, 1))
+    A = co.opaque(co.PSD(co.Diagonal(d)))
+    for steps in (24, 48, 96):
+        with recording() as reports:
+            y = co.sqrt(A, co.Krylov(max_iters=steps, tol=1e-14)) @ b
+        info = reports[-1]
+        error = np.linalg.norm(y - np.sqrt(d)[:, None] * b) / np.linalg.norm(y)
+        assert info.status == Status.MAX_ITERATIONS and error / 20 < float(info.error[0]) < 1000 * error + 1e-13
+    with pytest.warns(co.ConvergenceWarning, match="MAX_ITERATIONS"):
+        co.log(A, co.Krylov(max_iters=8)) @ b
+
+
+def test_batches_and_jax(rng: np.random.Generator) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    A = rng.standard_normal((2, 30, 30))
+    A = A + A.swapaxes(1, 2)
+    b = rng.standard_normal((30, 2))
+    exact = scipy.linalg.expm(A) @ b
+    np.testing.assert_allclose(co.exp(co.opaque(co.SelfAdjoint(A)), co.Krylov()) @ b, exact, rtol=1e-7, atol=1e-5)
+    np.testing.assert_allclose(co.exp(co.opaque(co.SelfAdjoint(jnp.asarray(A))), co.Krylov()) @ jnp.asarray(b), exact, atol=1e-4)
+
+
+def test_half_precision_is_accumulated_in_single(rng: np.random.Generator) -> None:
+    d = np.linspace(0.1, 2.0, 200).astype(np.float16)
+    y = co.exp(co.opaque(co.PSD(co.Diagonal(d))), co.Krylov()) @ np.ones(200, np.float16)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y.astype(float), np.exp(d.astype(float)), rtol=5e-3)
