@@ -64,6 +64,7 @@ from .info import (
     MethodError,
     ShapeError,
     Status,
+    TooLargeError,
 )
 from .methods import (
     CG,
@@ -166,6 +167,6 @@ __all__ = [
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
     "testing",
 ]  # fmt: skip

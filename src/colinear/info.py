@@ -55,6 +55,10 @@ class MethodError(ColinearError, TypeError):
     """Something given as a method that is not one."""
 
 
+class TooLargeError(ColinearError, MemoryError):
+    """A matrix that would have to be formed, and takes more memory than is used unasked."""
+
+
 class ConvergenceError(ColinearError, RuntimeError):
     """A failing status under `on_failure="raise"`; `error.info` is the `Info`."""
 

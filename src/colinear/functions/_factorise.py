@@ -25,14 +25,16 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Detailed, Info, ShapeError, Status, report, state
+from ..info import Detailed, Info, ShapeError, Status, TooLargeError, report, state
 from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
+from ..operators.dense import Dense
 from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, qr_factor
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 
 MARGIN = 10  # by which a condition number must stay below what the dtype can tell from infinity
 FEW = 4  # columns, which are looked at one by one
+LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs it and nobody asked
 REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried
 
 
@@ -69,7 +71,15 @@ def wide(xp: Any, x: Array) -> Array:
 
 
 def dense(A: LinearOperator) -> Array:
-    """The matrix to compute with."""
+    """The matrix to compute with. One that is not there yet is formed up to `LARGEST` bytes."""
+    size = math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    if size > LARGEST and not isinstance(A, Dense):
+        m, n = A.shape[-2:]
+        raise TooLargeError(
+            f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have to be formed, which takes "
+            f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), name an iterative method, show its "
+            f"structure, or form it yourself: Dense(A.to_dense())."
+        )
     return wide(A.xp, A.to_dense())
 
 

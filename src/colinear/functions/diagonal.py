@@ -41,10 +41,10 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
+from ._blocks import BLOCK, by_columns
 from ._values import place, placed
 from .inverse import all_square
 
-BLOCK = 1 << 20  # entries that the base case holds at a time
 POINTS = 32  # of a kernel at a time: it computes all pairs of them, and the diagonal is kept
 
 
@@ -77,20 +77,10 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
 
 
 def _by_unit_vectors(A: LinearOperator) -> Array:
-    """e_j^T A e_j for blocks of j, each of at most `BLOCK` entries."""
-    xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
-    size = min(m, n)
-    width = min(size, max(1, BLOCK // (max(m, n) * max(1, math.prod(A.batch_shape)))))
-    blocks = -(-size // width)
-    rows, columns, within = (xp.arange(count, device=device) for count in (m, n, width))
-
-    def entries(start: Array) -> Array:
-        places = start + within
-        products = A @ xp.astype(columns[:, None] == places, A.dtype)
-        return xp.sum(xp.where(rows[:, None] == places, products, 0), axis=-2)
-
-    found = xp.moveaxis(xp.loop_map(entries, width * xp.arange(blocks, device=device)), 0, -2)
-    return xp.reshape(found, (*A.batch_shape, blocks * width))[..., :size]
+    """e_j^T A e_j for blocks of j."""
+    xp = A.xp
+    rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
+    return by_columns(A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:]))
 
 
 def _stand_in(A: LinearOperator) -> Array:
