@@ -338,7 +338,7 @@ def test_progress_draws_a_bar_with_tqdm_and_says_if_it_is_missing(monkeypatch: A
     info = co.solve(co.opaque(spd()), np.ones(30), co.CG(progress=True), info=True)[1]
     assert drawn[-1] == info.iterations
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match="pip install tqdm"):
+    with pytest.raises(ImportError, match=r"pip install 'colinear\[progress\]'"):
         co.solve(co.opaque(spd()), np.ones(30), co.CG(progress=True))
 
 

@@ -199,14 +199,15 @@ def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> 
 def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
     tol = method.tolerance(xp, dtype)
-    with recording() as parts, quiet(xp):
+    with recording(detailed=True) as found, quiet(xp):
         inverse = inv(A, tightened(method, A, 2))
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
+    parts = [info for info in found if info.iterations is not None or failed(info._status) is not False]
     if status is not Status.SUCCESS and isinstance(status, Status):
-        found = combine(info._status for info in parts)
-        status = found if failed(found) is True else status
+        worst = combine(info._status for info in parts)
+        status = worst if failed(worst) is True else status
     report(
         Info(
             status,

@@ -236,10 +236,10 @@ def recorded(xp: Any, history: Array, iteration: Any, residual: Array) -> Array:
 def progress_bar(title: str) -> Callable[[Any, Any], None]:
     """A bar of tqdm's as a function of (iteration, residual); (None, None) closes it."""
     try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
+        from tqdm.auto import tqdm
     except ImportError as error:
         raise ImportError(
-            "progress=True draws its bar with tqdm, which is not installed: pip install tqdm", name="tqdm"
+            "progress=True draws its bar with tqdm, which is not installed: pip install 'colinear[progress]'", name="tqdm"
         ) from error
     bar = tqdm(desc=title, unit="it")
 
