@@ -3,6 +3,7 @@
 positive semidefinite   CG, scaled by the diagonal where that is cheap and helps -> MINRES
 self-adjoint            MINRES -> GMRES
 any other               GMRES -> BiCGSTAB -> LSQR, if there is an adjoint
+least squares           LSMR
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from ..backends import Array, is_array
 from ..dispatch import Cost
 from ..info import Info, Status, failed, planning, recording
-from ..methods import CG, GMRES, LSQR, MINRES, Auto, BiCGSTAB, Method
+from ..methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.iterative import Attempts, working_memory
@@ -21,7 +22,7 @@ from ..operators.matrixfree import MatrixFree
 from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import seen
-from .cost import Work, dense_work, iterated_work, prefers_iteration, worthwhile
+from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_iteration, worthwhile
 from .iterative import iterated
 
 UNEVEN = 4.0  # the ratio of the largest to the smallest entry of a diagonal from which scaling by it helps
@@ -69,8 +70,12 @@ def candidates(A: LinearOperator) -> list[Any]:
         return [CG(), MINRES()]
     if A.properties & SELF_ADJOINT:
         return [MINRES(), GMRES()]
-    has_adjoint = not (isinstance(A, MatrixFree) and A.multiply_adjoint is None and A.backend == "numpy")
-    return [GMRES(), BiCGSTAB(), *([LSQR()] if has_adjoint else [])]
+    return [GMRES(), BiCGSTAB(), *([LSQR()] if has_adjoint(A) else [])]
+
+
+def has_adjoint(A: LinearOperator) -> bool:
+    """Whether A^H can be multiplied by; hidden inside a composition, what cannot is met when it is tried."""
+    return not (isinstance(A, MatrixFree) and A.multiply_adjoint is None and A.backend == "numpy")
 
 
 def attempts(A: LinearOperator, method: Method | None, most: int | None = None, first: int | None = None) -> Attempts:
@@ -81,6 +86,38 @@ def attempts(A: LinearOperator, method: Method | None, most: int | None = None, 
     chosen = [replace(m, tol=tol, max_iters=limit) for m in candidates(A)][:first]
     chosen[0] = replace(chosen[0], preconditioner=M)
     return Attempts._of(tuple(iterated(A, m) for m in chosen))
+
+
+def lsmr_for(A: LinearOperator, method: Method | None) -> LSMR:
+    """LSMR as `Auto` uses it. Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|: the error
+    of least squares grows with the square of the condition."""
+    tol = getattr(method, "tol", None)
+    return LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=getattr(method, "max_iters", None))
+
+
+def least_squares_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> tuple[Array, Info] | None:
+    """A^+ B by LSMR, where the matrix does not fit into memory, or as far as a factorisation would cost more; else None."""
+    direct = least_squares_work(A)
+    most = worthwhile(A, direct, B.shape[-1]) if has_adjoint(A) else 0
+    arrays = [x for x in (B, *A.leaves()) if is_array(x)]
+    if most == 0 or (most is not None and any(A.xp.is_traced(x) or A.xp.is_differentiated(x) for x in arrays)):
+        return None
+    limit = getattr(method, "max_iters", None)
+    steps = limit if most is None or limit is not None else most // 2  # each of which is a product with A and one with A^H
+    X, (info,) = iterated(A, replace(lsmr_for(A, method), max_iters=steps), consistent=False).run(B, vector)
+    return (X, info) if most is None or info.status is Status.NONFINITE or not info.failed else None
+
+
+def choose_least_squares(A: LinearOperator) -> tuple[str, Cost, str] | None:
+    """For `explain`: LSMR, its cost, and why; None where a factorisation comes first."""
+    direct = least_squares_work(A)
+    most = worthwhile(A, direct) if has_adjoint(A) else 0
+    if most == 0:
+        return None
+    work = iterated_work(A, 1, most)
+    why = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
+    why += "" if most is None else f", and comes next if {most} products are not enough"
+    return "LSMR", Cost(work.flops, working_memory(LSMR(), A)), why
 
 
 def jacobi(A: LinearOperator) -> LinearOperator | None:
