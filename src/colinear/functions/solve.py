@@ -24,7 +24,7 @@ from ..properties import UNITARY
 from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
 from ._values import reciprocal
 from .automatic import choose as choose_attempt
-from .automatic import is_automatic, solve_by_trial
+from .automatic import examined, is_automatic, solve_by_trial
 from .cost import Work, dense_work, sparse_work, worthwhile
 from .inverse import band_is_narrow, banded_factor, inv, wraps_around
 from .inverse_on_host import inv_sparse
@@ -176,7 +176,7 @@ def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] 
         return None
     if found.is_base or (found.direct and isinstance(A, Sparse)):
         work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
-        most = worthwhile(A, work)
+        most = worthwhile(examined(A), work)
         return None if most == 0 else (work, most)
     return None
 

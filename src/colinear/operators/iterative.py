@@ -9,6 +9,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..info import Detailed, Info, Status, failed, recording, report, state, total
 from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
+from ..properties import POSITIVE_SEMIDEFINITE
 from .base import LinearOperator
 from .context import Context, broadcast_batches
 from .host_factors import refined
@@ -150,7 +151,9 @@ class Attempts(LinearOperator):
         words = [f"{info.method} failed ({info.status.name})" for info in infos if info.failed]
         best, info = found[-1] if not infos[-1].failed else min(found, key=lambda each: _largest(each[1].residual))
         message = "; ".join([*words, f"{info.method} gave the answer"])
-        status = info.status if info.failed else Status.FELL_BACK
+        # That CG was tried on what nobody called definite is no promise broken.
+        guessed = infos[0].method == "CG" and not self.properties & POSITIVE_SEMIDEFINITE and len(infos) == 2
+        status = info.status if info.failed or guessed else Status.FELL_BACK
         counts = {"iterations": total(i.iterations for i in infos), "matvecs": total(i.matvecs for i in infos)}
         return best, info.replace(status=status, message=message, **counts)
 
