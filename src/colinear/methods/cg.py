@@ -31,6 +31,7 @@ from .iteration import (
     squared,
 )
 
+INFINITY = float("inf")
 SUCCESS, INDEFINITE, NONFINITE = int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE), int(Status.NONFINITE)
 
 
@@ -132,13 +133,13 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
     size = dot(r, r)
     rho = size if precondition is None else dot(r, z)
     while iteration < loop.limit:
-        if not 0 < rho < float("inf"):
+        if not 0 < rho < INFINITY:
             status = PRECONDITIONER + (INDEFINITE if rho <= 0 else NONFINITE)
             break
         q = multiply(p)
         iteration += 1
         curvature = dot(p, q)
-        if not 0 < curvature < float("inf"):
+        if not 0 < curvature < INFINITY:
             status = INDEFINITE if curvature <= 0 else NONFINITE
             break
         alpha = rho / curvature
@@ -146,17 +147,18 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
         axpy(-alpha, q, r)
         del q
         size = dot(r, r)
-        if watched and loop.shows(iteration, xp.asarray([size]), x, lambda x: x[:, None]):
+        if watched and loop.shows(iteration, size, x, lambda x: x[:, None]):
             stopped = True
             break
         if size <= goal:
             status = SUCCESS
             break
+        before = rho
         if precondition is None:
-            z, rho, before = r, size, rho
+            rho = size
         else:
             z = precondition(r)
-            rho, before = dot(r, z), rho
+            rho = dot(r, z)
         p *= rho / before
         p += z
     made = iteration - s.iteration

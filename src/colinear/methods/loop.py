@@ -68,7 +68,7 @@ class Loop:
         return state, history, False
 
     def shows(self, iteration: int, size: Any, state: Any, solution: Callable[[Any], Array]) -> bool:
-        """Show one step to all who look on; true if the callback wants to stop."""
+        """Show one step to all who look on; true if the callback wants to stop. The size is a number where there is one column."""
         residual, watch = size**0.5, self.watch
         if watch.record and len(self.seen) <= LONGEST_HISTORY:
             self.seen.append(residual)
@@ -77,6 +77,7 @@ class Loop:
             self._bar(iteration, residual)
         if watch.callback is None or iteration == 0:
             return False
+        residual = self.xp.asarray([residual]) if isinstance(residual, float) else residual
         return bool(watch.callback(Progress(iteration, residual, lambda: watch.shaped(solution(state) * self.scale))))
 
     def _run_traced(self, step: Any, state: Any, history: Any, solution: Any, limit: Any) -> tuple[Any, Any, Any]:
@@ -107,8 +108,13 @@ class Loop:
 
     def history(self, shape: tuple[int, ...]) -> Any:
         """What was recorded in NumPy and torch, (iterations + 1, *shape)."""
-        seen = [self.xp.reshape(self.xp.asarray(residual), shape) for residual in self.seen]
-        return self.xp.stack(seen) if seen else None
+        if not self.seen:
+            return None
+        xp, like = self.xp, self.scale
+        if isinstance(self.seen[-1], float):  # of one column, on the host
+            numbers = [float(residual) if isinstance(residual, float) else float(residual[0]) for residual in self.seen]
+            return xp.reshape(xp.asarray(numbers, dtype=xp.real_dtype(like.dtype), device=xp.device_of(like)), (-1, *shape))
+        return xp.stack([xp.reshape(xp.asarray(residual), shape) for residual in self.seen])
 
     def close(self, iteration: Any, residual: Array) -> None:
         """Take leave of the bar, which shows where the solve has come to."""
