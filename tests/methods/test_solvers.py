@@ -292,56 +292,6 @@ def test_gmres_restarts_and_counts_products() -> None:
     assert count.products <= 9 + 4
 
 
-# ---------------------------------------------------------------------------------------------------- onlookers
-
-
-@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_a_callback_sees_each_iteration_and_may_stop(framework: str) -> None:
-    seen: list[Any] = []
-
-    def look(progress: Any) -> bool:
-        seen.append((progress.iteration, float(np.max(np.asarray(progress.residual))), np.asarray(progress.x).shape))
-        return progress.iteration == 3
-
-    A, b = array(framework, spd()), array(framework, np.ones(30))
-    info = co.solve(co.opaque(A), b, co.CG(tol=1e-12, callback=look), info=True)[1]
-    assert info.status is Status.STOPPED
-    assert [each[0] for each in seen] == [1, 2, 3]
-    assert seen[0][1] > seen[2][1]
-    assert seen[0][2] == (30,)
-    assert not info.failed
-
-
-def test_progress_draws_a_bar_with_tqdm_and_says_if_it_is_missing(monkeypatch: Any) -> None:
-    import sys
-    import types
-
-    drawn: list[Any] = []
-
-    class Bar:
-        def __init__(self, **options: Any) -> None:
-            self.n = 0
-
-        def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-            drawn.append(text)
-
-        def update(self, count: int) -> None:
-            self.n += count
-
-        def close(self) -> None:
-            drawn.append(self.n)
-
-    auto = types.ModuleType("tqdm.auto")
-    auto.tqdm = Bar  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
-    info = co.solve(co.opaque(spd()), np.ones(30), co.CG(progress=True), info=True)[1]
-    assert drawn[-1] == info.iterations
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match="pip install tqdm"):
-        co.solve(co.opaque(spd()), np.ones(30), co.CG(progress=True))
-
-
 # ---------------------------------------------------------------------------------------------------- precision and frameworks
 
 

@@ -270,7 +270,7 @@ def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
     m, n = structure.shape
-    if data.ndim == 1 and X.ndim == 2:
+    if data.ndim == 1 and X.ndim <= 2:  # a vector too, which SciPy multiplies faster than a block of one
         return _csr(data, structure) @ X
     if data.ndim == 1:  # one matrix, many right sides: they are columns of one
         columns = np.moveaxis(X, -2, 0)

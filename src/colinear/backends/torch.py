@@ -402,12 +402,13 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
 
 def axpy(a: Any, x: Any, y: Any) -> Any:
     """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
-    return y.add_(x, alpha=a)
+    return y.addcmul_(x, a) if isinstance(a, torch.Tensor) else y.add_(x, alpha=a)
 
 
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
-    return torch.dot(x, y).item() if not x.is_complex() else torch.vdot(x, y).real.item()
+    found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)
+    return found.item() if x.is_cpu else found
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:

@@ -50,6 +50,14 @@ def dense_work(A: LinearOperator) -> Work:
     return Work(formed + factored, PRODUCT / 2 * formed + factored, float(itemsize) * count * n * n)
 
 
+def least_squares_work(A: LinearOperator) -> Work:
+    """Of forming the matrix, of any shape, and finding A = Q R and the singular values of R."""
+    (m, n), count, itemsize = A.shape[-2:], math.prod(A.batch_shape), max(4, getattr(A.dtype, "itemsize", 8))
+    formed = 0.0 if isinstance(A, Dense) else min(m, n) * float(A.flops)
+    factored = count * (2.0 * m * n * min(m, n) + 12.0 * float(min(m, n)) ** 3)
+    return Work(formed + factored, PRODUCT / 2 * formed + factored, 2.0 * itemsize * count * m * n)
+
+
 def sparse_work(A: Sparse) -> Work:
     """Of sparse elimination, in an order that keeps the factors sparse."""
     entries, flops = estimated_fill(A.structure)
@@ -59,7 +67,7 @@ def sparse_work(A: Sparse) -> Work:
 
 def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = None) -> Work:
     """Of an iteration for so many right sides, of as many products as are usual where nothing is known of the spectrum."""
-    n = A.shape[-1]
+    n = max(A.shape[-2:])
     if products is None:
         products = min(n, 20 + 10 * math.sqrt(n)) * _hardness(A)
     flops = products * columns * (float(A.flops) + 10.0 * n)

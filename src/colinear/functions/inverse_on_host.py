@@ -25,10 +25,9 @@ from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
-from ..properties import POSITIVE_SEMIDEFINITE
 from ._factorise import probe, seen, wide
 from ._values import report_status
-from .automatic import attempts, is_automatic
+from .automatic import attempts, examined, is_automatic, looks_definite
 from .cost import iterated_work, prefers_iteration, sparse_work
 from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
 
@@ -141,15 +140,15 @@ def is_sparse_and_seen(A: Any) -> bool:
 
 def fills_in(A: Any) -> bool:
     """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
-    return is_sparse_and_seen(A) and prefers_iteration(A, sparse_work(A))
+    return is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
 
 
-@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(A)[::2]), direct=True)
+@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(examined(A))[::2]), direct=True)
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
     if not is_automatic(method):
         return inv_sparse(A, method)
-    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(A, method))
+    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(examined(A), method))
 
 
 @rule(inv, Sparse, when=is_sparse_and_seen, direct=True)
@@ -162,8 +161,8 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE, method="SuperLU"))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
-    definite = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    for symmetric in (True, False) if definite or has_symmetric_pattern(structure) else (False,):
+    definite = looks_definite(A)
+    for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
         try:
             factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N")
@@ -176,15 +175,6 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         return inverse(A, method)  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
-
-
-def has_symmetric_pattern(structure: Any) -> bool:
-    """Whether the transpose has its entries in the same places."""
-    if "symmetric" not in structure.memo:
-        other = structure.transposed
-        same = np.array_equal(structure.indptr, other.indptr) and np.array_equal(structure.columns, other.columns)
-        structure.memo["symmetric"] = same
-    return bool(structure.memo["symmetric"])
 
 
 def diagonals_are_few_and_seen(A: Any) -> bool:

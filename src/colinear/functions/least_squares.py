@@ -8,12 +8,15 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
-from ..methods import LSMR, LSQR, QR, SVD, Auto, Method, fitting
+from ..methods import LSMR, LSQR, QR, SVD, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
+from ..operators.zero import Zero
 from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
+from .cost import MEMORY, least_squares_work
 from .iterative import choose as choose_iteration
 from .iterative import is_iterative, iterated
 from .singular import cutoff, svd
@@ -37,7 +40,8 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
 
     Notes
     -----
-    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed.
+    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed. Where A does not fit into
+    memory each product is a run of LSMR.
 
     Examples
     --------
@@ -49,6 +53,8 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     chosen = fitting("pinv", method, SVD, LSQR, LSMR)
     if is_iterative(chosen):
         return iterated(A, chosen, consistent=False)
+    if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
+        return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
     U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
@@ -70,7 +76,14 @@ def inverted(xp: Any, s: Array, kept: Array) -> Array:
 def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Any, str]:
     if is_iterative(fitting("pinv", method, SVD, LSQR, LSMR)):
         return choose_iteration(A, method)  # type: ignore[arg-type]
+    if _iterates(A, method) and least_squares_work(A).memory > MEMORY and (chosen := choose_least_squares(A)) is not None:
+        return chosen
     return "SVD", None, "A^+ = V Σ^+ U^H"
+
+
+def _iterates(A: LinearOperator, method: Method | None) -> bool:
+    """Whether `Auto` may iterate with A: no rule knows more of it."""
+    return is_automatic(method) and 0 not in A.shape and has_adjoint(A) and pinv.find(A).is_base and svd.find(A).is_base
 
 
 pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose)
@@ -93,6 +106,8 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     Notes
     -----
     `info.residual` is |b - A x| / |b|, which need not be small; a rank below min(m, n) is in `info.message`.
+    Large sparse and matrix-free operators, which no rule knows more of, are not formed: `Auto` multiplies by them (LSMR) as long as
+    that is likely to be cheaper, until |A^H r| <= tol |A| |r|, with a tol of eps^(3/4) unless one is asked for.
 
     Examples
     --------
@@ -110,11 +125,17 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
         A = A.to(backend=namespace_of(b).name, dtype=None if A.is_complex else b.dtype)
     xp = A.xp
     if planning():
-        pinv(A, None, None if isinstance(chosen, QR) else method)
+        if not (_iterates(A, method) and choose_least_squares(A) is not None):
+            pinv(A, None, None if isinstance(chosen, QR) else method)
         return xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if b.ndim == 1 else slice(None)]
     vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
     B = wide(xp, b[:, None] if vector else b)
-    if method is None or isinstance(method, Auto):
+    if is_automatic(method):
+        tried = least_squares_by_trial(A, B, method, vector) if _iterates(A, method) else None
+        if tried is not None:
+            report(tried[1])
+            X = narrow(xp, tried[0], dtype)
+            return X[..., 0] if vector else X
         with quiet(xp):
             found = _by_triangle(xp, A, B)
         if found is not None:
@@ -209,6 +230,8 @@ def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str
     if isinstance(chosen, QR):
         m, n = max(A.shape[-2:]), min(A.shape[-2:])
         return "QR", Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape)), "asked for"
+    if _iterates(A, method) and (iteration := choose_least_squares(A)) is not None:
+        return iteration
     return "pseudoinverse", None, "x = A^+ b"
 
 

@@ -24,7 +24,7 @@ from ..properties import UNITARY
 from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
 from ._values import reciprocal
 from .automatic import choose as choose_attempt
-from .automatic import is_automatic, solve_by_trial
+from .automatic import examined, is_automatic, solve_by_trial
 from .cost import Work, dense_work, sparse_work, worthwhile
 from .inverse import band_is_narrow, banded_factor, inv, wraps_around
 from .inverse_on_host import inv_sparse
@@ -176,7 +176,7 @@ def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] 
         return None
     if found.is_base or (found.direct and isinstance(A, Sparse)):
         work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
-        most = worthwhile(A, work)
+        most = worthwhile(examined(A), work)
         return None if most == 0 else (work, most)
     return None
 
@@ -199,14 +199,15 @@ def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> 
 def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
     tol = method.tolerance(xp, dtype)
-    with recording() as parts, quiet(xp):
+    with recording(detailed=True) as found, quiet(xp):
         inverse = inv(A, tightened(method, A, 2))
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
+    parts = [info for info in found if info.iterations is not None or failed(info._status) is not False]
     if status is not Status.SUCCESS and isinstance(status, Status):
-        found = combine(info._status for info in parts)
-        status = found if failed(found) is True else status
+        worst = combine(info._status for info in parts)
+        status = worst if failed(worst) is True else status
     report(
         Info(
             status,

@@ -9,10 +9,12 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..info import Detailed, Info, Status, failed, recording, report, state, total
 from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
-from .base import LinearOperator
+from ..properties import POSITIVE_SEMIDEFINITE
+from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
 from .host_factors import refined
 from .memo import memo
+from .opaque import Opaque
 
 
 class Iterated(LinearOperator):
@@ -150,7 +152,9 @@ class Attempts(LinearOperator):
         words = [f"{info.method} failed ({info.status.name})" for info in infos if info.failed]
         best, info = found[-1] if not infos[-1].failed else min(found, key=lambda each: _largest(each[1].residual))
         message = "; ".join([*words, f"{info.method} gave the answer"])
-        status = info.status if info.failed else Status.FELL_BACK
+        # That CG was tried on what nobody called definite is no promise broken.
+        guessed = infos[0].method == "CG" and not self.properties & POSITIVE_SEMIDEFINITE and len(infos) == 2
+        status = info.status if info.failed or guessed else Status.FELL_BACK
         counts = {"iterations": total(i.iterations for i in infos), "matvecs": total(i.matvecs for i in infos)}
         return best, info.replace(status=status, message=message, **counts)
 
@@ -170,27 +174,37 @@ def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
     low = None
     if method.precision is not None:
-        low = _products(_lowered(A, method.precision), None if M is None else _lowered(M, method.precision), method)
+        single = xp.complex64 if xp.is_complex(B) else xp.float32
+        low = _products(_lowered(A, method.precision), None if M is None else _lowered(M, method.precision), method, single)
     X0 = inverse.x0
     if X0 is not None:
         X0 = xp.astype(X0[..., None] if X0.ndim == 1 else X0, B.dtype)
     m, n = A.shape[-2:]
-    full = _products(A, M, method)
+    full = _products(A, M, method, B.dtype)
     options: dict[str, Any] = {"consistent": inverse.consistent} if method.least_squares else {}
     outcome: Outcome = method.run(xp, full, low, B, tol=tol, max_iters=method.iterations(m, n), X0=X0, watch=watch, **options)
     return outcome
 
 
-def _products(A: LinearOperator, M: LinearOperator | None, method: Any) -> Products:
+def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
     both = method.needs_adjoint
-    adjoints = _product(A.H if both else None), _product(M.H if both and M is not None else None)
-    return Products(_product(A), adjoints[0], _product(M), adjoints[1], A.shape[-1])
+    adjoints = _product(A.H if both else None, dtype), _product(M.H if both and M is not None else None, dtype)
+    return Products(_product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1])
 
 
-def _product(A: LinearOperator | None) -> Any:
+def _product(A: LinearOperator | None, dtype: Any) -> Any:
+    """A X as a function of blocks or vectors of this dtype."""
     if A is None:
         return None
-    return _bounded(A) if getattr(A.dtype, "itemsize", 0) == 2 else A.__matmul__
+    if getattr(A.dtype, "itemsize", 0) == 2:
+        return _bounded(A)
+    if WATCHERS or A.backend == "jax" or A.dtype != dtype:
+        return A.__matmul__
+    while isinstance(A, Opaque):
+        A = A.A
+    # The iterates are of the right framework, device and shape: what `@` looks at in each product need not be looked at again.
+    block, vector = A._matmat, A._matvec
+    return lambda X: vector(X) if X.ndim == 1 else block(X)
 
 
 def _bounded(A: LinearOperator) -> Any:
