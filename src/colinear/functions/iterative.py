@@ -56,6 +56,7 @@ def choose(A: LinearOperator, method: Iterative) -> tuple[str, Cost, str]:
     m, n = A.shape[-2:]
     count = method.typical(m, n)
     why = f"asked for; at {A.flops:.2g} flop a product, {count} products or so, at most {method.iterations(m, n)} iterations"
+    why += f"; {method.working_vectors(n)} vectors"
     return method.name, Cost(count * (A.flops + 10.0 * max(m, n)), working_memory(method, A)), why
 
 

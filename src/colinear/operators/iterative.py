@@ -340,6 +340,7 @@ def _message(codes: Any, iterations: Any, method: str) -> str:
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:
-    """Bytes of the vectors that a method keeps."""
-    itemsize = getattr(A.dtype, "itemsize", 8)
-    return float(method.vectors * math.prod(A.batch_shape) * max(A.shape[-2:]) * itemsize)
+    """Bytes of the vectors that a method keeps for one right side; half precision is summed in single."""
+    m, n = A.shape[-2:]
+    itemsize = max(4, getattr(A.dtype, "itemsize", 8))
+    return float(method.working_vectors(n) * math.prod(A.batch_shape) * max(m, n) * itemsize)
