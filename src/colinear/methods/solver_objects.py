@@ -56,6 +56,7 @@ class Iterative(Method):
     is_iterative: ClassVar[bool] = True
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
+    splits_preconditioner: ClassVar[bool] = False  # applies it by itself, as if split, so that its faults can be told from A's
     vectors: ClassVar[int] = 6  # at most at a time, for one right side, b and what the step computes among them
 
     def __post_init__(self) -> None:
@@ -116,6 +117,8 @@ class CG(Iterative):
     (2, True)
     """
 
+    splits_preconditioner: ClassVar[bool] = True
+
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return cg(xp, products.multiply, B, precondition=products.precondition, **options)
 
@@ -134,6 +137,7 @@ class MINRES(Iterative):
     array([2., 1.])
     """
 
+    splits_preconditioner: ClassVar[bool] = True
     vectors: ClassVar[int] = 16
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
