@@ -31,6 +31,7 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, qr_factor
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from .cost import itemsize
 
 MARGIN = 10  # by which a condition number must stay below what the dtype can tell from infinity
 FEW = 4  # columns, which are looked at one by one
@@ -140,7 +141,11 @@ def choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
         "LU": "nothing is known of A",
         "QR": "asked for",
     }[name]
-    return name, Cost(_FLOPS[name] * n * size, 8.0 * size), why if method is None or isinstance(method, Auto) else "asked for"
+    return (
+        name,
+        Cost(_FLOPS[name] * n * size, float(itemsize(A)) * size),
+        why if method is None or isinstance(method, Auto) else "asked for",
+    )
 
 
 FACTORISATIONS = (Cholesky, LDL, LU, QR)

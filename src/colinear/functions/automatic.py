@@ -189,7 +189,7 @@ def choose(A: LinearOperator, direct: Work, products: int | None = None) -> tupl
     )
     why = f"A is known to be {known}" if known else "nothing is known of A"
     why += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-    return first.name, Cost(work.flops, max(work.memory, working_memory(first, A))), why
+    return first.name, Cost(work.flops, working_memory(first, A)), why
 
 
 def _flops(x: float) -> str:

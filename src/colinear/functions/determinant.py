@@ -33,6 +33,7 @@ from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
 from ._values import once_each, place, placed, report_status
+from .cost import itemsize
 from .diagonal import diag
 from .inverse import all_square, inv
 from .inverse_sums import capacitance, diagonal_is_invertible
@@ -124,10 +125,10 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
     chosen = fitting("slogdet", method, Cholesky, LDL, LU)
     n, size = A.shape[-1], math.prod(A.shape)
     if not isinstance(chosen, Auto):
-        return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, 8.0 * size), "asked for"
+        return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, float(itemsize(A)) * size), "asked for"
     if A.properties & POSITIVE_SEMIDEFINITE:
-        return "Cholesky", Cost(n * size / 3, 8.0 * size), "A is known to be positive semidefinite"
-    return "LU", Cost(2 * n * size / 3, 8.0 * size), "A is not known to be positive semidefinite"
+        return "Cholesky", Cost(n * size / 3, float(itemsize(A)) * size), "A is known to be positive semidefinite"
+    return "LU", Cost(2 * n * size / 3, float(itemsize(A)) * size), "A is not known to be positive semidefinite"
 
 
 slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choose=_choose)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import rule
+from ..dispatch import Cost, rule
 from ..info import Info, Status, failed, planning, report
 from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
 from ..operators.banded import Banded
@@ -39,6 +39,7 @@ from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import is_watched, quiet, seen, square_size
 from ._minors import last_minor
 from ._values import place
+from .cost import sparse_work
 from .determinant import NEED, multiplied, one, report_logarithm, sign_and_logarithm, slogdet
 from .diagonal_rules import has_thin_waist
 from .inverse import band_is_narrow, inv, periodic_kernel, rank_is_below_size, wraps_around
@@ -224,7 +225,7 @@ def is_square_and_seen(A: LinearOperator) -> bool:
     return A.shape[-1] == A.shape[-2] and values_are_seen(A)
 
 
-@rule(slogdet, Sparse, when=is_square_and_seen)
+@rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]))
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
     if planning() or not A.shape[-1]:

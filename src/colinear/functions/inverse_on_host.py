@@ -28,7 +28,8 @@ from ..operators.toeplitz import Toeplitz
 from ._factorise import probe, seen, wide
 from ._values import report_status
 from .automatic import attempts, examined, is_automatic, looks_definite
-from .cost import iterated_work, prefers_iteration, sparse_work
+from .automatic import choose as choose_attempt
+from .cost import prefers_iteration, sparse_work
 from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
@@ -143,7 +144,7 @@ def fills_in(A: Any) -> bool:
     return is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
 
 
-@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(examined(A))[::2]), direct=True)
+@rule(inv, Sparse, when=fills_in, cost=lambda A: choose_attempt(A, sparse_work(A))[1], direct=True)
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
     if not is_automatic(method):
@@ -151,7 +152,12 @@ def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(examined(A), method))
 
 
-@rule(inv, Sparse, when=is_sparse_and_seen, direct=True)
+def stays_sparse(A: Any) -> bool:
+    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer by far than an iteration."""
+    return is_sparse_and_seen(A) and not fills_in(A)
+
+
+@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), direct=True)
 def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
     if planning():

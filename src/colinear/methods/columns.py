@@ -8,8 +8,9 @@ from ..backends import Array
 
 RUNNING = -1
 RESTART = -2  # a breakdown from which a new cycle may recover
-# Statuses are `Status` values; by ten more, the preconditioner's fault and not the operator's.
+# Statuses are `Status` values; by ten more, the preconditioner's fault and not the operator's; by twenty, that of b or x0.
 PRECONDITIONER = 10
+GIVEN = 20
 
 
 def inner(xp: Any, U: Array, V: Array) -> Array:

@@ -85,7 +85,9 @@ def initial(xp: Any, m: int, s: Cycles) -> State:
     R = xp.matrix_transpose(s.R)  # (*batch, k, n)
     *outer, n = R.shape
     device = xp.device_of(R)
-    V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device) + 0 * R[..., None, :1]
+    V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device)
+    if not is_plain(xp, R):  # it must vary with R where that is mapped over
+        V = V + 0 * R[..., None, :1]
     V = written(xp, V, (..., 0, slice(None)), R * divide(xp, 1 + 0 * s.size, s.size)[..., None])
     H = xp.zeros((*outer, m, m), dtype=R.dtype, device=device) + xp.eye(m, dtype=R.dtype, device=device)
     Q = xp.zeros((*outer, m + 1, m + 1), dtype=R.dtype, device=device) + xp.eye(m + 1, dtype=R.dtype, device=device)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from ..info import Status
 from .columns import (
+    GIVEN,
     PRECONDITIONER,
     RESTART,
     RUNNING,
@@ -27,7 +28,7 @@ from .loop import Loop, is_compiling
 from .watching import LONGEST_HISTORY, NOBODY, Progress, Watch, progress_bar, recorded
 
 __all__ = [
-    "NOBODY", "PRECONDITIONER", "RESTART", "RUNNING", "Cycle", "Cycles", "Ended", "Loop", "Outcome", "Products", "Progress", "Watch",
+    "GIVEN", "NOBODY", "PRECONDITIONER", "RESTART", "RUNNING", "Cycle", "Cycles", "Ended", "Loop", "Outcome", "Products", "Progress", "Watch",
     "column_norms", "divide", "first_of", "inner", "is_plain", "progress_bar", "solve_in_cycles", "squared",
 ]  # fmt: skip
 
@@ -122,6 +123,7 @@ def solve_in_cycles(
         R, products = B - multiply(X), 1
         size = column_norms(xp, R)
     status = judged(xp, size, tol, zero + RUNNING)
+    status = xp.where(status == int(Status.NONFINITE), GIVEN + int(Status.NONFINITE), status)
     loop = Loop(xp, watch, max_iters, scale[..., None, :])
     traced = xp.name == "jax" or xp.is_traced(size)
     history = None
@@ -182,7 +184,8 @@ def solve_in_cycles(
 def judged(xp: Any, size: Array, tol: float, otherwise: Array) -> Array:
     """SUCCESS where the true residual is small enough, NONFINITE where it is no number, else what the cycle said."""
     status = xp.where(size <= tol, int(Status.SUCCESS), otherwise)
-    broken = xp.logical_not(xp.isfinite(size)) & (otherwise % 10 != int(Status.NONFINITE))
+    known = (otherwise >= 0) & (otherwise % 10 == int(Status.NONFINITE))
+    broken = xp.logical_not(xp.isfinite(size)) & xp.logical_not(known)
     return xp.where(broken, int(Status.NONFINITE), status)
 
 

@@ -6,9 +6,11 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, namespace_of
-from ..info import Detailed, Info, Status, failed, recording, report, state, total
-from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
+from ..info import Detailed, DtypeError, Info, ShapeError, Status, failed, recording, report, state, total
+from ..methods.iteration import GIVEN, PRECONDITIONER, Outcome, Products, Watch
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
@@ -78,13 +80,14 @@ class Iterated(LinearOperator):
         watch = Watch(type(state.current) is Detailed, method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         found: list[Outcome] = []
-        with recording():  # what the preconditioner reports inside a loop means nothing outside it
+        # What the preconditioner reports inside a loop means nothing outside it; overflow becomes a status, not a warning.
+        with recording(), np.errstate(all="ignore"):
             if xp.name == "jax":
                 X, outcome = _compiled(method, watch, tol)(self, B)
                 found.append(outcome)
             else:
                 X = _differentiable(self, B, watch, tol, found)
-        told = [described(xp, outcome, method, watch, self.A.shape[-1]) for outcome in found[:1]]
+        told = [described(xp, outcome, method, watch, self.preconditioner is not None) for outcome in found[:1]]
         if len(found) > 1 and told:  # refined for the sake of derivatives
             total = sum(outcome.matvecs for outcome in found)
             told = [told[0].replace(matvecs=total)]
@@ -176,14 +179,32 @@ def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome
     if method.precision is not None:
         single = xp.complex64 if xp.is_complex(B) else xp.float32
         low = _products(_lowered(A, method.precision), None if M is None else _lowered(M, method.precision), method, single)
-    X0 = inverse.x0
-    if X0 is not None:
-        X0 = xp.astype(X0[..., None] if X0.ndim == 1 else X0, B.dtype)
+    X0 = _start(inverse.x0, A, B, method.name)
     m, n = A.shape[-2:]
     full = _products(A, M, method, B.dtype)
     options: dict[str, Any] = {"consistent": inverse.consistent} if method.least_squares else {}
     outcome: Outcome = method.run(xp, full, low, B, tol=tol, max_iters=method.iterations(m, n), X0=X0, watch=watch, **options)
     return outcome
+
+
+def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | None:
+    """`x0` as a block that fits B, or an error that says why it does not."""
+    if x0 is None:
+        return None
+    xp = namespace_of(B)
+    if xp.is_complex(x0) and not xp.is_complex(B):
+        raise DtypeError(f"{name}: x0 is complex, and A and b are real. Give x0.real, or make A or b complex.")
+    X0 = x0[..., None] if x0.ndim == 1 else x0
+    expected = (*B.shape[:-2], A.shape[-1], B.shape[-1])
+    try:
+        fits = np.broadcast_shapes(tuple(X0.shape), expected) == expected
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"{name}: x0 has the shape {tuple(x0.shape)}, and the answer {expected}; give one start for each column."
+        )
+    return xp.astype(X0, B.dtype)
 
 
 def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
@@ -285,7 +306,7 @@ def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found
 # ---------------------------------------------------------------------------------------------------- what is said of it
 
 
-def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> Info:
+def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> Info:
     """An outcome as an Info, with a word on what went wrong and when."""
     status, residual, history = outcome.status, outcome.residual, outcome.history
     if watch.vector and history is not None:
@@ -299,7 +320,7 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> I
         codes = xp.to_numpy(status)
         worst = Status(int((codes % 10).max(initial=0)))
         iterations = 0 if empty else int(xp.max(outcome.iterations))
-        message = _message(codes, xp.to_numpy(outcome.iterations), method.name)
+        message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if history is not None:
             history = history[: iterations + 1]
     matvecs = outcome.matvecs
@@ -316,14 +337,19 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> I
     )
 
 
-def _message(codes: Any, iterations: Any, method: str) -> str:
+def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> str:
     worst = codes.flat[(codes % 10).argmax()] if codes.size else 0
     if worst % 10 < int(Status.BREAKDOWN):
         return ""
-    where = f"in iteration {int(iterations.flat[(codes % 10).argmax()])}"
-    what = "the preconditioner" if worst >= PRECONDITIONER else "the operator"
+    step = int(iterations.flat[(codes % 10).argmax()])
+    where = f"in iteration {step}"
+    what = "the preconditioner" if PRECONDITIONER <= worst < GIVEN else "the operator"
     columns = int((codes == worst).sum())
     of = f" of column {int((codes == worst).argmax())}" if codes.size > 1 and columns == 1 else ""
+    if worst >= GIVEN:
+        return f"NaN or infinity in the right side or in A x0{of}"
+    if worst == int(Status.NONFINITE) and preconditioned and not method.splits_preconditioner:  # it is a part of the product
+        what = "the operator or the preconditioner"
     if worst % 10 == int(Status.NONFINITE):
         return f"NaN or infinity from {what} {where}{of}"
     if worst % 10 == int(Status.NOT_POSITIVE_DEFINITE):
@@ -332,14 +358,15 @@ def _message(codes: Any, iterations: Any, method: str) -> str:
             if worst < PRECONDITIONER
             else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
         )
-    if worst % 10 == int(Status.SINGULAR) and method == "GMRES":
-        return f"A is singular on the subspace {where}{of}"
+    if worst % 10 == int(Status.SINGULAR) and method.name == "GMRES":
+        return f"{'A M, M being the preconditioner,' if preconditioned else 'A'} is singular on the subspace {where}{of}"
     if worst % 10 == int(Status.SINGULAR):
         return f"A^H r vanished {where}{of} and r did not: the right side is not in the range of A, and x is one of least squares"
     return f"{where}{of}"
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:
-    """Bytes of the vectors that a method keeps."""
-    itemsize = getattr(A.dtype, "itemsize", 8)
-    return float(method.vectors * math.prod(A.batch_shape) * max(A.shape[-2:]) * itemsize)
+    """Bytes of the vectors that a method keeps for one right side; half precision is summed in single."""
+    m, n = A.shape[-2:]
+    itemsize = max(4, getattr(A.dtype, "itemsize", 8))
+    return float(method.working_vectors(n) * math.prod(A.batch_shape) * max(m, n) * itemsize)
