@@ -32,7 +32,7 @@ NAMES: tuple[str, ...] = tuple(
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
     generator split normal rademacher uniform
-    while_loop fori_loop cond loop_map call_host
+    while_loop fori_loop scan cond loop_map call_host
     jvp vjp linear_transpose vmap custom_derivative stop_gradient checkpoint
     register_pytree tree_map jit warn_later synchronize
     """.split()

@@ -384,6 +384,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     return state
 
 
+def scan(step: Callable, state: Any, *arrays: Any, reverse: bool = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: np.stack(found), *[results[i] for i in places])
+
+
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
     """`if_true(*arguments)` or `if_false(*arguments)`."""
     return if_true(*arguments) if predicate else if_false(*arguments)

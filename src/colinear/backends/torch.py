@@ -566,6 +566,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     return state
 
 
+def scan(step: Callable, state: Any, *arrays: Any, reverse: bool = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: torch.stack(found), *[results[i] for i in places])
+
+
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
     """`if_true(*arguments)` or `if_false(*arguments)`; under vmap both, and of each element the one that holds."""
     if is_traced(predicate) and not torch.compiler.is_compiling():

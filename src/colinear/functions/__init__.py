@@ -16,6 +16,7 @@ from . import (  # noqa: F401  (they register themselves)
     eigen_tridiagonal,
     eigen_unitary,
     factorisation_banded,
+    factorisation_banded_qr,
     factorisation_rules,
     inverse_blocks,
     inverse_kronecker,
