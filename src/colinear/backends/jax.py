@@ -360,7 +360,7 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     return jax.lax.fori_loop(0, n, body, state)
 
 
-def scan(step: Callable, state: Any, *arrays: Any, reverse: bool = False) -> Any:
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
     """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
     return jax.lax.scan(lambda state, elements: step(state, *elements), state, arrays, reverse=reverse)[1]
 

@@ -384,7 +384,7 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     return state
 
 
-def scan(step: Callable, state: Any, *arrays: Any, reverse: bool = False) -> Any:
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
     """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
     places = range(len(arrays[0]))
     results = {}
