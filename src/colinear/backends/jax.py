@@ -167,6 +167,14 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def staged(x: Any) -> jax.Array:
+    """`x`, but a traced copy inside a program that closes over it: JAX traces what is computed there, even from values that can be
+    seen, and who asks `is_traced` of a copy knows it."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(jax.lax.neg(np.float32(0)), jax.core.Tracer):
+        return x
+    return jnp.copy(x)
+
+
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these may be recorded."""
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)

@@ -69,8 +69,8 @@ def wide(xp: Any, x: Array) -> Array:
 
 
 def dense(A: LinearOperator) -> Array:
-    """The matrix to compute with."""
-    return wide(A.xp, A.to_dense())
+    """The matrix to compute with; traced, if what is computed from it will be."""
+    return A.xp.staged(wide(A.xp, A.to_dense()))
 
 
 def narrow(xp: Any, x: Array, dtype: Any) -> Array:
