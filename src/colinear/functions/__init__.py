@@ -8,6 +8,7 @@ from . import (  # noqa: F401  (they register themselves)
     cholesky_rules,
     determinant_rules,
     determinant_sums,
+    determinant_unitary,
     diagonal_banded,
     diagonal_rules,
     eigen_components,

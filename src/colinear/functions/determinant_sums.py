@@ -21,7 +21,7 @@ from ..operators.projection import Projection
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
-from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, Unitary
+from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
 from ._factorise import dense
 from ._values import has_no_zero, place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
@@ -35,11 +35,12 @@ from .inverse_kronecker import _terms as terms_of
 from .inverse_sums import (
     DIAGONAL,
     SHIFT,
+    SIMILAR,
     TAKES_DIAGONAL,
     TAKES_SHIFT,
     capacitance,
     correction_pays,
-    is_similarity,
+    has_similarity,
     low_rank_and_rest,
     merged,
 )
@@ -94,11 +95,11 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     return spread(A, multiplied(parts, [1, 1]))
 
 
-@rule(slogdet, Sum[Product[Unitary, DIAGONAL, Unitary], SHIFT], when=is_similarity)  # type: ignore[misc]
+@rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
 def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
-    """det(Q Λ Q^H + c I) = det(Λ + c I)"""
+    """det(V A V^-1 + c I) = det(A + c I): of a known eigendecomposition, A is diagonal"""
     product, shift = arrange(A, Product, SHIFT)
-    return spread(A, slogdet(place(Sum(product.operands[1], shift), A), method))
+    return spread(A, slogdet(place(Sum(Product(*product.operands[1:-1]), shift), A), method))
 
 
 # ---------------------------------------------------------------------------------------------------- sums of Kronecker products

@@ -29,7 +29,8 @@ from ..operators.sum import Sum
 from ..operators.toeplitz import Toeplitz
 from ..operators.transposed import are_adjoint
 from ..operators.tridiagonal import Tridiagonal
-from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ._similarity import is_similarity
 from ._values import has_no_zero, is_positive, reciprocal, reciprocal_spectrum
 from .eigen import factors_self_adjoint, spectrum_by_factors
 from .inverse import LARGEST_DENSE, inv, inverse
@@ -359,17 +360,22 @@ _ADD: dict[type, Any] = {
 }
 
 
-def is_similarity(A: Any) -> bool:
-    """Whether a product is Q D Q^H, by how it was made."""
-    return any(isinstance(term, Product) and are_adjoint(term.operands[0], term.operands[-1]) for term in A.operands)
+SIMILAR = Product[LinearOperator, ..., LinearOperator]  # type: ignore[misc]
 
 
-@rule(inv, Sum[Product[Unitary, DIAGONAL, Unitary], SHIFT], when=is_similarity)  # type: ignore[misc]
+def has_similarity(A: Any) -> bool:
+    """Whether a term is V A V^-1, by how it was made."""
+    return any(isinstance(term, Product) and is_similarity(term) for term in A.operands)
+
+
+@rule(inv, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
 def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
-    """(Q Λ Q^H + c I)^-1 = Q (Λ + c I)^-1 Q^H"""
+    """(V A V^-1 + c I)^-1 = V (A + c I)^-1 V^-1: of a known eigendecomposition, A is diagonal"""
     product, shift = arrange(A, Product, SHIFT)
-    Q, D, Q_adjoint = product.operands
-    return Product(Q, inv(Sum(D, shift), method), Q_adjoint)._claim(A.properties)
+    V, *middle, W = product.operands
+    inner = Sum(Product(*middle), shift)
+    inner = inner._claim(A.properties) if V.properties & UNITARY else inner
+    return Product(V, part("In the middle of the similarity", inv, inner, method), W)._claim(A.properties)
 
 
 # ---------------------------------------------------------------------------------------------------- sums of Kronecker products

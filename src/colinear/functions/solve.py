@@ -149,8 +149,18 @@ def _refined(
     if given is not None and not checked:
         inverse = inv(A, method)  # which reports if A is singular
     X, residual = _improved(xp, A, inverse, X, R, B, tol)
-    report(Info(residual_status(xp, residual, tol), residual=residual))
+    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
     return X
+
+
+def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any) -> Any:
+    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none)."""
+    if status is Status.NONFINITE:
+        return Status.SINGULAR if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+    if isinstance(status, Status):
+        return status
+    divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
+    return xp.where(divided, int(Status.SINGULAR), status)
 
 
 def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
