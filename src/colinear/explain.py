@@ -155,7 +155,9 @@ class Planner:
         for other, reason in _rejected(f, A, chosen):
             if reason.startswith(LESS_SPECIFIC):
                 cost = _cost_of(f, other, A, arguments, method)
-                reason = reason if cost is None else reason.replace(LESS_SPECIFIC, f"{LESS_SPECIFIC}, costs {_cost_text(cost)}", 1)
+                reason = (
+                    reason if cost is None else reason.replace(LESS_SPECIFIC, f"{LESS_SPECIFIC}, costs {_cost_text(cost)}", 1)
+                )
             yield other.name, reason
 
 

@@ -64,6 +64,7 @@ def _most(A: Any) -> float:
 def _on_host(A: Any, count: int | None = None) -> tuple[Any, Any, Any]:
     """The three diagonals, or their beginnings, in double precision."""
     wide = np.complex128 if A.is_complex else np.float64
+
     def beginning(d: Array) -> Any:
         values = A.xp.peek(d)
         values = A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]  # of a GPU no more than is needed

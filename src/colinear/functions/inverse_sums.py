@@ -360,7 +360,7 @@ _ADD: dict[type, Any] = {
 }
 
 
-SIMILAR = Product[LinearOperator, ..., LinearOperator]  # type: ignore[misc]
+SIMILAR = Product[LinearOperator, ..., LinearOperator]  # type: ignore[type-arg, misc]
 
 
 def has_similarity(A: Any) -> bool:
