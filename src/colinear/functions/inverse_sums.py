@@ -135,9 +135,11 @@ CAPACITANCE = "In the capacitance I + C V^H A^-1 U of Woodbury's formula, singul
 
 def few_zeros(A: LinearOperator) -> bool:
     """Whether the diagonal has zeros, so few that they and the low rank together are at most half of the size."""
-    low_rank, D = arrange(A, LowRank, Diagonal)
-    zeros = _zeros(D)
-    return zeros is not None and bool(len(zeros)) and 2 * (rank_of(low_rank) + len(zeros)) <= A.shape[-1]
+    D = next(term for term in A.operands if isinstance(term, Diagonal))
+    if has_no_zero(D.d):
+        return False
+    zeros, rank = _zeros(D), sum(rank_of(term) for term in A.operands if term is not D)
+    return 2 * (rank + len(zeros)) <= A.shape[-1]
 
 
 def _zeros(D: Any) -> Any:

@@ -14,6 +14,7 @@ from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
 from ..operators.context import broadcast_batches
 from ..operators.convolution import Convolution
+from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
@@ -21,6 +22,7 @@ from ..operators.iterative import Attempts
 from ..operators.permutation import Permutation
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
+from ..resolution import Rule
 from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
 from ._values import reciprocal
 from .automatic import choose as choose_attempt
@@ -85,13 +87,14 @@ def structured_solve(
     vector = b.ndim == 1
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-    if inverse is None and runs_whole(A, method):
+    found = inv.find(A)
+    if inverse is None and is_iterative(method) and (found.is_base or found.direct):  # the user wants A itself iterated with
         X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
     elif inverse is None and is_iterative(method):
         X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
-    elif inverse is None and (X := _tried(A, B, method, vector)) is not None:
+    elif inverse is None and (X := _tried(A, found, B, method, vector)) is not None:
         pass
-    elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
+    elif found.is_base and not A.is_neutral and not A.properties & UNITARY:
         X = solution("solve", A, B, method).X
     else:
         with quiet(xp):
@@ -100,14 +103,6 @@ def structured_solve(
             X = _refined(xp, A, B, method, dtype, vector, inverse, checked, is_right)
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X
-
-
-def runs_whole(A: LinearOperator, method: Any) -> bool:
-    """Whether an iterative method that the user named is run on A itself: no rule splits it."""
-    if not is_iterative(method):
-        return False
-    found = inv.find(A)
-    return found.is_base or found.direct
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
@@ -191,9 +186,13 @@ def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] 
     return None
 
 
-def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> Array | None:
-    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None."""
-    found = inv.find(A)
+def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vector: bool) -> Array | None:
+    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None.
+
+    `found`: the rule of `inv` for A.
+    """
+    if isinstance(A, Dense):
+        return None  # the matrix is there
     if found.is_base and not A.properties & UNITARY:
         result = solve_by_trial(A, B, method, vector, lambda: dense_work(A))
     elif found.direct and isinstance(A, Sparse):
