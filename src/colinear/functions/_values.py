@@ -13,7 +13,8 @@ from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE
-from ._factorise import MARGIN, quiet, seen
+from ._arrays import quiet, seen
+from ._residuals import MARGIN
 
 CACHED = 2**20  # bytes
 FEW = 16  # numbers

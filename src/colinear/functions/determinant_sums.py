@@ -22,7 +22,7 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
-from ._factorise import dense
+from ._arrays import dense
 from ._values import has_no_zero, place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, from_values, rows_of, spread, values_are_seen
@@ -32,18 +32,8 @@ from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
 from .inverse_kronecker import _terms as terms_of
-from .inverse_sums import (
-    DIAGONAL,
-    SHIFT,
-    SIMILAR,
-    TAKES_DIAGONAL,
-    TAKES_SHIFT,
-    capacitance,
-    correction_pays,
-    has_similarity,
-    low_rank_and_rest,
-    merged,
-)
+from .inverse_low_rank import DIAGONAL, SHIFT, capacitance, correction_pays, low_rank_and_rest
+from .inverse_sums import SIMILAR, TAKES_DIAGONAL, TAKES_SHIFT, has_similarity, merged
 from .inverse_sums import is_square as parts_are_square
 
 LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | BatchSum[LowRank] | Product] | Product  # type: ignore[misc]

@@ -15,8 +15,8 @@ from ..operators.permutation import Permutation
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.tridiagonal import Tridiagonal
+from ._arrays import is_half, is_watched, seen
 from ._columns import identity_like
-from ._factorise import is_half, is_watched, seen
 from ._values import report_finite
 from .factorisations import lu
 

@@ -12,8 +12,8 @@ from ..operators.base import LinearOperator
 from ..operators.fourier import pad_end
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.unitary_chain import UnitaryChain
+from ._arrays import narrow, wide
 from ._columns import identity_like
-from ._factorise import narrow, wide
 from ._values import report_finite
 from .factorisations import qr
 

@@ -26,11 +26,13 @@ from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
 from ..properties import POSITIVE_SEMIDEFINITE
-from ._factorise import probe, seen, wide
+from ._arrays import seen, wide
+from ._residuals import probe
 from ._values import report_status
 from .automatic import attempts, is_automatic
 from .cost import iterated_work, prefers_iteration, sparse_work
-from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
+from .inverse import LARGEST_DENSE, inv, inverse
+from .inverse_families import inv_banded, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform

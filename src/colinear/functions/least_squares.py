@@ -13,7 +13,8 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
-from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._residuals import MARGIN
 from .iterative import choose as choose_iteration
 from .iterative import is_iterative, iterated
 from .singular import cutoff, svd

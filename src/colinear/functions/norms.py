@@ -9,7 +9,7 @@ from ..backends import Array
 from ..dispatch import function
 from ..methods import Method
 from ..operators.base import LinearOperator
-from ._factorise import dense, narrow, quiet
+from ._arrays import dense, narrow, quiet
 from ._values import report_finite
 
 ORDERS = ("fro", "nuc", 2, -2, 1, -1, math.inf, -math.inf)

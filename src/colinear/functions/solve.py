@@ -6,29 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import function, rule
+from ..dispatch import function
 from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Method
-from ..operators.banded import Banded
 from ..operators.base import LinearOperator
-from ..operators.circulant import Circulant
 from ..operators.context import broadcast_batches
-from ..operators.convolution import Convolution
 from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.iterative import Attempts
-from ..operators.permutation import Permutation
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
-from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
-from ._values import reciprocal
+from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
+from ._factorise import REFINEMENTS, solution
+from ._residuals import are_small, column_norms
 from .automatic import choose as choose_attempt
 from .automatic import is_automatic, solve_by_trial
 from .cost import Work, dense_work, sparse_work, worthwhile
-from .inverse import band_is_narrow, banded_factor, inv, wraps_around
+from .inverse import inv
 from .inverse_on_host import inv_sparse
 from .iterative import is_iterative, iterated, tightened
 
@@ -263,43 +258,3 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
 
 
 solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example})
-
-
-@rule(solve, Diagonal | Identity | ScaledIdentity | Permutation)
-def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
-    """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
-    if is_detailed() and not isinstance(b, LinearOperator):
-        return solve_by_inverse(A, b, method)  # someone wants to see it all the same
-    if planning() or not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
-        return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
-    b, inverse = right_side("solve", A, b, A.shape[-1]), reciprocal(A.d)
-    return inverse * b if b.ndim == 1 else inverse[..., None] * b
-
-
-@rule(solve, Banded, when=band_is_narrow, direct=True)
-def solve_banded(A: Any, b: Any, method: Any) -> Any:
-    """x by elimination within the band; the residual shows whether that was stable"""
-    return structured_solve(A, b, method, Inverse(A, banded_factor(A)))
-
-
-@rule(solve, Circulant)
-def solve_circulant(A: Any, b: Any, method: Any) -> Any:
-    """x = F^-1 (F b / F c): the residual is at most rounding times the condition, which the divisor shows"""
-    return _by_transforms(A, b, method)
-
-
-@rule(solve, Convolution, when=wraps_around)
-def solve_convolution(A: Any, b: Any, method: Any) -> Any:
-    """x = F^-1 (F b / F k) over the grid: the residual is at most rounding times the condition, which the divisor shows"""
-    return _by_transforms(A, b, method)
-
-
-def _by_transforms(A: Any, b: Any, method: Method | None) -> Any:
-    inverse: Any = inv(A, method)
-    if planning() or is_detailed() or isinstance(b, LinearOperator) or 0 in A.shape or A.xp.is_traced(inverse.factor.symbol):
-        return structured_solve(A, b, method, inverse, checked=True)
-    xp, size = A.xp, A.xp.abs(inverse.factor.symbol)
-    least, largest = float(xp.min(size)), float(xp.max(size))
-    if not 100 * xp.eps(A.dtype) * largest <= (method or Auto()).tolerance(xp, A.dtype) * least:
-        return structured_solve(A, b, method, inverse, checked=True)
-    return inverse @ right_side("solve", A, b, A.shape[-1])
