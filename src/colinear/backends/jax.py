@@ -167,6 +167,14 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def staged(x: Any) -> jax.Array:
+    """`x`, but a traced copy inside a program that closes over it: JAX traces what is computed there, even from values that can be
+    seen, and who asks `is_traced` of a copy knows it."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(jax.lax.neg(np.float32(0)), jax.core.Tracer):
+        return x
+    return jnp.copy(x)
+
+
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these may be recorded."""
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
@@ -358,6 +366,11 @@ def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
 def fori_loop(n: int, body: Callable, state: Any) -> Any:
     """Iterate `state = body(i, state)` for i in range(n)."""
     return jax.lax.fori_loop(0, n, body, state)
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    return jax.lax.scan(lambda state, elements: step(state, *elements), state, arrays, reverse=reverse)[1]
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:

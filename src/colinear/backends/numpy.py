@@ -157,6 +157,11 @@ def is_traced(x: Any) -> builtins.bool:
     return False
 
 
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these are recorded."""
     return False
@@ -382,6 +387,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     for i in range(n):
         state = body(i, state)
     return state
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: np.stack(found), *[results[i] for i in places])
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:

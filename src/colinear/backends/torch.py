@@ -236,6 +236,11 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, torch.Tensor) and _values(x) is None
 
 
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
 
 abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
@@ -565,6 +570,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     for i in range(n):
         state = body(i, state)
     return state
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: torch.stack(found), *[results[i] for i in places])
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:

@@ -26,7 +26,7 @@ from ..operators.sine import Sine
 from ..operators.sliced import Sliced
 from ..operators.sum import Sum
 from ..properties import STIEFEL, UNITARY
-from ._factorise import is_watched, quiet
+from ._arrays import is_watched, quiet
 
 # ---------------------------------------------------------------------------------------------------- orders
 

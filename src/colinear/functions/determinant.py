@@ -7,36 +7,33 @@ from functools import reduce
 from operator import add, mul
 from typing import Any
 
-import numpy as np
-
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, arrange, function, rule
 from ..info import Info, Status, report
 from ..methods import LDL, LU, Auto, Cholesky, Method, fitting
-from ..methods.determinants import parity
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_diagonal
-from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
-from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
+from ._arrays import dense, narrow, quiet, seen, square_size
+from ._factorise import _cholesky_or_lu
+from ._residuals import probe
 from ._values import once_each, place, placed, report_status
 from .cost import itemsize
 from .diagonal import diag
 from .inverse import all_square, inv
-from .inverse_sums import capacitance, diagonal_is_invertible
+from .inverse_low_rank import capacitance, diagonal_is_invertible
 
 NEED = "a determinant"
 
@@ -142,58 +139,13 @@ def one(A: LinearOperator) -> tuple[Array, Array]:
     return _stand_in(A)
 
 
-@rule(slogdet, Identity)
-def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
-    """det I = 1"""
-    return one(A)
-
-
-@rule(slogdet, ScaledIdentity)
-def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(c I) = c^n"""
-    sign, logarithm = _slogdet_of_power(A, A.c)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-def _slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
+def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     """Sign and logarithm of c^n, of c's batch shape."""
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
     sign, logarithm = slogdet_of_diagonal(xp, c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
-
-
-@rule(slogdet, Diagonal)
-def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
-    """det diag(d) = ∏ d_i"""
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-@rule(slogdet, Triangular)
-def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
-    """det T = ∏ t_ii"""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    if A.unit:
-        return one(A)
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-@rule(slogdet, Permutation)
-def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
-    """det P = (-1)^(n - cycles)"""
-    positive, zero = one(A)
-    if isinstance(A.perm, Index):
-        parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
-        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
-    else:  # traced, so its cycles cannot be counted: its matrix is factored
-        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
-    return positive * sign, zero
 
 
 # ---------------------------------------------------------------------------------------------------- compositions
@@ -209,7 +161,7 @@ def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Arr
 def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
     """det(c A) = c^n det A"""
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    power, whole = _slogdet_of_power(A, A.scalar), slogdet(A.A, method)
+    power, whole = slogdet_of_power(A, A.scalar), slogdet(A.A, method)
     return power[0] * whole[0], power[1] + whole[1]
 
 

@@ -25,12 +25,14 @@ from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
-from ._factorise import probe, seen, wide
+from ._arrays import seen, wide
+from ._residuals import probe
 from ._values import report_status
 from .automatic import attempts, examined, is_automatic, looks_definite
 from .automatic import choose as choose_attempt
 from .cost import prefers_iteration, sparse_work
-from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
+from .inverse import LARGEST_DENSE, inv, inverse
+from .inverse_families import inv_banded, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform

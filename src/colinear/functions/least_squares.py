@@ -14,7 +14,8 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._residuals import MARGIN
 from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
 from .cost import MEMORY, least_squares_work
 from .iterative import choose as choose_iteration

@@ -10,8 +10,9 @@ from ..dispatch import function
 from ..methods import Method
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
+from ._arrays import dense, narrow, quiet, wide
 from ._blocks import BLOCK, by_columns
-from ._factorise import column_norms, dense, narrow, quiet, wide
+from ._residuals import column_norms
 from ._values import report_finite
 from .cost import is_too_large
 

@@ -14,8 +14,8 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..properties import STIEFEL
+from ._arrays import dense, narrow, seen
 from ._columns import identity_like
-from ._factorise import dense, narrow, seen
 from .least_squares import checked_rtol
 from .singular import cutoff
 

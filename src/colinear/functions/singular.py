@@ -15,7 +15,8 @@ from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..operators.opaque import opaque
 from ..properties import STIEFEL
-from ._factorise import dense, narrow, quiet, seen, square_size, squares
+from ._arrays import dense, narrow, quiet, seen, square_size
+from ._residuals import squares
 from ._values import report_finite
 from .cost import is_too_large
 from .iterative_svd import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
