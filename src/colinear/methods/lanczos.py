@@ -24,6 +24,7 @@ from .krylov import count_of, direction, expand, fresh, norm, pick, plain, put, 
 
 SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
 SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
+FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 
@@ -51,6 +52,8 @@ class State(NamedTuple):
     draws: Any  # random directions used
     done: Any
     finite: Any
+    excess: Any  # the largest residual of a wanted pair, in those that are asked for
+    ahead: Any  # how many steps it will take to reach that, if the residual falls as it did
 
 
 class Pairs(NamedTuple):
@@ -115,8 +118,9 @@ def lanczos(
     stopped = False
 
     def cycle(state: State) -> State:
-        stop = pick(xp, (state.looked > 0) & (state.j + LOOK < m), state.j + LOOK, m)
-        state = _projected(xp, _grown(xp, multiply, noise, state, stop, m), which, m, tol, relative)
+        begun = state.j
+        stop = _stop(xp, state, m)
+        state = _projected(xp, _grown(xp, multiply, noise, state, stop, m), k, which, m, tol, relative, begun)
         converged = plain(xp, xp.all(state.converged[..., :k]))
         state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, which, tol)
         is_due = (state.j >= m) | state.done | state.again
@@ -179,7 +183,15 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
         draws,
         done,
         finite,
+        math.inf if xp.name != "jax" else xp.max(zero) + math.inf,
+        count_of(xp, m),
     )
+
+
+def _stop(xp: Any, s: State, m: int) -> Any:
+    """Where to look at the pairs next: when the basis is full, or before that when they may have converged."""
+    ahead = pick(xp, s.looked > 0, LOOK, s.ahead)
+    return xp.minimum(s.j + ahead, m) if xp.name == "jax" else min(s.j + ahead, m)
 
 
 def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int) -> State:
@@ -238,7 +250,7 @@ def _drift(xp: Any, s: State, length: Array, size: Array) -> tuple[Any, bool]:
     return (eps, last, due - 1 if due else 1), True  # two passes in turn, or the vector before the last would spoil the next
 
 
-def _projected(xp: Any, s: State, which: str, m: int, tol: float, relative: bool) -> State:
+def _projected(xp: Any, s: State, k: int, which: str, m: int, tol: float, relative: bool, begun: Any) -> State:
     """Rayleigh and Ritz: T Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
     inside = xp.arange(m, device=xp.device_of(s.T)) < s.j
     lower = xp.where(inside[:, None], xp.tril(s.T, -1), 0 * s.T)
@@ -252,10 +264,34 @@ def _projected(xp: Any, s: State, which: str, m: int, tol: float, relative: bool
     size = xp.maximum(s.size, xp.max(xp.where(inside, xp.abs(values), 0 * values), axis=-1))
     eps = xp.eps(s.V.dtype)
     against = xp.maximum(xp.abs(values), eps ** (2 / 3) * size[..., None]) if relative else size[..., None]
-    converged = residual <= SAFETY * max(tol, 2 * eps) * against
+    target = SAFETY * max(tol, 2 * eps) * against + 0 * residual
+    converged = residual <= target
     finite = plain(xp, xp.all(xp.isfinite(s.size)))
+    excess = plain(xp, xp.max(residual[..., :k] / xp.where(target[..., :k] == 0, 1, target[..., :k])))
+    ahead = steps_ahead(xp, s.excess, excess, s.j - begun, m)
     # The size that is kept is that of products alone: Ritz values of an A that is not self-adjoint may be anything.
-    return s._replace(values=values, Y=Y, residual=residual, converged=converged, cycles=s.cycles + 1, finite=finite)
+    return s._replace(
+        values=values,
+        Y=Y,
+        residual=residual,
+        converged=converged,
+        cycles=s.cycles + 1,
+        finite=finite,
+        excess=excess,
+        ahead=ahead,
+    )
+
+
+def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
+    """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these `steps`; m where that is more."""
+    if xp.name != "jax":
+        if not 1 < now < before < math.inf:
+            return m
+        return min(m, max(FEWEST, math.ceil(steps * math.log(now) / math.log(before / now))))
+    falls = (now > 1) & (now < before) & xp.isfinite(before)
+    rate = xp.log(xp.where(falls, before / now, 2.0))
+    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, m)
+    return xp.where(falls, xp.maximum(1 + xp.astype(needed, xp.asarray(m).dtype), FEWEST), m)
 
 
 def _judged(xp: Any, s: State, converged: Any, k: int, which: str, tol: float) -> State:
