@@ -20,8 +20,9 @@ from ..dispatch import Cost
 from ..info import Info, MethodError, Status, planning, recording, report
 from ..methods import LOBPCG, Arnoldi, Auto, Lanczos, Method, PowerIteration
 from ..methods.arnoldi import arnoldi
+from ..methods.filtered import filtered
 from ..methods.iteration import Progress, progress_bar
-from ..methods.krylov import pick
+from ..methods.krylov import pick, plain
 from ..methods.lanczos import Pairs, lanczos
 from ..methods.lobpcg import lobpcg
 from ..methods.power_iteration import power_iteration
@@ -39,6 +40,8 @@ DIFFERENTIABLE = 1500  # rows up to which derivatives are wanted more than speed
 STEPS = 8  # bases that a run is expected to fill, for the choice
 PENALTY = 3  # on the expected cost of a run: it is a guess, and the dense way is certain
 FILL = 40_000_000  # entries of triangular factors that are affordable
+PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
+CHEAPER = 4  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
 EDGE = 0.25  # of the width of the outermost Ritz values, by which the shift is beyond them
@@ -220,13 +223,18 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     shift = getattr(method, "shift", None)
     if shift is not None and which not in ("SM", "SA"):
         raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
+    if shift is not None:
+        which = "SM"  # of A less the shift, whatever its sign
     nearest = shift is not None or which == "SM" or (which == "SA" and positive)
     inverse = cheap_inverse(fixed, shift) if nearest and hasattr(method, "shift") else None
     _check(method, k, which)
     if isinstance(method, Arnoldi) and which in ("LR", "SR"):
         inverse = beyond_the_edge(fixed, k, which, method)
-    if shift is not None and inverse is None:
-        raise MethodError(f"eig: no cheap inverse of A - shift I is known, and {method.name}(shift=) needs one.")
+    if shift is not None and inverse is None and isinstance(method, Arnoldi):
+        raise MethodError(
+            "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the pairs nearest to a number inside the "
+            "spectrum of an operator that is not self-adjoint cannot be found from products alone."
+        )
     if method.callback is not None or method.progress:
         if xp.is_traced(next(fixed.leaves(), 0)):
             raise MethodError(
@@ -243,7 +251,7 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     with recording(), quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
         found = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
-    return found, _status(xp, found, method.tolerance(xp, A.dtype))
+    return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
 
 
 def _check(method: Any, k: int, which: str) -> None:
@@ -262,9 +270,10 @@ def _given_start(xp: Any, A: LinearOperator, method: Any, dtype: Any) -> Array:
     return xp.broadcast_to(x0, (*A.batch_shape, A.shape[-1]))
 
 
-def _status(xp: Any, found: Found, tol: float) -> Any:
-    """A `Status`, or an array of its value under tracing."""
-    right = xp.all(found.residual <= tol)
+def _status(xp: Any, found: Found, tol: float, certain: bool) -> Any:
+    """A `Status`, or an array of its value under tracing. `certain`: whether pairs that are right may not be the ones asked for, unless
+    the run came to its end."""
+    right = plain(xp, xp.all(found.residual <= tol)) & (found.done if certain else True)
     poor = int(Status.STAGNATION if tol < FLOOR * xp.eps(found.residual.dtype) else Status.INACCURATE)
     late = pick(xp, found.stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
     status = pick(xp, right, int(Status.SUCCESS), pick(xp, found.done, poor, late))
@@ -290,6 +299,7 @@ def _program(name: str, method: Any, k: int, which: str, shift: float | None, is
         values = xp.real(values) if is_hermitian else values
         size = pairs.size if shift is None else _size(xp, A, noise)
         residual = xp.vector_norm(AV - V * values[..., None, :], axis=-2) / xp.where(size == 0, 1, size)[..., None]
+        residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
         order = (
             xp.argsort(values, axis=-1, stable=True)
             if is_hermitian
@@ -317,21 +327,29 @@ def _krylov(xp: Any, method: Any, B: Any, start: Array, noise: Array, k: int, wh
         return _one_by_one(xp, method, B, start, noise, k, which, inverse)
     n = start.shape[-1]
     m = method.size(n, k)
-    return (lanczos if isinstance(method, Lanczos) else arnoldi)(
-        xp,
-        B.__matmul__,
-        start,
-        noise,
-        k,
-        which,
-        m=m,
-        tol=method.tolerance(xp, start.dtype),
-        max_matvecs=method.limit(n, m),
-        householder=method.orthogonalisation == "householder",
-        again=method.repeated,
-        relative=inverse,
-        watch=watcher(method, k),
-    )
+    limit = method.limit(n, m)
+    options: dict[str, Any] = {
+        "m": m,
+        "tol": method.tolerance(xp, start.dtype),
+        "max_matvecs": limit,
+        "householder": method.orthogonalisation == "householder",
+        "again": method.repeated,
+        "watch": watcher(method, k),
+    }
+    if isinstance(method, Arnoldi):
+        return arnoldi(xp, B.__matmul__, start, noise, k, which, relative=inverse, **options)
+    most = limit * (CHEAPER if method.max_iters is None else 1)
+    if which == "SM" and m < n:  # inside the spectrum
+        options["max_matvecs"] = most
+        return filtered(xp, B.__matmul__, start, noise, k, which, shift=method.shift or 0.0, **options)
+    if which != "SA" or inverse or xp.name == "jax" or limit <= PATIENCE * m:
+        return lanczos(xp, B.__matmul__, start, noise, k, which, relative=inverse, **options)
+    pairs = lanczos(xp, B.__matmul__, start, noise, k, which, **{**options, "max_matvecs": PATIENCE * m})
+    if pairs.done or pairs.stopped or not pairs.finite:
+        return pairs
+    start, options["max_matvecs"] = xp.sum(pairs.vectors, axis=-2), most - pairs.matvecs
+    more = filtered(xp, B.__matmul__, start, noise, k, which, shift=None, **options)
+    return more._replace(matvecs=pairs.matvecs + more.matvecs, cycles=pairs.cycles + more.cycles)
 
 
 def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest: Any) -> Pairs:
@@ -424,6 +442,8 @@ def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian:
     if status is Status.INACCURATE and is_hermitian:
         return "A is not self-adjoint, as was claimed"
     if isinstance(status, Status) and status.is_failure:
+        if bool(seen(xp, converged).all()):
+            return "the pairs are right, but whether they are the ones that were asked for is not certain"
         return f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
     return ""
 
