@@ -90,7 +90,8 @@ def eig_components(A: Any, k: Any, which: str, method: Any) -> tuple[Array, Line
     _, k = checked(A, k, which)
     is_hermitian = is_hermitian_by(A, fitting("eig", method, *EIGEN))
     check_algebraic(which, is_hermitian)
-    xp, found, infos = A.xp, [], []
+    xp, infos = A.xp, []
+    found: list[Any] = []
     kept = A.properties & ~(STIEFEL | UNITARY)
     for part in parts(A.structure):
         if which[0] == "S" and _is_unbeatable(A, k, found):

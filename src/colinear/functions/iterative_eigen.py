@@ -1,4 +1,4 @@
-"""Some eigenpairs by iteration: when that is the better way, on which operator to run it, and how its answer is judged.
+"""Some eigenpairs by iteration: on which operator to run it, and how its answer is judged.
 
 The extreme eigenvalues are found by products with A. Those nearest to zero, or to a shift, are the extreme ones of the inverse:
 where structure makes that cheap the method runs on it. The answer is judged with A itself: its residuals are recomputed, whatever the
@@ -16,9 +16,8 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from ..dispatch import Cost
-from ..info import Info, MethodError, Status, planning, recording, report
-from ..methods import LOBPCG, Arnoldi, Auto, Lanczos, Method, PowerIteration
+from ..info import Info, MethodError, Status, recording, report
+from ..methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
 from ..methods.arnoldi import arnoldi
 from ..methods.filtered import filtered
 from ..methods.iteration import Progress, progress_bar
@@ -28,175 +27,15 @@ from ..methods.lobpcg import lobpcg
 from ..methods.power_iteration import power_iteration
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import ScaledIdentity
-from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._factorise import is_half, narrow, quiet, seen
 from ._spectral import by_key
-from .inverse import LARGEST_DENSE, inv
+from .shift_invert import beyond_the_edge, cheap_inverse
 
-SMALLEST = 400  # rows from which iterating may pay
-DIFFERENTIABLE = 1500  # rows up to which derivatives are wanted more than speed: the dense way has all of them
-STEPS = 8  # bases that a run is expected to fill, for the choice
-PENALTY = 3  # on the expected cost of a run: it is a guess, and the dense way is certain
-FILL = 40_000_000  # entries of triangular factors that are affordable
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
 CHEAPER = 4  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
-LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
-EDGE = 0.25  # of the width of the outermost Ritz values, by which the shift is beyond them
 FLOOR = 100  # roundings below which no tolerance is met
-
-
-# ---------------------------------------------------------------------------------------------------- the choice
-
-
-def is_affordable(A: LinearOperator) -> bool:
-    """Whether the matrix may be formed: it is stored, or small."""
-    return isinstance(A, Dense) or A.shape[-1] <= LARGEST_DENSE
-
-
-def automatic(A: LinearOperator, k: int, which: str, method: Auto, is_hermitian: bool) -> Method | None:
-    """The method that `Auto` iterates by; None for the dense way, which is for small matrices and for most of the spectrum."""
-    n = A.shape[-1]
-    chosen: Any = (Lanczos if is_hermitian else Arnoldi)(tol=method.tol, max_iters=method.max_iters)
-    affordable = is_affordable(A)
-    if k == 0 or n < SMALLEST or (5 * k > n and affordable):
-        return None
-    watched = any(A.xp.is_traced(leaf) or A.xp.is_differentiated(leaf) for leaf in A.leaves() if backends.is_array(leaf))
-    if affordable and n <= DIFFERENTIABLE and watched:
-        return None
-    if not affordable:
-        if 2 * k > n:
-            raise MethodError(
-                f"eig: {k} eigenpairs of an operator of {n}x{n} need its matrix, which is too large to be formed unasked. "
-                f"Ask for fewer, or use eig(Dense(A.to_dense()))."
-            )
-        return chosen
-    return chosen if PENALTY * cost(A, k, chosen).flops < dense_flops(A, is_hermitian) else None
-
-
-def dense_flops(A: LinearOperator, is_hermitian: bool) -> float:
-    n = A.shape[-1]
-    form = 0.0 if isinstance(A, Dense) else n * A.flops
-    return math.prod(A.batch_shape) * (9.0 if is_hermitian else 25.0) * n**3 + form
-
-
-def cost(A: LinearOperator, k: int, method: Any) -> Cost:
-    """What a run is expected to cost; its memory is sure."""
-    n, m = A.shape[-1], method.size(A.shape[-1], k)
-    steps, batch = STEPS * m, math.prod(A.batch_shape)
-    return Cost(batch * steps * (A.flops + 8.0 * m * n), 8.0 * batch * n * (m + k + 3))
-
-
-# ---------------------------------------------------------------------------------------------------- inverses
-
-
-class Shifted(NamedTuple):
-    """(A - shift I)^-1."""
-
-    inverse: LinearOperator
-    shift: float
-
-
-def cheap_inverse(A: LinearOperator, shift: float | None) -> Shifted | None:
-    """The inverse of A, or of A less a shift, where structure makes it cheap; None where nothing does.
-
-    Of a singular A, and if none is asked for, the inverse at a small shift, below the spectrum if A is positive.
-    """
-    if planning():
-        return None
-    if shift is not None:
-        inverse = _inverse(shifted(A, shift))
-        return None if inverse is None else Shifted(inverse, shift)
-    inverse = _inverse(A)
-    if inverse is not None:
-        return Shifted(inverse, 0.0)
-    if not _is_cheap(A):
-        return None
-    xp = A.xp
-    p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
-    size = seen(xp, xp.max(xp.abs(A @ p)))
-    shift = -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
-    inverse = _inverse(shifted(A, shift)) if shift else None
-    return None if inverse is None else Shifted(inverse, shift)
-
-
-def beyond_the_edge(A: LinearOperator, k: int, which: str, method: Any) -> Shifted | None:
-    """The inverse at a shift just outside the spectrum, on the side where the wanted eigenvalues are: those nearest to it.
-
-    A short run finds the edge. Only for large sparse matrices whose eigenvalues there are real, as far as that run can see: of complex
-    ones the nearest need not be the outermost.
-    """
-    xp, n = A.xp, A.shape[-1]
-    if n < LARGE or A.batch_shape or not isinstance(A, Sparse) or xp.is_traced(A.data) or not _is_cheap(A):
-        return None
-    generators = xp.split(xp.generator(method.seed))
-    start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
-    m = method.size(n, k)
-    with quiet(xp):
-        edge = arnoldi(xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_matvecs=3 * m, again=False)
-    values, size = seen(xp, edge.values), seen(xp, edge.size)
-    width = float(np.ptp(values.real))
-    if not np.isfinite(values).all() or np.abs(values.imag).max() > 1e-2 * width or width <= 1e-6 * float(size):
-        return None
-    outer = values.real.min() if which == "SR" else values.real.max()
-    shift = float(outer - EDGE * width if which == "SR" else outer + EDGE * width)
-    inverse = _inverse(shifted(A, shift))
-    return None if inverse is None else Shifted(inverse, shift)
-
-
-def shifted(A: LinearOperator, shift: float) -> LinearOperator:
-    """A - shift I."""
-    return A + ScaledIdentity(-shift, A.shape[-1]) if shift else A
-
-
-def _inverse(A: LinearOperator) -> LinearOperator | None:
-    if not _is_cheap(A):
-        return None
-    with quiet(A.xp):
-        inverse, info = inv(A, info=True)
-    return None if info.failed is True or info.status == Status.FELL_BACK else inverse
-
-
-def _is_cheap(A: LinearOperator) -> bool:
-    """Whether the inverse of A comes of structure, or of few enough numbers."""
-    from .inverse_sparse_sums import added
-
-    rule = inv.find(A)
-    if rule.is_base:
-        return isinstance(A, Dense)
-    if rule.name == "inv_sum_of_sparse":
-        A = added(A)
-    if isinstance(A, Sparse):
-        return envelope(A) <= FILL
-    plan = inv.explain(A)
-    dense = any(step.rule in ("Cholesky", "LDL", "LU", "QR") for step in plan.walk())
-    return not dense or A.shape[-1] <= LARGEST_DENSE
-
-
-def envelope(A: Any) -> float:
-    """How many entries lie inside the envelope of a sparse matrix, rows and columns in the order of Cuthill and McKee: the factors
-    have no more there, and in the order that is used mostly fewer."""
-    memo = A.structure.memo
-    if "envelope" not in memo:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-        structure = A.structure
-        n = structure.shape[0]
-        graph = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
-        order = reverse_cuthill_mckee(graph + graph.T, symmetric_mode=True)
-        place = np.empty(n, np.int64)
-        place[order] = np.arange(n)
-        rows, columns = place[structure.rows], place[structure.columns]
-        first = np.arange(n)
-        np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
-        memo["envelope"] = float(2 * (np.arange(n) - first).sum() + n)
-    return memo["envelope"]
-
-
-# ---------------------------------------------------------------------------------------------------- the run
 
 
 class Found(NamedTuple):
@@ -251,6 +90,8 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     with recording(), quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
         found = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+    if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
+        found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
     return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
 
 

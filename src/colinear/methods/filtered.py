@@ -100,7 +100,15 @@ def filtered(
 
         left = (max_matvecs - s.matvecs) // (each * s.degree)
         most = xp.minimum(s.bases * m, left) if xp.name == "jax" else min(s.bases * m, left)
-        options = {"m": m, "tol": tol, "max_matvecs": most, "householder": householder, "again": again, "watch": watch, "relative": True}
+        options = {
+            "m": m,
+            "tol": tol,
+            "max_matvecs": most,
+            "householder": householder,
+            "again": again,
+            "watch": watch,
+            "relative": True,
+        }
         found = lanczos(xp, polynomial, s.start, noise, count, "LA", **options)
         nonlocal stopped
         stopped = found.stopped
@@ -115,7 +123,9 @@ def filtered(
     zero = 0 * top
     V = xp.zeros((*start.shape[:-1], k, n), dtype=start.dtype, device=xp.device_of(start))
     counts = (count_of(xp, c) for c in (used, 0, False, True))
-    state = State(start, zero - abs(top), top, zero, count_of(xp, 1), count_of(xp, FIRST), xp.real(V[..., 0]), V, 0 * size, *counts)
+    state = State(
+        start, zero - abs(top), top, zero, count_of(xp, 1), count_of(xp, FIRST), xp.real(V[..., 0]), V, 0 * size, *counts
+    )
     if xp.name == "jax" and watch is None:
         state = xp.while_loop(going, stage, state)
     else:

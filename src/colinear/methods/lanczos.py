@@ -71,7 +71,7 @@ class Pairs(NamedTuple):
 
 def wanted(xp: Any, values: Array, which: str) -> Array:
     """The smaller, the better."""
-    values = xp.abs(values) if which[1] == "M" else xp.real(values)
+    values = xp.abs(values) if which[1] == "M" else xp.abs(xp.imag(values)) if which[1] == "I" else xp.real(values)
     return -values if which[0] == "L" else values
 
 
