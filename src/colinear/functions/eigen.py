@@ -18,10 +18,11 @@ from ..properties import SELF_ADJOINT, STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size
 from ._spectral import combinations, kronecker, selection
 from ._values import once_each, placed
-from .iterative_eigen import automatic, is_affordable, iterative_pairs
-from .iterative_eigen import cost as expected_cost
+from .eigen_choice import automatic, is_affordable
+from .eigen_choice import cost as expected_cost
+from .iterative_eigen import iterative_pairs
 
-WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
+WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
 NEED = ("eigenvalues", "Use svd(A).")
 
 
@@ -35,8 +36,9 @@ def eigenpairs(
     A : operator or array, (*batch, n, n)
     k : int, optional
         How many; all n if not given.
-    which : {"LM", "SM", "LA", "SA", "LR", "SR"}
-        Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only) or real part.
+    which : {"LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI"}
+        Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only), real part, or magnitude of
+        the imaginary part (not for self-adjoint A).
     method : Auto, Eigh, Eig or an iterative one (Lanczos), optional
 
     Returns
@@ -126,6 +128,11 @@ def check_algebraic(which: str, is_hermitian: bool) -> None:
         raise ValueError(
             f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
             f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
+        )
+    if which in ("LI", "SI") and is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders by imaginary parts, and a self-adjoint A has real eigenvalues. "
+            f"Use one of 'LM', 'SM', 'LA', 'SA'."
         )
 
 

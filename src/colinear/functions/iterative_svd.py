@@ -20,8 +20,9 @@ from ..operators.dense import Dense
 from ..operators.product import Product
 from ..properties import STIEFEL
 from ._factorise import is_half, is_watched, narrow, quiet, seen
+from .eigen_choice import PENALTY, STEPS
 from .inverse import LARGEST_DENSE
-from .iterative_eigen import FLOOR, PENALTY, STEPS, constant, watcher
+from .iterative_eigen import FLOOR, constant, watcher
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
