@@ -16,6 +16,7 @@ from colinear.backends import _jax_sparse
 from colinear.backends._half import through_single
 from colinear.backends._jax_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,

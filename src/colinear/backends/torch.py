@@ -19,6 +19,7 @@ from colinear.backends._torch_compile import sides_are_known
 from colinear.backends._torch_derivatives import custom_derivative, is_differentiated
 from colinear.backends._torch_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
