@@ -476,7 +476,8 @@ def settle(info: Info, on_failure: str) -> None:
     if not isinstance(worst, Status):
         xp = backends.namespace_of(worst)
         assert xp is not None
-        message = f"{_who(info)} failed; the Info that info=True adds holds its status."
+        more = f". {info.message.rstrip('.')}" if info.message else "; the Info that info=True adds holds its status"
+        message = f"{_who(info)} failed{more}."
         xp.warn_later(failed(worst), message, category=ConvergenceWarning)
     elif worst.is_failure:
         message = _explanation(info, worst)

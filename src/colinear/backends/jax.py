@@ -173,6 +173,11 @@ def is_differentiated(*arrays: Any) -> builtins.bool:
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
 
 
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
+
+
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
 
 abs, conj, exp, log, sqrt, sin, cos, sign = jnp.abs, jnp.conj, jnp.exp, jnp.log, jnp.sqrt, jnp.sin, jnp.cos, jnp.sign
@@ -508,11 +513,45 @@ def synchronize(x: Any) -> Any:
     return jax.block_until_ready(x)
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed.
+
+    JAX transposes what it knows, and `linear_call` has no rule for vmap; but a linear solve may say how it is transposed. So this is
+    one with the identity, on pairs: of (x, 0) the answer is (0, y), of cotangents (0, g) it is (M^T g, 0).
+    """
+    fixed = jax.tree.map(stop_gradient, constants)
+    shapes = jax.eval_shape(lambda x: (x, apply(x, *fixed)), x)
+
+    def blank(tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+
+    def forward(_: Any, pair: Any) -> Any:
+        return blank(shapes[0]), apply(pair[0], *fixed)
+
+    def backward(_: Any, pair: Any) -> Any:
+        return _conjugate(adjoint(_conjugate(pair[1]), *fixed)), blank(shapes[1])
+
+    nothing = 0 * builtins.sum(jnp.sum(leaf) for leaf in jax.tree.leaves(x))  # which depends on x, as JAX wants of the whole pair
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) + nothing.astype(leaf.dtype), shapes[1])
+    return jax.lax.custom_linear_solve(lambda pair: pair, (x, start), solve=forward, transpose_solve=backward)[1]
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T.
+    """
+    fixed = jax.tree.map(stop_gradient, parameters)
     return jax.lax.custom_linear_solve(
-        multiply, B, solve=lambda _, B: solve(B), transpose_solve=lambda _, B: transpose_solve(B), has_aux=True
+        lambda X: multiply(X, *parameters),
+        B,
+        solve=lambda _, B: solve(B, *fixed),
+        transpose_solve=lambda _, B: transposed[1](B, *fixed),
+        has_aux=True,
     )
 
 

@@ -163,6 +163,11 @@ def is_differentiated(*arrays: Any) -> builtins.bool:
     return False
 
 
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
+
+
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
 
 abs, exp, log, sqrt, sin, cos, sign = np.abs, np.exp, np.log, np.sqrt, np.sin, np.cos, np.sign
@@ -495,10 +500,21 @@ def synchronize(x: Any) -> Any:
     return x
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
-    return solve(B)
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed."""
+    return apply(x, *constants)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T.
+    """
+    return solve(B, *parameters)
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

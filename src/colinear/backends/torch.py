@@ -237,6 +237,11 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, torch.Tensor) and _values(x) is None
 
 
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program: it takes no functions with derivatives of their own."""
+    return torch.compiler.is_compiling()
+
+
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
 
 abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
@@ -677,21 +682,74 @@ def tells_sides() -> builtins.bool:
     return not torch.compiler.is_compiling() or sides_are_known()
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed."""
+    many, count = isinstance(x, tuple), len(x) if isinstance(x, tuple) else 1
 
-    def forward(B: Any) -> Any:
-        with torch.no_grad():
-            return solve(B)[0]
-
-    def pull(primals: tuple, output: Any, g: Any) -> tuple:  # A^-H g
-        return (conj(linear_solve(multiply, transpose_solve, solve, conj(g))[0]),)
+    def packed(arrays: Any) -> Any:
+        return tuple(arrays[:count]) if many else arrays[0]
 
     def push(primals: tuple, tangents: tuple, output: Any) -> Any:
-        return linear_solve(multiply, solve, transpose_solve, tangents[0])[0]
+        return linear_map(apply, adjoint, packed(tangents), *primals[count:])
 
-    return custom_derivative(forward, jvp=push, vjp=pull, ranks=(2,))(B), None
+    def pull(primals: tuple, output: Any, g: Any) -> tuple:
+        back = linear_map(adjoint, apply, g, *primals[count:])
+        return *(back if many else (back,)), *(None,) * len(constants)
+
+    forward = lambda *arrays: apply(packed(arrays), *arrays[count:])  # noqa: E731
+    return custom_derivative(forward, jvp=push, vjp=pull)(*(x if many else (x,)), *constants)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T. torch returns None for the tree.
+    """
+    if torch.compiler.is_compiling():  # Dynamo traces no Function that is given functions: derivatives go through the iterations
+        return solve(B, *parameters)
+
+    def forward(B: Any, *parameters: Any) -> Any:
+        with torch.no_grad():
+            return solve(B, *parameters)[0]
+
+    def product(X: Any, parameters: tuple) -> tuple[Callable, list[int]]:
+        """θ -> A(θ) X, of the parameters that can move, and which these are."""
+        moving = [i for i, x in enumerate(parameters) if x.is_floating_point() or x.is_complex()]
+
+        def of(*moved: Any) -> Any:
+            every = list(parameters)
+            for i, x in zip(moving, moved, strict=True):
+                every[i] = x
+            return multiply(X, *every)
+
+        return of, moving
+
+    def pull(primals: tuple, X: Any, g: Any) -> tuple:  # G_B = A^-H g, and <G_B, -dA X> for the parameters
+        _, *parameters = primals
+        flipped = linear_solve(transposed[0], transposed[1], (multiply, solve), conj(g), tuple(parameters))[0]
+        W = conj(flipped)
+        of, moving = product(X, tuple(parameters))
+        cotangents: list[Any] = [None] * len(parameters)
+        if moving:
+            for i, part in zip(moving, torch.func.vjp(of, *(parameters[i] for i in moving))[1](-W), strict=True):
+                cotangents[i] = part
+        return W, *cotangents
+
+    def push(primals: tuple, tangents: tuple, X: Any) -> Any:  # dX = A^-1 (dB - dA X)
+        (_, *parameters), (dB, *moved) = primals, tangents
+        of, moving = product(X, tuple(parameters))
+        if moving:
+            dB = dB - torch.func.jvp(of, tuple(parameters[i] for i in moving), tuple(moved[i] for i in moving))[1]
+        return linear_solve(multiply, solve, transposed, dB, tuple(parameters))[0]
+
+    # Under vmap over B alone it is one more batch dimension; over the parameters, what they make of A is not known: through `solve`.
+    ranks = None if builtins.any(is_traced(x) for x in parameters) else (2, *(x.ndim for x in parameters))
+    X = custom_derivative(forward, jvp=push, vjp=pull, ranks=ranks)(B, *parameters)
+    return X, None
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

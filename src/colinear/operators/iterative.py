@@ -7,11 +7,10 @@ import math
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..info import Detailed, Info, Status, failed, recording, report, state, total
+from ..info import Detailed, Info, Status, failed, recording, report, settle, state, total
 from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
 from .base import LinearOperator
 from .context import Context, broadcast_batches
-from .host_factors import refined
 from .memo import memo
 
 
@@ -83,9 +82,6 @@ class Iterated(LinearOperator):
             else:
                 X = _differentiable(self, B, watch, tol, found)
         told = [described(xp, outcome, method, watch, self.A.shape[-1]) for outcome in found[:1]]
-        if len(found) > 1 and told:  # refined for the sake of derivatives
-            total = sum(outcome.matvecs for outcome in found)
-            told = [told[0].replace(matvecs=total)]
         return X if dtype == working else xp.astype(X, dtype), told
 
     @property
@@ -219,53 +215,72 @@ def _compiled(method: Any, watch: Watch, tol: float) -> Any:
     xp = get("jax")
 
     def program(inverse: Iterated, B: Array) -> Any:
-        transposed = inverse.T
-
-        def solve(B: Array) -> Any:
+        def run(B: Array, inverse: Iterated) -> Any:
             outcome = outcome_of(inverse, B, watch, tol)
             return outcome.X, outcome._replace(X=None)
 
-        def solve_transposed(B: Array) -> Any:
-            outcome = outcome_of(transposed, B, watch, tol)  # type: ignore[arg-type]
+        def run_transposed(B: Array, inverse: Iterated) -> Any:
+            outcome = outcome_of(inverse.T, B, watch, tol)  # type: ignore[arg-type]
+            report_adjoint(xp, outcome, method, watch, inverse.shape[-2])
             return outcome.X, outcome._replace(X=None)
 
         if method.least_squares:
-            return solve(B)
-        return xp.linear_solve(inverse.A.__matmul__, solve, solve_transposed, B)
+            return run(B, inverse)
+        return xp.linear_solve(lambda X, inverse: inverse.A @ X, run, (None, run_transposed), B, (inverse,))
 
     return xp.jit(program)
 
 
 def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found: list[Outcome]) -> Array:
-    """A^-1 B in NumPy and torch; `found` collects the outcomes."""
+    """A^-1 B in NumPy and torch; `found` collects the outcome.
+
+    A X = B gives dX = A^-1 (dB - dA X), and G_B = A^-H G, G_A = -G_B X^H for cotangents G of X: one more solve, with the adjoint of A
+    and of the preconditioner, by the same method to the same tolerance. Nothing of the iterations is kept.
+    """
     xp = namespace_of(B)
 
-    def solve(B: Array, which: Iterated = inverse) -> Array:
-        outcome = outcome_of(which, B, watch, tol)
+    def solve(B: Array, *leaves: Any, transposed: bool = False) -> Any:
+        which = rebuilt(inverse, leaves)
+        if any(xp.is_traced(leaf) for leaf in leaves) and not xp.is_traced(B):
+            B = _one_of_each(xp, B, leaves)
+        outcome = outcome_of(which.T if transposed else which, B, watch, tol)
+        if transposed or found:  # not the answer: for its derivatives
+            report_adjoint(xp, outcome, inverse.method, watch, inverse.shape[-2])
         found.append(outcome)
-        return outcome.X
+        return outcome.X, None
 
-    leaves = [leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp]
-    hidden = [leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape]
-    if hidden and not xp.is_traced(B):  # a map over operators: the right side becomes one of each, lest the loop look at values
-        first = xp.reshape(hidden[0], (-1,))[0]
-        B = B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
-    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves) or hidden:
-        return solve(B)
-    held = inverse._map(xp.stop_gradient)
-
-    def fixed(B: Array) -> Array:
-        return xp.linear_solve(held.A.__matmul__, solve_held, solve_transposed, B)[0]
-
-    def solve_held(B: Array) -> Any:
-        return solve(B, held), None
-
-    def solve_transposed(B: Array) -> Any:
-        return solve(B, held.T), None
-
+    leaves = tuple(leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp)
+    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves):
+        return solve(B, *leaves)[0]
     if inverse.method.least_squares:
-        return solve(xp.stop_gradient(B), held)
-    return refined(fixed, inverse.A.__matmul__, B, xp.is_differentiated(*leaves))
+        return solve(xp.stop_gradient(B), *(xp.stop_gradient(leaf) for leaf in leaves))[0]
+    transposed = (
+        lambda X, *leaves: rebuilt(inverse, leaves).A.T @ X,
+        functools.partial(solve, transposed=True),
+    )
+    return xp.linear_solve(lambda X, *leaves: rebuilt(inverse, leaves).A @ X, solve, transposed, B, leaves)[0]
+
+
+def rebuilt(A: Any, leaves: Any) -> Any:
+    """A with these arrays in place of its own, in the order of `A.leaves()`; numbers stay."""
+    own = [leaf for leaf in A.leaves() if namespace_of(leaf) is not None]
+    if all(mine is given for mine, given in zip(own, leaves, strict=True)):
+        return A  # the very same, which its counters know
+    given = iter(leaves)
+    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+
+
+def _one_of_each(xp: Any, B: Array, leaves: Any) -> Array:
+    """B, of which a map over operators makes one for each, lest the loop look at values."""
+    hidden = next(leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape)
+    first = xp.reshape(hidden, (-1,))[0]
+    return B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
+
+
+def report_adjoint(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> None:
+    """Warn if a solve that a derivative needs has failed: nobody else will, as the answer itself is there already."""
+    info = described(xp, outcome, method, watch._replace(vector=False), n)
+    settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
 
 
 # ---------------------------------------------------------------------------------------------------- what is said of it

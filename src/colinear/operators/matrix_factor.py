@@ -57,7 +57,7 @@ class MatrixFactor(LinearOperator):
 
 def differentiable(xp: Any, make: Any, A: Array) -> Any:
     """`make(xp, A)`, a factor and more, with the derivatives of what is computed from the factor."""
-    if not xp.is_differentiated(A):
+    if not xp.is_differentiated(A) or xp.is_compiling():
         return make(xp, A)
     factor, *more = make(xp, xp.stop_gradient(A))
     return MatrixFactor._of(A, factor), *more
@@ -69,8 +69,9 @@ def _solve(A: Array, factor: LinearOperator, X: Array) -> Array:
         # A custom_jvp function of a tangent forgets its rule where JAX transposes it, and so the second derivative; this does not.
         X = xp.astype(X, xp.result_type(A.dtype, X.dtype))
         X = xp.broadcast_to(X, (*broadcast_batches(A.shape[:-2], X.shape[:-2]), *X.shape[-2:]))
-        solvers = (lambda B, inverse=inverse: (inverse._matmat(B), None) for inverse in (factor, factor.T))
-        return xp.linear_solve(lambda X: xp.matmul(A, X), *solvers, X)[0]
+        products = (lambda X, A: xp.matmul(A, X)), (lambda X, A: xp.matmul(xp.matrix_transpose(A), X))
+        solvers = (lambda B, A: (factor._matmat(B), None)), (lambda B, A: (factor.T._matmat(B), None))
+        return xp.linear_solve(products[0], solvers[0], (products[1], solvers[1]), X, (A,))[0]
 
     def now(A: Array, X: Array, *leaves: Array) -> Array:
         return _with_leaves(factor, leaves)._matmat(X)
