@@ -16,6 +16,7 @@ from colinear.backends import _jax_sparse
 from colinear.backends._half import through_single
 from colinear.backends._jax_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -178,6 +179,11 @@ def staged(x: Any) -> jax.Array:
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these may be recorded."""
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
 
 
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------

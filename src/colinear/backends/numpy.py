@@ -13,6 +13,7 @@ import numpy as np
 from colinear.backends._half import through_single
 from colinear.backends._numpy_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -164,6 +165,11 @@ def staged(x: Any) -> Any:
 
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these are recorded."""
+    return False
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
     return False
 
 

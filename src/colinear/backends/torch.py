@@ -19,6 +19,7 @@ from colinear.backends._torch_compile import sides_are_known
 from colinear.backends._torch_derivatives import custom_derivative, is_differentiated
 from colinear.backends._torch_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -239,6 +240,11 @@ def is_traced(x: Any) -> builtins.bool:
 def staged(x: Any) -> Any:
     """`x` itself: what is computed from values that can be seen can be seen too."""
     return x
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program: it takes no functions with derivatives of their own."""
+    return torch.compiler.is_compiling()
 
 
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------

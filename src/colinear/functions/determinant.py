@@ -20,6 +20,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
+from ..operators.matrix_factor import differentiable
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
@@ -69,7 +70,7 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     chosen = fitting("slogdet", method, Cholesky, LDL, LU)
     xp, M = A.xp, dense(A)
     with quiet(xp):
-        factor = _factor(xp, A, M, chosen)
+        factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, A, M, chosen),), M)
         sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
         sign = xp.astype(xp.sign(xp.real(sign)), sign.dtype)  # the product of the pivots' phases is real but for rounding
@@ -79,7 +80,7 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
 
 
 def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
-    if isinstance(method, LDL) and not xp.is_differentiated(M):
+    if isinstance(method, LDL):
         return LDLFactor._of(xp.ldl_factor(M))
     positive = A.properties & POSITIVE_SEMIDEFINITE if isinstance(method, Auto) else isinstance(method, Cholesky)
     if not positive or not M.shape[-1]:
