@@ -75,6 +75,7 @@ from .methods import (
     LU,
     MINRES,
     QR,
+    SLQ,
     SVD,
     Arnoldi,
     Auto,
@@ -83,10 +84,15 @@ from .methods import (
     Eig,
     Eigh,
     GolubKahan,
+    Hutchinson,
+    HutchPP,
     Krylov,
     Lanczos,
     PowerIteration,
     RandomizedSVD,
+    XDiag,
+    XNysTrace,
+    XTrace,
 )
 from .operators import (
     FFT,
@@ -160,6 +166,7 @@ __all__ = [
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
     "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov",
+    "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace", "SLQ",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
