@@ -218,18 +218,18 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
         estimates, positive = nystrom_estimates(xp, W, Y)
-        value, error = _summary(xp, estimates)
+        value, error = estimates.summary(xp)
         return _if_good(xp, good, value, diagonal), error, worse(xp, status, _indefinite(xp, positive))
     Q, R, S, lost = range_of(xp, Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
     if diagonal:
-        estimates, whole = diagonal_estimates(xp, W, Q, R, S, Z)
+        estimates = diagonal_estimates(xp, W, Q, R, S, Z)
         lost = lost[..., None]
     else:
-        estimates, whole = trace_estimates(xp, W, Y, Q, R, S, Z)
-    value, error = _summary(xp, estimates)
-    value = _if_good(xp, xp.logical_and(good, fine), xp.where(lost, whole, value), diagonal)
+        estimates = trace_estimates(xp, W, Y, Q, S, Z)
+    value, error = estimates.summary(xp)
+    value = _if_good(xp, xp.logical_and(good, fine), xp.where(lost, estimates.whole, value), diagonal)
     return value, xp.where(lost, 0, error), worse(xp, status, worst)
 
 

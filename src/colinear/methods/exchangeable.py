@@ -4,12 +4,17 @@ With Y = A Ω = Q R, the range of Y without its column i is that of Q (I - s_i s
 the i-th column of R^-H, normalised. All m estimates then cost as much as one.
 
 Where Y has lost its rank, Q holds all of the range of A and the answer is that of Q alone.
+
+Differs from the paper in the standard error. The m estimates are positively correlated, so the paper's, sqrt(Σ_i (t_i - t)^2 / m (m - 1)),
+is too small, by a factor of 1.1 to 2.8 for common spectra. The jackknife's, from the same mean without each vector in turn (all of them
+together cost no more: leaving two out is a formula in the same small matrices), is too large, as Efron and Stein (1981) proved, by
+1.1 to 4. The geometric mean of the two is right to a factor of 1.4 on all that was tried, and it is what is reported.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array
 
@@ -32,8 +37,37 @@ def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     return Q, R, S / xp.vector_norm(S, axis=-2, keepdims=True), lost
 
 
-def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, R: Array, S: Array, Z: Array) -> tuple[Array, Array]:
-    """The m estimates of XTrace, (*batch, m), and tr(Q^H A Q); from Ω = W, Y = A Ω = Q R and Z = A Q.
+class Estimates(NamedTuple):
+    """m estimates along the last axis, their means without each of the vectors, and what the range Q alone gives."""
+
+    each: Array
+    without: Array
+    whole: Array
+
+    def summary(self, xp: Any) -> tuple[Array, Array]:
+        """The mean and its standard error."""
+        m = self.each.shape[-1]
+        mean = xp.mean(self.each, axis=-1)
+        low = xp.sum(xp.abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
+        center = xp.mean(self.without, axis=-1)
+        high = xp.sum(xp.abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
+        return mean, (low * xp.maximum(high, low)) ** 0.25
+
+
+def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
+    """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and the mask of the others."""
+    m = G.shape[-1]
+    others = 1 - xp.eye(m, dtype=xp.real_dtype(G.dtype), device=xp.device_of(G))
+    rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
+    return others / rest, others
+
+
+def _diagonal_rows(xp: Any, X: Array) -> Array:
+    return xp.diagonal(X)[..., :, None]
+
+
+def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
+    """The m estimates of XTrace, (*batch, m); from Ω = W, Y = A Ω, its range Q, and Z = A Q.
 
     With t = Q^H ω - s s^H Q^H ω and v = ω - Q t, the part of ω outside: tr H - s^H H s + c v^H A v, where c makes v as long as the
     square root of the dimension that is left, n - m + 1.
@@ -43,25 +77,57 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, R: Array, S: Array, Z
     P = xp.matmul(_adjoint(xp, Q), W)
     T = P - S * xp.vecdot(S, P, axis=-2)[..., None, :]
     V = W - xp.matmul(Q, T)
-    form = xp.vecdot(V, Y - xp.matmul(Z, T), axis=-2)
+    AV = Y - xp.matmul(Z, T)
+    form = xp.vecdot(V, AV, axis=-2)
     length = xp.real(xp.vecdot(V, V, axis=-2))
+    length = xp.where(length > 0, length, 1)
     whole = xp.sum(xp.diagonal(H), axis=-1)
-    inside = whole[..., None] - xp.vecdot(S, xp.matmul(H, S), axis=-2)
-    return inside + form * ((n - m + 1) / xp.where(length > 0, length, 1)), whole
+    K = xp.matmul(_adjoint(xp, S), xp.matmul(H, S))
+    each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
+    # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i becomes v_i + Q e c with c = e^H Q^H ω_i.
+    G = xp.matmul(_adjoint(xp, S), S)
+    part, others = _pairs(xp, G)
+    square = xp.abs(G) ** 2
+    Kt, bar = xp.matrix_transpose(K), xp.conj(G)
+    inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)) * part  # e^H H e
+    D, F = (xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X)) for X in (P, xp.matmul(_adjoint(xp, Q), AV)))
+    B = xp.matmul(xp.matmul(_adjoint(xp, V), Z), S)
+    c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
+    right = B - G * _diagonal_rows(xp, B)
+    forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
+    lengths = length[..., :, None] + part * xp.abs(c) ** 2
+    pairs = whole[..., None, None] - _diagonal_rows(xp, K) - inner + forms * ((n - m + 2) / lengths)
+    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
 
 
-def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> tuple[Array, Array]:
-    """The m estimates of XDiag, (*batch, n, m), and diag(Q Q^H A); from Ω = W (of entries of modulus 1), A Ω = Q R and Z = A^H Q.
+def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> Estimates:
+    """The m estimates of XDiag, (*batch, n, m); from Ω = W (of entries of modulus 1), A Ω = Q R and Z = A^H Q.
 
     diag(Q Q^H A) - (Q s) * conj(Z s) + conj(ω) * Q s s^H r, since what A ω has outside of the others' range is Q s s^H r.
     """
+    m = W.shape[-1]
     whole = xp.sum(Q * xp.conj(Z), axis=-1)
-    left, right = xp.matmul(Q, S), xp.matmul(Z, S)
-    weights = xp.vecdot(S, R, axis=-2)[..., None, :]
-    return whole[..., None] - left * xp.conj(right) + xp.conj(W) * left * weights, whole
+    left, right = xp.matmul(Q, S), xp.conj(xp.matmul(Z, S))
+    weight = xp.vecdot(S, R, axis=-2)
+    W = xp.conj(W) * weight[..., None, :]
+    both, outside = left * right, W * left
+    each = whole[..., None] - both + outside
+    # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 - |G_ij|^2).
+    G = xp.matmul(_adjoint(xp, S), S)
+    part, _ = _pairs(xp, G)
+    bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
+    removed = (
+        both * xp.sum(part, axis=-2)[..., None, :]
+        - left * xp.matmul(right, bar)
+        - right * xp.matmul(left, G * part)
+        + xp.matmul(both, xp.astype(square, both.dtype))
+    )
+    added = xp.matmul(outside, xp.astype(square, both.dtype)) - left * xp.matmul(W, bar)
+    total = xp.sum(each, axis=-1)[..., None] - each - removed + added
+    return Estimates(each, total / max(1, m - 1), whole)
 
 
-def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Array, Array]:
+def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     """The m estimates of XNysTrace, (*batch, m), and whether Ω^H A Ω is positive definite; from Ω = W and Y = A Ω.
 
     With a shift of a rounding, H = Ω^H Y and g = diag(H^-1): tr(Y H^-1 Y^H) - |Y H^-1 e_i|^2 / g_i + c_i / g_i. c_i makes the part of ω_i
@@ -75,9 +141,19 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Array, Array]:
     eye = xp.broadcast_to(xp.eye(m, dtype=Y.dtype, device=xp.device_of(Y)), core.shape)
     inverse = xp.cholesky_solve(C, eye)
     B = _adjoint(xp, xp.solve_triangular(C, _adjoint(xp, Y), lower=True))  # Y C^-H
-    g = xp.real(xp.diagonal(inverse))
-    dropped = xp.real(xp.sum(xp.abs(xp.matmul(Y, inverse)) ** 2, axis=-2))
-    overlap = xp.matmul(_adjoint(xp, W), W)
-    alone = xp.real(xp.diagonal(xp.cholesky_solve(xp.cholesky(overlap)[0], eye)))
+    F = xp.matmul(Y, inverse)
+    D = xp.matmul(_adjoint(xp, F), F)
+    overlap = xp.cholesky_solve(xp.cholesky(xp.matmul(_adjoint(xp, W), W))[0], eye)
+    g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
     whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
-    return whole[..., None] + ((n - m + 1) * alone - dropped) / g, positive
+    each = whole[..., None] + ((n - m + 1) * o - d) / g
+    # Without ω_j too: 2 x 2 blocks of the inverses take the place of their diagonals.
+    gi, di, oi = (x[..., :, None] for x in (g, d, o))
+    gj, dj, oj = (x[..., None, :] for x in (g, d, o))
+    least = xp.eps(Y.dtype)
+    block = xp.maximum(gi * gj - xp.abs(inverse) ** 2, least * gi * gj)
+    block_o = xp.maximum(oi * oj - xp.abs(overlap) ** 2, least * oi * oj)
+    dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
+    pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
+    others = 1 - xp.eye(m, dtype=g.dtype, device=xp.device_of(g))
+    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
