@@ -42,6 +42,7 @@ from .functions import (
     rank,
     slogdet,
     solve,
+    solve_and_logdet,
     sqrt,
     svd,
     to_dense,
@@ -161,6 +162,7 @@ __all__ = [
     "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
     # functions
     "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag", "trace", "det", "slogdet", "logdet",
+    "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
     # methods

@@ -360,7 +360,9 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct, estimates=estimates))
+        function.add(
+            Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct, estimates=estimates)
+        )
         return implementation
 
     return register

@@ -127,7 +127,11 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
     if chosen.is_stochastic or is_out_of_reach(A, chosen):
         found = chosen if chosen.is_stochastic else Hutchinson(tol=chosen.tol)
         why = "asked for" if chosen.is_stochastic else "n products would take too long"
-        return found.name, Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)), f"{why}; products with random vectors"
+        return (
+            found.name,
+            Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)),
+            f"{why}; products with random vectors",
+        )
     return "products", Cost(n * A.flops, 8.0 * min(m * n, BLOCK)), "n products with unit vectors"
 
 

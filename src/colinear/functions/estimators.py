@@ -169,7 +169,9 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
         raise MethodError("XNysTrace: for positive semidefinite A alone, and A is not known to be. Say PSD(A), or use XTrace().")
     if tol is not None and is_traced(A, method.seed):
         if method.probes is None:
-            raise MethodError(f"{method.name}: under jit the number of products must be fixed: give probes, or use Hutchinson(tol=...).")
+            raise MethodError(
+                f"{method.name}: under jit the number of products must be fixed: give probes, or use Hutchinson(tol=...)."
+            )
         counts = [method.most]
     else:
         counts = [method.most]
