@@ -98,7 +98,9 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None and method.is_iterative and (chosen.direct or (method.is_stochastic and not chosen.estimates)):
+        if method is not None and (
+            (chosen.direct and method.is_iterative) or (not chosen.estimates and getattr(method, "is_stochastic", False))
+        ):
             chosen = self.base_rule  # the user wants A itself iterated with
         outer = state.current
         if info or on_failure != "warn":

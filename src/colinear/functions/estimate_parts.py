@@ -24,19 +24,17 @@ def _parts(f: Any, parts: Sequence[LinearOperator], method: Any) -> tuple[list[A
     values, errors, infos = [], [], []
     for A, seed in zip(parts, part_seeds(method.seed, len(parts)), strict=True):
         value, info = f(A, method.part(seed, len(parts)), info=True)
-        xp = namespace_of(value)
         error = info.error
-        errors.append(xp.zeros(value.shape, dtype=xp.real_dtype(value.dtype)) if error is None else error)
+        errors.append(0 * A.xp.abs(value) if error is None else error)  # what is known exactly tells no error
         values.append(value)
         infos.append(info)
     return values, errors, infos
 
 
-def tell_whole(method: Any, value: Array, error: Array, infos: list[Info]) -> None:
+def _tell_whole(xp: Any, method: Any, value: Array, error: Array, infos: list[Info]) -> None:
     """Report the whole; a tolerance is looked at again, since the parts may cancel."""
     if planning():
         return
-    xp = namespace_of(value)
     status: Any = Status.SUCCESS
     if method.tol is not None:
         size, half = xp.abs(value), quantile(method.confidence, 1e9) * error
@@ -62,31 +60,32 @@ def scaled_estimate(f: Any, c: Any, A: LinearOperator, method: Any, event: int) 
 
 def added_estimates(f: Any, parts: Sequence[LinearOperator], method: Any, weights: Sequence[float]) -> Array:
     """Σ_i w_i f(A_i), of variance Σ_i w_i^2 σ_i^2."""
+    xp = parts[0].xp
     values, errors, infos = _parts(f, parts, method)
     value = reduce(add, (w * v for w, v in zip(weights, values)))
-    error = namespace_of(value).sqrt(reduce(add, ((w * e) ** 2 for w, e in zip(weights, errors))))
-    tell_whole(method, value, error, infos)
+    error = xp.sqrt(reduce(add, ((w * e) ** 2 for w, e in zip(weights, errors))))
+    _tell_whole(xp, method, value, error, infos)
     return value
 
 
 def multiplied_estimates(f: Any, parts: Sequence[LinearOperator], method: Any, multiply: Callable[[Any, Any], Any]) -> Array:
     """∏_i f(A_i), of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
+    xp = parts[0].xp
     values, errors, infos = _parts(f, parts, method)
     value = reduce(multiply, values)
-    xp = namespace_of(value)
     squares = [xp.abs(v) ** 2 for v in values]
     seconds = [s + e**2 for s, e in zip(squares, errors)]
     variance = reduce(multiply, seconds) - reduce(multiply, squares)
-    tell_whole(method, value, xp.sqrt(xp.maximum(variance, 0 * variance)), infos)
+    _tell_whole(xp, method, value, xp.sqrt(xp.where(variance > 0, variance, 0)), infos)
     return value
 
 
 def concatenated(f: Any, parts: Sequence[LinearOperator], method: Any, beside: Callable[..., Array]) -> Array:
     """f(A_1), f(A_2), ... one after the other."""
+    xp = parts[0].xp
     values, errors, infos = _parts(f, parts, method)
     value = beside(values)
-    xp = namespace_of(value)
-    tell_whole(method, value, beside(errors, xp.real_dtype(value.dtype)), infos)
+    _tell_whole(xp, method, value, beside(errors, xp.real_dtype(value.dtype)), infos)
     return value
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from ..backends import Array, is_array
 from ..info import ApproximationWarning, Info, MethodError, Status, _users_level, planning, report
 from ..methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
-from ..methods.averaging import Mean, averaged, quantile, standard_error, worse
-from ..methods.exchangeable import diagonal_estimates, nystrom_estimates, range_of, trace_estimates
+from ..methods.averaging import Mean, averaged, compiled, quantile, standard_error, worse
+from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
 from ..methods.hutchinson import outside, range_part, samples
 from ..methods.probes import draw, product
 from ..operators.base import LinearOperator
@@ -29,6 +29,8 @@ Exact = Callable[[], Array]
 def estimated(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Array:
     """The trace (*batch,) or the diagonal (*batch, n) of square A by a stochastic method; `exact()` by n products."""
     n = A.shape[-1]
+    if isinstance(method, Hutchinson) and method.is_doubly_stochastic:
+        _group_size(A, method)  # an error if that does not fit, whatever comes of it
     if 0 in A.shape or (method.probes is None and n <= method.most and method.tol is None):
         return _exactly(A, exact, diagonal, method)
     with quiet(A.xp):
@@ -93,7 +95,7 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
         0,
     )
     traced = is_traced(A, method.seed)
-    options: Any = dict(width=width, event=int(diagonal), tol=method.tol, confidence=method.confidence, traced=traced)
+    options: Any = {"width": width, "event": int(diagonal), "tol": method.tol, "confidence": method.confidence, "traced": traced}
     reach = n if method.probes is None and n <= most else math.inf
     found, met = averaged(xp, sample, start, most=most, reach=reach, **options)
     error = standard_error(xp, found.count, found.spread, int(diagonal))
@@ -132,7 +134,7 @@ def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bo
             X = xp.sum(xp.where(good[..., None, :] if diagonal else good, X, 0), axis=terms.axis - (2 if diagonal else 1))
             good = xp.all(good, axis=terms.axis - 1)
         total, all_good, worst = total + X, xp.logical_and(good, all_good), worse(xp, worst, status)
-    return total, all_good, worst  # type: ignore[return-value]
+    return total, all_good, worst
 
 
 def _taken_out(A: LinearOperator, key: Any, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
@@ -192,7 +194,7 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
                 if met or status:
                     break
     _tell(xp, method, value, error, status, met, spent)
-    return narrow(xp, value, A.dtype)
+    return narrow(xp, value if not A.is_complex else xp.astype(value, A.dtype), A.dtype)
 
 
 def _meets(xp: Any, method: Any, value: Array, error: Array, columns: int, diagonal: bool) -> Any:
@@ -219,20 +221,16 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
     if is_half(xp, A.dtype):
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
-        estimates, positive = nystrom_estimates(xp, W, Y)
-        value, error = estimates.summary(xp)
+        value, error, positive = compiled(xp.name, nystrom_summary)(W, Y)
         return _if_good(xp, good, value, diagonal), error, worse(xp, status, _indefinite(xp, positive))
-    Q, R, S, lost = range_of(xp, Y)
+    Q, R, S, lost = compiled(xp.name, range_of)(Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
     if diagonal:
-        estimates = diagonal_estimates(xp, W, Q, R, S, Z)
-        lost = lost[..., None]
+        value, error = compiled(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
     else:
-        estimates = trace_estimates(xp, W, Y, Q, S, Z)
-    value, error = estimates.summary(xp)
-    value = _if_good(xp, xp.logical_and(good, fine), xp.where(lost, estimates.whole, value), diagonal)
-    return value, xp.where(lost, 0, error), worse(xp, status, worst)
+        value, error = compiled(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
+    return _if_good(xp, xp.logical_and(good, fine), value, diagonal), error, worse(xp, status, worst)
 
 
 def _summary(xp: Any, X: Array) -> tuple[Array, Array]:

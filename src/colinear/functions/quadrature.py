@@ -27,7 +27,7 @@ from ..operators.sum import Sum
 from ..properties import SELF_ADJOINT
 from ._factorise import is_half, narrow, quiet
 from .estimators import is_traced
-from .scalar_functions import LOG
+from .scalar_functions import LOG, Scalar
 
 STEPS = 300  # of Lanczos, unless told
 TRACED_STEPS = 64  # where values cannot be seen, and the run cannot end early
@@ -36,6 +36,7 @@ GROWTH = 1.25  # and the ratio of the places of two looks
 SHARE = 0.05  # of the standard error that the quadrature may add
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
 ROOM = 1 << 24  # numbers in a block of random vectors
+IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
 
 
 class Found(NamedTuple):
@@ -66,12 +67,7 @@ def trace_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
     B = A.A if f is not None else A  # type: ignore[attr-defined]
     if not B.properties & SELF_ADJOINT:
         raise MethodError("trace: SLQ is for self-adjoint A, which this is not known to be. Say SelfAdjoint(A), or use XTrace().")
-    value = run(B, method, _identity if f is None else f.of, False)
-    return value if f is None or not f.principal else value
-
-
-def _identity(xp: Any, x: Any) -> Any:
-    return x
+    return A.xp.astype(run(B, method, f or IDENTITY), A.dtype)
 
 
 def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
@@ -81,7 +77,7 @@ def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
             "slogdet: SLQ is for positive definite A, which this is not known to be. Say PSD(A), use logdet(A.H @ A, SLQ()) / 2 for "
             "log|det A| of any other, or LU()."
         )
-    return run(A, method, LOG.of, True)
+    return run(A, method, LOG)
 
 
 # ---------------------------------------------------------------------------------------------------- preconditioners
@@ -144,25 +140,25 @@ def prepared(A: LinearOperator, method: SLQ) -> tuple[LinearOperator | None, Cal
 # ---------------------------------------------------------------------------------------------------- the run
 
 
-def run(A: LinearOperator, method: SLQ, f: Callable[[Any, Any], Any], positive: bool) -> Array:
-    """tr f(A), or log det A if `positive`, as the mean over random vectors in blocks; reports how it went."""
-    xp, n, batch = A.xp, A.shape[-1], A.batch_shape
+def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
+    """tr f(A) as the mean over random vectors in blocks; reports how it went."""
+    xp, batch = A.xp, A.batch_shape
     real = xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
     if 0 in A.shape:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     traced = is_traced(A, method.seed)
     leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
-    if positive and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
+    if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
         from .solve_and_logdet import differentiable_logdet
 
         return differentiable_logdet(A, method)
     if xp.name != "numpy" and xp.is_differentiated(*leaves):
-        return _refusing(A, method, f, positive, traced)
-    return _mean(A, method, f, positive, traced)
+        return _refusing(A, method, f, traced)
+    return _mean(A, method, f, traced)
 
 
-def _refusing(A: LinearOperator, method: SLQ, f: Any, positive: bool, traced: bool) -> Array:
+def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     """A value without derivatives: asking for them is an error, and no silent zero."""
     xp = A.xp
 
@@ -173,17 +169,17 @@ def _refusing(A: LinearOperator, method: SLQ, f: Any, positive: bool, traced: bo
 
     def value(*arrays: Array) -> Array:
         given = iter(arrays)
-        return _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, positive, traced)
+        return _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)
 
-    return xp.custom_derivative(value, jvp=no_derivative)(*leaves)  # type: ignore[no-any-return]
+    return xp.custom_derivative(value, jvp=no_derivative)(*leaves)
 
 
-def _mean(A: LinearOperator, method: SLQ, f: Any, positive: bool, traced: bool) -> Array:
+def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     xp, n, batch, most = A.xp, A.shape[-1], A.batch_shape, method.most
     M, directions, logarithm = prepared(A, method)
     gen = xp.generator(method.seed)
     if traced:
-        return _traced(A, M, directions(gen, min(most, 10_000 if method.probes else 32)), method, f, positive, logarithm)
+        return _traced(A, M, directions(gen, min(most, 10_000 if method.probes else 32)), method, f, logarithm)
     width = max(1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most))
     host = backends.get("numpy")
     state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
@@ -192,9 +188,8 @@ def _mean(A: LinearOperator, method: SLQ, f: Any, positive: bool, traced: bool) 
         while state.drawn < most:
             k = min(width, most - state.drawn)
             R = directions(xp.fold_in(gen, state.block), k)
-            found = quadrature(A, M, R, method, f, positive)
-            good = np.isfinite(found.values) if found.status <= Status.FELL_BACK else np.isfinite(found.values) & True
-            state = merged(host, state, found.values, good, int(found.status), 0)
+            found = quadrature(A, M, R, method, f)
+            state = merged(host, state, found.values, np.isfinite(found.values), int(found.status), 0)
             rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
             status, converged = max(status, found.status), converged and found.converged
             matvecs += k * found.steps
@@ -206,7 +201,7 @@ def _mean(A: LinearOperator, method: SLQ, f: Any, positive: bool, traced: bool) 
     error = np.where(state.count > 1, np.sqrt(error**2 + rest**2), np.inf)
     value = np.where(state.count > 0, state.mean, np.nan) + _seen(xp, logarithm)
     if status is Status.SINGULAR:
-        value = np.full(batch, -np.inf)
+        value = np.full(batch, -np.inf if f is LOG else np.inf)
     if status is Status.SUCCESS and (not converged or (method.tol is not None and not met)):
         status = Status.MAX_ITERATIONS
     message = _message(status, method, converged)
@@ -222,7 +217,7 @@ def _seen(xp: Any, x: Any) -> Any:
 
 def _message(status: Status, method: SLQ, converged: bool) -> str:
     if status is Status.NOT_POSITIVE_DEFINITE:
-        return "a Ritz value is negative, and log det is of positive definite operators"
+        return "a Ritz value is negative, where the function is not real"
     if status is Status.MAX_ITERATIONS:
         if not converged:
             return "the quadrature has not converged; raise max_iters, or use a preconditioner"
@@ -230,7 +225,7 @@ def _message(status: Status, method: SLQ, converged: bool) -> str:
     return ""
 
 
-def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SLQ, f: Any, positive: bool) -> Found:
+def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SLQ, f: Scalar) -> Found:
     """z^H f(A) z for each column of R, in steps until the differences between looks say that it has converged."""
     xp, n = A.xp, A.shape[-1]
     limit = method.max_iters or STEPS
@@ -261,9 +256,11 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
             status = Status.NONFINITE
         else:
             bad = np.zeros(shape, bool)
-        values, worst, failing = _values(a, b, method, f, positive, eps, n)
+        values, worst, failing = _values(xp, a, b, method, f, eps, n)
         values = np.where(bad | failing.reshape(shape), np.nan, values.reshape(shape) * lengths)
         status = max(status, worst)
+        if status < Status.BREAKDOWN and not np.isfinite(values).all():
+            status = Status.NONFINITE
         if status >= Status.BREAKDOWN:
             rest = np.zeros(shape)
             break
@@ -285,27 +282,37 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
     return Found(values, rest, status, j, converged)
 
 
-def _values(a: Any, b: Any, method: SLQ, f: Any, positive: bool, eps: float, n: int) -> tuple[Any, Status, Any]:
-    """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed."""
-    host = backends.get("numpy")
+def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int) -> tuple[Any, Status, Any]:
+    """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be real for positive numbers only."""
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0  # rows behind the end of a run: decoupled, and of weight zero
     a = np.where(ended, a[0], a)
-    if positive and method.interval is not None and method.quadrature != "gauss":
+    if method.interval is not None and method.quadrature != "gauss":
         a, b = with_node(a, b, method.interval[0 if method.quadrature == "lower" else 1])
     nodes, weights = nodes_and_weights(a, b)
     failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
-    if positive:
+    if f.principal:
         size = np.abs(nodes).max(axis=-1)
         least = np.where(weights > 1e-30, nodes, np.inf).min(axis=-1)
         floor = 10 * eps * size
         failing = least < -floor * math.sqrt(n)
-        status = Status.NOT_POSITIVE_DEFINITE if failing.any() else Status.SINGULAR if (least <= floor).any() else status
-        nodes = np.where(nodes > 0, nodes, 1)
-    fs = f(host, nodes)
-    return np.sum(np.where(weights > 0, weights * fs, 0), axis=-1), status, failing
+        if failing.any():
+            status = Status.NOT_POSITIVE_DEFINITE
+        elif f.pole and (least <= floor).any():
+            status = Status.SINGULAR
+        nodes = np.where(nodes > 0, nodes, 1 if f.pole else 0)
+    numbers = _of_user(xp, f, nodes) if f.name == "apply" else f.of(backends.get("numpy"), nodes)
+    return np.sum(np.where(weights > 0, weights * numbers, 0), axis=-1), status, failing
 
 
-def _traced(A: Any, M: Any, R: Array, method: SLQ, f: Any, positive: bool, logarithm: Any) -> Array:
+def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
+    """A user's function is one of the arrays of his framework."""
+    found = np.asarray(xp.to_numpy(f.of(xp, xp.asarray(nodes, dtype=xp.default_float()))))
+    if np.iscomplexobj(found):
+        raise MethodError("trace: SLQ is for functions that are real on the spectrum. Use XTrace().")
+    return found
+
+
+def _traced(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any) -> Array:
     """The same inside a traced program: a fixed number of steps, and the quadrature of three quarters of them for comparison."""
     xp = A.xp
     m = method.max_iters or TRACED_STEPS
@@ -313,10 +320,10 @@ def _traced(A: Any, M: Any, R: Array, method: SLQ, f: Any, positive: bool, logar
     runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
     ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
     alpha = xp.where(ended, alpha[:1], alpha)
-    values, rest, status = [], 0.0, 0
+    values = []
     for j in (max(1, 3 * m // 4), m):
         nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j])
-        values.append(length * xp.sum(weights * f(xp, nodes), axis=-1))
+        values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
     value, k = values[-1], R.shape[-1]
     mean = xp.mean(value, axis=-1)
     rest = xp.abs(mean - xp.mean(values[0], axis=-1))

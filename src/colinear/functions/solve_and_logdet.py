@@ -201,10 +201,10 @@ def _guess(xp: Any, B: Array, X: Array, G: Array) -> Array:
 
 def _run(A: LinearOperator, B: Array, problem: Problem) -> tuple[Array, ...]:
     """X, log det A, A^-1 R, the standard error, and (as numbers without derivatives) the statuses, steps and residuals."""
-    xp, n, method = A.xp, A.shape[-1], problem.method
+    xp, method = A.xp, problem.method
     traced = is_traced(A, method.seed) or xp.is_traced(B) or xp.is_traced(problem.R)
     rows = min(problem.limit, TRACED_ROWS if traced else ROWS)
-    count, probes = B.shape[-1], problem.R.shape[-1]
+    count = B.shape[-1]
     together = xp.concat([xp.astype(B, xp.result_type(B.dtype, problem.R.dtype)), xp.astype(problem.R, B.dtype)], axis=-1)
     with quiet(xp):
         solved: Solved = _program(xp.name, problem.tol, problem.limit, rows)(A, problem.M, together)

@@ -75,10 +75,10 @@ def terms_of(A: Any, size: int, width: int) -> Iterator[Terms]:
 
 def _some(A: Any, start: int, stop: int) -> LinearOperator:
     if start == 0 and stop == A.terms:
-        return A.A  # type: ignore[no-any-return]
+        return A.A
     batch = [slice(None)] * len(A.A.batch_shape)
     batch[A.axis] = slice(start, stop)
-    return A.A[(*batch, slice(None), slice(None))]  # type: ignore[no-any-return]
+    return A.A[(*batch, slice(None), slice(None))]
 
 
 def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:

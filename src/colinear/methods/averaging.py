@@ -6,11 +6,13 @@ and counted in the status.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
+from .. import backends
 from ..backends import Array
 from ..info import Status
 
@@ -58,17 +60,25 @@ def ratio_to_goal(xp: Any, s: Mean, tol: float, confidence: float, event: int) -
 
 def merged(xp: Any, s: Mean, X: Array, good: Array, status: Any, event: int) -> Mean:
     """With a block of samples, X of shape (*batch, *event, width), of which those marked good are counted."""
-    mask = good[(..., *(None,) * event, slice(None))]
-    real = s.spread.dtype
-    new = xp.sum(xp.astype(good, real), axis=-1)
-    total = s.count + new
-    wide = (..., *(None,) * event)
-    mean = xp.sum(xp.where(mask, X, 0), axis=-1) / xp.where(new > 0, new, 1)[wide]
-    spread = xp.sum(xp.where(mask, xp.abs(X - mean[..., None]) ** 2, 0), axis=-1)
-    step = mean - s.mean
-    share = (new / xp.where(total > 0, total, 1))[wide]
-    spread = s.spread + spread + xp.abs(step) ** 2 * s.count[wide] * share
-    return Mean(total, s.mean + step * share, spread, worse(xp, s.status, status), s.drawn + X.shape[-1], s.block + 1)
+    count, mean, spread = compiled(xp.name, _numbers, event)(s.count, s.mean, s.spread, X, good)
+    return Mean(count, mean, spread, worse(xp, s.status, status), s.drawn + X.shape[-1], s.block + 1)
+
+
+def _numbers(xp: Any, event: int, count: Array, mean: Array, spread: Array, X: Array, good: Array) -> tuple[Array, ...]:
+    mask, wide = good[(..., *(None,) * event, slice(None))], (..., *(None,) * event)
+    new = xp.sum(xp.astype(good, spread.dtype), axis=-1)
+    total = count + new
+    center = xp.sum(xp.where(mask, X, 0), axis=-1) / xp.where(new > 0, new, 1)[wide]
+    inside = xp.sum(xp.where(mask, xp.abs(X - center[..., None]) ** 2, 0), axis=-1)
+    step, share = center - mean, (new / xp.where(total > 0, total, 1))[wide]
+    return total, mean + step * share, spread + inside + xp.abs(step) ** 2 * count[wide] * share
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(name: str, f: Any, *static: Any) -> Any:
+    """`f(xp, *static, ...)` of arrays alone, in JAX one program instead of dozens."""
+    xp = backends.get(name)
+    return xp.jit(functools.partial(f, xp, *static))
 
 
 def worse(xp: Any, a: Any, b: Any) -> Any:
@@ -89,7 +99,7 @@ def averaged(
     event: int,
     tol: float | None,
     confidence: float,
-    reach: int,
+    reach: float,
     traced: bool,
 ) -> tuple[Mean, Any]:
     """The mean of samples, and whether it meets the tolerance.
@@ -109,8 +119,8 @@ def averaged(
     reach : int
         So many products would give the exact answer: a run that is seen to need more ends.
     """
+    state = first
     if tol is None:
-        state = first
         for start in range(0, most, width):
             state = merged(xp, state, *sample(state.block, min(width, most - start)), event)
         return state, True
@@ -129,10 +139,9 @@ def averaged(
         return xp.logical_and(is_open(s), s.drawn + width <= most) if traced else s.drawn + width <= most and bool(is_open(s))
 
     if traced:
-        start = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))
-        state = xp.while_loop(going, step, start)
+        begin = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))
+        state = xp.while_loop(going, step, begin)
     else:
-        state = first
         while going(state) or state.drawn == 0:
             state = step(state)
     met = xp.all(ratio_to_goal(xp, state, tol, confidence, event) <= 1)

@@ -134,7 +134,8 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     outside of the others as long as the square root of the dimension that is left.
     """
     n, m = W.shape[-2:]
-    shift = xp.eps(Y.dtype) * xp.vector_norm(Y, axis=(-2, -1)) / math.sqrt(n) * 10
+    size = xp.vector_norm(Y, axis=(-2, -1))
+    shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
     Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
     core = xp.matmul(_adjoint(xp, W), Y)
     C, positive = xp.cholesky((core + _adjoint(xp, core)) / 2)
@@ -157,3 +158,26 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
     others = 1 - xp.eye(m, dtype=g.dtype, device=xp.device_of(g))
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
+
+
+# ---------------------------------------------------------------------------------------------------- as they are used
+
+
+def trace_summary(xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+    """XTrace and its standard error."""
+    found = trace_estimates(xp, W, Y, Q, S, Z)
+    value, error = found.summary(xp)
+    return xp.where(lost, found.whole, value), xp.where(lost, 0, error)
+
+
+def diagonal_summary(xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+    """XDiag and its standard errors."""
+    found = diagonal_estimates(xp, W, Q, R, S, Z)
+    value, error = found.summary(xp)
+    return xp.where(lost[..., None], found.whole, value), xp.where(lost[..., None], 0, error)
+
+
+def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """XNysTrace, its standard error, and whether A is seen to be positive."""
+    found, positive = nystrom_estimates(xp, W, Y)
+    return *found.summary(xp), positive

@@ -56,7 +56,7 @@ def advance(
         s, alpha = step(xp, multiply, precondition, s)
         return s, put(xp, alphas, i, alpha), put(xp, betas, i, s.beta)
 
-    return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))  # type: ignore[no-any-return]
+    return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))
 
 
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:

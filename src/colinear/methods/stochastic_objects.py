@@ -58,7 +58,11 @@ class Stochastic(Method):
 
     def part(self, seed: Any, parts: int) -> Any:
         """The same method for one of several parts, its errors independent of those of the others."""
-        return replace(self, seed=seed, tol=None if self.tol is None else self.tol / parts**0.5)
+        return replace(
+            self,
+            seed=seed,  # type: ignore[type-var]
+            tol=None if self.tol is None else self.tol / parts**0.5,
+        )
 
 
 @dataclass(frozen=True)
