@@ -123,7 +123,7 @@ def test_jax_gradients_in_one_program() -> None:
 
 def test_failures_are_told() -> None:
     bad = co.opaque(co.PSD(co.Dense(np.diag(np.linspace(-1, 1, 40)))))
-    (x, value), info = co.solve_and_logdet(bad, Y, co.SLQ(10), info=True)
+    _, info = co.solve_and_logdet(bad, Y, co.SLQ(10), info=True)
     assert info.status is co.Status.NOT_POSITIVE_DEFINITE
     hard = co.opaque(co.PSD(co.Diagonal(np.logspace(-8, 8, 40))))
     with pytest.warns(co.ConvergenceWarning):

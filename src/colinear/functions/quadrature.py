@@ -26,6 +26,7 @@ from ..operators.lowrank import LowRank
 from ..operators.sum import Sum
 from ..properties import SELF_ADJOINT
 from ._factorise import is_half, narrow, quiet
+from ._values import place
 from .estimators import is_traced
 from .scalar_functions import LOG, Scalar
 
@@ -101,7 +102,7 @@ def sampled(A: LinearOperator, M: LinearOperator) -> tuple[Callable[[Any, tuple[
         )
     from .diagonal import diag
 
-    root, U = xp.sqrt(xp.real(diag(flat[0]))), low[0].U
+    root, U = xp.sqrt(xp.real(diag(place(flat[0], A)))), low[0].U
 
     def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
         inner = (*shape[:-2], U.shape[-1], shape[-1])
@@ -109,7 +110,7 @@ def sampled(A: LinearOperator, M: LinearOperator) -> tuple[Callable[[Any, tuple[
         W = xp.normal(first, inner, dtype=A.dtype, device=device)
         return xp.matmul(U, W) + root[..., :, None] * xp.normal(second, shape, dtype=A.dtype, device=device)
 
-    return drawn, logdet(P)
+    return drawn, logdet(place(P, A))
 
 
 def prepared(A: LinearOperator, method: SLQ) -> tuple[LinearOperator | None, Callable[[Any, int], Array], Any]:
