@@ -32,7 +32,7 @@ def settle(info: Info, on_failure: str) -> None:
         message = _explanation(info, worst)
         if on_failure == "raise":
             raise ConvergenceError(message, info)
-        warnings.warn(message, ConvergenceWarning, stacklevel=_users_level())
+        warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
 
 
 def _who(info: Info) -> str:
@@ -61,7 +61,7 @@ def _explanation(info: Info, worst: Status) -> str:
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """The stacklevel of the first frame outside this package: the user's own line."""
     level, frame = 1, sys._getframe(1)  # level 1 is the frame that warns: our caller
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<colinear ")):

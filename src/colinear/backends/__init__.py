@@ -32,7 +32,7 @@ NAMES: tuple[str, ...] = tuple(
     solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve linear_map
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
-    generator split normal rademacher uniform
+    generator split fold_in normal rademacher uniform
     while_loop fori_loop scan cond loop_map call_host
     jvp vjp linear_transpose vmap custom_derivative stop_gradient checkpoint
     register_pytree tree_map jit warn_later synchronize

@@ -332,6 +332,11 @@ def split(gen: Any, n: int = 2) -> list[Any]:
     return list(jax.random.split(gen, n))
 
 
+def fold_in(gen: Any, i: Any) -> Any:
+    """The source of the i-th block of numbers: a key of its own."""
+    return jax.random.fold_in(gen, i)
+
+
 def normal(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
     """Standard normal numbers; complex ones have E|z|^2 = 1."""
     return to_device(jax.random.normal(gen, _shape(shape), _float(dtype)), device)

@@ -336,9 +336,13 @@ def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key."""
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A generator is drawn from, so it moves on."""
+    if isinstance(seed, np.random.RandomState):
+        return np.random.Generator(seed._bit_generator)  # the same stream of bits
     if hasattr(seed, "initial_seed"):  # torch.Generator
-        seed = seed.initial_seed() % 2**64
+        import torch
+
+        seed = int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
     elif type(seed).__module__.startswith("jax"):
         import jax
 
@@ -350,6 +354,11 @@ def generator(seed: Any) -> np.random.Generator:
 def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
     """`n` independent generators."""
     return gen.spawn(n)
+
+
+def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
 
 
 def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:

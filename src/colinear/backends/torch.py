@@ -520,6 +520,11 @@ def split(gen: torch.Generator, n: int = 2) -> list[torch.Generator]:
     return [generator(seed) for seed in seeds]
 
 
+def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
+
+
 def _draw(draw: Callable, gen: torch.Generator, shape: Any, dtype: Any, device: Any) -> torch.Tensor:
     # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for every element, as in JAX.
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
