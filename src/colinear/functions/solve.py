@@ -86,7 +86,7 @@ def structured_solve(
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
     if inverse is None and runs_whole(A, method):
-        X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
+        X = iterated(A, method).solve(B, vector, dtype)  # type: ignore[arg-type]
     elif inverse is None and is_iterative(method):
         X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
     elif inverse is None and (X := _tried(A, B, method, vector)) is not None:
