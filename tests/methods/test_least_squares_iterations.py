@@ -89,3 +89,20 @@ def test_torch_gradients_are_not_lost_to_an_iteration() -> None:
     co.lstsq(A, b).sum().backward()
     assert torch.isfinite(b.grad).all()
     assert b.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("method", [co.LSQR, co.LSMR])
+def test_columns_of_a_batch_of_rectangular_matrices_converge_on_their_own(method: Any, framework: str) -> None:
+    pytest.importorskip(framework)
+    rng = np.random.default_rng(0)
+    A = np.stack([rng.standard_normal((20, 6)), np.eye(20, 6)])
+    B = rng.standard_normal((2, 20, 3))
+    B[0, :, 2] = 0
+    operator = co.opaque(co.Dense(A).to(backend=framework))
+    X, info = co.lstsq(operator, operator.xp.asarray(B), method(tol=1e-12), info=True)
+    np.testing.assert_allclose(operator.xp.to_numpy(X), np.linalg.pinv(A) @ B, atol=1e-9)
+    assert operator.xp.to_numpy(info.converged).shape == (2, 3)
+    assert operator.xp.to_numpy(info.converged).all()
+    history = operator.xp.to_numpy(info.history)
+    assert (history[1, 1] == history[-1, 1]).all(), "the identity took one step"

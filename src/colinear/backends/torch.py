@@ -496,7 +496,7 @@ def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:
 
 
 def _key(part: Any, x: torch.Tensor) -> Any:
-    return asarray(part, device=x.device) if isinstance(part, np.ndarray | list) else part
+    return asarray(part, device=x.device) if isinstance(part, (np.ndarray, list)) else part
 
 
 # random ------------------------------------------------------------------------------------------------------------

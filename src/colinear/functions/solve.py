@@ -84,7 +84,7 @@ def structured_solve(
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
     if inverse is None and is_iterative(method):
         whole = runs_whole(A)
-        X = iterated(A, method).solve(B, vector) if whole else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+        X = iterated(A, method).solve(B, vector, dtype) if whole else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
     elif inverse is None and (X := _tried(A, inv.find(A), B, method, vector)) is not None:
         pass
     elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:

@@ -101,7 +101,7 @@ def arnoldi(
 def _extracted(xp: Any, s: State, order: Any, k: int, m: int, stopped: bool) -> Pairs:
     """The best k eigenpairs of what the last restart kept, as vectors."""
     inside = xp.arange(m, device=xp.device_of(s.H)) < s.j
-    S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, xp.zeros_like(s.H))
+    S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, 0)
     S = S + xp.make_diagonal(
         xp.astype(xp.where(inside, 0.0, xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1.0)), S.dtype)
     )  # which is no eigenvalue of A

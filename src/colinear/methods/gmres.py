@@ -28,6 +28,7 @@ from .iteration import (
     is_plain,
     solve_in_cycles,
 )
+from .loop import is_compiling
 
 SINGULAR = 1000  # times eps: a pivot so small beside |A| is zero
 
@@ -149,6 +150,8 @@ def combination(xp: Any, s: State) -> Array:
     # A y that large is all rounding: H is singular, and the shortest of the y that do as well is taken.
     absurd = xp.logical_not(xp.max(xp.abs(y), axis=(-2, -1)) * s.norm * SINGULAR * xp.eps(y.dtype) <= s.beta)
     some = xp.any(absurd & (s.beta > 0))
+    if is_compiling():  # no value can be looked at
+        return _of_basis(xp, s, xp.where(absurd[..., None, None], _shortest(xp, U, right), y))
     if is_plain(xp, y) and not bool(some):
         return _of_basis(xp, s, y)
     shortest = xp.cond(some, lambda U, y: _shortest(xp, U, right), lambda U, y: y, U, y)

@@ -165,8 +165,10 @@ def solve_in_cycles(
 
     if 0 in B.shape:
         last = start
-    elif is_compiling():
+    elif is_compiling():  # all iterations are made, whatever comes of them
         last = body(start)
+        while isinstance(last.iteration, int) and last.iteration < max_iters:
+            last = body(last)
     elif traced:
         last = xp.while_loop(going, body, start)
     else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, failed, recording, report, settle, state, total
-from ..methods.iteration import GIVEN, PRECONDITIONER, Outcome, Products, Watch
+from ..methods.iteration import GIVEN, PRECONDITIONER, Outcome, Products, Watch, column_norms
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
@@ -62,14 +62,14 @@ class Iterated(LinearOperator):
     def _matvec(self, x: Array) -> Array:
         return self.solve(x[:, None], vector=True)[..., 0]
 
-    def solve(self, B: Array, vector: bool) -> Array:
-        """A^-1 B; reports how it went."""
-        X, told = self.run(B, vector)
+    def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
+        """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
+        X, told = self.run(B, vector, rounded)
         for info in told:
             report(info)
         return X
 
-    def run(self, B: Array, vector: bool) -> tuple[Array, list[Info]]:
+    def run(self, B: Array, vector: bool, rounded: Any = None) -> tuple[Array, list[Info]]:
         """A^-1 B, and how it went."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
@@ -87,12 +87,25 @@ class Iterated(LinearOperator):
                 found.append(outcome)
             else:
                 X = _differentiable(self, B, watch, tol, found)
+            narrow = dtype if rounded is None else rounded
+            if narrow != working and found and not method.least_squares and 0 not in X.shape:
+                found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
         told = [described(xp, outcome, method, watch, self.preconditioner is not None) for outcome in found[:1]]
         return X if dtype == working else xp.astype(X, dtype), told
 
     @property
     def _flops(self) -> float:
         return self.method.typical(*self.A.shape[-2:]) * (self.A.flops + 10.0 * max(self.A.shape[-2:]))
+
+
+def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outcome: Outcome) -> Outcome:
+    """The outcome with the residual of X as it is when rounded to half precision: what is said must hold of what is given."""
+    tol = inverse.method.tolerance(xp, dtype)
+    R = B - _product(inverse.A, B.dtype)(xp.astype(xp.astype(X, dtype), B.dtype))
+    size = column_norms(xp, B)
+    residual = column_norms(xp, R) / xp.where(size > 0, size, 1)
+    lost = (outcome.status == int(Status.SUCCESS)) & xp.logical_not(residual <= tol)
+    return outcome._replace(status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual)
 
 
 # The failures of a method after which another may do better.
