@@ -54,6 +54,7 @@ class Found(NamedTuple):
 def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool) -> tuple[Found, Status | Array]:
     """The pairs that `which` names, by this method, and the status."""
     xp = A.xp
+    check_visible("eig", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
@@ -93,6 +94,15 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
         found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
     return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
+
+
+def check_visible(function: str, A: LinearOperator, method: str) -> None:
+    """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has converged."""
+    if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.leaves() if backends.is_array(leaf)):
+        raise MethodError(
+            f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. Give it the whole batch, "
+            f"as an operator of shape (*batch, n, n), or use the dense method."
+        )
 
 
 def _check(method: Any, k: int, which: str) -> None:
