@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from .krylov import count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
-from .lanczos import SAFETY, SMALL, Pairs, wanted
+from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
+from .lanczos import SAFETY, Pairs, wanted
 
 
 class State(NamedTuple):
