@@ -34,6 +34,7 @@ from .shift_invert import beyond_the_edge, cheap_inverse
 
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
 CHEAPER = 4  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
+COLUMNS = 4  # multiplied at a time, to judge pairs
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
 FLOOR = 100  # roundings below which no tolerance is met
 
@@ -143,13 +144,13 @@ def _program(name: str, method: Any, k: int, which: str, shift: float | None, is
         else:
             pairs = _krylov(xp, method, B, start, noise, k, which if shift is None else "LM", shift is not None)
         V = xp.matrix_transpose(pairs.vectors)
+        pairs = pairs._replace(vectors=None)  # so that they can go
         if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
-            V = 1.5 * V - 0.5 * xp.matmul(V, xp.matmul(xp.conj(xp.matrix_transpose(V)), V))
-        AV = A @ V
-        values = xp.vecdot(V, AV, axis=-2)
-        values = xp.real(values) if is_hermitian else values
+            G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
+            V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
+        values, residual = _quotients(xp, A, V, is_hermitian)
         size = pairs.size if shift is None else _size(xp, A, noise)
-        residual = xp.vector_norm(AV - V * values[..., None, :], axis=-2) / xp.where(size == 0, 1, size)[..., None]
+        residual = residual / xp.where(size == 0, 1, size)[..., None]
         residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
         order = (
             xp.argsort(values, axis=-1, stable=True)
@@ -162,6 +163,21 @@ def _program(name: str, method: Any, k: int, which: str, shift: float | None, is
         return Found(values, V, residual, matvecs, pairs.cycles, pairs.done, pairs.finite, pairs.stopped)
 
     return run if method.callback is not None or method.progress else xp.jit(run)
+
+
+def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tuple[Array, Array]:
+    """The Rayleigh quotients v^H A v and |A v - λ v| of the columns of V, a few at a time: products may take memory of their own."""
+    k = V.shape[-1]
+    width = k if xp.name == "jax" else COLUMNS
+    parts = []
+    for i in range(0, k, width):
+        X = V[..., i : i + width]
+        AX = A @ X
+        values = xp.vecdot(X, AX, axis=-2)
+        values = xp.real(values) if is_hermitian else values
+        parts.append((values, xp.vector_norm(AX - X * values[..., None, :], axis=-2)))
+    values, residual = (xp.concat([part[i] for part in parts], axis=-1) for i in (0, 1))
+    return values, residual
 
 
 def _size(xp: Any, A: LinearOperator, x: Array) -> Array:
