@@ -30,7 +30,7 @@ from ..operators.dense import Dense
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._factorise import is_half, narrow, quiet, seen
 from ._spectral import by_key
-from .shift_invert import beyond_the_edge, cheap_inverse
+from .shift_invert import beyond, cheap_inverse, edge_of
 
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
 CHEAPER = 4  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
@@ -66,11 +66,13 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
         raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
     if shift is not None:
         which = "SM"  # of A less the shift, whatever its sign
+    edge = None
     nearest = shift is not None or which == "SM" or (which == "SA" and positive)
     inverse = cheap_inverse(fixed, shift) if nearest and hasattr(method, "shift") else None
     _check(method, k, which)
     if isinstance(method, Arnoldi) and which in ("LR", "SR"):
-        inverse = beyond_the_edge(fixed, k, which, method)
+        edge = edge_of(fixed, k, which, method)
+        inverse = None if edge is None else beyond(fixed, edge, far=False)
     if shift is not None and inverse is None and isinstance(method, Arnoldi):
         raise MethodError(
             "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the pairs nearest to a number inside the "
@@ -81,7 +83,6 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
             raise MethodError(
                 f"eig: {method.name} cannot call back from inside a traced program; leave out callback and progress."
             )
-    program = _program(xp.name, method.without_arrays(), k, which, None if inverse is None else inverse.shift, is_hermitian)
     n, batch, dtype = A.shape[-1], A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
     generators = xp.split(xp.generator(method.seed))
     start, noise = (xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators)
@@ -91,7 +92,15 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
 
     with recording(), quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
+        options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
+        program = _program(xp.name, method.without_arrays(), *options)
         found = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift):
+            inverse = beyond(fixed, edge, far=True)
+            options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
+            program = _program(xp.name, method.without_arrays(), *options)
+            more = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+            found = more._replace(matvecs=found.matvecs + more.matvecs, cycles=found.cycles + more.cycles)
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
         found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
     return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
