@@ -30,10 +30,11 @@ from ..operators.dense import Dense
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._factorise import is_half, narrow, quiet, seen
 from ._spectral import by_key
-from .shift_invert import beyond_the_edge, cheap_inverse
+from .shift_invert import beyond, cheap_inverse, edge_of
 
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
 CHEAPER = 4  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
+COLUMNS = 4  # multiplied at a time, to judge pairs
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
 FLOOR = 100  # roundings below which no tolerance is met
 
@@ -54,6 +55,7 @@ class Found(NamedTuple):
 def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool) -> tuple[Found, Status | Array]:
     """The pairs that `which` names, by this method, and the status."""
     xp = A.xp
+    check_visible("eig", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
@@ -64,11 +66,13 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
         raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
     if shift is not None:
         which = "SM"  # of A less the shift, whatever its sign
+    edge = None
     nearest = shift is not None or which == "SM" or (which == "SA" and positive)
     inverse = cheap_inverse(fixed, shift) if nearest and hasattr(method, "shift") else None
     _check(method, k, which)
     if isinstance(method, Arnoldi) and which in ("LR", "SR"):
-        inverse = beyond_the_edge(fixed, k, which, method)
+        edge = edge_of(fixed, k, which, method)
+        inverse = None if edge is None else beyond(fixed, edge, far=False)
     if shift is not None and inverse is None and isinstance(method, Arnoldi):
         raise MethodError(
             "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the pairs nearest to a number inside the "
@@ -79,7 +83,6 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
             raise MethodError(
                 f"eig: {method.name} cannot call back from inside a traced program; leave out callback and progress."
             )
-    program = _program(xp.name, method.without_arrays(), k, which, None if inverse is None else inverse.shift, is_hermitian)
     n, batch, dtype = A.shape[-1], A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
     generators = xp.split(xp.generator(method.seed))
     start, noise = (xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators)
@@ -89,10 +92,27 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
 
     with recording(), quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
+        options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
+        program = _program(xp.name, method.without_arrays(), *options)
         found = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift):
+            inverse = beyond(fixed, edge, far=True)
+            options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
+            program = _program(xp.name, method.without_arrays(), *options)
+            more = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+            found = more._replace(matvecs=found.matvecs + more.matvecs, cycles=found.cycles + more.cycles)
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
         found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
     return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
+
+
+def check_visible(function: str, A: LinearOperator, method: str) -> None:
+    """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has converged."""
+    if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.leaves() if backends.is_array(leaf)):
+        raise MethodError(
+            f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. Give it the whole batch, "
+            f"as an operator of shape (*batch, n, n), or use the dense method."
+        )
 
 
 def _check(method: Any, k: int, which: str) -> None:
@@ -133,13 +153,13 @@ def _program(name: str, method: Any, k: int, which: str, shift: float | None, is
         else:
             pairs = _krylov(xp, method, B, start, noise, k, which if shift is None else "LM", shift is not None)
         V = xp.matrix_transpose(pairs.vectors)
+        pairs = pairs._replace(vectors=None)  # so that they can go
         if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
-            V = 1.5 * V - 0.5 * xp.matmul(V, xp.matmul(xp.conj(xp.matrix_transpose(V)), V))
-        AV = A @ V
-        values = xp.vecdot(V, AV, axis=-2)
-        values = xp.real(values) if is_hermitian else values
+            G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
+            V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
+        values, residual = _quotients(xp, A, V, is_hermitian)
         size = pairs.size if shift is None else _size(xp, A, noise)
-        residual = xp.vector_norm(AV - V * values[..., None, :], axis=-2) / xp.where(size == 0, 1, size)[..., None]
+        residual = residual / xp.where(size == 0, 1, size)[..., None]
         residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
         order = (
             xp.argsort(values, axis=-1, stable=True)
@@ -152,6 +172,21 @@ def _program(name: str, method: Any, k: int, which: str, shift: float | None, is
         return Found(values, V, residual, matvecs, pairs.cycles, pairs.done, pairs.finite, pairs.stopped)
 
     return run if method.callback is not None or method.progress else xp.jit(run)
+
+
+def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tuple[Array, Array]:
+    """The Rayleigh quotients v^H A v and |A v - λ v| of the columns of V, a few at a time: products may take memory of their own."""
+    k = V.shape[-1]
+    width = k if xp.name == "jax" else COLUMNS
+    parts = []
+    for i in range(0, k, width):
+        X = V[..., i : i + width]
+        AX = A @ X
+        values = xp.vecdot(X, AX, axis=-2)
+        values = xp.real(values) if is_hermitian else values
+        parts.append((values, xp.vector_norm(AX - X * values[..., None, :], axis=-2)))
+    values, residual = (xp.concat([part[i] for part in parts], axis=-1) for i in (0, 1))
+    return values, residual
 
 
 def _size(xp: Any, A: LinearOperator, x: Array) -> Array:

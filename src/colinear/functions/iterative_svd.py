@@ -22,7 +22,7 @@ from ..properties import STIEFEL
 from ._factorise import is_half, is_watched, narrow, quiet, seen
 from .eigen_choice import PENALTY, STEPS
 from .inverse import LARGEST_DENSE
-from .iterative_eigen import FLOOR, constant, watcher
+from .iterative_eigen import FLOOR, check_visible, constant, watcher
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
@@ -74,6 +74,8 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     Where the run fails, and there is one, `otherwise()` is returned.
     """
     xp = A.xp
+    if not isinstance(method, RandomizedSVD):
+        check_visible("svd", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     m, n = A.shape[-2:]
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype

@@ -11,7 +11,7 @@ from typing import Any
 from .. import backends
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Info, Status, recording, report
+from ..info import Info, MethodError, Status, recording, report
 from ..methods import Auto, Krylov, Method
 from ..methods.krylov import pick
 from ..methods.krylov_functions import function_times
@@ -59,6 +59,10 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     """f(A) X, columns in groups for which there is room; reports how it went."""
     xp = backends.namespace_of(X)
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
+        raise MethodError(
+            f"{f.name}: Krylov looks at values, which torch.func.vmap and torch.compile hide. Give it all columns, (n, k), at once."
+        )
     if xp.name == "torch" and xp.is_differentiated(X, *leaves):
         raise NotImplementedError(f"{f.name}: products by Krylov() have no derivatives. Use Eigh(), or a smaller A.")
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]

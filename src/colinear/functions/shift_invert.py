@@ -18,7 +18,10 @@ from .inverse import LARGEST_DENSE, inv
 
 FILL = 40_000_000  # entries of triangular factors that are affordable
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
-EDGE = 0.25  # of the width of the outermost Ritz values, by which the shift is beyond them
+EDGE = (
+    0.05,
+    0.5,
+)  # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if that was not enough
 
 
 class Shifted(NamedTuple):
@@ -51,11 +54,25 @@ def cheap_inverse(A: LinearOperator, shift: float | None) -> Shifted | None:
     return None if inverse is None else Shifted(inverse, shift)
 
 
-def beyond_the_edge(A: LinearOperator, k: int, which: str, method: Any) -> Shifted | None:
-    """The inverse at a shift just outside the spectrum, on the side where the wanted eigenvalues are: those nearest to it.
+class Edge(NamedTuple):
+    """The outermost eigenvalue on one side of the spectrum, and how far the k wanted reach from there; negative on the right side."""
 
-    A short run finds the edge. Only for large sparse matrices whose eigenvalues there are real, as far as that run can see: of complex
-    ones the nearest need not be the outermost.
+    outer: float
+    width: float
+
+    def shift(self, far: bool) -> float:
+        """A number beyond the edge."""
+        return self.outer - EDGE[far] * self.width
+
+    def is_beyond(self, values: Any, shift: float) -> bool:
+        """Whether one of the values is beyond the shift."""
+        return bool(((np.real(values) - shift) * self.width < 0).any())
+
+
+def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
+    """Where the outermost eigenvalues of a large sparse matrix are, by a short run.
+
+    Only if they are real, as far as that run can see: of complex ones those nearest to a shift need not be the outermost.
     """
     xp, n = A.xp, A.shape[-1]
     if n < LARGE or A.batch_shape or not isinstance(A, Sparse) or xp.is_traced(A.data) or not is_cheap(A):
@@ -69,10 +86,13 @@ def beyond_the_edge(A: LinearOperator, k: int, which: str, method: Any) -> Shift
     width = float(np.ptp(values.real))
     if not np.isfinite(values).all() or np.abs(values.imag).max() > 1e-2 * width or width <= 1e-6 * float(size):
         return None
-    outer = values.real.min() if which == "SR" else values.real.max()
-    shift = float(outer - EDGE * width if which == "SR" else outer + EDGE * width)
-    inverse = _inverse(shifted(A, shift))
-    return None if inverse is None else Shifted(inverse, shift)
+    return Edge(float(values.real.min()), width) if which == "SR" else Edge(float(values.real.max()), -width)
+
+
+def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
+    """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost. The nearer the shift, the faster."""
+    inverse = _inverse(shifted(A, edge.shift(far)))
+    return None if inverse is None else Shifted(inverse, edge.shift(far))
 
 
 def shifted(A: LinearOperator, shift: float) -> LinearOperator:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from .krylov import count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
-from .lanczos import SAFETY, SMALL, Pairs, wanted
+from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
+from .lanczos import SAFETY, Pairs, wanted
 
 
 class State(NamedTuple):
@@ -101,10 +101,10 @@ def arnoldi(
 def _extracted(xp: Any, s: State, order: Any, k: int, m: int, stopped: bool) -> Pairs:
     """The best k eigenpairs of what the last restart kept, as vectors."""
     inside = xp.arange(m, device=xp.device_of(s.H)) < s.j
-    S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, 0)
-    S = S + xp.make_diagonal(
-        xp.astype(xp.where(inside, 0.0, xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1.0)), S.dtype)
-    )  # which is no eigenvalue of A
+    none = xp.zeros(s.H.shape, dtype=s.H.dtype, device=xp.device_of(s.H))
+    S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, none)
+    far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1 + 0 * xp.real(none[0, 0]))  # which is no eigenvalue of A
+    S = S + xp.make_diagonal(xp.astype(xp.where(inside, 0 * far, far), S.dtype))
     values, Y = xp.eig(S)
     Y = _unit(xp, Y)
     outside = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5

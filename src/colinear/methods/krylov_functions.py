@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from . import arnoldi, lanczos
-from .krylov import count_of, expand, norm, plain
+from .krylov import SMALL, count_of, expand, norm, plain
 
 LOOK = 8  # steps between two looks at the error
 MOST = 80.0  # the exponent by which coefficients of two looks may differ: what is more is no convergence
@@ -91,7 +91,7 @@ def function_times(
         rest = difference * ratio / (1 - ratio)
         rest = xp.where(xp.isfinite(s.difference), rest, difference)
         error = rest / xp.where(size == 0, 1, size)
-        exact = run.beta <= lanczos.SMALL * xp.eps(start.dtype) * run.size
+        exact = run.beta <= SMALL * xp.eps(start.dtype) * run.size
         exact = xp.logical_or(
             exact, xp.logical_or((difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n)
         )

@@ -20,10 +20,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, direction, expand, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate
+from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, reflectors, rotate
+from .lanczos_alone import grown
 
-SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
-SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
 FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
@@ -37,7 +36,7 @@ class State(NamedTuple):
     T: Array  # (*lanes, m, m), the lower triangle of the projected operator
     beta: Array  # (*lanes,), of the last step
     size: Array  # (*lanes,), of A as seen so far
-    drift: Any  # bounds on |v_i^H v_j|, of the last row, the one before, and how many passes are due whatever they say; () in JAX
+    due: Any  # how many vectors are to be orthogonalised whatever is known of them, where that is not all of them
     j: Any  # rows of V that are complete, less one
     kept: Any  # rows that the last restart kept
     values: Array  # (*lanes, m), Ritz values, the wanted first
@@ -161,14 +160,13 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
     j, kept, looked, matvecs, cycles, draws, again, done = (count_of(xp, c) for c in (0, 0, 0, 0, 0, 0, False, False))
     U = reflectors(xp, V, 1) if householder else None
     finite = count_of(xp, True)
-    drift = () if xp.name == "jax" else (xp.eps(start.dtype), 0.0, 1)
     return State(
         V,
         U,
         T,
         zero,
         zero,
-        drift,
+        count_of(xp, 1),
         j,
         kept,
         values,
@@ -196,8 +194,8 @@ def _stop(xp: Any, s: State, m: int) -> Any:
 
 def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int) -> State:
     """The basis filled to `stop`, or as far as numbers are finite."""
-    if state.V.ndim == 2 and state.U is None and state.drift and xp.peek(state.size) is not None:
-        return _grown_alone(xp, multiply, noise, state, stop, m)
+    if state.V.ndim == 2 and state.U is None and xp.name != "jax" and xp.peek(state.size) is not None:
+        return grown(xp, multiply, noise, state, stop, m)
     look = xp.name != "torch" or not state.V.is_cuda  # looking would wait for the GPU
 
     def going(s: State) -> Any:
@@ -230,51 +228,6 @@ def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m
     if xp.name == "jax" or j + 1 < m:  # JAX drops what is put outside
         T = put(xp, T, (..., j + 1, j), xp.astype(beta, T.dtype))
     return s._replace(V=V, U=U, T=T, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
-
-
-def _grown_alone(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, stop: Any, m: int) -> State:
-    """The same steps for one vector whose numbers can be seen: in numbers of Python's and in place, which is half of the time."""
-    V, T, j, drift = s.V, s.T, s.j, s.drift
-    size, beta, eps, dot, axpy = float(s.size), float(s.beta), xp.eps(V.dtype), xp.dot_real, xp.axpy
-    while j < stop and math.isfinite(size):
-        v = V[j]
-        w = multiply(v[:, None])[:, 0]
-        length = math.sqrt(dot(w, w))
-        size = size if length <= size else length  # NaN is larger
-        if j == s.kept:  # the arrow has neighbours everywhere, what follows it only the one before
-            w = w - expand(xp, xp.conj(T[j, :j]), V[:j]) if j else xp.copy(w)
-        else:
-            w = w - beta * V[j - 1]
-        alpha = dot(v, w)
-        w = axpy(-alpha, v, w)
-        length = math.sqrt(dot(w, w))
-        small = length <= SMALL * eps * size
-        drift, due = _drift(drift, s.looked, beta, length, size, eps)
-        if due:
-            w = orthogonalise(xp, V[: j + 1], fresh(xp, noise, s.draws + j) if small else w)[0]
-            length = math.sqrt(dot(w, w))
-        V[j + 1] = w * (1 / length if length else 0.0)
-        beta = 0.0 if small else length
-        T[j, j] = alpha
-        if j + 1 < m:
-            T[j + 1, j] = beta
-        j += 1
-    beta, size = (xp.asarray(x, dtype=s.size.dtype, device=xp.device_of(V)) for x in (beta, size))
-    return s._replace(V=V, T=T, beta=beta, size=size, drift=drift, j=j, matvecs=s.matvecs + j - s.j)
-
-
-def _drift(drift: Any, looked: Any, beta: float, length: float, size: float, eps: float) -> tuple[Any, bool]:
-    """The bounds after a step to a vector of this norm, and whether it needs a second pass.
-
-    beta_j v_i^H v_j+1 = (A v_i)^H v_j - alpha_j v_i^H v_j - beta_j-1 v_i^H v_j-1, less rounding.
-    """
-    last, before, due = drift
-    if looked:  # which has dropped the residuals of what it keeps
-        return drift, True
-    bound = (3 * size * last + beta * before + eps * size) / length if length > 0 else 1.0
-    if not due and bound < eps**SLACK:
-        return (bound, last, 0), False
-    return (eps, last, due - 1 if due else 1), True  # two passes in turn, or the vector before the last would spoil the next
 
 
 def _projected(xp: Any, s: State, k: int, which: str, m: int, tol: float, relative: bool, begun: Any) -> State:
@@ -349,8 +302,7 @@ def _restarted(xp: Any, noise: Array, s: State, k: int, m: int) -> State:
     if xp.name == "jax" or s.again:
         last = direction(xp, V, None, direction(xp, V, None, fresh(xp, noise, s.draws), p)[0], p)[0]
         V = put(xp, V, (..., p, slice(None)), pick(xp, s.again, last, V[..., p, :]))
-    elif s.drift:
+    else:
         V = put(xp, V, (..., p, slice(None)), direction(xp, V, None, V[..., p, :], p)[0])
     U = s.U if s.U is None else reflectors(xp, V, p + 1)
-    drift = s.drift and (xp.eps(V.dtype) ** SLACK, xp.eps(V.dtype) ** SLACK, 2)
-    return s._replace(V=V, U=U, T=T, drift=drift, j=p, kept=p, draws=s.draws + m)
+    return s._replace(V=V, U=U, T=T, j=p, kept=p, draws=s.draws + m)
