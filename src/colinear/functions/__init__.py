@@ -69,6 +69,7 @@ from . import (  # noqa: F401  (they register themselves)
     solve_kronecker,
     solve_lines,
     solve_rules,
+    solve_toeplitz,
     transform_rules,
 )
 from .determinant import det, logdet, slogdet

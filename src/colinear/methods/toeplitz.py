@@ -18,13 +18,31 @@ TOLERANCE = 1e-13  # of the residual: what is left is removed by the refinement 
 
 def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
     """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and row; NaN where all failed."""
-    hermitian = bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
+    hermitian = _is_hermitian(col, row)
     x, first = _first_column(col, row, hermitian)
     if hermitian:
         return x, np.conj(x[::-1]), first
     # T^-1 e_n = J T^-T e_1, since J T J = T^T for the exchange J.
     y, last = _first_column(np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False)
     return x, y[::-1], max(first, last)
+
+
+def solve_by_iterations(col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any) -> tuple[Any, float] | None:
+    """T^-1 b for one vector, rounded to this dtype, and its relative residual then; None if that is more than `most`."""
+    size = np.linalg.norm(b)
+    if size == 0 or not np.isfinite(size):
+        return None
+    multiply = _multiplication(col, row)
+    x = _krylov(col, row, b, multiply, _is_hermitian(col, row), goal)
+    if x is None:
+        return None
+    x = x.astype(dtype, copy=False)
+    residual = float(np.linalg.norm(b - multiply(x)) / size)
+    return (x, residual) if residual <= most else None
+
+
+def _is_hermitian(col: Any, row: Any) -> bool:
+    return bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
 
 
 def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
@@ -55,7 +73,7 @@ def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any
     return x if np.isfinite(x).all() else None
 
 
-def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
+def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE) -> Any:
     from scipy.sparse.linalg import LinearOperator, cg, gmres
 
     n = len(col)
@@ -63,9 +81,9 @@ def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
     M = LinearOperator((n, n), matvec=_circulant_inverse(col, row, hermitian), dtype=col.dtype)
     with np.errstate(all="ignore"):
         if hermitian:
-            x, _ = cg(A, e, rtol=TOLERANCE, maxiter=MOST_ITERATIONS, M=M)
+            x, _ = cg(A, e, rtol=tol, maxiter=MOST_ITERATIONS, M=M)
         else:
-            x, _ = gmres(A, e, rtol=TOLERANCE, restart=50, maxiter=MOST_ITERATIONS // 50, M=M)
+            x, _ = gmres(A, e, rtol=tol, restart=50, maxiter=MOST_ITERATIONS // 50, M=M)
     return x if np.isfinite(x).all() else None
 
 
@@ -90,10 +108,11 @@ def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
     n = len(col)
     k = np.arange(n)
     c = ((n - k) * col + k * np.concatenate([col[:1], row[:0:-1]])) / n
-    symbol = fft.fft(c)
-    symbol = np.abs(symbol) if positive else symbol
-    symbol = np.where(np.abs(symbol) > 1e-13 * np.abs(symbol).max(), symbol, 1e-13 * np.abs(symbol).max())
-    if np.iscomplexobj(col):
-        return lambda x: fft.ifft(fft.fft(x) / symbol)
-    half = symbol[: n // 2 + 1]
-    return lambda x: fft.irfft(fft.rfft(x) / half, n)
+    real = not np.iscomplexobj(col)
+    symbol = fft.rfft(c) if real else fft.fft(c)
+    size = np.abs(symbol)
+    least = 1e-13 * size.max()
+    symbol = np.maximum(size, least) if positive else np.where(size > least, symbol, least)
+    if real:
+        return lambda x: fft.irfft(fft.rfft(x) / symbol, n)
+    return lambda x: fft.ifft(fft.fft(x) / symbol)
