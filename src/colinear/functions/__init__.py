@@ -65,6 +65,7 @@ from . import (  # noqa: F401  (they register themselves)
     nullspace_rules,
     singular_compositions,
     singular_rules,
+    solve_convolution,
     solve_families,
     solve_kronecker,
     solve_lines,
