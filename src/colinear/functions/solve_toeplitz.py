@@ -47,7 +47,7 @@ def _iterated(A: Any, b: Any, method: Any) -> Any:
     if any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None):
         return None
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
-    if is_narrow_band(used_diagonals(values), n):
+    if not (values[0] or values[-1]) and is_narrow_band(used_diagonals(values), n):
         return None
     dtype = xp.result_type(A.dtype, b.dtype)
     tol = (method or Auto()).tolerance(xp, dtype)

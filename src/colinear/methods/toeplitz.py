@@ -32,8 +32,9 @@ def solve_by_iterations(col: Any, row: Any, b: Any, goal: float, most: float, dt
     size = np.linalg.norm(b)
     if size == 0 or not np.isfinite(size):
         return None
-    multiply = _multiplication(col, row)
-    x = _krylov(col, row, b, multiply, _is_hermitian(col, row), goal)
+    hermitian = _is_hermitian(col, row)
+    multiply = _multiplication(col, row, hermitian)
+    x = _krylov(col, row, b, multiply, hermitian, goal)
     if x is None:
         return None
     x = x.astype(dtype, copy=False)
@@ -47,7 +48,7 @@ def _is_hermitian(col: Any, row: Any) -> bool:
 
 def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
     n = len(col)
-    multiply = _multiplication(col, row)
+    multiply = _multiplication(col, row, hermitian)
     e = np.zeros(n, col.dtype)
     e[0] = 1
     attempts = [_levinson] if n <= LEVINSON else [_krylov, _levinson]
@@ -87,7 +88,7 @@ def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: flo
     return x if np.isfinite(x).all() else None
 
 
-def _multiplication(col: Any, row: Any) -> Any:
+def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
     """x -> T x."""
     from scipy import fft
 
@@ -98,7 +99,18 @@ def _multiplication(col: Any, row: Any) -> Any:
         symbol = fft.fft(circulant)
         return lambda x: fft.ifft(symbol * fft.fft(x, length))[:n]
     symbol = fft.rfft(circulant)
-    return lambda x: fft.irfft(symbol * fft.rfft(x, length), length)[:n]
+    if hermitian:
+        symbol = symbol.real  # but for rounding, and quicker to multiply by
+    return lambda x: _filtered(x, symbol, length)[:n]
+
+
+def _filtered(x: Any, symbol: Any, length: int) -> Any:
+    """F^-1 (symbol * F x) of a real x, padded to this length, in place as far as that goes."""
+    from scipy import fft
+
+    transform = fft.rfft(x, length)
+    transform *= symbol
+    return fft.irfft(transform, length, overwrite_x=True)
 
 
 def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
@@ -112,7 +124,7 @@ def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
     symbol = fft.rfft(c) if real else fft.fft(c)
     size = np.abs(symbol)
     least = 1e-13 * size.max()
-    symbol = np.maximum(size, least) if positive else np.where(size > least, symbol, least)
+    inverse = 1 / (np.maximum(size, least) if positive else np.where(size > least, symbol, least))
     if real:
-        return lambda x: fft.irfft(fft.rfft(x) / symbol, n)
-    return lambda x: fft.ifft(fft.fft(x) / symbol)
+        return lambda x: _filtered(x, inverse, n)
+    return lambda x: fft.ifft(fft.fft(x) * inverse)
