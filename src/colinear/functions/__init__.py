@@ -65,10 +65,12 @@ from . import (  # noqa: F401  (they register themselves)
     nullspace_rules,
     singular_compositions,
     singular_rules,
+    solve_convolution,
     solve_families,
     solve_kronecker,
     solve_lines,
     solve_rules,
+    solve_toeplitz,
     transform_rules,
 )
 from .determinant import det, logdet, slogdet

@@ -52,8 +52,8 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     xp, n = A.xp, A.shape[-1]
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     values = values.astype(np.result_type(values, np.float64))
-    used = np.flatnonzero(np.any(values.reshape(-1, 2 * n - 1) != 0, axis=0))
-    if len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1:
+    used = used_diagonals(values)
+    if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))
         held = xp.stop_gradient(A._diagonals())
         lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
@@ -81,6 +81,16 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     for info in reports:
         report(info)
     return Inverse(A, ImplicitFactor._of(A, solver))
+
+
+def used_diagonals(values: Any) -> Any:
+    """Which of the diagonals, from the last to the first, are not zero in all matrices of a batch."""
+    return np.flatnonzero(np.any(values.reshape(-1, values.shape[-1]) != 0, axis=0))
+
+
+def is_narrow_band(used: Any, n: int) -> bool:
+    """Whether they are so few, around the main one, that elimination along them is faster than Fourier transforms."""
+    return bool(len(used)) and bool(used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
 
 
 LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
