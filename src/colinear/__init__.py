@@ -59,6 +59,7 @@ from .info import (
     ConvergenceWarning,
     DeviceError,
     DtypeError,
+    DerivativeWarning,
     FallbackWarning,
     Info,
     MethodError,
@@ -166,6 +167,7 @@ __all__ = [
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "DerivativeWarning",
+    "FallbackWarning",
     "testing",
 ]  # fmt: skip
