@@ -12,6 +12,10 @@ they are tangents of, so they can be differentiated again.
 """
 
 from .functions import logarithm, nullspace, pseudoinverse, spectral_function, square_root
+from .iterated import general_pairs, pairs, refused, triplets
 from .spectral import eig, eigh, svd
 
-__all__ = ["eig", "eigh", "logarithm", "nullspace", "pseudoinverse", "spectral_function", "square_root", "svd"]
+__all__ = [
+    "eig", "eigh", "general_pairs", "logarithm", "nullspace", "pairs", "pseudoinverse", "refused", "spectral_function", "square_root",
+    "svd", "triplets",
+]  # fmt: skip

@@ -112,10 +112,16 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         (A,), (X, Y) = primals, output
-        dX = xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, xp.stop_gradient(A)))[0]
+        dX = xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, A))[0]
         return dX, -xp.matmul(Y, xp.matmul(dX, Y))
 
-    return xp.custom_derivative(lambda A: roots.square_root(xp, A), jvp=tangent)(A)
+    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple[Array]:
+        (X, Y), (G, H) = output, cotangents
+        Yh = adjoint(xp, Y)
+        G = G - xp.matmul(Yh, xp.matmul(H, Yh))
+        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+
+    return xp.custom_derivative(lambda A: roots.square_root(xp, A), jvp=tangent, vjp=cotangent)(A)
 
 
 def logarithm(xp: Any, A: Array) -> Array:
@@ -141,10 +147,17 @@ def logarithm(xp: Any, A: Array) -> Array:
         return flip(multiply(flip(E), X, A))
 
     def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
-        transposed = (multiply_transposed, solve_transposed)
-        return xp.linear_solve(multiply, solve, transposed, tangents[0], (X, xp.stop_gradient(primals[0])))[0]
+        return xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, primals[0]))[0]
 
-    return xp.custom_derivative(lambda A: roots.logarithm(xp, A), jvp=tangent)(A)
+    def cotangent(primals: tuple, X: Array, G: Array) -> tuple[Array]:
+        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+
+    return xp.custom_derivative(lambda A: roots.logarithm(xp, A), jvp=tangent, vjp=cotangent)(A)
+
+
+def solve_adjoint(xp: Any, forward: tuple, transposed: tuple, G: Array, parameters: tuple) -> Array:
+    """M^-H G, for M that `linear_solve` takes as (multiply, solve) of itself and of its transpose."""
+    return xp.conj(xp.linear_solve(*transposed, forward, xp.conj(G), parameters)[0])
 
 
 def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:

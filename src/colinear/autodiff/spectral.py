@@ -61,6 +61,12 @@ def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any
     return tuple(xp.custom_derivative(lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks))(A, *pairs))
 
 
+@functools.cache
+def program(xp: Any, tangent: Callable[..., Any]) -> Callable[..., Any]:
+    """`tangent(xp, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
+    return xp.jit(functools.partial(tangent, xp))
+
+
 def guarded(
     xp: Any,
     name: str,
@@ -79,13 +85,20 @@ def guarded(
         return tuple(x + 0 for x in tangents)
 
     def backward(cotangents: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
-        bad = judge(cotangents, *constants)
-        xp.warn_later(bad, SEPARATE.format(name), category=DerivativeWarning)
-        spoil = xp.where(bad, math.nan, 0.0)
-        spoiled = (x + xp.astype(xp.reshape(spoil, (*spoil.shape, *(1,) * (x.ndim - spoil.ndim))), x.dtype) for x in cotangents)
-        return *spoiled, xp.zeros(P.shape, dtype=P.dtype, device=xp.device_of(P))
+        parts = checked(xp, name, cotangents, judge, *constants)
+        return *parts, xp.zeros(P.shape, dtype=P.dtype, device=xp.device_of(P))
 
     return xp.linear_map(forward, backward, (*tangents, P), *constants)
+
+
+def checked(
+    xp: Any, name: str, cotangents: tuple[Array, ...], judge: Callable[..., Array], *constants: Array
+) -> tuple[Array, ...]:
+    """The cotangents, NaN and a warning where `judge(cotangents, *constants)` holds."""
+    bad = judge(tuple(xp.stop_gradient(x) for x in cotangents), *(xp.stop_gradient(x) for x in constants))
+    xp.warn_later(bad, SEPARATE.format(name), category=DerivativeWarning)
+    spoil = xp.where(bad, math.nan, 0.0)
+    return tuple(x + xp.astype(xp.reshape(spoil, (*spoil.shape, *(1,) * (x.ndim - spoil.ndim))), x.dtype) for x in cotangents)
 
 
 def largest(xp: Any, x: Array, axes: int) -> Array:
@@ -129,7 +142,7 @@ def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
 
 def eigh_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
     """The same, of pairs that are known."""
-    return attached(xp, A, (values, V), lambda *given: _eigh_tangent(xp, *given), (1, 2))  # type: ignore[return-value]
+    return attached(xp, A, (values, V), program(xp, _eigh_tangent), (1, 2))  # type: ignore[return-value]
 
 
 def _eigh_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
@@ -168,7 +181,7 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
 
 def eig_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
     """The same, of pairs that are known."""
-    return attached(xp, A, (values, V), lambda *given: _eig_tangent(xp, *given), (1, 2))  # type: ignore[return-value]
+    return attached(xp, A, (values, V), program(xp, _eig_tangent), (1, 2))  # type: ignore[return-value]
 
 
 def _eig_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
@@ -208,7 +221,7 @@ def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of the null spaces: what depends on
     them has none either.
     """
-    return attached(xp, A, xp.svd(xp.stop_gradient(A)), lambda *given: _svd_tangent(xp, *given), (2, 1, 2))  # type: ignore[return-value]
+    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent), (2, 1, 2))  # type: ignore[return-value]
 
 
 def _svd_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
