@@ -17,7 +17,8 @@ from ..methods.iteration import NOBODY, Outcome
 from ..methods.minres import minres
 from ..operators.base import LinearOperator
 from ..operators.block import Block
-from ..operators.iterative import described, rebuilt
+from ..operators.fields import rebuilt
+from ..operators.iterative import described
 from ..operators.zero import Zero
 from .functions import solve_adjoint
 from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, reciprocal, spread

@@ -142,7 +142,7 @@ def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
 
 def eigh_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
     """The same, of pairs that are known."""
-    return attached(xp, A, (values, V), program(xp, _eigh_tangent), (1, 2))  # type: ignore[return-value]
+    return attached(xp, A, (values, V), program(xp, _eigh_tangent), (1, 2))
 
 
 def _eigh_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
@@ -181,7 +181,7 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
 
 def eig_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
     """The same, of pairs that are known."""
-    return attached(xp, A, (values, V), program(xp, _eig_tangent), (1, 2))  # type: ignore[return-value]
+    return attached(xp, A, (values, V), program(xp, _eig_tangent), (1, 2))
 
 
 def _eig_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
@@ -221,7 +221,7 @@ def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of the null spaces: what depends on
     them has none either.
     """
-    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent), (2, 1, 2))  # type: ignore[return-value]
+    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent), (2, 1, 2))
 
 
 def _svd_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:

@@ -94,8 +94,8 @@ def _dense_pairs(
         values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
         sensitivity = None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
     with quiet(xp):
-        found = [xp.stop_gradient(x) for x in (M, values, V)]
-        report_pairs(xp, *found, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
+        held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
+        report_pairs(xp, held, at, along, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
     vectors = Dense(narrow(xp, V, A.dtype))
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
