@@ -58,6 +58,7 @@ from .info import (
     ColinearWarning,
     ConvergenceError,
     ConvergenceWarning,
+    DerivativeWarning,
     DeviceError,
     DtypeError,
     FallbackWarning,
@@ -186,6 +187,7 @@ __all__ = [
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
+    "DerivativeWarning", "FallbackWarning",
     "testing",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from .. import backends
+from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
 from ..info import Info, MethodError, Status, recording, report
@@ -63,8 +63,6 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         raise MethodError(
             f"{f.name}: Krylov looks at values, which torch.func.vmap and torch.compile hide. Give it all columns, (n, k), at once."
         )
-    if xp.name == "torch" and xp.is_differentiated(X, *leaves):
-        raise NotImplementedError(f"{f.name}: products by Krylov() have no derivatives. Use Eigh(), or a smaller A.")
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
     dtype = xp.result_type(X.dtype, A.dtype)
     out = xp.complex_dtype(dtype) if is_complex else dtype
@@ -77,7 +75,7 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     program = _program(xp.name, f, method, m)
     parts, errors, steps, statuses = [], [], 0, []
     for i in range(0, X.shape[-1], width):
-        part = xp.astype(X[..., i : i + width], dtype)
+        part = xp.astype(xp.stop_gradient(X[..., i : i + width]), dtype)
         Y, error, count, status = program(fixed, part)
         if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
             Y, error, count, status = _in_parts(xp, f, method, m, fixed, part)
@@ -90,7 +88,8 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
     converged = error <= method.tolerance(xp, dtype)
     report(Info(seen_status, converged, matvecs=steps, error=error, method="Krylov"))
-    return xp.astype(xp.concat(parts, axis=-1), out)
+    result = xp.astype(xp.concat(parts, axis=-1), out)
+    return autodiff.refused(xp, result, (X, *leaves), f"{f.name}: a product by Krylov()", "Eigh(), or a smaller A")
 
 
 def _ran_out(xp: Any, status: Any) -> bool:
