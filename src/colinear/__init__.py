@@ -57,6 +57,7 @@ from .info import (
     ColinearWarning,
     ConvergenceError,
     ConvergenceWarning,
+    DerivativeWarning,
     DeviceError,
     DtypeError,
     FallbackWarning,
@@ -176,6 +177,7 @@ __all__ = [
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "DerivativeWarning",
+    "FallbackWarning",
     "testing",
 ]  # fmt: skip

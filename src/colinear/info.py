@@ -78,6 +78,10 @@ class ApproximationWarning(ColinearWarning):
     """A stochastic answer where an exact one was out of reach."""
 
 
+class DerivativeWarning(ColinearWarning):
+    """A derivative of something that has none here: what depends on the choice of a basis where eigenvalues repeat, say."""
+
+
 class FallbackWarning(ColinearWarning):
     """Another algorithm than the one that was asked for gave the answer."""
 

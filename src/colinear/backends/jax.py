@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -518,23 +519,34 @@ def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> A
     arrays too, are held fixed.
 
     JAX transposes what it knows, and `linear_call` has no rule for vmap; but a linear solve may say how it is transposed. So this is
-    one with the identity, on pairs: of (x, 0) the answer is (0, y), of cotangents (0, g) it is (M^T g, 0).
+    one with the identity, on pairs: of (x, 0) the answer is (0, y), of cotangents (0, g) it is (M^T g, 0). A pair is one vector, as
+    the solve's rules want all of it to depend on what is differentiated.
     """
     fixed = jax.tree.map(stop_gradient, constants)
-    shapes = jax.eval_shape(lambda x: (x, apply(x, *fixed)), x)
+    given, found = jax.eval_shape(lambda x: (x, apply(x, *fixed)), x)
+    sizes = [builtins.sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for tree in (given, found)]
+    dtype = jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves((given, found))))
 
-    def blank(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), tree)
+    def vector(tree: Any) -> jax.Array:
+        return jnp.concat([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])
+
+    def tree(vector: Any, like: Any) -> Any:
+        leaves, structure = jax.tree.flatten(like)
+        ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])
+        parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(vector, ends[:-1]), leaves, strict=True)]
+        parts = [part if is_complex(leaf.dtype) else jnp.real(part) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, [part.astype(leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)])
 
     def forward(_: Any, pair: Any) -> Any:
-        return blank(shapes[0]), apply(pair[0], *fixed)
+        y = apply(tree(pair[: sizes[0]], given), *fixed)
+        return jnp.concat([jnp.zeros(sizes[0], dtype), vector(y)])
 
     def backward(_: Any, pair: Any) -> Any:
-        return _conjugate(adjoint(_conjugate(pair[1]), *fixed)), blank(shapes[1])
+        g = adjoint(_conjugate(tree(pair[sizes[0] :], found)), *fixed)
+        return jnp.concat([vector(_conjugate(g)), jnp.zeros(sizes[1], dtype)])
 
-    nothing = 0 * builtins.sum(jnp.sum(leaf) for leaf in jax.tree.leaves(x))  # which depends on x, as JAX wants of the whole pair
-    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) + nothing.astype(leaf.dtype), shapes[1])
-    return jax.lax.custom_linear_solve(lambda pair: pair, (x, start), solve=forward, transpose_solve=backward)[1]
+    pair = jnp.pad(vector(x), (0, sizes[1]))
+    return tree(jax.lax.custom_linear_solve(lambda x: x, pair, solve=forward, transpose_solve=backward)[sizes[0] :], found)
 
 
 def linear_solve(

@@ -252,7 +252,8 @@ reshape, moveaxis, permute_dims, broadcast_to = torch.reshape, torch.movedim, to
 
 
 def imag(x: Any) -> torch.Tensor:
-    return x.imag if x.is_complex() else torch.zeros_like(x)  # torch refuses real tensors
+    # torch refuses real tensors, and has no rule for vmap of the view that the imaginary part of a conjugate is
+    return x.resolve_conj().imag if x.is_complex() else torch.zeros_like(x)
 
 
 def where(condition: Any, x: Any, y: Any) -> torch.Tensor:
@@ -724,7 +725,8 @@ def linear_solve(
             every = list(parameters)
             for i, x in zip(moving, moved, strict=True):
                 every[i] = x
-            return multiply(X, *every)
+            # Parameters without effect (a preconditioner's) still take part: torch.func trips over inputs that do not.
+            return multiply(X, *every) + builtins.sum(x.reshape(-1)[:0].abs().sum() for x in moved)
 
         return of, moving
 

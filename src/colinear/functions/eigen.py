@@ -6,6 +6,7 @@ import math
 from operator import index
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, Status, report
@@ -85,15 +86,16 @@ def _dense_pairs(
         return xp.zeros(
             (*A.batch_shape, k), dtype=xp.real_dtype(dtype) if is_hermitian else dtype, device=A._context.device
         ), Dense(zeros)
-    values, V = xp.eigh(M) if is_hermitian else xp.eig(M)
-    order = selection(xp, values, k, which, is_hermitian)
+    values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
+    order = selection(xp, xp.stop_gradient(values), k, which, is_hermitian)
     with quiet(xp):
-        sensitivity = None if is_hermitian else _sensitivity(xp, V)
+        sensitivity = None if is_hermitian else _sensitivity(xp, xp.stop_gradient(V))
     if order is not None:
         values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
         sensitivity = None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
     with quiet(xp):
-        report_pairs(xp, M, values, V, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
+        held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
+        report_pairs(xp, held, at, along, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
     vectors = Dense(narrow(xp, V, A.dtype))
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backends
+from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
 from ..info import Info, MethodError, Status, planning, recording, report
@@ -411,9 +411,7 @@ def iterative_pairs(
     values, V = found.values, found.vectors
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):
-        moving = xp.vecdot(V, A @ V, axis=-2)  # dλ = v^H dA v of a self-adjoint A
-        values = xp.real(moving) if is_hermitian else constant(xp, values, moving, "eigenvalues")
-        V = constant(xp, V, moving, "eigenvectors")
+        values, V = (autodiff.pairs if is_hermitian else autodiff.general_pairs)(A, values, V)
     vectors = Dense(narrow(xp, V, A.dtype))
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
@@ -426,15 +424,3 @@ def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian:
     if isinstance(status, Status) and status.is_failure:
         return f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
     return ""
-
-
-def constant(xp: Any, x: Array, values: Array, what: str) -> Array:
-    """x, which depends on what `values` depend on, but of which no derivative can be taken: it is an error, or NaN in JAX, never 0."""
-
-    def refuse(*_: Any) -> Any:
-        raise NotImplementedError(f"eig: the derivative of {what} found by iteration is not available. Use Eigh() or Eig().")
-
-    def unknown(primals: Any, tangents: Any, output: Array) -> Array:
-        return xp.astype(math.nan * xp.sum(tangents[1]), output.dtype) + 0 * output
-
-    return xp.custom_derivative(lambda x, values: x + 0, jvp=unknown if xp.name == "jax" else refuse, vjp=refuse)(x, values)

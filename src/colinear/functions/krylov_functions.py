@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .. import backends
+from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
 from ..info import Info, Status, recording, report
@@ -56,8 +56,6 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     """f(A) X, columns in groups for which there is room; reports how it went."""
     xp = backends.namespace_of(X)
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
-    if xp.name == "torch" and xp.is_differentiated(X, *leaves):
-        raise NotImplementedError(f"{f.name}: products by Krylov() have no derivatives. Use Eigh(), or a smaller A.")
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
     dtype = xp.result_type(X.dtype, A.dtype)
     out = xp.complex_dtype(dtype) if is_complex else dtype
@@ -70,7 +68,7 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     program = _program(xp.name, f, method, m)
     parts, errors, steps, statuses = [], [], 0, []
     for i in range(0, X.shape[-1], width):
-        Y, error, count, status = program(fixed, xp.astype(X[..., i : i + width], dtype))
+        Y, error, count, status = program(fixed, xp.astype(xp.stop_gradient(X[..., i : i + width]), dtype))
         parts.append(Y)
         errors.append(error)
         statuses.append(status)
@@ -80,7 +78,8 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
     converged = error <= method.tolerance(xp, dtype)
     report(Info(seen_status, converged, matvecs=steps, error=error, method="Krylov"))
-    return xp.astype(xp.concat(parts, axis=-1), out)
+    result = xp.astype(xp.concat(parts, axis=-1), out)
+    return autodiff.refused(xp, result, (X, *leaves), f"{f.name}: a product by Krylov()", "Eigh(), or a smaller A")
 
 
 @functools.lru_cache(maxsize=256)

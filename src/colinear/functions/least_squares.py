@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
@@ -49,10 +50,20 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     chosen = fitting("pinv", method, SVD, LSQR, LSMR)
     if is_iterative(chosen):
         return iterated(A, chosen, consistent=False)
+    if svd.find(A).is_base and is_watched(xp, M := dense(A)) and 0 not in A.shape:
+        return Dense(narrow(xp, _with_derivative(xp, A, M, rtol, chosen), A.dtype))
     U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+
+
+def _with_derivative(xp: Any, A: LinearOperator, M: Array, rtol: Any, method: Method) -> Array:
+    """A^+ as a matrix, of which the derivative is known also where singular values repeat or are zero."""
+    U, s, V = svd(Dense(xp.stop_gradient(M)), None, method)
+    weights = inverted(xp, s, s > cutoff(xp, s, A, rtol))
+    X = xp.matmul(dense(V) * weights[..., None, :], xp.conj(xp.matrix_transpose(dense(U))))
+    return autodiff.pseudoinverse(xp, M, X)
 
 
 def checked_rtol(function: str, rtol: Any) -> Any:
@@ -149,7 +160,7 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
 def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
     """A^+ B, whether all is well (of any rank), and a word about the rank."""
     fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
-    if not pinv.find(A).is_base:
+    if not pinv.find(A).is_base or is_watched(xp, dense(A)):
         return pinv(A, None, method) @ B, fine, ""
     Q: Any = None
     if svd.find(A).is_base and A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed

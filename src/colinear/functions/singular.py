@@ -6,6 +6,7 @@ import math
 from operator import index
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, ShapeError, Status, report
@@ -75,13 +76,14 @@ def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> tuple[LinearOp
         zeros = [xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device) for shape in ((m, k), (n, k))]
         s = xp.zeros((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
         return Dense(zeros[0]), s, Dense(zeros[1])
-    U, s, Vh = xp.svd(M)
+    U, s, Vh = autodiff.svd(xp, M)
     U, s, V = U[..., :k], s[..., :k], xp.conj(xp.matrix_transpose(Vh))[..., :k]
     with quiet(xp):
-        size = xp.sqrt(xp.sum(squares(xp, M), axis=-1))[..., None]
-        residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :])) / xp.where(size == 0, 1, size)
+        held, left, values, right = (xp.stop_gradient(x) for x in (M, U, s, V))
+        size = xp.sqrt(xp.sum(squares(xp, held), axis=-1))[..., None]
+        residual = xp.sqrt(squares(xp, xp.matmul(held, right) - left * values[..., None, :])) / xp.where(size == 0, 1, size)
         status = xp.where(residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE))
-        finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+        finite = xp.all(xp.isfinite(held), axis=(-2, -1))[..., None]
         status = xp.where(finite, status, int(Status.NONFINITE))
     visible = seen(xp, status)
     report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual, method="SVD"))

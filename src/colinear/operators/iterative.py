@@ -9,8 +9,10 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..info import Detailed, Info, Status, failed, recording, report, settle, state, total
 from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
+from . import iterated_least_squares
 from .base import LinearOperator
 from .context import Context, broadcast_batches
+from .fields import rebuilt
 from .memo import memo
 
 
@@ -225,7 +227,10 @@ def _compiled(method: Any, watch: Watch, tol: float) -> Any:
             return outcome.X, outcome._replace(X=None)
 
         if method.least_squares:
-            return run(B, inverse)
+            held = xp.tree_map(xp.stop_gradient, (B, inverse))
+            X, told = run(*held)
+            again = functools.partial(_again, xp, method, watch, tol)
+            return iterated_least_squares.attached(xp, inverse, B, X, again), told
         return xp.linear_solve(lambda X, inverse: inverse.A @ X, run, (None, run_transposed), B, (inverse,))
 
     return xp.jit(program)
@@ -253,7 +258,9 @@ def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found
     if xp.name == "numpy" or not xp.is_differentiated(B, *leaves):
         return solve(B, *leaves)[0]
     if inverse.method.least_squares:
-        return solve(xp.stop_gradient(B), *(xp.stop_gradient(leaf) for leaf in leaves))[0]
+        X = solve(xp.stop_gradient(B), *(xp.stop_gradient(leaf) for leaf in leaves))[0]
+        again = functools.partial(_again, xp, inverse.method, watch, tol)
+        return iterated_least_squares.attached(xp, inverse, B, X, again)
     transposed = (
         lambda X, *leaves: rebuilt(inverse, leaves).A.T @ X,
         functools.partial(solve, transposed=True),
@@ -261,13 +268,14 @@ def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found
     return xp.linear_solve(lambda X, *leaves: rebuilt(inverse, leaves).A @ X, solve, transposed, B, leaves)[0]
 
 
-def rebuilt(A: Any, leaves: Any) -> Any:
-    """A with these arrays in place of its own, in the order of `A.leaves()`; numbers stay."""
-    own = [leaf for leaf in A.leaves() if namespace_of(leaf) is not None]
-    if all(mine is given for mine, given in zip(own, leaves, strict=True)):
-        return A  # the very same, which its counters know
-    given = iter(leaves)
-    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+def _again(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> Array:
+    """A^+ B for a derivative; its failure is a warning."""
+    fresh = inverse._replace(x0=None, consistent=False)
+    if any(xp.is_traced(leaf) for leaf in fresh.leaves() if namespace_of(leaf) is xp) and not xp.is_traced(B):
+        B = _one_of_each(xp, B, [leaf for leaf in fresh.leaves() if namespace_of(leaf) is xp])
+    outcome = outcome_of(fresh, B, watch, tol)
+    report_adjoint(xp, outcome, method, watch, inverse.shape[-2])
+    return outcome.X
 
 
 def _one_of_each(xp: Any, B: Array, leaves: Any) -> Array:
