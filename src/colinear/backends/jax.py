@@ -404,6 +404,16 @@ def axpy(a: Any, x: Any, y: Any) -> jax.Array:
     return y + a * x
 
 
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    return W - U * a[..., None, :] - V * b[..., None, :]
+
+
+def column_dot(X: Any, Y: Any) -> jax.Array:
+    """x^H y for each pair of columns, (..., k)."""
+    return jnp.sum(jnp.conj(X) * Y, axis=-2)
+
+
 def dot_real(x: Any, y: Any) -> jax.Array:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return jnp.vdot(x, y).real

@@ -417,6 +417,16 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return y.addcmul_(x, a) if isinstance(a, torch.Tensor) else y.add_(x, alpha=a)
 
 
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    return V.mul_(-b[..., None, :]).addcmul_(U, a[..., None, :], value=-1).add_(W)
+
+
+def column_dot(X: Any, Y: Any) -> torch.Tensor:
+    """x^H y for each pair of columns, (..., k)."""
+    return torch.linalg.vecdot(X, Y, dim=-2)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)

@@ -30,7 +30,7 @@ from ._values import place
 from .estimators import is_traced
 from .scalar_functions import LOG, Scalar
 
-STEPS = 300  # of Lanczos, unless told
+STEPS = 500  # of Lanczos, unless told
 TRACED_STEPS = 64  # where values cannot be seen, and the run cannot end early
 LOOK = 8  # steps between two looks at least
 GROWTH = 1.25  # and the ratio of the places of two looks

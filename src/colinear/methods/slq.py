@@ -60,22 +60,30 @@ def advance(
 
 
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
-    """One step of all runs, and their α."""
+    """One step of all runs, and their α. The vectors before the last are written over, where the framework can."""
     W = multiply(s.P)
-    alpha = xp.real(xp.vecdot(s.P, W, axis=-2))
-    W = W - _wide(xp, alpha, W) * s.U - _wide(xp, s.beta, W) * s.before
+    alpha = xp.real(xp.column_dot(s.P, W))
+    W = xp.three_term(W, _as(xp, alpha, W), s.U, _as(xp, s.beta, W), s.before)
     V = W if precondition is None else precondition(W)
-    square = xp.real(xp.vecdot(W, V, axis=-2))
+    square = xp.real(xp.column_dot(W, V))
     beta = xp.sqrt(xp.where(square > 0, square, 0 * square))
     size = xp.maximum(s.size, xp.abs(alpha) + beta)
     # Not finite stays so: the run goes on, and is seen.
     alive = xp.logical_and(s.alive, xp.logical_not(beta <= SMALL * xp.eps(W.dtype) * size))
     alpha = xp.where(s.alive, alpha, 0 * alpha)
     beta = xp.where(alive, beta, 0 * beta)
-    scale = _wide(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)
-    U = W * scale
+    scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
+    U = times(xp, W, scale)
     return Runs(U, s.U, U if precondition is None else V * scale, beta, size, alive), alpha
 
 
-def _wide(xp: Any, x: Array, like: Array) -> Array:
-    return xp.astype(x, like.dtype)[..., None, :]
+def times(xp: Any, W: Array, scale: Array) -> Array:
+    """W scale, in place where that can be."""
+    if xp.name == "jax" or xp.is_traced(W):
+        return W * scale
+    W *= scale
+    return W
+
+
+def _as(xp: Any, x: Array, like: Array) -> Array:
+    return xp.astype(x, like.dtype)

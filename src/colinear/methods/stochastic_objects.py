@@ -212,7 +212,7 @@ class SLQ(Stochastic):
     probes : int, optional
         How many random vectors; default 32. With `tol` the most of them.
     max_iters : int, optional
-        The most steps of Lanczos; default 200, and never more than n. It ends where the quadrature is seen to have converged.
+        The most steps of Lanczos; default 500. It ends where the quadrature is seen to have converged.
     distribution : {"rademacher", "gaussian", "sphere"}
     tol : float, optional
         The relative error to reach, as for the other estimators.
