@@ -33,7 +33,7 @@ from ._spectral import by_key
 from .shift_invert import beyond, cheap_inverse, edge_of
 
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
-CHEAPER = 4  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
+CHEAPER = 6  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
 COLUMNS = 4  # multiplied at a time, to judge pairs
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
 FLOOR = 100  # roundings below which no tolerance is met
