@@ -349,21 +349,19 @@ def test_toeplitz_systems_that_iterations_do_not_solve_take_the_inverse():
 @pytest.mark.parametrize("backend", FRAMEWORKS)
 def test_small_corrections_of_a_diagonal_agree_with_the_matrix(backend):
     framework, rng, n = backends.get(backend), np.random.default_rng(5), 12
+    quick = backend == "jax"  # where each operation on a new shape is compiled
 
     def put(*shape, dtype="float64"):
         return framework.asarray(right_side(rng, shape, np.dtype(dtype)).astype(dtype))
 
-    for dtype, tol in (("float64", 1e-11), ("complex64", 1e-3)):
+    for dtype, tol in (("float64", 1e-11), ("complex64", 1e-3))[: 1 if quick else 2]:
         U, V, core = put(n, 2, dtype=dtype), put(n, 3, dtype=dtype), put(2, 3, dtype=dtype)
-        D = co.Diagonal(put(n, dtype=dtype) + 5)
-        for A in (
-            co.LowRank(U) + D,
-            co.LowRank(U, V, core) + D,
-            co.LowRank(U) + 2.5 * co.Identity(n),
-            co.LowRank(U) + co.Identity(n),
-        ):
+        D, I = co.Diagonal(put(n, dtype=dtype) + 5), co.Identity(n)
+        sums = (co.LowRank(U, V, core) + D, co.LowRank(U) + D, co.LowRank(U) + 2.5 * I, co.LowRank(U) + I)
+        sides = (put(n, dtype=dtype), put(n, 4, dtype=dtype), put(2, n, 1, dtype=dtype))
+        for A in sums[: 1 if quick else 4]:
             assert co.explain(co.solve, A).rules[0] == "solve_corrected_diagonal"
-            for b in (put(n, dtype=dtype), put(n, 4, dtype=dtype), put(2, n, 1, dtype=dtype)):
+            for b in sides[: 1 if quick else 3]:
                 x = co.solve(A, b)
                 assert x.shape == b.shape and x.dtype == b.dtype
                 np.testing.assert_allclose(framework.to_numpy(A @ x), framework.to_numpy(b), atol=tol)
