@@ -379,6 +379,11 @@ def axpy(a: Any, x: Any, y: Any) -> jax.Array:
     return y + a * x
 
 
+def xpby(x: Any, b: Any, y: Any) -> jax.Array:
+    """x + b y for vectors, written over y where the framework can."""
+    return x + b * y
+
+
 def dot_real(x: Any, y: Any) -> jax.Array:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return jnp.vdot(x, y).real

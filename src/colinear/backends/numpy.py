@@ -219,6 +219,13 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return found(x, y, a=a)
 
 
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    y *= b
+    y += x
+    return y
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)

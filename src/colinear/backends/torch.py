@@ -405,6 +405,11 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return y.add_(x, alpha=a)
 
 
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    return torch.add(x, y, alpha=b, out=y)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return torch.dot(x, y).item() if not x.is_complex() else torch.vdot(x, y).real.item()
