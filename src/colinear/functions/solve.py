@@ -9,6 +9,7 @@ from ..backends import Array, namespace_of
 from ..dispatch import function, rule
 from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Method
+from ..operators.attempts import Attempts
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
@@ -17,7 +18,6 @@ from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
-from ..operators.iterative import Attempts
 from ..operators.permutation import Permutation
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
