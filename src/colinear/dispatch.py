@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from . import signatures
-from .info import ON_FAILURE, Detailed, Info, MethodError, Status, combine, gather, planning, settle, state
+from .info import ON_FAILURE, Detailed, Info, MethodError, combine, failed, gather, planning, settle, state
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import AmbiguousPair, Cost, Resolution, Rule, ambiguous_pairs, decide, resolve
 from .rule_index import RuleIndex
@@ -113,7 +113,7 @@ class Function:
             result = chosen.implementation(A, *arguments)
         finally:
             state.current = None
-        if reports and combine([report._status for report in reports]) is not Status.SUCCESS:  # or not to be seen yet
+        if reports and failed(combine([report._status for report in reports])) is not False:  # true, or not to be seen yet
             settle(gather(reports, self.name, chosen.name), on_failure)
         return result
 

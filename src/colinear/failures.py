@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from . import backends
-from .errors import ConvergenceError, ConvergenceWarning, FallbackWarning
+from .errors import ConvergenceError, ConvergenceWarning
 from .status import Status, combine, failed, is_unseen, number_text
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ def settle(info: Info, on_failure: str) -> None:
         if on_failure == "raise":
             raise ConvergenceError(message, info)
         warnings.warn(message, ConvergenceWarning, stacklevel=_users_level())
-    elif worst is Status.FELL_BACK and on_failure == "warn":
-        warnings.warn(_explanation(info, worst), FallbackWarning, stacklevel=_users_level())
 
 
 def _who(info: Info) -> str:
