@@ -40,6 +40,10 @@ class MethodError(ColinearError, TypeError):
     """Something given as a method that is not one."""
 
 
+class TooLargeError(ColinearError, MemoryError):
+    """A matrix that would have to be formed, and takes more memory than is used unasked."""
+
+
 class ConvergenceError(ColinearError, RuntimeError):
     """A failing status under `on_failure="raise"`; `error.info` is the `Info`."""
 
@@ -61,6 +65,10 @@ class ConvergenceWarning(ColinearWarning):
 
 class ApproximationWarning(ColinearWarning):
     """A stochastic answer where an exact one was out of reach."""
+
+
+class DerivativeWarning(ColinearWarning):
+    """A derivative of something that has none here: what depends on the choice of a basis where eigenvalues repeat, say."""
 
 
 class FallbackWarning(ColinearWarning):

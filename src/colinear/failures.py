@@ -25,13 +25,14 @@ def settle(info: Info, on_failure: str) -> None:
     if not isinstance(worst, Status):
         xp = backends.namespace_of(worst)
         assert xp is not None
-        message = f"{_who(info)} failed; the Info that info=True adds holds its status."
+        more = f". {info.message.rstrip('.')}" if info.message else "; the Info that info=True adds holds its status"
+        message = f"{_who(info)} failed{more}."
         xp.warn_later(failed(worst), message, category=ConvergenceWarning)
     elif worst.is_failure:
         message = _explanation(info, worst)
         if on_failure == "raise":
             raise ConvergenceError(message, info)
-        warnings.warn(message, ConvergenceWarning, stacklevel=_users_level())
+        warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
 
 
 def _who(info: Info) -> str:
@@ -60,7 +61,7 @@ def _explanation(info: Info, worst: Status) -> str:
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """The stacklevel of the first frame outside this package: the user's own line."""
     level, frame = 1, sys._getframe(1)  # level 1 is the frame that warns: our caller
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<colinear ")):

@@ -23,11 +23,13 @@ from .errors import (
     ColinearWarning,
     ConvergenceError,
     ConvergenceWarning,
+    DerivativeWarning,
     DeviceError,
     DtypeError,
     FallbackWarning,
     MethodError,
     ShapeError,
+    TooLargeError,
 )
 from .failures import ON_FAILURE, settle
 from .status import FIRST_FAILURE, Status, combine, failed, is_unseen, number_text
@@ -44,6 +46,7 @@ __all__ = [
     "ColinearWarning",
     "ConvergenceError",
     "ConvergenceWarning",
+    "DerivativeWarning",
     "Detailed",
     "DeviceError",
     "DtypeError",
@@ -52,6 +55,7 @@ __all__ = [
     "MethodError",
     "ShapeError",
     "Status",
+    "TooLargeError",
     "combine",
     "failed",
     "gather",

@@ -13,6 +13,7 @@ import numpy as np
 from colinear.backends._half import through_single
 from colinear.backends._numpy_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -157,8 +158,18 @@ def is_traced(x: Any) -> builtins.bool:
     return False
 
 
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these are recorded."""
+    return False
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
     return False
 
 
@@ -224,6 +235,31 @@ def xpby(x: Any, b: Any, y: Any) -> Any:
     y *= b
     y += x
     return y
+
+
+_ROWS = 1024  # of a block, which stay in the processor's cache: new arrays of its size cost ten times the arithmetic
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    if V.ndim > 2:
+        V *= -b[..., None, :]
+        V += W
+        V -= U * a[..., None, :]
+        return V
+    scratch = np.empty((builtins.min(_ROWS, len(V)), V.shape[-1]), V.dtype)
+    for start in range(0, len(V), _ROWS):
+        rows = slice(start, start + _ROWS)
+        v = V[rows]
+        v *= -b
+        v += W[rows]
+        v -= np.multiply(U[rows], a, out=scratch[: len(v)])
+    return V
+
+
+def column_dot(X: Any, Y: Any) -> Any:
+    """x^H y for each pair of columns, (..., k)."""
+    return np.einsum("...ik,...ik->...k", conj(X), Y)
 
 
 def dot_real(x: Any, y: Any) -> Any:
@@ -332,9 +368,13 @@ def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key."""
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A generator is drawn from, so it moves on."""
+    if isinstance(seed, np.random.RandomState):
+        return np.random.Generator(seed._bit_generator)  # the same stream of bits
     if hasattr(seed, "initial_seed"):  # torch.Generator
-        seed = seed.initial_seed() % 2**64
+        import torch
+
+        seed = int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
     elif type(seed).__module__.startswith("jax"):
         import jax
 
@@ -346,6 +386,11 @@ def generator(seed: Any) -> np.random.Generator:
 def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
     """`n` independent generators."""
     return gen.spawn(n)
+
+
+def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
 
 
 def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
@@ -389,6 +434,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     for i in range(n):
         state = body(i, state)
     return state
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: np.stack(found), *[results[i] for i in places])
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
@@ -501,10 +555,21 @@ def synchronize(x: Any) -> Any:
     return x
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
-    return solve(B)
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed."""
+    return apply(x, *constants)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T.
+    """
+    return solve(B, *parameters)
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

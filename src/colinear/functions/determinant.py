@@ -7,36 +7,37 @@ from functools import reduce
 from operator import add, mul
 from typing import Any
 
-import numpy as np
-
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, arrange, function, rule
 from ..info import Info, Status, report
-from ..methods import LDL, LU, Auto, Cholesky, Method, fitting
-from ..methods.determinants import parity
+from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_diagonal
-from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
-from ..operators.permutation import Permutation
+from ..operators.matrix_factor import differentiable
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
+from ._arrays import dense, narrow, quiet, seen, square_size
+from ._factorise import _cholesky_or_lu
+from ._residuals import probe
 from ._values import once_each, place, placed, report_status
-from .cost import itemsize
+from .cost import is_too_large, itemsize
 from .diagonal import diag
+from .estimate_parts import powers_of_estimates
+from .estimators import announce
 from .inverse import all_square, inv
-from .inverse_sums import capacitance, diagonal_is_invertible
+from .inverse_low_rank import capacitance, diagonal_is_invertible
+from .quadrature import logarithm_by_quadrature
 
 NEED = "a determinant"
 
@@ -47,8 +48,9 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     Parameters
     ----------
     A : operator or array, (*batch, n, n)
-    method : Auto, Cholesky, LDL or LU, optional
-        Of the dense base case. `Auto` takes Cholesky for positive semidefinite A, else LU.
+    method : Auto, Cholesky, LDL, LU or SLQ, optional
+        Of the base case. `Auto` takes Cholesky for positive semidefinite A, else LU; for a positive semidefinite A too large to be
+        formed it estimates by SLQ, with an ApproximationWarning, and `info.error` is the standard error.
 
     Returns
     -------
@@ -69,10 +71,16 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     (-1.0, 2.0)
     """
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    chosen = fitting("slogdet", method, Cholesky, LDL, LU)
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
+    if isinstance(chosen, Auto) and needs_estimate(A, chosen):
+        chosen = SLQ(tol=chosen.tol)
+        announce("logdet", A, chosen.name)
+    if isinstance(chosen, SLQ):
+        logarithm = logarithm_by_quadrature(A, chosen)
+        return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
     xp, M = A.xp, dense(A)
     with quiet(xp):
-        factor = _factor(xp, A, M, chosen)
+        factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, A, M, chosen),), M)
         sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
         sign = xp.astype(xp.sign(xp.real(sign)), sign.dtype)  # the product of the pivots' phases is real but for rounding
@@ -81,8 +89,13 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
 
 
+def needs_estimate(A: LinearOperator, method: Any) -> bool:
+    """Whether `Auto` leaves it to SLQ: the matrix of a positive semidefinite A does not fit into memory."""
+    return bool(A.properties & POSITIVE_SEMIDEFINITE) and not getattr(method, "exact", True) and is_too_large(A)
+
+
 def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
-    if isinstance(method, LDL) and not xp.is_differentiated(M):
+    if isinstance(method, LDL):
         return LDLFactor._of(xp.ldl_factor(M))
     positive = A.properties & POSITIVE_SEMIDEFINITE if isinstance(method, Auto) else isinstance(method, Cholesky)
     if not positive or not M.shape[-1]:
@@ -122,7 +135,11 @@ def _stand_in(A: LinearOperator) -> tuple[Array, Array]:
 
 
 def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    chosen = fitting("slogdet", method, Cholesky, LDL, LU)
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
+    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
+        found = chosen if isinstance(chosen, SLQ) else SLQ(tol=chosen.tol)
+        work, why = found.most * 50 * A.flops, "asked for" if isinstance(chosen, SLQ) else "the matrix would not fit into memory"
+        return "SLQ", Cost(work, 40.0 * A.shape[-1] * found.most), f"{why}; Lanczos from random vectors"
     n, size = A.shape[-1], math.prod(A.shape)
     if not isinstance(chosen, Auto):
         return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, float(itemsize(A)) * size), "asked for"
@@ -142,58 +159,13 @@ def one(A: LinearOperator) -> tuple[Array, Array]:
     return _stand_in(A)
 
 
-@rule(slogdet, Identity)
-def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
-    """det I = 1"""
-    return one(A)
-
-
-@rule(slogdet, ScaledIdentity)
-def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(c I) = c^n"""
-    sign, logarithm = _slogdet_of_power(A, A.c)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-def _slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
+def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     """Sign and logarithm of c^n, of c's batch shape."""
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
     sign, logarithm = slogdet_of_diagonal(xp, c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
-
-
-@rule(slogdet, Diagonal)
-def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
-    """det diag(d) = ∏ d_i"""
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-@rule(slogdet, Triangular)
-def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
-    """det T = ∏ t_ii"""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    if A.unit:
-        return one(A)
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-@rule(slogdet, Permutation)
-def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
-    """det P = (-1)^(n - cycles)"""
-    positive, zero = one(A)
-    if isinstance(A.perm, Index):
-        parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
-        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
-    else:  # traced, so its cycles cannot be counted: its matrix is factored
-        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
-    return positive * sign, zero
 
 
 # ---------------------------------------------------------------------------------------------------- compositions
@@ -205,11 +177,11 @@ def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Arr
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
 
 
-@rule(slogdet, Scaled)
+@rule(slogdet, Scaled, estimates=True)
 def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
     """det(c A) = c^n det A"""
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    power, whole = _slogdet_of_power(A, A.scalar), slogdet(A.A, method)
+    power, whole = slogdet_of_power(A, A.scalar), slogdet(A.A, method)
     return power[0] * whole[0], power[1] + whole[1]
 
 
@@ -219,29 +191,33 @@ def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
     return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
 
 
-@rule(slogdet, BlockDiag, when=all_square)
+@rule(slogdet, BlockDiag, when=all_square, estimates=True)
 def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
     """det diag(A, B) = det A det B, both square"""
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, placed(A), method, [1] * len(A.operands))
     return multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
 
 
-@rule(slogdet, Kronecker, when=all_square)
+@rule(slogdet, Kronecker, when=all_square, estimates=True)
 def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
     """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
     n = A.shape[-1]
     if not n:
         return one(A)
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands])
     parts = once_each(lambda factor: slogdet(factor, method), placed(A))
     return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
 
 
-@rule(slogdet, Transpose)
+@rule(slogdet, Transpose, estimates=True)
 def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^T = det A"""
     return slogdet(A.A, method)
 
 
-@rule(slogdet, Adjoint | Conjugate)
+@rule(slogdet, Adjoint | Conjugate, estimates=True)
 def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^H = det conj(A) = conj(det A)"""
     sign, logarithm = slogdet(A.A, method)

@@ -25,12 +25,14 @@ from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
-from ._factorise import probe, seen, wide
+from ._arrays import seen, wide
+from ._residuals import probe
 from ._values import report_status
 from .automatic import attempts, examined, is_automatic, looks_definite
 from .automatic import choose as choose_attempt
 from .cost import prefers_iteration, sparse_work
-from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
+from .inverse import LARGEST_DENSE, inv, inverse
+from .inverse_families import inv_banded, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
@@ -50,8 +52,8 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     xp, n = A.xp, A.shape[-1]
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     values = values.astype(np.result_type(values, np.float64))
-    used = np.flatnonzero(np.any(values.reshape(-1, 2 * n - 1) != 0, axis=0))
-    if len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1:
+    used = used_diagonals(values)
+    if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))
         held = xp.stop_gradient(A._diagonals())
         lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
@@ -79,6 +81,16 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     for info in reports:
         report(info)
     return Inverse(A, ImplicitFactor._of(A, solver))
+
+
+def used_diagonals(values: Any) -> Any:
+    """Which of the diagonals, from the last to the first, are not zero in all matrices of a batch."""
+    return np.flatnonzero(np.any(values.reshape(-1, values.shape[-1]) != 0, axis=0))
+
+
+def is_narrow_band(used: Any, n: int) -> bool:
+    """Whether they are so few, around the main one, that elimination along them is faster than Fourier transforms."""
+    return bool(len(used)) and bool(used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
 
 
 LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
@@ -14,7 +15,8 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._residuals import MARGIN
 from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
 from .cost import MEMORY, least_squares_work
 from .iterative import choose as choose_iteration
@@ -55,10 +57,21 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
         return iterated(A, chosen, consistent=False)
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
         return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
+    watched = any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
+    if watched and svd.find(A).is_base and 0 not in A.shape:
+        return Dense(narrow(xp, _with_derivative(xp, A, dense(A), rtol, chosen), A.dtype))
     U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+
+
+def _with_derivative(xp: Any, A: LinearOperator, M: Array, rtol: Any, method: Method) -> Array:
+    """A^+ as a matrix, of which the derivative is known also where singular values repeat or are zero."""
+    U, s, V = svd(Dense(xp.stop_gradient(M)), None, method)
+    weights = inverted(xp, s, s > cutoff(xp, s, A, rtol))
+    X = xp.matmul(dense(V) * weights[..., None, :], xp.conj(xp.matrix_transpose(dense(U))))
+    return autodiff.pseudoinverse(xp, M, X)
 
 
 def checked_rtol(function: str, rtol: Any) -> Any:
@@ -170,7 +183,7 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
 def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
     """A^+ B, whether all is well (of any rank), and a word about the rank."""
     fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
-    if not pinv.find(A).is_base:
+    if not pinv.find(A).is_base or is_watched(xp, dense(A)):
         return pinv(A, None, method) @ B, fine, ""
     Q: Any = None
     if svd.find(A).is_base and A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed

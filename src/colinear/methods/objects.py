@@ -18,6 +18,7 @@ class Method:
     tol: float | None
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
+    is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
 
     @property
     def name(self) -> str:

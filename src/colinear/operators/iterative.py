@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, state
+from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
 from ..methods.describing import described
 from ..methods.iteration import Outcome, Products, Watch, column_norms
+from . import iterated_least_squares
 from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
-from .host_factors import refined
+from .fields import rebuilt
 from .memo import memo
 from .opaque import Opaque
 
@@ -92,9 +93,6 @@ class Iterated(LinearOperator):
             if narrow != working and found and not method.least_squares and 0 not in X.shape:
                 found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
         told = [described(xp, outcome, method, watch, self.preconditioner is not None) for outcome in found[:1]]
-        if len(found) > 1 and told:  # refined for the sake of derivatives
-            total = sum(outcome.matvecs for outcome in found)
-            told = [told[0].replace(matvecs=total)]
         return X if dtype == working else xp.astype(X, dtype), told
 
     @property
@@ -194,53 +192,78 @@ def _compiled(method: Any, watch: Watch, tol: float) -> Any:
     xp = get("jax")
 
     def program(inverse: Iterated, B: Array) -> Any:
-        transposed = inverse.T
-
-        def solve(B: Array) -> Any:
+        def run(B: Array, inverse: Iterated) -> Any:
             outcome = outcome_of(inverse, B, watch, tol)
             return outcome.X, outcome._replace(X=None)
 
-        def solve_transposed(B: Array) -> Any:
-            outcome = outcome_of(transposed, B, watch, tol)  # type: ignore[arg-type]
+        def run_transposed(B: Array, inverse: Iterated) -> Any:
+            outcome = outcome_of(inverse.T, B, watch, tol)  # type: ignore[arg-type]
+            report_adjoint(xp, outcome, method, watch, inverse.preconditioner is not None)
             return outcome.X, outcome._replace(X=None)
 
         if method.least_squares:
-            return solve(B)
-        return xp.linear_solve(inverse.A.__matmul__, solve, solve_transposed, B)
+            held = xp.tree_map(xp.stop_gradient, (B, inverse))
+            X, told = run(*held)
+            again = functools.partial(_again, xp, method, watch, tol)
+            return iterated_least_squares.attached(xp, inverse, B, X, again), told
+        return xp.linear_solve(lambda X, inverse: inverse.A @ X, run, (None, run_transposed), B, (inverse,))
 
     return xp.jit(program)
 
 
 def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found: list[Outcome]) -> Array:
-    """A^-1 B in NumPy and torch; `found` collects the outcomes."""
+    """A^-1 B in NumPy and torch; `found` collects the outcome.
+
+    A X = B gives dX = A^-1 (dB - dA X), and G_B = A^-H G, G_A = -G_B X^H for cotangents G of X: one more solve, with the adjoint of A
+    and of the preconditioner, by the same method to the same tolerance. Nothing of the iterations is kept.
+    """
     xp = namespace_of(B)
 
-    def solve(B: Array, which: Iterated = inverse) -> Array:
-        outcome = outcome_of(which, B, watch, tol)
+    def solve(B: Array, *leaves: Any, transposed: bool = False) -> Any:
+        which = rebuilt(inverse, leaves)
+        if any(xp.is_traced(leaf) for leaf in leaves) and not xp.is_traced(B):
+            B = _one_of_each(xp, B, leaves)
+        outcome = outcome_of(which.T if transposed else which, B, watch, tol)
+        if transposed or found:  # not the answer: for its derivatives
+            report_adjoint(xp, outcome, inverse.method, watch, inverse.preconditioner is not None)
         found.append(outcome)
-        return outcome.X
+        return outcome.X, None
 
-    leaves = [leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp]
-    hidden = [leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape]
-    if hidden and not xp.is_traced(B):  # a map over operators: the right side becomes one of each, lest the loop look at values
-        first = xp.reshape(hidden[0], (-1,))[0]
-        B = B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
-    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves) or hidden:
-        return solve(B)
-    held = inverse._map(xp.stop_gradient)
-
-    def fixed(B: Array) -> Array:
-        return xp.linear_solve(held.A.__matmul__, solve_held, solve_transposed, B)[0]
-
-    def solve_held(B: Array) -> Any:
-        return solve(B, held), None
-
-    def solve_transposed(B: Array) -> Any:
-        return solve(B, held.T), None
-
+    leaves = tuple(leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp)
+    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves):
+        return solve(B, *leaves)[0]
     if inverse.method.least_squares:
-        return solve(xp.stop_gradient(B), held)
-    return refined(fixed, inverse.A.__matmul__, B, xp.is_differentiated(*leaves))
+        X = solve(xp.stop_gradient(B), *(xp.stop_gradient(leaf) for leaf in leaves))[0]
+        again = functools.partial(_again, xp, inverse.method, watch, tol)
+        return iterated_least_squares.attached(xp, inverse, B, X, again)
+    transposed = (
+        lambda X, *leaves: rebuilt(inverse, leaves).A.T @ X,
+        functools.partial(solve, transposed=True),
+    )
+    return xp.linear_solve(lambda X, *leaves: rebuilt(inverse, leaves).A @ X, solve, transposed, B, leaves)[0]
+
+
+def _again(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> Array:
+    """A^+ B for a derivative; its failure is a warning."""
+    fresh = inverse._replace(x0=None, consistent=False)
+    if any(xp.is_traced(leaf) for leaf in fresh.leaves() if namespace_of(leaf) is xp) and not xp.is_traced(B):
+        B = _one_of_each(xp, B, [leaf for leaf in fresh.leaves() if namespace_of(leaf) is xp])
+    outcome = outcome_of(fresh, B, watch, tol)
+    report_adjoint(xp, outcome, method, watch, inverse.preconditioner is not None)
+    return outcome.X
+
+
+def _one_of_each(xp: Any, B: Array, leaves: Any) -> Array:
+    """B, of which a map over operators makes one for each, lest the loop look at values."""
+    hidden = next(leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape)
+    first = xp.reshape(hidden, (-1,))[0]
+    return B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
+
+
+def report_adjoint(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> None:
+    """Warn if a solve that a derivative needs has failed: nobody else will, as the answer itself is there already."""
+    info = described(xp, outcome, method, watch._replace(vector=False), preconditioned)
+    settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:
