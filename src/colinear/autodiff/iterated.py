@@ -12,13 +12,13 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import Info, settle
+from ..methods.describing import described
 from ..methods.gmres import gmres
 from ..methods.iteration import NOBODY, Outcome
 from ..methods.minres import minres
 from ..operators.base import LinearOperator
 from ..operators.block import Block
 from ..operators.fields import rebuilt
-from ..operators.iterative import described
 from ..operators.zero import Zero
 from .functions import solve_adjoint
 from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, reciprocal, spread

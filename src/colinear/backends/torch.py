@@ -427,6 +427,11 @@ def column_dot(X: Any, Y: Any) -> torch.Tensor:
     return torch.linalg.vecdot(X, Y, dim=-2)
 
 
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    return torch.add(x, y, alpha=b, out=y)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)
