@@ -3,8 +3,8 @@
 python docs/derivatives_table.py            # writes it
 python docs/derivatives_table.py --check    # fails if it is not up to date
 
-The cases are the module tests/autodiff/cases.py; its `covered()` gives a triple (function, mode, framework) for each kind of test, the mode
-"reverse", "forward", "second order", ..., the framework "torch" or "JAX".
+The cases are the module tests/autodiff/cases.py: `CASES`, by name, each with the frameworks it is for (`only`) and the modes that are refused
+(`without`); `MODES` of each framework; and `REFUSALS`, pairs of a name and a mode, or of a framework and a mode.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ FIRST, LAST = "<!-- Written by docs/derivatives_table.py", "<!-- end -->"
 
 
 def covered() -> list[tuple[str, str, str]]:
-    sys.path[:0] = [str(CASES.parent), str(ROOT / "tests"), str(ROOT / "src")]
+    sys.path[:0] = [str(CASES.parent), str(ROOT / "tests" / "conformance"), str(ROOT / "tests"), str(ROOT / "src")]
     specification = importlib.util.spec_from_file_location("autodiff_cases", CASES)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module
     specification.loader.exec_module(module)
-    return list(module.covered())
+    return [
+        (name, mode, {"jax": "JAX"}.get(framework, framework))
+        for name, case in module.CASES.items()
+        for framework, modes in module.MODES.items()
+        for mode in modes
+        if (not case.only or framework in case.only) and mode not in case.without
+        and not {(name, mode), (framework, mode), (name, framework)} & set(module.REFUSALS)
+    ]  # fmt: skip
 
 
 def table(triples: Iterable[tuple[str, str, str]]) -> str:
