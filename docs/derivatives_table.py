@@ -4,7 +4,7 @@ python docs/derivatives_table.py            # writes it
 python docs/derivatives_table.py --check    # fails if it is not up to date
 
 The cases are the module tests/autodiff/cases.py: `CASES`, by name, each with the frameworks it is for (`only`) and the modes that are refused
-(`without`); `MODES` of each framework; and `REFUSALS`, pairs of a name and a mode, or of a framework and a mode.
+(`without`); `MODES` of each framework; and `REFUSALS`, by pairs of a name and a framework, or "*" for all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ FIRST, LAST = "<!-- Written by docs/derivatives_table.py", "<!-- end -->"
 
 
 def covered() -> list[tuple[str, str, str]]:
-    sys.path[:0] = [str(CASES.parent), str(ROOT / "tests" / "conformance"), str(ROOT / "tests"), str(ROOT / "src")]
+    sys.path[:0] = [
+        str(CASES.parent),
+        *(str(CASES.parents[1] / folder) for folder in ("conformance", "operators", "functions", ".")),
+        str(ROOT / "src"),
+    ]
     specification = importlib.util.spec_from_file_location("autodiff_cases", CASES)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -33,7 +37,7 @@ def covered() -> list[tuple[str, str, str]]:
         for framework, modes in module.MODES.items()
         for mode in modes
         if (not case.only or framework in case.only) and mode not in case.without
-        and not {(name, mode), (framework, mode), (name, framework)} & set(module.REFUSALS)
+        and not {(name, framework), (name, "*")} & set(module.REFUSALS)
     ]  # fmt: skip
 
 
