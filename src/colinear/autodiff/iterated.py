@@ -224,7 +224,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
 def refused(xp: Any, x: Array, leaves: Any, what: str, instead: str) -> Array:
     """x, which depends on the leaves, but of which no derivative can be taken: an error if one is."""
     arrays = tuple(leaf for leaf in leaves if namespace_of(leaf) is xp)
-    if not xp.is_differentiated(*arrays):
+    if not arrays or not xp.is_differentiated(*arrays):
         return x
 
     def refuse(*_: Any) -> Any:
