@@ -22,12 +22,13 @@ RCOND = 1e-9
 
 class Case(NamedTuple):
     """`of(xp, A)` a real 0-dimensional array, `reference(D)` the same number from a NumPy matrix, `smooth(D)` whether it has a derivative
-    there, `only` the frameworks (all that differentiate, if empty)."""
+    there, `only` the frameworks (all that differentiate, if empty), `without` the modes that are refused there."""
 
     of: Callable[[Any, Any], Any]
     reference: Callable[[np.ndarray], float]
     smooth: Callable[[np.ndarray], bool]
     only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 MODES: dict[str, tuple[str, ...]] = {
@@ -38,6 +39,7 @@ MODES: dict[str, tuple[str, ...]] = {
 # (function, framework or "*") -> why it is refused: an error says so.
 REFUSALS: dict[tuple[str, str], str] = {
     ("rank", "*"): "a whole number has no derivative",
+    ("nullspace under vmap", "torch"): "the number of columns depends on values, which cannot be seen under vmap",
     ("nullspace", "jax"): "the number of columns depends on values, which cannot be seen under a transformation",
     ("f(A) b by Krylov", "*"): "products by Krylov() are not differentiated; Eigh() and the dense way are",
     ("second derivatives of lstsq by LSQR, LSMR", "jax"): "JAX loses the rule where it transposes it; SVD() and QR() have them",
@@ -88,7 +90,7 @@ def _spectrum(xp: Any, x: Any) -> Any:
 
 
 # Those whose one matrix must stay self-adjoint: it is moved by a self-adjoint one.
-SELF_ADJOINT = ("annotated_self_adjoint", "annotated_symmetric", "annotated_pd", "sliced_principal", "kronecker_pd")
+SELF_ADJOINT = ("scaled_by_a_negative_number", "annotated_self_adjoint", "annotated_symmetric", "annotated_pd", "sliced_principal", "kronecker_pd")
 
 
 def family(name: str, xp: Any, dtype: str) -> Callable[[Any], Any] | None:
@@ -113,7 +115,7 @@ def family(name: str, xp: Any, dtype: str) -> Callable[[Any], Any] | None:
         square = D.ndim == 2 and D.shape[0] == D.shape[1]
         if square and A.properties and (name in SELF_ADJOINT or "self_adjoint" in name or "pd" in name or "plus_shift" in name):
             D = (D + D.T) / 2 if name == "annotated_symmetric" else (D + D.conj().T) / 2
-        if A.isa(co.SelfAdjoint) and D.ndim == 1 and np.iscomplexobj(D) and name != "sum_low_rank_and_diagonal":
+        if A.isa(co.SelfAdjoint) and D.ndim <= 1 and np.iscomplexobj(D) and name != "sum_low_rank_and_diagonal":
             D = D.real + 0 * D
         directions.append(xp.asarray(D, dtype=leaf.dtype))
     return (lambda t: _moved(xp, A, directions, t)) if directions else None
@@ -252,6 +254,7 @@ CASES: dict[str, Case] = {
         lambda D: host(np.eye(D.shape[1]) - np.linalg.pinv(D) @ D),
         wide,
         ("torch",),
+        ("vmap of grad",),
     ),
     "logdet": Case(lambda xp, A: co.logdet(A), lambda D: float(np.linalg.slogdet(D)[1]), regular),
     "slogdet": Case(
