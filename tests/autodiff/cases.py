@@ -32,7 +32,15 @@ class Case(NamedTuple):
 
 
 MODES: dict[str, tuple[str, ...]] = {
-    "torch": ("reverse", "forward", "func.grad", "double backward", "forward over reverse", "reverse over reverse", "vmap of grad"),
+    "torch": (
+        "reverse",
+        "forward",
+        "func.grad",
+        "double backward",
+        "forward over reverse",
+        "reverse over reverse",
+        "vmap of grad",
+    ),
     "jax": ("reverse", "forward", "forward over reverse", "reverse over reverse", "vmap of grad", "jit of grad"),
 }
 
@@ -76,9 +84,9 @@ BUILT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "householder": (lambda xp, v: co.Householder(v), ((5,),)),
     "projection": (lambda xp, B: co.Projection(xp.qr(B)[0]), ((5, 2),)),
     "repeated eigenvalues": (  # Q diag(1, 1, 3, 3 + |x|) Q^H
-        lambda xp, B, x: (
-            lambda Q: co.SelfAdjoint(co.Dense(xp.matmul(Q * _spectrum(xp, x), xp.conj(xp.matrix_transpose(Q)))))
-        )(xp.qr(B)[0]),
+        lambda xp, B, x: (lambda Q: co.SelfAdjoint(co.Dense(xp.matmul(Q * _spectrum(xp, x), xp.conj(xp.matrix_transpose(Q))))))(
+            xp.qr(B)[0]
+        ),
         ((4, 4), (1,)),
     ),
 }
@@ -90,7 +98,14 @@ def _spectrum(xp: Any, x: Any) -> Any:
 
 
 # Those whose one matrix must stay self-adjoint: it is moved by a self-adjoint one.
-SELF_ADJOINT = ("scaled_by_a_negative_number", "annotated_self_adjoint", "annotated_symmetric", "annotated_pd", "sliced_principal", "kronecker_pd")
+SELF_ADJOINT = (
+    "scaled_by_a_negative_number",
+    "annotated_self_adjoint",
+    "annotated_symmetric",
+    "annotated_pd",
+    "sliced_principal",
+    "kronecker_pd",
+)
 
 
 def family(name: str, xp: Any, dtype: str) -> Callable[[Any], Any] | None:
@@ -270,9 +285,7 @@ CASES: dict[str, Case] = {
         lambda D: float(_eigenvalue_sum(np.linalg.eigvals(D)).real),
         diagonalisable,
     ),
-    "svd": Case(
-        lambda xp, A: xp.sum(co.svd(A)[1] ** 3), lambda D: float((singular_values(D) ** 3).sum()), anything
-    ),
+    "svd": Case(lambda xp, A: xp.sum(co.svd(A)[1] ** 3), lambda D: float((singular_values(D) ** 3).sum()), anything),
     "exp": Case(lambda xp, A: weighed(xp, co.exp(0.3 * A)), lambda D: host(scipy.linalg.expm(0.3 * D)), square),
     "log": Case(lambda xp, A: weighed(xp, co.log(A)), _of_matrix(np.log), positive),
     "sqrt": Case(lambda xp, A: weighed(xp, co.sqrt(A)), _of_matrix(np.sqrt), off_the_cut),
@@ -280,9 +293,7 @@ CASES: dict[str, Case] = {
     "power": Case(lambda xp, A: weighed(xp, co.power(A, 3)), lambda D: host(np.linalg.matrix_power(D, 3)), square),
     "apply": Case(lambda xp, A: weighed(xp, co.apply(xp.sin, A)), _of_matrix(np.sin), diagonalisable),
     "cholesky": Case(lambda xp, A: weighed(xp, co.cholesky(A)), lambda D: host(np.linalg.cholesky(D)), positive),
-    "lu": Case(
-        lambda xp, A: xp.sum(xp.log(xp.abs(co.diag(co.lu(A)[2])))), lambda D: float(np.linalg.slogdet(D)[1]), regular
-    ),
+    "lu": Case(lambda xp, A: xp.sum(xp.log(xp.abs(co.diag(co.lu(A)[2])))), lambda D: float(np.linalg.slogdet(D)[1]), regular),
     "qr": Case(
         lambda xp, A: weighed(xp, xp.log(xp.abs(co.diag(co.qr(A)[1])))),
         lambda D: host(np.log(abs(np.diag(np.linalg.qr(D)[1])))),
