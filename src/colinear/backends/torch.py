@@ -251,9 +251,13 @@ def is_compiling() -> builtins.bool:
 
 abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
 sign = torch.sgn  # torch.sign refuses complex numbers
-real, angle, isfinite, isnan, reciprocal = torch.real, torch.angle, torch.isfinite, torch.isnan, torch.reciprocal
+real, angle, isnan, reciprocal = torch.real, torch.angle, torch.isnan, torch.reciprocal
 logical_and, logical_or, logical_not = torch.logical_and, torch.logical_or, torch.logical_not
 reshape, moveaxis, permute_dims, broadcast_to = torch.reshape, torch.movedim, torch.permute, torch.broadcast_to
+
+
+def isfinite(x: Any) -> torch.Tensor:
+    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)  # which looks at the imaginary part: see `imag`
 
 
 def imag(x: Any) -> torch.Tensor:
