@@ -172,8 +172,8 @@ def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles
     """The same for a device whose values are waited for: numbers stay there, and it is asked now and then whether it is done.
 
     A few launches a step are all that its numbers may cost, so between two looks nothing is frozen: steps too many make x better still.
-    Zero by zero, which comes of an exact answer, is kept at zero by TINY; a curvature that was not positive is remembered; and what a
-    product that is not finite, or an indefinite A, has done to x is undone by the caller, since this x is a copy.
+    Zero by zero, which comes of an exact answer, is kept at zero by TINY. A curvature that was not positive is remembered; what that, or
+    a product that is not finite, has done to x since the cycle began is thrown away.
     """
     xp = loop.xp
     axpy, dot = xp.axpy, xp.dot_real
@@ -202,7 +202,8 @@ def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles
         made += min(LOOK_EVERY, limit - made)
         status = _reason(float(least), float(rho), float(size), float(goal))
     loop.seen += [xp.sqrt(size)[None] for size in sizes]
-    return Ended(x[:, None], 0 * s.status + status, s.iterations + made, s.iteration + made, made, None, False)
+    X = x[:, None] if status in (SUCCESS, RUNNING) else s.X
+    return Ended(X, 0 * s.status + status, s.iterations + made, s.iteration + made, made, None, False)
 
 
 def _reason(least: float, rho: float, size: float, goal: float) -> int:
