@@ -42,6 +42,7 @@ from .functions import (
     rank,
     slogdet,
     solve,
+    solve_and_logdet,
     sqrt,
     svd,
     to_dense,
@@ -57,6 +58,7 @@ from .info import (
     ColinearWarning,
     ConvergenceError,
     ConvergenceWarning,
+    DerivativeWarning,
     DeviceError,
     DtypeError,
     FallbackWarning,
@@ -64,6 +66,7 @@ from .info import (
     MethodError,
     ShapeError,
     Status,
+    TooLargeError,
 )
 from .methods import (
     CG,
@@ -75,6 +78,7 @@ from .methods import (
     LU,
     MINRES,
     QR,
+    SLQ,
     SVD,
     Arnoldi,
     Auto,
@@ -83,10 +87,15 @@ from .methods import (
     Eig,
     Eigh,
     GolubKahan,
+    Hutchinson,
+    HutchPP,
     Krylov,
     Lanczos,
     PowerIteration,
     RandomizedSVD,
+    XDiag,
+    XNysTrace,
+    XTrace,
 )
 from .operators import (
     FFT,
@@ -138,6 +147,16 @@ from .verify import verify
 
 __version__ = "0.1.0"
 
+
+def __getattr__(name: str) -> object:
+    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in `__all__`."""
+    if name == "OperatorModule":
+        from .backends.torch_module import OperatorModule
+
+        return OperatorModule
+    raise AttributeError(f"module 'colinear' has no attribute {name!r}")
+
+
 # A framework that is in use already is made known now: inside torch.compile or jax.jit would be the wrong moment.
 for _framework in ("torch", "jax"):
     if sys.modules.get(_framework) is not None:
@@ -155,17 +174,20 @@ __all__ = [
     "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
     # functions
     "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag", "trace", "det", "slogdet", "logdet",
+    "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
     "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov",
+    "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace", "SLQ",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
+    "DerivativeWarning", "FallbackWarning",
     "testing",
 ]  # fmt: skip

@@ -98,7 +98,9 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None and chosen.direct and method.is_iterative:
+        if method is not None and (
+            (chosen.direct and method.is_iterative) or (not chosen.estimates and getattr(method, "is_stochastic", False))
+        ):
             chosen = self.base_rule  # the user wants A itself iterated with
         outer = state.current
         if info or on_failure != "warn":
@@ -324,6 +326,7 @@ def rule(
     cost: Callable[[Any], Any] | None = None,
     name: str | None = None,
     direct: bool = False,
+    estimates: bool = False,
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `function` for operators that match `pattern`.
 
@@ -340,6 +343,9 @@ def rule(
         The rule's name; its function's, if not given.
     direct : bool
         Whether it factors one operator instead of splitting the problem: then it gives way where the user names an iterative method.
+    estimates : bool
+        Whether it carries the standard errors of its parts on to the whole: all other rules give way where the user names a
+        stochastic method.
 
     Examples
     --------
@@ -356,7 +362,9 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct))
+        function.add(
+            Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct, estimates=estimates)
+        )
         return implementation
 
     return register

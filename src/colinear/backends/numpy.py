@@ -13,6 +13,7 @@ import numpy as np
 from colinear.backends._half import through_single
 from colinear.backends._numpy_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -167,6 +168,11 @@ def is_differentiated(*arrays: Any) -> builtins.bool:
     return False
 
 
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
+
+
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
 
 abs, exp, log, sqrt, sin, cos, sign = np.abs, np.exp, np.log, np.sqrt, np.sin, np.cos, np.sign
@@ -224,6 +230,31 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return found(x, y, a=a)
 
 
+_ROWS = 1024  # of a block, which stay in the processor's cache: new arrays of its size cost ten times the arithmetic
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    if V.ndim > 2:
+        V *= -b[..., None, :]
+        V += W
+        V -= U * a[..., None, :]
+        return V
+    scratch = np.empty((builtins.min(_ROWS, len(V)), V.shape[-1]), V.dtype)
+    for start in range(0, len(V), _ROWS):
+        rows = slice(start, start + _ROWS)
+        v = V[rows]
+        v *= -b
+        v += W[rows]
+        v -= np.multiply(U[rows], a, out=scratch[: len(v)])
+    return V
+
+
+def column_dot(X: Any, Y: Any) -> Any:
+    """x^H y for each pair of columns, (..., k)."""
+    return np.einsum("...ik,...ik->...k", conj(X), Y)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)
@@ -275,7 +306,7 @@ def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
     m, n = structure.shape
-    if data.ndim == 1 and X.ndim == 2:
+    if data.ndim == 1 and X.ndim <= 2:  # a vector too, which SciPy multiplies faster than a block of one
         return _csr(data, structure) @ X
     if data.ndim == 1:  # one matrix, many right sides: they are columns of one
         columns = np.moveaxis(X, -2, 0)
@@ -330,9 +361,13 @@ def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key."""
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A generator is drawn from, so it moves on."""
+    if isinstance(seed, np.random.RandomState):
+        return np.random.Generator(seed._bit_generator)  # the same stream of bits
     if hasattr(seed, "initial_seed"):  # torch.Generator
-        seed = seed.initial_seed() % 2**64
+        import torch
+
+        seed = int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
     elif type(seed).__module__.startswith("jax"):
         import jax
 
@@ -344,6 +379,11 @@ def generator(seed: Any) -> np.random.Generator:
 def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
     """`n` independent generators."""
     return gen.spawn(n)
+
+
+def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
 
 
 def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
@@ -508,10 +548,21 @@ def synchronize(x: Any) -> Any:
     return x
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
-    return solve(B)
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed."""
+    return apply(x, *constants)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T.
+    """
+    return solve(B, *parameters)
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

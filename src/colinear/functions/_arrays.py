@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array
-from ..info import Detailed, ShapeError, state
+from ..info import Detailed, ShapeError, TooLargeError, state
 from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+
+LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs it and nobody asked
 
 
 def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
@@ -31,7 +35,15 @@ def wide(xp: Any, x: Array) -> Array:
 
 
 def dense(A: LinearOperator) -> Array:
-    """The matrix to compute with; traced, if what is computed from it will be."""
+    """The matrix to compute with; traced, if what is computed from it will be. One that is not there is formed up to `LARGEST`."""
+    size = math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    if size > LARGEST and not isinstance(A, Dense):
+        m, n = A.shape[-2:]
+        raise TooLargeError(
+            f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have to be formed, which takes "
+            f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), name an iterative method, show its "
+            f"structure, or form it yourself: Dense(A.to_dense())."
+        )
     return A.xp.staged(wide(A.xp, A.to_dense()))
 
 

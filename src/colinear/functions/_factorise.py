@@ -26,12 +26,14 @@ from ..dispatch import Cost
 from ..info import Info, Status, report
 from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
-from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, qr_factor
+from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
+from ..operators.matrix_factor import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-
-# Some are imported from here by others.
 from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, square_size, wide  # noqa: F401
 from ._residuals import MARGIN, are_small, column_norms, is_singular, probe, squares  # noqa: F401
+
+# Some are imported from here by others.
+from .cost import itemsize
 
 REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried
 
@@ -74,7 +76,8 @@ def choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
         "LU": "nothing is known of A",
         "QR": "asked for",
     }[name]
-    return name, Cost(_FLOPS[name] * n * size, 8.0 * size), why if method is None or isinstance(method, Auto) else "asked for"
+    why = why if method is None or isinstance(method, Auto) else "asked for"
+    return name, Cost(_FLOPS[name] * n * size, float(itemsize(A)) * size), why
 
 
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
@@ -87,22 +90,18 @@ def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
 
 
 def _cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    """Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`, so that LU can take their place inside a traced program."""
+    """Cholesky, with LU in its place inside a traced program where that fails."""
     L, ok = xp.cholesky(A)
-
     unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
-
-    def from_cholesky(L: Array, A: Array) -> tuple[Array, Array]:
-        d = xp.diagonal(L)
-        U = d[..., :, None] * xp.conj(xp.matrix_transpose(L))
-        return xp.tril(L / d[..., None, :], -1) + xp.triu(U), xp.broadcast_to(unmoved, A.shape[:-1])
-
     if xp.name == "jax":  # one of the two is run
-        LU, pivots = xp.cond(xp.all(ok), from_cholesky, lambda L, A: xp.lu_factor(A), L, A)
-    else:
-        (LU, pivots), (other, swaps) = from_cholesky(L, A), xp.lu_factor(A)
-        LU, pivots = xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], pivots, swaps)
-    return LUFactor._of(LU, pivots, "N"), None
+        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))  # noqa: E731
+        positive = xp.all(ok)
+        return CholeskyOrLUFactor._of(*xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive, "N"), None
+    # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
+    d = xp.diagonal(L)
+    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * xp.conj(xp.matrix_transpose(L)))
+    other, swaps = xp.lu_factor(A)
+    return LUFactor._of(xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps), "N"), None
 
 
 _MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
@@ -192,7 +191,8 @@ def solution(function: str, A: LinearOperator, B: Array | None, method: Method |
 def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float) -> Solution:
     make = _cholesky_or_lu if auto and name == "Cholesky" else _MAKE[name]
     right_sides = _with_probe(xp, B, matrix)
-    factor, broken = make(xp, matrix)
+    factor, broken = differentiable(xp, make, matrix) if name != "QR" else make(xp, matrix)
+    matrix = xp.stop_gradient(matrix)  # to judge with
     largest = xp.max(xp.abs(matrix), axis=(-2, -1))
     X = factor._matmat(right_sides)
     found = _judge(xp, matrix, largest, factor, (broken, _BROKEN.get(name, Status.SINGULAR)), right_sides, X, tol)
@@ -202,16 +202,17 @@ def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: st
 
 def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: float) -> Solution:
     right_sides = _with_probe(xp, B, matrix)
+    held = xp.stop_gradient(matrix)  # to judge with
     largest: Any = None
     failures: list[str] = []
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
         name = names.pop(0)
-        factor, broken = _MAKE[name](xp, matrix)
+        factor, broken = differentiable(xp, _MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
         X = factor._matmat(right_sides)
-        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, matrix, right_sides, X, tol):
+        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, held, right_sides, X, tol):
             return Solution(factor, X[..., :-1], None, None, True)
-        largest = xp.max(xp.abs(matrix), axis=(-2, -1)) if largest is None else largest
+        largest = xp.max(xp.abs(held), axis=(-2, -1)) if largest is None else largest
         verdict = broken, _BROKEN.get(name, Status.SINGULAR)
         found = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
         status = worst(xp, found.status)

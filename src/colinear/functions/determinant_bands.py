@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dispatch import rule
+from ..dispatch import Cost, rule
 from ..info import Info, Status, planning, report
 from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
 from ..operators.banded import Banded
@@ -18,6 +18,7 @@ from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._minors import last_minor
+from .cost import sparse_work
 from .determinant import one, report_logarithm, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, from_host, rows_of, values_are_seen
 from .inverse_families import band_is_narrow
@@ -60,7 +61,7 @@ def is_square_and_seen(A: LinearOperator) -> bool:
     return A.shape[-1] == A.shape[-2] and values_are_seen(A)
 
 
-@rule(slogdet, Sparse, when=is_square_and_seen)
+@rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]))
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
     if planning() or not A.shape[-1]:

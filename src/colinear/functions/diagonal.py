@@ -11,7 +11,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function, rule
-from ..methods import Method, fitting
+from ..methods import Hutchinson, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
 from ..operators.block import Block, BlockDiag
@@ -21,10 +21,14 @@ from ..operators.scaled import Scaled
 from ..operators.sliced import Sliced, pick, same
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
+from ._arrays import square_size
+from ._blocks import BLOCK, by_columns
 from ._values import place, placed
+from .estimate_parts import concatenated, multiplied_estimates, scaled_estimate
+from .estimators import DIAGONAL, ROOM, announce, estimated
 from .inverse import all_square
 
-BLOCK = 1 << 20  # entries that the base case holds at a time
+AFFORDABLE = 1e12  # flops that `Auto` spends on an exact diagonal
 
 
 def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
@@ -33,7 +37,9 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     Parameters
     ----------
     A : operator or array, (*batch, m, n)
-    method : Auto, optional
+    method : Auto, Hutchinson, HutchPP or XDiag, optional
+        The last three estimate the diagonal of square A from products with random vectors; `info.error` is the standard error of
+        each entry.
 
     Returns
     -------
@@ -41,7 +47,8 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
 
     Notes
     -----
-    The base case takes n products, in blocks of unit vectors, so that no large matrix is formed.
+    The base case takes n products, in blocks of unit vectors, so that no large matrix is formed. `Auto` estimates, with an
+    ApproximationWarning, where these take more than 1e12 flops.
 
     Examples
     --------
@@ -49,27 +56,35 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     >>> co.diag(co.Kronecker(co.Diagonal([1.0, 2.0]), co.Identity(2)))
     array([1., 1., 2., 2.])
     """
-    fitting("diag", method)
+    chosen = fitting("diag", method, *DIAGONAL)
+    if chosen.is_stochastic:
+        square_size("diag", A, f"{chosen.name}()", "Leave the method out.")
+        return estimated(A, chosen, lambda: exact_diagonal(A), True)
+    if is_out_of_reach(A, chosen):
+        found = Hutchinson(tol=chosen.tol)
+        announce("diag", A, found.name)
+        return estimated(A, found, lambda: exact_diagonal(A), True)
+    return exact_diagonal(A)
+
+
+def exact_diagonal(A: LinearOperator) -> Array:
+    """By n products."""
     if math.prod(A.shape) <= BLOCK:
         return A.xp.diagonal(A.to_dense())
     return _by_unit_vectors(A)
 
 
+def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
+    """Whether n products with square A are more than `Auto` spends."""
+    m, n = A.shape[-2:]
+    return m == n and not getattr(method, "exact", False) and n * float(A.flops) > AFFORDABLE
+
+
 def _by_unit_vectors(A: LinearOperator) -> Array:
-    """e_j^T A e_j for blocks of j, each of at most `BLOCK` entries."""
-    xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
-    size = min(m, n)
-    width = min(size, max(1, BLOCK // (max(m, n) * max(1, math.prod(A.batch_shape)))))
-    blocks = -(-size // width)
-    rows, columns, within = (xp.arange(count, device=device) for count in (m, n, width))
-
-    def entries(start: Array) -> Array:
-        places = start + within
-        products = A @ xp.astype(columns[:, None] == places, A.dtype)
-        return xp.sum(xp.where(rows[:, None] == places, products, 0), axis=-2)
-
-    found = xp.moveaxis(xp.loop_map(entries, width * xp.arange(blocks, device=device)), 0, -2)
-    return xp.reshape(found, (*A.batch_shape, blocks * width))[..., :size]
+    """e_j^T A e_j for blocks of j."""
+    xp = A.xp
+    rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
+    return by_columns(A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:]))
 
 
 def ones_on_diagonal(A: LinearOperator) -> Array:
@@ -77,8 +92,15 @@ def ones_on_diagonal(A: LinearOperator) -> Array:
 
 
 def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("diag", method)
-    m, n = A.shape[-2:]
+    chosen, (m, n) = fitting("diag", method, *DIAGONAL), A.shape[-2:]
+    if chosen.is_stochastic or is_out_of_reach(A, chosen):
+        found = chosen if chosen.is_stochastic else Hutchinson(tol=chosen.tol)
+        why = "asked for" if chosen.is_stochastic else "n products would take too long"
+        return (
+            found.name,
+            Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)),
+            f"{why}; products with random vectors",
+        )
     return "products", Cost(n * A.flops, 8.0 * min(m * n, BLOCK)), "n products with unit vectors"
 
 
@@ -98,9 +120,11 @@ def diag_sum(A: Any, method: Any) -> Array:
     return reduce(add, (diag(term, method) for term in placed(A)))
 
 
-@rule(diag, Scaled)
+@rule(diag, Scaled, estimates=True)
 def diag_scaled(A: Any, method: Any) -> Array:
     """diag(c A) = c diag A"""
+    if method is not None and method.is_stochastic:
+        return scaled_estimate(diag, A.scalar, A.A, method, 1)
     return (A.scalar[..., None] if getattr(A.scalar, "ndim", 0) else A.scalar) * diag(A.A, method)
 
 
@@ -122,9 +146,11 @@ def outer(combine: Any, v: Array, w: Array) -> Array:
     return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
 
-@rule(diag, Kronecker, when=all_square)
+@rule(diag, Kronecker, when=all_square, estimates=True)
 def diag_kronecker(A: Any, method: Any) -> Array:
     """diag(A ⊗ B) = diag A ⊗ diag B, both square"""
+    if method is not None and method.is_stochastic:
+        return multiplied_estimates(diag, placed(A), method, partial(outer, mul))
     return reduce(partial(outer, mul), (diag(factor, method) for factor in placed(A)))
 
 
@@ -134,9 +160,11 @@ def diag_kronecker_sum(A: Any, method: Any) -> Array:
     return reduce(partial(outer, add), (diag(term, method) for term in placed(A)))
 
 
-@rule(diag, BlockDiag, when=all_square)
+@rule(diag, BlockDiag, when=all_square, estimates=True)
 def diag_block_diagonal(A: Any, method: Any) -> Array:
     """diag(diag(A, B)) = (diag A, diag B), both square"""
+    if method is not None and method.is_stochastic:
+        return concatenated(diag, placed(A), method, partial(_beside, A))
     return _beside(A, [diag(block, method) for block in placed(A)])
 
 
@@ -168,9 +196,10 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
     return _beside(A, parts)
 
 
-def _beside(A: LinearOperator, parts: list[Array]) -> Array:
+def _beside(A: LinearOperator, parts: list[Array], dtype: Any = None) -> Array:
     xp, batch = A.xp, A.batch_shape
-    return xp.concat([xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), A.dtype) for part in parts], axis=-1)
+    parts = [xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), dtype or A.dtype) for part in parts]
+    return xp.concat(parts, axis=-1)
 
 
 def is_principal(A: LinearOperator) -> bool:
@@ -184,13 +213,13 @@ def diag_sliced(A: Any, method: Any) -> Array:
     return pick(diag(A.A, method), A.rows, axis=-1)
 
 
-@rule(diag, Transpose)
+@rule(diag, Transpose, estimates=True)
 def diag_transpose(A: Any, method: Any) -> Array:
     """diag A^T = diag A"""
     return diag(A.A, method)
 
 
-@rule(diag, Adjoint | Conjugate)
+@rule(diag, Adjoint | Conjugate, estimates=True)
 def diag_conjugate(A: Any, method: Any) -> Array:
     """diag A^H = diag conj(A) = conj(diag A)"""
     return A.xp.conj(diag(A.A, method))

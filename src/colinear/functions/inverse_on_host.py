@@ -25,12 +25,12 @@ from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
-from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import seen, wide
 from ._residuals import probe
 from ._values import report_status
-from .automatic import attempts, is_automatic
-from .cost import iterated_work, prefers_iteration, sparse_work
+from .automatic import attempts, examined, is_automatic, looks_definite
+from .automatic import choose as choose_attempt
+from .cost import prefers_iteration, sparse_work
 from .inverse import LARGEST_DENSE, inv, inverse
 from .inverse_families import inv_banded, report_growth
 
@@ -153,18 +153,23 @@ def is_sparse_and_seen(A: Any) -> bool:
 
 def fills_in(A: Any) -> bool:
     """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
-    return is_sparse_and_seen(A) and prefers_iteration(A, sparse_work(A))
+    return is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
 
 
-@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(A)[::2]), direct=True)
+@rule(inv, Sparse, when=fills_in, cost=lambda A: choose_attempt(A, sparse_work(A))[1], direct=True)
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
     if not is_automatic(method):
         return inv_sparse(A, method)
-    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(A, method))
+    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(examined(A), method))
 
 
-@rule(inv, Sparse, when=is_sparse_and_seen, direct=True)
+def stays_sparse(A: Any) -> bool:
+    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer by far than an iteration."""
+    return is_sparse_and_seen(A) and not fills_in(A)
+
+
+@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), direct=True)
 def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
     if planning():
@@ -174,8 +179,8 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE, method="SuperLU"))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
-    definite = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    for symmetric in (True, False) if definite or has_symmetric_pattern(structure) else (False,):
+    definite = looks_definite(A)
+    for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
         try:
             factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N")
@@ -188,15 +193,6 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         return inverse(A, method)  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
-
-
-def has_symmetric_pattern(structure: Any) -> bool:
-    """Whether the transpose has its entries in the same places."""
-    if "symmetric" not in structure.memo:
-        other = structure.transposed
-        same = np.array_equal(structure.indptr, other.indptr) and np.array_equal(structure.columns, other.columns)
-        structure.memo["symmetric"] = same
-    return bool(structure.memo["symmetric"])
 
 
 def diagonals_are_few_and_seen(A: Any) -> bool:

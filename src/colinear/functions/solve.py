@@ -21,7 +21,7 @@ from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
 from ._factorise import REFINEMENTS, solution
 from ._residuals import are_small, column_norms
 from .automatic import choose as choose_attempt
-from .automatic import is_automatic, solve_by_trial
+from .automatic import examined, is_automatic, solve_by_trial
 from .cost import Work, dense_work, sparse_work, worthwhile
 from .inverse import inv
 from .inverse_on_host import inv_sparse
@@ -82,14 +82,12 @@ def structured_solve(
     vector = b.ndim == 1
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-    found = inv.find(A)
-    if inverse is None and is_iterative(method) and (found.is_base or found.direct):  # the user wants A itself iterated with
-        X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
-    elif inverse is None and is_iterative(method):
-        X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
-    elif inverse is None and (X := _tried(A, found, B, method, vector)) is not None:
+    if inverse is None and is_iterative(method):
+        whole = runs_whole(A)
+        X = iterated(A, method).solve(B, vector, dtype) if whole else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+    elif inverse is None and (X := _tried(A, inv.find(A), B, method, vector)) is not None:
         pass
-    elif found.is_base and not A.is_neutral and not A.properties & UNITARY:
+    elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
         X = solution("solve", A, B, method).X
     else:
         with quiet(xp):
@@ -98,6 +96,14 @@ def structured_solve(
             X = _refined(xp, A, B, method, dtype, vector, inverse, checked, is_right)
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X
+
+
+def runs_whole(A: LinearOperator) -> bool:
+    """Whether an iterative method that the user named is run on A itself: no rule splits it."""
+    if isinstance(A, Sparse) and not A.properties & UNITARY:
+        return True  # its rules all eliminate, and the guards of some would look at the pattern first
+    found = inv.find(A)
+    return found.is_base or found.direct
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
@@ -176,7 +182,7 @@ def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] 
         return None
     if found.is_base or (found.direct and isinstance(A, Sparse)):
         work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
-        most = worthwhile(A, work)
+        most = worthwhile(examined(A), work)
         return None if most == 0 else (work, most)
     return None
 
@@ -203,14 +209,15 @@ def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vect
 def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
     tol = method.tolerance(xp, dtype)
-    with recording() as parts, quiet(xp):
+    with recording(detailed=True) as found, quiet(xp):
         inverse = inv(A, tightened(method, A, 2))
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
+    parts = [info for info in found if info.iterations is not None or failed(info._status) is not False]
     if status is not Status.SUCCESS and isinstance(status, Status):
-        found = combine(info._status for info in parts)
-        status = found if failed(found) is True else status
+        worst = combine(info._status for info in parts)
+        status = worst if failed(worst) is True else status
     report(
         Info(
             status,

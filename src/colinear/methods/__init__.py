@@ -5,6 +5,7 @@ from __future__ import annotations
 from .objects import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Method, fitting
 from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
 from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
+from .stochastic_objects import SLQ, Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
 
 EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration)  # the methods for eigenvalues
 SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values
@@ -36,5 +37,12 @@ __all__ = [
     "GolubKahan",
     "RandomizedSVD",
     "Spectral",
+    "SLQ",
+    "HutchPP",
+    "Hutchinson",
+    "Stochastic",
+    "XDiag",
+    "XNysTrace",
+    "XTrace",
     "fitting",
 ]
