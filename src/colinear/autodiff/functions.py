@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array
 from ..methods import roots
-from .spectral import adjoint, attached, eig_known, eigh_known, exceeds, guarded, hermitian, largest
+from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal
 
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
 
@@ -25,6 +25,11 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
     so for all f that are limits of polynomials on the spectrum, with the divided differences D_ij = f[λ_i, λ_j],
         df(A) = V (D ∘ P) V^-1,
     which is as smooth where eigenvalues meet as elsewhere: there D_ij = f'(λ_i).
+
+    Its own derivative along H, Q = V^-1 H V, has the entries Σ_k f[λ_i, λ_k, λ_j] (P_ik Q_kj + Q_ik P_kj). Differentiating D and V gives
+    all of it but for those entries of Q between different vectors of one eigenvalue, which the derivatives of eigenvalues do not know.
+    With M = V^-1 A V, V held, which is Λ but has the derivative Q, they come from
+        W ∘ (M P) + W^T ∘ (P M),    W_ij = f[λ_i, λ_i, λ_j],    M taken there only: zero, but for its derivative.
     """
 
     def of(A: Array, values: Array, V: Array) -> Array:
@@ -36,12 +41,23 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
         values, V = eigh_known(xp, A, values, V) if is_hermitian else eig_known(xp, A, values, V)
-        D = divided_differences(xp, f, values)
+        D, (M, W) = divided_differences(xp, f, values[..., :, None], values[..., None, :]), inside(A, *primals[1:])
         if is_hermitian:
             Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])
-            return xp.matmul(V, xp.matmul(D * xp.matmul(Vh, xp.matmul(dA, V)), Vh))
+            P = xp.matmul(Vh, xp.matmul(dA, V))
+            T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
+            return xp.matmul(V, xp.matmul(T, Vh))
         P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(xp.astype(tangents[0], V.dtype), V))
-        return _times_inverse(xp, xp.matmul(V, D * P), V)
+        T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
+        return _times_inverse(xp, xp.matmul(V, T), V)
+
+    def inside(A: Array, values: Array, V: Array) -> tuple[Array, Array]:
+        """M and W, for what is between different vectors of one eigenvalue."""
+        M = xp.matmul(adjoint(xp, V), xp.matmul(A, V)) if is_hermitian else xp.lu_solve(*xp.lu_factor(V), xp.matmul(A + 0 * V, V))
+        M = xp.where(off_diagonal(xp, close(xp, values)), M, 0 * M)
+        a, b = values[..., :, None] + 0 * values[..., None, :], values[..., None, :] + 0 * values[..., :, None]
+        slope = xp.jvp(lambda a: divided_differences(xp, f, a, b), a, xp.ones(a.shape, dtype=a.dtype, device=xp.device_of(a)))[1]
+        return M - xp.stop_gradient(M), xp.stop_gradient(slope)
 
     held = xp.stop_gradient(values), xp.stop_gradient(V)
     if not xp.is_differentiated(A):
@@ -54,22 +70,20 @@ def _times_inverse(xp: Any, X: Array, V: Array) -> Array:
     return xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True))
 
 
-def divided_differences(xp: Any, f: Callable[[Array], Array], x: Array) -> Array:
-    """f[x_i, x_j] = (f(x_i) - f(x_j)) / (x_i - x_j), or the mean of f' between them, whichever is the more accurate.
+def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array) -> Array:
+    """f[a, b] = (f(a) - f(b)) / (a - b), or the mean of f' between them, whichever is the more accurate.
 
     The quotient is wrong by eps |f| / |x_i - x_j|. The mean, by Gauss's quadrature, is right to rounding where f is smooth at that
     scale; the difference to a coarser rule bounds its error from above, by far.
     """
-    a, b = x[..., :, None], x[..., None, :]
-    held = xp.stop_gradient(x)
-    p, q = held[..., :, None], held[..., None, :]
+    p, q = xp.stop_gradient(a), xp.stop_gradient(b)
     fp, fq = f(p + 0 * q), f(q + 0 * p)
     gap = xp.abs(p - q)
-    rounding = xp.eps(x.dtype) * (xp.abs(fp) + xp.abs(fq))
+    rounding = xp.eps(a.dtype) * (xp.abs(fp) + xp.abs(fq))
     doubt = xp.abs(_mean_slope(xp, f, p, q, FINE) - _mean_slope(xp, f, p, q, COARSE))
     near = xp.logical_or(doubt * gap <= rounding, gap == 0)
     # Neither way is to see arguments that are the other's, for the sake of what is differentiated again.
-    one = xp.ones((), dtype=x.dtype, device=xp.device_of(x))
+    one = xp.ones((), dtype=a.dtype, device=xp.device_of(a))
     quotient = (f(a + 0 * b) - f(b + 0 * a)) / xp.where(near, one, a - b)
     mean = _mean_slope(xp, f, a, xp.where(near, b, a), FINE)
     return xp.where(near, mean, quotient)

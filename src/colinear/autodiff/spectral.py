@@ -6,6 +6,10 @@ a cluster multiplies zero. Backwards this shows, in the cotangents, and where it
 Forwards it cannot be seen what becomes of the tangents: those of a cluster are right in its sum and in its projector, and a warning
 says so if they are not all the same.
 
+Second derivatives are another matter: that of Σ g(λ_i), say, has g'' times the products of all entries of P inside a cluster, of which
+the derivatives of single values know those on the diagonal only. So where a tangent is differentiated again (`order` 2), what was left
+out is NaN, with a warning; f(A) itself has its second derivative there all the same (`functions.spectral_function`).
+
 The same holds for the phases of complex eigenvectors of self-adjoint matrices and of singular vectors, which no library promises.
 """
 
@@ -30,6 +34,10 @@ FORWARD = (
     "{}: values repeat. Their tangents are right in sums over all that are equal, and those of the vectors in projectors onto their "
     "common space; one by one they depend on the basis."
 )
+TWICE = (
+    "{}: values repeat. They and their vectors have no second derivatives there, so NaN is given. Functions of the matrix have them: "
+    "apply(f, A), exp(A), trace, ..."
+)
 
 
 def adjoint(xp: Any, A: Array) -> Array:
@@ -53,6 +61,20 @@ def reciprocal(xp: Any, x: Array, skipped: Array) -> Array:
     return xp.where(skipped, 0 * x, 1 / xp.where(skipped, xp.ones((), dtype=x.dtype, device=xp.device_of(x)), x))
 
 
+def off_diagonal(xp: Any, same: Array) -> Array:
+    """Which pairs of two different values are the same."""
+    return xp.logical_and(same, xp.logical_not(xp.eye(same.shape[-1], dtype=xp.bool, device=xp.device_of(same))))
+
+
+def left_out(xp: Any, name: str, K: Array, same: Array, order: int) -> Array:
+    """K, zero inside clusters, as it is; NaN there where a tangent is differentiated again."""
+    if order == 1:
+        return K
+    apart = off_diagonal(xp, same)
+    xp.warn_later(xp.any(apart, axis=(-2, -1)), TWICE.format(name), category=DerivativeWarning)
+    return K * xp.astype(xp.where(apart, math.nan, 1.0), K.dtype)
+
+
 def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any], ranks: tuple[int, ...]) -> tuple[Array, ...]:
     """What was found from A, with its derivative: `jvp((A, *pairs), tangents, pairs)`."""
     pairs = tuple(xp.stop_gradient(x) for x in pairs)
@@ -62,9 +84,9 @@ def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any
 
 
 @functools.cache
-def program(xp: Any, tangent: Callable[..., Any]) -> Callable[..., Any]:
-    """`tangent(xp, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
-    return xp.jit(functools.partial(tangent, xp))
+def program(xp: Any, tangent: Callable[..., Any], order: int) -> Callable[..., Any]:
+    """`tangent(xp, order, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
+    return xp.jit(functools.partial(tangent, xp, order))
 
 
 def guarded(
@@ -120,7 +142,7 @@ def spread(xp: Any, x: Array, same: Array) -> Array:
 
 def differs(xp: Any, P: Array, same: Array) -> Array:
     """Whether the part of P inside a cluster is not a multiple of the identity."""
-    apart = xp.logical_and(same, xp.logical_not(xp.eye(P.shape[-1], dtype=xp.bool, device=xp.device_of(P))))
+    apart = off_diagonal(xp, same)
     size = largest(xp, P, 2)
     return xp.logical_or(exceeds(xp, xp.where(apart, P, 0 * P), size, 2), exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2))
 
@@ -140,13 +162,14 @@ def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
     return eigh_known(xp, A, *xp.eigh(xp.stop_gradient(A)))
 
 
-def eigh_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
+def eigh_known(xp: Any, A: Array, values: Array, V: Array, order: int = 1) -> tuple[Array, Array]:
     """The same, of pairs that are known."""
-    return attached(xp, A, (values, V), program(xp, _eigh_tangent), (1, 2))
+    return attached(xp, A, (values, V), program(xp, _eigh_tangent, order), (1, 2))
 
 
-def _eigh_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-    values, V = output
+def _eigh_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    A, *known = primals
+    values, V = eigh_known(xp, A, known[0], known[1], 2)
     P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, tangents[0]), V))
     same = close(xp, values)
     K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
@@ -160,7 +183,7 @@ def _eigh_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tu
 
     moved = xp.real(xp.diagonal(P))
     moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
-    return moved, xp.matmul(V, K)
+    return moved, xp.matmul(V, left_out(xp, "eig", K, same, order))
 
 
 # ---------------------------------------------------------------------------------------------------- any matrix
@@ -179,13 +202,14 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
     return eig_known(xp, A, *xp.eig(xp.stop_gradient(A)))
 
 
-def eig_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
+def eig_known(xp: Any, A: Array, values: Array, V: Array, order: int = 1) -> tuple[Array, Array]:
     """The same, of pairs that are known."""
-    return attached(xp, A, (values, V), program(xp, _eig_tangent), (1, 2))
+    return attached(xp, A, (values, V), program(xp, _eig_tangent, order), (1, 2))
 
 
-def _eig_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-    values, V = output
+def _eig_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    A, *known = primals
+    values, V = eig_known(xp, A, known[0], known[1], 2)
     dA = xp.astype(tangents[0], V.dtype)
     P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
     same = close(xp, values)
@@ -193,13 +217,13 @@ def _eig_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tup
 
     def judge(cotangents: tuple, same: Array) -> Array:
         g, S = cotangents
-        apart = xp.logical_and(same, xp.logical_not(xp.eye(S.shape[-1], dtype=xp.bool, device=xp.device_of(S))))
+        apart = off_diagonal(xp, same)
         size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
         inside = xp.where(apart, S, 0 * S)
         return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
 
     moved, K = guarded(xp, "eig", (xp.diagonal(P), K), P, lambda P, same: differs(xp, P, same), judge, same)
-    T = xp.matmul(V, K)
+    T = xp.matmul(V, left_out(xp, "eig", K, same, order))
     row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
     turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))
     grow = xp.real(xp.vecdot(V, T, axis=-2))[..., None, :]
@@ -221,11 +245,16 @@ def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of the null spaces: what depends on
     them has none either.
     """
-    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent), (2, 1, 2))
+    return _svd_known(xp, A, *xp.svd(xp.stop_gradient(A)))
 
 
-def _svd_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
-    (U, s, Vh), dA = output, tangents[0]
+def _svd_known(xp: Any, A: Array, U: Array, s: Array, Vh: Array, order: int = 1) -> tuple[Array, Array, Array]:
+    return attached(xp, A, (U, s, Vh), program(xp, _svd_tangent, order), (2, 1, 2))
+
+
+def _svd_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
+    A, *known = primals
+    (U, s, Vh), dA = _svd_known(xp, A, known[0], known[1], known[2], 2), tangents[0]
     m, n, k = U.shape[-2], Vh.shape[-1], s.shape[-1]
     V, Uh = adjoint(xp, Vh), adjoint(xp, U)
     dAV = xp.matmul(dA, V)
@@ -262,5 +291,6 @@ def _svd_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tup
         return differs(xp, hermitian(xp, P), same)
 
     moved, X, Y, R, Q = guarded(xp, "svd", (moved, X, Y, R, Q), P, unequal, judge, same, zero)
+    X, Y = left_out(xp, "svd", X, same, order), left_out(xp, "svd", Y, nothing, order)
     dU, dV = xp.matmul(U, X + Y) / 2 + R, xp.matmul(V, X - Y) / 2 + Q
     return dU, moved, adjoint(xp, dV)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import autodiff
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..info import Info, Status, report
 from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ..operators.base import LinearOperator
@@ -54,7 +54,8 @@ def _is_hermitian(xp: Any, M: Array) -> bool:
 
 def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     """Q f(Λ) Q^H"""
-    values, Q = eig(A, None, "LM", None if isinstance(method, Auto) else method)
+    held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
+    values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     xp, positive = A.xp, bool(A.properties & POSITIVE_SEMIDEFINITE)
     negligible = A.shape[-1] * xp.eps(A.dtype)
     f_values = of_values(xp, f, values, positive, negligible)
@@ -63,6 +64,11 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
         X = autodiff.spectral_function(xp, _on_spectrum(xp, f, f_values, positive), M, values, Q.A, True)
         return Dense(narrow(xp, X, A.dtype))._claim(mask)
     return _rebuilt(A, f_values, Q)._claim(mask)
+
+
+def _held(A: LinearOperator) -> LinearOperator:
+    """A without derivatives."""
+    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else A.xp.stop_gradient(leaf))
 
 
 def _on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
@@ -87,7 +93,7 @@ def _rebuilt(A: LinearOperator, values: Array, Q: LinearOperator) -> LinearOpera
 def by_eigenvectors(A: LinearOperator, f: Callable[[Array], Array]) -> LinearOperator:
     """V f(Λ) V^-1; `eig` reports if V is no basis."""
     xp = A.xp
-    values, vectors = eig(A, None, "LM", Eig())
+    values, vectors = eig(_held(A), None, "LM", Eig())
     V = vectors.to_dense()
     if 0 in V.shape:
         return Dense(xp.astype(V, A.dtype))
