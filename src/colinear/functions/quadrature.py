@@ -32,7 +32,7 @@ from .scalar_functions import LOG, Scalar
 
 STEPS = 500  # of Lanczos, unless told
 TRACED_STEPS = 64  # where values cannot be seen, and the run cannot end early
-LOOK = 8  # steps between two looks at least
+LOOK = 4  # steps between two looks at least
 GROWTH = 1.25  # and the ratio of the places of two looks
 SHARE = 0.05  # of the standard error that the quadrature may add
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
