@@ -13,7 +13,7 @@ from .. import backends
 from ..backends import Array, is_array
 from ..info import Info, MethodError, Status, failed, recording, report
 from ..methods import SLQ
-from ..methods.averaging import FEWEST, Mean, merged, ratio_to_goal, standard_error
+from ..methods.averaging import FEWEST, Mean, merged, quantile, ratio_to_goal, standard_error
 from ..methods.gauss import nodes_and_weights, traced_nodes_and_weights, with_node
 from ..methods.probes import draw
 from ..methods.slq import Runs, advance, start
@@ -149,6 +149,8 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     traced = is_traced(A, method.seed)
+    if traced and xp.name == "torch":
+        raise NotImplementedError("SLQ: not under torch.func.vmap. Give a batch of operators, of shape (*batch, n, n), instead.")
     leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
     if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
         from .solve_and_logdet import differentiable_logdet
@@ -166,13 +168,21 @@ def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
         raise NotImplementedError("SLQ: traces of f(A) and bounds have no derivatives; logdet has. Use Eigh(), or a smaller A.")
 
-    leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
+    leaves, told = [leaf for leaf in A.leaves() if is_array(leaf)], []
 
-    def value(*arrays: Array) -> Array:
+    def value(*arrays: Array) -> tuple[Array, ...]:
         given = iter(arrays)
-        return _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)
+        with recording() as reports:  # what is traced inside comes out as a value, or not at all
+            found = _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)
+        info = reports[-1]
+        told.append(info.replace(status=0, converged=True, error=None))
+        status = info._status if is_array(info._status) else xp.asarray(int(info._status), device=A._context.device)
+        return found, info.error, xp.astype(status, info.error.dtype)
 
-    return xp.custom_derivative(value, jvp=no_derivative)(*leaves)
+    found, error, status = xp.custom_derivative(value, jvp=no_derivative)(*leaves)
+    worst: Any = xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
+    report(told[-1].replace(status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)))
+    return found
 
 
 def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
@@ -180,7 +190,7 @@ def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     M, directions, logarithm = prepared(A, method)
     gen = xp.generator(method.seed)
     if traced:
-        return _traced(A, M, directions(gen, min(most, 10_000 if method.probes else 32)), method, f, logarithm)
+        return _traced(A, M, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32)), method, f, logarithm)
     width = max(1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most))
     host = backends.get("numpy")
     state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
@@ -288,7 +298,7 @@ def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int)
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0  # rows behind the end of a run: decoupled, and of weight zero
     a = np.where(ended, a[0], a)
     if method.interval is not None and method.quadrature != "gauss":
-        a, b = with_node(a, b, method.interval[0 if method.quadrature == "lower" else 1])
+        a, b = with_node(backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1])
     nodes, weights = nodes_and_weights(a, b)
     failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
     if f.principal:
@@ -323,7 +333,10 @@ def _traced(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any) ->
     alpha = xp.where(ended, alpha[:1], alpha)
     values = []
     for j in (max(1, 3 * m // 4), m):
-        nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j])
+        a, b = alpha[:j], beta[:j]
+        if method.interval is not None and method.quadrature != "gauss":
+            a, b = with_node(xp, a, b, method.interval[0 if method.quadrature == "lower" else 1])
+        nodes, weights = traced_nodes_and_weights(xp, a, b)
         values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
     value, k = values[-1], R.shape[-1]
     mean = xp.mean(value, axis=-1)
@@ -331,8 +344,12 @@ def _traced(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any) ->
     spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
     error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
     status = xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE))
+    mean = mean + logarithm
+    if method.tol is not None:
+        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean))
+        status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
-    return narrow(xp, mean + logarithm, A.dtype)
+    return narrow(xp, mean, A.dtype)
 
 
 class _Program(NamedTuple):

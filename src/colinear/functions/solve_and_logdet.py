@@ -147,7 +147,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if is_array(leaf) else leaf)
     M, directions, logarithm = prepared(fixed, method)
     probes = method.probes or 32
-    R = directions(xp.generator(method.seed), probes)
+    R = directions(xp.fold_in(xp.generator(method.seed), 0), probes)  # as without derivatives
     tol = math.sqrt(xp.eps(R.dtype))
     problem = Problem(M, R, R if M is None else M @ R, logarithm, method, tol, method.max_iters or max(10 * A.shape[-1], 100))
     places = [leaf for leaf in A.leaves() if is_array(leaf)]
