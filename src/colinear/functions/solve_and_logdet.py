@@ -25,7 +25,7 @@ from .determinant import logdet, needs_estimate
 from .estimators import announce, is_traced
 from .inverse import inv
 from .iterative import iterated
-from .quadrature import prepared
+from .quadrature_starts import prepared
 from .solve import solve
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
