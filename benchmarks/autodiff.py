@@ -6,8 +6,7 @@
 solve: the gradient of |x|^2 / 2, (L + diag θ) x = b, with respect to θ, for a 5-point Laplacian L; θ shrinks, so that conjugate gradients
 take more and more iterations. Beside it the same iterations differentiated one by one ("unrolled").
 peers: the same gradient by the adjoint method written by hand and by other libraries, those that are installed.
-logdet: the gradient of a log-determinant by Cholesky beside the derivative of the factorisation; and, where stochastic Lanczos
-quadrature is there, beside its iterations differentiated one by one.
+logdet: the gradient of a log-determinant by Cholesky beside the derivative of the factorisation.
 likelihood: the negative log marginal likelihood of a Gaussian process and its gradient, N = 2000, beside NumPy by hand.
 
 Times are the least of several, interleaved, in seconds of CPU time of one thread: the machine may be shared. Memory is what is kept for the

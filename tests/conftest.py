@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
-for folder in ("operators", "conformance", "methods"):
+for folder in ("operators", "conformance", "methods", "autodiff"):
     sys.path.insert(0, str(HERE / folder))
 
 

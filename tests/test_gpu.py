@@ -149,7 +149,28 @@ def test_least_squares_on_the_device(framework):
         np.testing.assert_allclose(xp.to_numpy(x), np.linalg.lstsq(M, b)[0], rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [co.CG, co.MINRES, co.GMRES, co.BiCGSTAB, co.LSQR, co.LSMR])
+def test_cg_of_one_vector_does_not_wait_for_the_device_between_two_looks():
+    """From its second product on, each window of steps runs under torch's own watch for synchronisation."""
+    torch = pytest.importorskip("torch")
+    from colinear.methods import loop
+
+    d, products = torch.linspace(1.0, 50.0, 300, device=cuda("torch"), dtype=torch.float64), []
+
+    def multiply(X):
+        products.append(1)
+        torch.cuda.set_sync_debug_mode("error" if len(products) % loop.LOOK_EVERY > 1 else "default")
+        return (d if X.ndim == 1 else d[:, None]) * X
+
+    A = co.PSD(co.MatrixFree(multiply, (300, 300), rmatmat=multiply, like=d))
+    try:
+        x = co.solve(A, torch.ones_like(d), co.CG(tol=1e-8, max_iters=8 * loop.LOOK_EVERY), on_failure="raise")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(products) > 2 * loop.LOOK_EVERY
+    torch.testing.assert_close(d * x, torch.ones_like(d), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [co.MINRES, co.GMRES, co.BiCGSTAB, co.LSQR, co.LSMR])
 def test_torch_does_not_wait_for_the_device_between_two_looks(method, monkeypatch):
     """Each step between two looks runs under torch's own watch for synchronisation, which raises where there is one."""
     torch = pytest.importorskip("torch")

@@ -42,7 +42,7 @@ FIRST_FAILURE = Status.STAGNATION
 _TEXTS = {
     Status.SUCCESS: ("the answer is right to the tolerance", ""),
     Status.FELL_BACK: (
-        "the first choice of factorisation failed and another gave the answer",
+        "the first choice of method failed and another gave the answer",
         "Correct the annotation (`verify` tests it), or name the method.",
     ),
     Status.STOPPED: ("the callback stopped it", "Return a false value from the callback to go on."),

@@ -344,3 +344,30 @@ def test_toeplitz_systems_that_iterations_do_not_solve_take_the_inverse():
     B = np.eye(n)[:, :3]  # a matrix of right sides
     good = co.Toeplitz(0.5 ** np.arange(n))
     np.testing.assert_allclose(good @ co.solve(good, B), B, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", FRAMEWORKS)
+def test_small_corrections_of_a_diagonal_agree_with_the_matrix(backend):
+    framework, rng, n = backends.get(backend), np.random.default_rng(5), 12
+    quick = backend == "jax"  # where each operation on a new shape is compiled
+
+    def put(*shape, dtype="float64"):
+        return framework.asarray(right_side(rng, shape, np.dtype(dtype)).astype(dtype))
+
+    for dtype, tol in (("float64", 1e-11), ("complex64", 1e-3))[: 1 if quick else 2]:
+        U, V, core = put(n, 2, dtype=dtype), put(n, 3, dtype=dtype), put(2, 3, dtype=dtype)
+        D, I = co.Diagonal(put(n, dtype=dtype) + 5), co.Identity(n)
+        sums = (co.LowRank(U, V, core) + D, co.LowRank(U) + D, co.LowRank(U) + 2.5 * I, co.LowRank(U) + I)
+        sides = (put(n, dtype=dtype), put(n, 4, dtype=dtype), put(2, n, 1, dtype=dtype))
+        for A in sums[: 1 if quick else 4]:
+            assert co.explain(co.solve, A).rules[0] == "solve_corrected_diagonal"
+            for b in sides[: 1 if quick else 3]:
+                x = co.solve(A, b)
+                assert x.shape == b.shape and x.dtype == b.dtype
+                np.testing.assert_allclose(framework.to_numpy(A @ x), framework.to_numpy(b), atol=tol)
+
+
+def test_a_small_correction_that_makes_a_diagonal_singular_is_named():
+    A = co.Diagonal(np.arange(1.0, 9.0)) + co.LowRank(np.eye(8)[:, 1:2], -2 * np.eye(8)[:, 1:2])
+    with pytest.warns(ConvergenceWarning, match=r"SINGULAR.*capacitance"):
+        co.solve(A, np.ones(8))

@@ -203,17 +203,20 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
     a function that depends on it has no derivative.
     """
 
-    def judge(cotangents: tuple, N: Array) -> Array:
-        S = xp.matmul(adjoint(xp, N), cotangents[0])
-        return exceeds(xp, S - adjoint(xp, S), largest(xp, cotangents[0], 2), 2)
+    def judge(cotangents: tuple) -> Array:
+        S, G = cotangents
+        size = xp.maximum(largest(xp, S, 2), largest(xp, G, 2))
+        return exceeds(xp, S - adjoint(xp, S), size, 2)
 
-    def nowhere(P: Array, N: Array) -> Array:
+    def nowhere(P: Array) -> Array:
         return xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         A, _, X = primals
         N, X = output[0], pseudoinverse(xp, A, X)
         moved = -xp.matmul(X, xp.matmul(tangents[0], N))
-        return *guarded(xp, "nullspace", (moved,), moved, nowhere, judge, N), 0 * X
+        K = 0 * xp.matmul(adjoint(xp, N), moved)  # the change of basis, there for its cotangent
+        K, moved = guarded(xp, "nullspace", (K, moved), moved, nowhere, judge)
+        return xp.matmul(N, K) + moved, 0 * X
 
     return attached(xp, A, (N, X), tangent, (2, 2))[0]

@@ -12,13 +12,13 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import Info, settle
+from ..methods.describing import described
 from ..methods.gmres import gmres
 from ..methods.iteration import NOBODY, Outcome
 from ..methods.minres import minres
 from ..operators.base import LinearOperator
 from ..operators.block import Block
 from ..operators.fields import rebuilt
-from ..operators.iterative import described
 from ..operators.zero import Zero
 from .functions import solve_adjoint
 from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, reciprocal, spread
@@ -194,9 +194,9 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
 
         return solve
 
-    def judge(cotangents: tuple, V: Array) -> Array:
-        turn = xp.imag(xp.vecdot(V, cotangents[1], axis=-2))
-        return exceeds(xp, turn[..., None], largest(xp, cotangents[1], 2), 2)
+    def judge(cotangents: tuple) -> Array:
+        turn, G = cotangents
+        return exceeds(xp, turn[..., None], largest(xp, G, 2), 2)
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, (values, V) = primals[:count], output
@@ -204,12 +204,16 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
         transposed = (multiply_transposed, solver(multiply_transposed))
         X = xp.linear_solve(multiply, solver(multiply), transposed, B, (*leaves, values, V))[0]
-        nowhere = lambda P, V: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))  # noqa: E731
-        return guarded(xp, "eig", (X[..., n, :], X[..., :n, :]), E, nowhere, judge, V)
+        nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))  # noqa: E731
+        turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
+        turn, moved = guarded(xp, "eig", (turn, X[..., :n, :]), E, nowhere, judge)
+        return X[..., n, :], moved + 1j * V * turn[..., None, :]
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
         leaves, (values, V) = primals[:count], output
-        g, G = checked(xp, "eig", cotangents, judge, V)
+        g, G = cotangents
+        turn = xp.imag(xp.vecdot(V, G, axis=-2))
+        _, G = checked(xp, "eig", (turn, G), judge)
         transposed = (multiply_transposed, solver(multiply_transposed))
         R = xp.concat([G, g[..., None, :]], axis=-2)
         X = solve_adjoint(xp, (multiply, solver(multiply)), transposed, R, (*leaves, values, V))
@@ -224,7 +228,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
 def refused(xp: Any, x: Array, leaves: Any, what: str, instead: str) -> Array:
     """x, which depends on the leaves, but of which no derivative can be taken: an error if one is."""
     arrays = tuple(leaf for leaf in leaves if namespace_of(leaf) is xp)
-    if not xp.is_differentiated(*arrays):
+    if not arrays or not xp.is_differentiated(*arrays):
         return x
 
     def refuse(*_: Any) -> Any:

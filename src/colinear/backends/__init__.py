@@ -26,7 +26,7 @@ NAMES: tuple[str, ...] = tuple(
     sum prod max min any all mean argmax argsort sort cumsum count_nonzero
     reshape expand_dims squeeze moveaxis permute_dims broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm axpy dot_real three_term column_dot
+    matmul einsum vecdot vector_norm axpy xpby dot_real three_term column_dot
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
     solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve linear_map

@@ -406,6 +406,11 @@ def axpy(a: Any, x: Any, y: Any) -> jax.Array:
     return y + a * x
 
 
+def xpby(x: Any, b: Any, y: Any) -> jax.Array:
+    """x + b y for vectors, written over y where the framework can."""
+    return x + b * y
+
+
 def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
     """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
     return W - U * a[..., None, :] - V * b[..., None, :]

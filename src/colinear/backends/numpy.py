@@ -230,6 +230,13 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return found(x, y, a=a)
 
 
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    y *= b
+    y += x
+    return y
+
+
 _ROWS = 1024  # of a block, which stay in the processor's cache: new arrays of its size cost ten times the arithmetic
 
 

@@ -251,9 +251,13 @@ def is_compiling() -> builtins.bool:
 
 abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
 sign = torch.sgn  # torch.sign refuses complex numbers
-real, angle, isfinite, isnan, reciprocal = torch.real, torch.angle, torch.isfinite, torch.isnan, torch.reciprocal
+real, angle, isnan, reciprocal = torch.real, torch.angle, torch.isnan, torch.reciprocal
 logical_and, logical_or, logical_not = torch.logical_and, torch.logical_or, torch.logical_not
 reshape, moveaxis, permute_dims, broadcast_to = torch.reshape, torch.movedim, torch.permute, torch.broadcast_to
+
+
+def isfinite(x: Any) -> torch.Tensor:
+    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)  # which looks at the imaginary part: see `imag`
 
 
 def imag(x: Any) -> torch.Tensor:
@@ -429,6 +433,11 @@ def column_dot(X: Any, Y: Any) -> torch.Tensor:
         return torch.linalg.vecdot(X, Y, dim=-2)
     # torch makes an array of all products first; NumPy sees the same memory, and sums as it goes: a fourth of the time.
     return torch.from_numpy(np.asarray(np.einsum("...ik,...ik->...k", x.conj(), y)))
+
+
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    return torch.add(x, y, alpha=b, out=y)
 
 
 def dot_real(x: Any, y: Any) -> Any:

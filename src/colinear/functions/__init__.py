@@ -34,6 +34,7 @@ from . import (  # noqa: F401  (they register themselves)
     cholesky_rules,
     determinant_bands,
     determinant_blocks,
+    determinant_compositions,
     determinant_families,
     determinant_rules,
     determinant_sums,

@@ -19,9 +19,10 @@ from ..backends import Array, is_array
 from ..dispatch import Cost
 from ..info import Info, Status, failed, planning, recording
 from ..methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
+from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
-from ..operators.iterative import Attempts, working_memory
+from ..operators.iterative import working_memory
 from ..operators.matrixfree import MatrixFree
 from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT

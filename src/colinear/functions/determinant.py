@@ -8,35 +8,24 @@ from operator import add, mul
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import Cost, arrange, function, rule
+from ..dispatch import Cost, function, rule
 from ..info import Info, Status, report
 from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
-from ..operators.block import BlockDiag
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_diagonal
-from ..operators.identity import Identity, ScaledIdentity
-from ..operators.inverse import Inverse
-from ..operators.kronecker import Kronecker
-from ..operators.lowrank import LowRank
+from ..operators.identity import ScaledIdentity
 from ..operators.matrix_factor import differentiable
-from ..operators.product import Product
-from ..operators.scaled import Scaled
-from ..operators.sum import Sum
-from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import dense, narrow, quiet, seen, square_size
 from ._factorise import _cholesky_or_lu
 from ._residuals import probe
-from ._values import once_each, place, placed, report_status
+from ._values import report_status
 from .cost import is_too_large, itemsize
 from .diagonal import diag
-from .estimate_parts import powers_of_estimates
 from .estimators import announce
-from .inverse import all_square, inv
-from .inverse_low_rank import capacitance, diagonal_is_invertible
 from .quadrature import logarithm_by_quadrature
 
 NEED = "a determinant"
@@ -151,7 +140,7 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
 slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choose=_choose)
 
 
-# ---------------------------------------------------------------------------------------------------- known determinants
+# ---------------------------------------------------------------------------------------------------- what the rules share
 
 
 def one(A: LinearOperator) -> tuple[Array, Array]:
@@ -168,77 +157,10 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
 
 
-# ---------------------------------------------------------------------------------------------------- compositions
-
-
 def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
     """Sign and logarithm of a product of powers of determinants."""
     sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
-
-
-@rule(slogdet, Scaled, estimates=True)
-def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(c A) = c^n det A"""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    power, whole = slogdet_of_power(A, A.scalar), slogdet(A.A, method)
-    return power[0] * whole[0], power[1] + whole[1]
-
-
-@rule(slogdet, Product, when=all_square)
-def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(A B) = det A det B, both square"""
-    return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
-
-
-@rule(slogdet, BlockDiag, when=all_square, estimates=True)
-def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
-    """det diag(A, B) = det A det B, both square"""
-    if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, placed(A), method, [1] * len(A.operands))
-    return multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
-
-
-@rule(slogdet, Kronecker, when=all_square, estimates=True)
-def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
-    n = A.shape[-1]
-    if not n:
-        return one(A)
-    if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands])
-    parts = once_each(lambda factor: slogdet(factor, method), placed(A))
-    return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
-
-
-@rule(slogdet, Transpose, estimates=True)
-def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
-    """det A^T = det A"""
-    return slogdet(A.A, method)
-
-
-@rule(slogdet, Adjoint | Conjugate, estimates=True)
-def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
-    """det A^H = det conj(A) = conj(det A)"""
-    sign, logarithm = slogdet(A.A, method)
-    return A.xp.conj(sign), logarithm
-
-
-@rule(slogdet, Inverse)
-def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
-    """det A^-1 = 1 / det A, from the factorisation that is there"""
-    known = getattr(A.factor, "slogdet", None)
-    with quiet(A.xp):
-        sign, logarithm = slogdet(A.A, method) if known is None else known()
-    return A.xp.conj(narrow(A.xp, sign, A.dtype)), -narrow(A.xp, logarithm, A.dtype)
-
-
-@rule(slogdet, Sum[LowRank, Diagonal | ScaledIdentity | Identity], when=diagonal_is_invertible)  # type: ignore[misc]
-def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(D + U C V^H) = det D det(I + C V^H D^-1 U)"""
-    low_rank, D = arrange(A, LowRank, Diagonal | ScaledIdentity | Identity)
-    K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
-    return multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])
 
 
 # ---------------------------------------------------------------------------------------------------- logdet and det

@@ -40,7 +40,8 @@ def eigenpairs(
     which : {"LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI"}
         Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only), real part, or magnitude of
         the imaginary part (not for self-adjoint A).
-    method : Auto, Eigh, Eig or an iterative one (Lanczos), optional
+    method : Auto, Eigh, Eig, Lanczos, Arnoldi, LOBPCG or PowerIteration, optional
+        `Auto` iterates for few pairs of large operators: Lanczos if A is self-adjoint, else Arnoldi; and forms the matrix otherwise.
 
     Returns
     -------
@@ -52,7 +53,11 @@ def eigenpairs(
 
     Notes
     -----
-    About 9 n^3 flops for self-adjoint A, 25 n^3 for others. `info.residual` is |A v - λ v| / |A| for each pair. A defective A has
+    About 9 n^3 flops for self-adjoint A, 25 n^3 for others; by iteration some hundred products with A, as a rule, and 3 k + 20
+    vectors. Pairs nearest to zero ("SM", and "SA" of positive A), or to the `shift` of a method, are found through the inverse where
+    structure makes that cheap; else, of a self-adjoint A, by polynomials of it, and of another A only from its matrix.
+
+    `info.residual` is |A v - λ v| / |A| for each pair. A defective A has
     too few eigenvectors, so some are found almost parallel, with eigenvalues right to a root of the accuracy only: then the
     status is INACCURATE. Structured operators cost what their parts do, and k pairs of a Kronecker product need k of each factor;
     circulants, periodic convolutions and permutations have Fourier's eigenvectors, which are complex also where A is symmetric.

@@ -150,7 +150,7 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
 
     Notes
     -----
-    About 4 m n^2 flops for m >= n.
+    About 4 m n^2 flops for m >= n. Of a tridiagonal or banded A, Q is a chain of small unitary matrices and R banded: linear in n.
 
     Examples
     --------

@@ -113,7 +113,7 @@ def woodbury(A: Any, method: Any) -> LinearOperator:
         S, root = scaled_factor(low_rank.U, D_inverse)
         K_inverse = part(CAPACITANCE, inv, capacitance_of(S), method)
         return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(A.properties)
-    U, right = D_inverse @ low_rank.U, _right_factor(low_rank)  # D^-1 U and C V^H
+    U, right = D_inverse @ low_rank.U, right_factor(low_rank)  # D^-1 U and C V^H
     K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
     return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(A.properties)
 
@@ -166,7 +166,7 @@ def kailath(A: Any, method: Any) -> LinearOperator:
         return as_a_whole(A, method, info, "the sum without its low-rank terms is singular, so they cannot be a correction of it")
     report(info)
     U = rest_inverse @ low_rank.U
-    right = _right_factor(low_rank)
+    right = right_factor(low_rank)
     K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
     return Product(Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse)._claim(A.properties)
@@ -181,7 +181,7 @@ def as_a_whole(A: LinearOperator, method: Any, info: Any, why: str) -> LinearOpe
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
 
 
-def _right_factor(low_rank: Any) -> LinearOperator:
+def right_factor(low_rank: Any) -> LinearOperator:
     """C V^H"""
     xp, V = low_rank.xp, low_rank.U if low_rank.V is None else low_rank.V
     adjoint = Dense._of(V).H
@@ -190,7 +190,7 @@ def _right_factor(low_rank: Any) -> LinearOperator:
 
 def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOperator:
     """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H and positive A."""
-    xp, right = A.xp, _right_factor(low_rank)
+    xp, right = A.xp, right_factor(low_rank)
     inner = right @ U
     K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
     positive = low_rank.V is None and low_rank.core is None and rest.properties & POSITIVE_SEMIDEFINITE

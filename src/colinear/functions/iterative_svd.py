@@ -21,8 +21,9 @@ from ..operators.product import Product
 from ..properties import STIEFEL
 from ._factorise import is_half, is_watched, narrow, quiet, seen
 from .eigen_choice import PENALTY, STEPS
+from .eigen_run import watcher
 from .inverse import LARGEST_DENSE
-from .iterative_eigen import FLOOR, check_visible, watcher
+from .iterative_eigen import FLOOR, check_visible
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays

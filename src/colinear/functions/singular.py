@@ -159,7 +159,10 @@ def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method |
     if tol is not None and not tol >= 0:
         raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
     s, xp = svd(A, None, method)[1], A.xp
-    return xp.sum(s > (cutoff(xp, s, A) if tol is None else tol), axis=-1)
+    if getattr(s, "requires_grad", False):  # torch would take a whole number for a constant, and say nothing
+        raise NotImplementedError("rank: a whole number has no derivative. Call it on an operator whose leaves are detached.")
+    count = xp.sum(s > (cutoff(xp, s, A) if tol is None else tol), axis=-1)
+    return autodiff.refused(xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)")
 
 
 rank = function("rank", base=numerical_rank)

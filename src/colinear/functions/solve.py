@@ -9,11 +9,11 @@ from ..backends import Array, namespace_of
 from ..dispatch import function
 from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Method
+from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
 from ..operators.inverse import Inverse
-from ..operators.iterative import Attempts
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule

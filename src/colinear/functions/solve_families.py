@@ -56,7 +56,7 @@ def _by_transforms(A: Any, b: Any, method: Method | None) -> Any:
     if planning() or is_detailed() or isinstance(b, LinearOperator) or 0 in A.shape or A.xp.is_traced(inverse.factor.symbol):
         return structured_solve(A, b, method, inverse, checked=True)
     xp, size = A.xp, A.xp.abs(inverse.factor.symbol)
-    least, largest = float(xp.min(size)), float(xp.max(size))
+    least, largest = (float(xp.stop_gradient(end(size))) for end in (xp.min, xp.max))
     if not 100 * xp.eps(A.dtype) * largest <= (method or Auto()).tolerance(xp, A.dtype) * least:
         return structured_solve(A, b, method, inverse, checked=True)
     return inverse @ right_side("solve", A, b, A.shape[-1])

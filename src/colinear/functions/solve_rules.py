@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backends import Array
-from ..dispatch import rule
+from ..backends import Array, is_array
+from ..dispatch import arrange, rule
 from ..info import combine, failed, planning, recording, report
 from ..methods import Auto
 from ..operators.base import LinearOperator
@@ -19,19 +19,24 @@ from ..operators.block import BlockDiag
 from ..operators.dense import Dense
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
+from ..operators.lowrank import LowRank
+from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY
 from ._arrays import is_detailed, is_half, is_watched, quiet
 from ._factorise import solution
-from ._residuals import squares
+from ._residuals import are_small, squares
 from ._values import in_groups
 from .inverse import all_square, inv
 from .inverse_compositions import blocks_are_alike
 from .inverse_families import tridiagonal_factor
+from .inverse_low_rank import DIAGONAL, diagonal_is_invertible_and_rank_low, right_factor
+from .inverse_sums import diagonal_of
 from .iterative import is_iterative
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 
 TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
+SMALL = 10_000  # numbers in U from which the work outweighs what operators cost
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
@@ -39,7 +44,7 @@ def _is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     """Whether only the answer is asked for, not by an iteration, and its values can be seen."""
     if planning() or is_detailed() or is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
-    seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.leaves()))
+    seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.leaves()) if is_array(x))
     return seen and not is_half(A.xp, A.dtype)
 
 
@@ -127,6 +132,37 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
         report(info)
     X = xp.concat(parts, axis=-3)
     X = xp.reshape(X, (*X.shape[:-3], A.shape[-1], X.shape[-1]))
+    return X[..., 0] if b.ndim == 1 else X
+
+
+# ---------------------------------------------------------------------------------------------------- small corrections
+
+
+@rule(solve, Sum[LowRank, DIAGONAL], when=diagonal_is_invertible_and_rank_low)  # type: ignore[misc]
+def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
+    """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b: small systems without operators on the way"""
+    b = right_side("solve", A, b, A.shape[-1])
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    if (
+        A.batch_shape
+        or math.prod(low_rank.U.shape) > SMALL
+        or not _is_plain(A, b, method)
+        or not (method is None or isinstance(method, Auto))
+    ):
+        return solve_by_inverse(A, b, method)
+    xp, d, B = A.xp, diagonal_of(D, A)[:, None], b[:, None] if b.ndim == 1 else b
+    U, right = low_rank.U, right_factor(low_rank).A  # type: ignore[attr-defined]  # C V^H
+    W = U / d
+    inner = xp.matmul(right, W)
+    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
+    with recording() as reports, quiet(xp):
+        y = solution("solve", K, xp.matmul(right, B / d), None).X
+        X = B / d - xp.matmul(W, y)
+        R = B - d * X - xp.matmul(U, xp.matmul(right, X))
+        if reports or not are_small(xp, R, B, (method or Auto()).tolerance(xp, X.dtype)):
+            X = None
+    if X is None:
+        return solve_by_inverse(A, b, method)  # which refines, and says what is wrong
     return X[..., 0] if b.ndim == 1 else X
 
 

@@ -33,6 +33,7 @@ from .iteration import (
 from .loop import LOOK_EVERY
 
 INFINITY = float("inf")
+TINY = 1e-37  # beside which no number of any precision counts, but zero
 SUCCESS, INDEFINITE, NONFINITE = int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE), int(Status.NONFINITE)
 
 
@@ -128,7 +129,7 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
     A step of `step` costs 40 us in NumPy beyond its products, one of these 5.
     """
     xp, watched = loop.xp, not loop.watch.is_idle
-    axpy, dot = xp.axpy, xp.dot_real
+    axpy, xpby, dot = xp.axpy, xp.xpby, xp.dot_real
     x, r = s.X[:, 0], xp.copy(s.R[:, 0])
     iteration, status, stopped = s.iteration, RUNNING, False
     z = r if precondition is None else precondition(r)
@@ -162,8 +163,7 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
         else:
             z = precondition(r)
             rho = dot(r, z)
-        p *= rho / before
-        p += z
+        xpby(z, rho / before, p)
     made = iteration - s.iteration
     return Ended(s.X, 0 * s.status + status, s.iterations + made, iteration, made, None, stopped)
 
@@ -171,8 +171,9 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
 def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: Array) -> Ended:
     """The same for a device whose values are waited for: numbers stay there, and it is asked now and then whether it is done.
 
-    Once it is, alpha and beta are zero, so x and r stand still. `curvature` keeps its last value before that, from which the reason
-    is read at the end. (A product that is not finite spoils r and then x, which is why x is a copy: the caller keeps the other one.)
+    A few launches a step are all that its numbers may cost, so between two looks nothing is frozen: steps too many make x better still.
+    Zero by zero, which comes of an exact answer, is kept at zero by TINY. A curvature that was not positive is remembered; what that, or
+    a product that is not finite, has done to x since the cycle began is thrown away.
     """
     xp = loop.xp
     axpy, dot = xp.axpy, xp.dot_real
@@ -181,34 +182,36 @@ def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles
     p = xp.copy(z)
     size = dot(r, r)
     rho = size if precondition is None else dot(r, z)
-    curvature, made, count = xp.ones((), dtype=size.dtype, device=xp.device_of(size)), 0, 0 * s.iterations[0]
-    running = (rho > 0) & (rho < INFINITY)
-    while made < loop.limit - s.iteration and (made % LOOK_EVERY or bool(running)):
-        q = multiply(p)
-        count, made = count + running, made + 1
-        curvature = xp.where(running, dot(p, q), curvature)
-        running = running & (curvature > 0) & (curvature < INFINITY)
-        alpha = xp.where(running, rho / curvature, 0)
-        axpy(alpha, p, x)
-        axpy(-alpha, q, r)
-        del q
-        size = dot(r, r)
-        if loop.watch.record:
-            loop.seen.append(xp.sqrt(size)[None])
-        z = r if precondition is None else precondition(r)
-        rho, before = (size if precondition is None else dot(r, z)), rho
-        running = running & (size > goal) & (rho > 0) & (rho < INFINITY)
-        p *= xp.where(running, rho / before, 0)
-        p += z
-    steps = int(count)
-    del loop.seen[len(loop.seen) - (made - steps) :]
-    status = _reason(float(curvature), float(rho), float(size), float(goal))
-    return Ended(x[:, None], 0 * s.status + status, s.iterations + steps, s.iteration + steps, made, None, False)
+    least = curvature = xp.ones((), dtype=size.dtype, device=xp.device_of(size))
+    made, status, limit, sizes = 0, _reason(1.0, float(rho), float(size), float(goal)), loop.limit - s.iteration, []
+    while status == RUNNING and made < limit:
+        for _ in range(min(LOOK_EVERY, limit - made)):
+            q = multiply(p)
+            curvature = dot(p, q)
+            least = xp.where(curvature < least, curvature, least)
+            alpha = rho / (curvature + TINY)
+            axpy(alpha, p, x)
+            axpy(-alpha, q, r)
+            size = dot(r, r)
+            z = r if precondition is None else precondition(r)
+            rho, before = (size if precondition is None else dot(r, z)), rho
+            p *= rho / (before + TINY)
+            p += z
+            if loop.watch.record:
+                sizes.append(size)
+        made += min(LOOK_EVERY, limit - made)
+        status = _reason(float(least), float(rho), float(size), float(goal))
+    loop.seen += [xp.sqrt(size)[None] for size in sizes]
+    X = x[:, None] if status in (SUCCESS, RUNNING) else s.X
+    return Ended(X, 0 * s.status + status, s.iterations + made, s.iteration + made, made, None, False)
 
 
-def _reason(curvature: float, rho: float, size: float, goal: float) -> int:
-    """Why a run has ended; RUNNING if it has not."""
-    for number, fault in ((curvature, 0), (rho, PRECONDITIONER if size > goal else 0)):
-        if not 0 < number < INFINITY and not size <= goal:
-            return fault + (INDEFINITE if number <= 0 else NONFINITE)
-    return SUCCESS if size <= goal else RUNNING
+def _reason(least: float, rho: float, size: float, goal: float) -> int:
+    """Why a run has ended: by the least p^H A p, the last r^H M r and |r|^2. RUNNING if it has not."""
+    if size <= goal:
+        return SUCCESS
+    if least <= 0:
+        return INDEFINITE
+    if not size < INFINITY:
+        return NONFINITE
+    return RUNNING if 0 < rho < INFINITY else PRECONDITIONER + (INDEFINITE if rho <= 0 else NONFINITE)

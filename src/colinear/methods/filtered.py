@@ -11,7 +11,8 @@ Saad 2012). Between two polynomials the pairs are taken from A itself, by Raylei
   which is seen since its pairs are not below a, and b is raised.
 - (A - shift)^2 does not tell shift + x from shift - x, and a Krylov space would hold one mixture of the two. So some more pairs than
   wanted are looked for, and the polynomial stands beside the shift by a part of what they leave between the last wanted pair
-  and the last one found: too little for a wanted pair to be missed.
+  and the last one found. That is too little for a wanted pair to be missed, which is looked at again at the end: eigenvalues no
+  further from the shift than the last wanted are nearer to the polynomial's place than the last found.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .krylov import count_of, plain
 from .lanczos import SAFETY, Pairs, lanczos
 
 MORE = 3  # pairs beyond the wanted
-BESIDE = 0.25  # of the distances of the last wanted pair and the last one found, by which the polynomial is beside the shift
+BESIDE = 0.02  # of the distances of the last wanted pair and the last one found, by which the polynomial is beside the shift
 GAIN = 60.0  # how much larger than the unwanted the polynomial is to be at the last wanted pair
 LARGEST = 3000.0  # and at most at the best one: an outlier must not drown the others
 HIGHEST = 500  # degree
@@ -166,10 +167,11 @@ def _judged(
     theta = xp.take_along_axis(theta, order, axis=-1)
     C = xp.take_along_axis(C, xp.broadcast_to(order[..., None, :], C.shape), axis=-1)
     X, Z = xp.matmul(X, C), xp.matmul(Z, C)
-    beside = s.beside
+    beside, near = s.beside, True
     if shift is None:
         Ritz = theta  # of H
     else:
+        near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))  # none of the wanted was missed
         distance = xp.sqrt(xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta))
         beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
         Ritz = (distance + beside[..., None]) ** 2
@@ -197,7 +199,7 @@ def _judged(
         size,
         s.matvecs + each * s.degree * found.matvecs + k,
         s.cycles + found.cycles,
-        found.done & right & plain(xp, xp.all(below)),
+        found.done & right & near & plain(xp, xp.all(below)),
         finite,
     )
 

@@ -84,7 +84,9 @@ class Lanczos(Spectral):
         Whether to look, once k pairs have converged, for further members of repeated eigenvalues: a Krylov space holds one vector
         of each eigenspace, and ARPACK returns what that finds.
     shift : float, optional
-        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM".
+        Find the pairs nearest to it; `which` must be "SM". Through (A - shift I)^-1 where structure makes that cheap, else by
+        Chebyshev polynomials of A, which take many more products: those nearest to zero of an A of either sign too. Then the
+        default of `max_iters` is six times as large.
 
     Examples
     --------

@@ -45,11 +45,25 @@ def times_pseudoinverse(xp: Any, inverse: Any, run: Run, B: Array, *leaves: Arra
     def backward(G: Array, *leaves: Array) -> Array:
         return run(rebuilt(inverse, leaves).H, G)
 
+    def linear(B: Array, *leaves: Array) -> Array:
+        held = leaves if xp.name != "jax" else tuple(_once(xp, leaf) for leaf in leaves)
+        return xp.linear_map(forward, backward, B, *held)
+
     return xp.custom_derivative(
-        lambda B, *leaves: xp.linear_map(forward, backward, B, *leaves),
+        linear,
         jvp=lambda primals, tangents, X: _tangent(xp, inverse, run, primals, tangents, X),
         vjp=lambda primals, X, G: _cotangent(xp, inverse, run, primals, X, G),
     )(B, *leaves)
+
+
+def _once(xp: Any, leaf: Array) -> Array:
+    """A leaf that is held fixed, or an error where its derivative would be lost: JAX transposes what is inside a function with its own
+    derivative, and there knows nothing of the rule."""
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError("lstsq: by LSQR or LSMR there are no second derivatives in JAX. Use SVD() or QR().")
+
+    return xp.custom_derivative(lambda leaf: leaf, jvp=refuse)(leaf) if xp.is_floating(leaf) else leaf
 
 
 def _both(xp: Any, inverse: Any, run: Run, leaves: Any) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:

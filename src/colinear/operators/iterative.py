@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import Detailed, DtypeError, Info, ShapeError, Status, failed, recording, report, settle, state, total
-from ..methods.iteration import GIVEN, PRECONDITIONER, Outcome, Products, Watch, column_norms
-from ..properties import POSITIVE_SEMIDEFINITE
+from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
+from ..methods.describing import described
+from ..methods.iteration import Outcome, Products, Watch, column_norms
 from . import iterated_least_squares
 from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
@@ -108,80 +108,6 @@ def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outc
     residual = column_norms(xp, R) / xp.where(size > 0, size, 1)
     lost = (outcome.status == int(Status.SUCCESS)) & xp.logical_not(residual <= tol)
     return outcome._replace(status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual)
-
-
-# The failures of a method after which another may do better.
-_WRONG_KIND = (Status.NOT_POSITIVE_DEFINITE, Status.BREAKDOWN)
-_SLOW = (Status.STAGNATION, Status.MAX_ITERATIONS)
-_HOPEFUL = {"CG": _WRONG_KIND, "MINRES": _WRONG_KIND, "GMRES": (*_WRONG_KIND, *_SLOW), "BiCGSTAB": (*_WRONG_KIND, *_SLOW)}
-
-
-class Attempts(LinearOperator):
-    """The inverse of A by one of several iterations: the next is tried where one fails, and what is reported says so."""
-
-    attempts: tuple[Iterated, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.attempts[0].shape
-
-    @memo
-    def _context(self) -> Context:
-        return self.attempts[0]._context
-
-    def _infer(self) -> int:
-        return self.attempts[0].properties
-
-    def _transpose(self) -> LinearOperator:
-        return Attempts._of(tuple(each.T for each in self.attempts))
-
-    def _adjoint(self) -> LinearOperator:
-        return Attempts._of(tuple(each.H for each in self.attempts))
-
-    def _conj(self) -> LinearOperator:
-        return Attempts._of(tuple(each.conj() for each in self.attempts))
-
-    def _matmat(self, X: Array) -> Array:
-        return self.solve(X, vector=False)
-
-    def _matvec(self, x: Array) -> Array:
-        return self.solve(x[:, None], vector=True)[..., 0]
-
-    def solve(self, B: Array, vector: bool) -> Array:
-        """A^-1 B; reports how it went."""
-        X, info = self.run(B, vector)
-        report(info)
-        return X
-
-    def run(self, B: Array, vector: bool) -> tuple[Array, Info]:
-        """A^-1 B by the first iteration that does not fail, else by the one that came closest."""
-        found: list[tuple[Array, Info]] = []
-        for each in self.attempts:
-            X, told = each.run(B, vector)
-            found.append((X, told[0]))
-            if failed(told[0]._status) is not True or told[0].status not in _HOPEFUL.get(told[0].method, ()):
-                break  # it worked, nobody can know yet, or the next would do no better
-        infos = [info for _, info in found]
-        if len(found) == 1:
-            return found[0]
-        words = [f"{info.method} failed ({info.status.name})" for info in infos if info.failed]
-        best, info = found[-1] if not infos[-1].failed else min(found, key=lambda each: _largest(each[1].residual))
-        message = "; ".join([*words, f"{info.method} gave the answer"])
-        # That CG was tried on what nobody called definite is no promise broken.
-        guessed = infos[0].method == "CG" and not self.properties & POSITIVE_SEMIDEFINITE and len(infos) == 2
-        status = info.status if info.failed or guessed else Status.FELL_BACK
-        counts = {"iterations": total(i.iterations for i in infos), "matvecs": total(i.matvecs for i in infos)}
-        return best, info.replace(status=status, message=message, **counts)
-
-    @property
-    def _flops(self) -> float:
-        return self.attempts[0].flops
-
-
-def _largest(residual: Array) -> float:
-    values = namespace_of(residual).to_numpy(residual)
-    worst = float(values.max(initial=0))
-    return worst if math.isfinite(worst) else math.inf
 
 
 def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome:
@@ -338,68 +264,6 @@ def report_adjoint(xp: Any, outcome: Outcome, method: Any, watch: Watch, precond
     """Warn if a solve that a derivative needs has failed: nobody else will, as the answer itself is there already."""
     info = described(xp, outcome, method, watch._replace(vector=False), preconditioned)
     settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
-
-
-# ---------------------------------------------------------------------------------------------------- what is said of it
-
-
-def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> Info:
-    """An outcome as an Info, with a word on what went wrong and when."""
-    status, residual, history = outcome.status, outcome.residual, outcome.history
-    if watch.vector and history is not None:
-        history = history[..., 0]
-    empty = 0 in status.shape
-    if xp.is_traced(status):
-        worst: Any = xp.max(status % 10)
-        iterations: Any = xp.max(outcome.iterations)
-        message = ""
-    else:
-        codes = xp.to_numpy(status)
-        worst = Status(int((codes % 10).max(initial=0)))
-        iterations = 0 if empty else int(xp.max(outcome.iterations))
-        message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
-        if history is not None:
-            history = history[: iterations + 1]
-    matvecs = outcome.matvecs
-    matvecs = matvecs if namespace_of(matvecs) is None or xp.is_traced(matvecs) else int(matvecs)
-    return Info(
-        worst,
-        converged=status % 10 < int(Status.STOPPED),
-        iterations=iterations,
-        matvecs=matvecs,
-        residual=residual,
-        history=history,
-        method=method.name,
-        message=message,
-    )
-
-
-def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> str:
-    worst = codes.flat[(codes % 10).argmax()] if codes.size else 0
-    if worst % 10 < int(Status.BREAKDOWN):
-        return ""
-    step = int(iterations.flat[(codes % 10).argmax()])
-    where = f"in iteration {step}"
-    what = "the preconditioner" if PRECONDITIONER <= worst < GIVEN else "the operator"
-    columns = int((codes == worst).sum())
-    of = f" of column {int((codes == worst).argmax())}" if codes.size > 1 and columns == 1 else ""
-    if worst >= GIVEN:
-        return f"NaN or infinity in the right side or in A x0{of}"
-    if worst == int(Status.NONFINITE) and preconditioned and not method.splits_preconditioner:  # it is a part of the product
-        what = "the operator or the preconditioner"
-    if worst % 10 == int(Status.NONFINITE):
-        return f"NaN or infinity from {what} {where}{of}"
-    if worst % 10 == int(Status.NOT_POSITIVE_DEFINITE):
-        return (
-            f"{what} showed a direction p with p^H A p <= 0 {where}{of}"
-            if worst < PRECONDITIONER
-            else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
-        )
-    if worst % 10 == int(Status.SINGULAR) and method.name == "GMRES":
-        return f"{'A M, M being the preconditioner,' if preconditioned else 'A'} is singular on the subspace {where}{of}"
-    if worst % 10 == int(Status.SINGULAR):
-        return f"A^H r vanished {where}{of} and r did not: the right side is not in the range of A, and x is one of least squares"
-    return f"{where}{of}"
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:
