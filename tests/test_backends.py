@@ -943,3 +943,18 @@ def test_torch_compiles_in_one_graph(torch_xp, name):
     compiled = torch.compile(lambda *xs: f(torch_xp, *xs), fullgraph=True, backend="eager")
     tensors = [torch.tensor(x) for x in arrays]
     np.testing.assert_allclose(compiled(*tensors), f(torch_xp, *tensors))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_blocks_of_columns_in_a_three_term_recurrence(xp, dtype):
+    rng = np.random.default_rng(0)
+    W, U, V = (rng.standard_normal((2, 5, 3)) + (1j * rng.standard_normal((2, 5, 3)) if dtype[0] == "c" else 0) for _ in range(3))
+    a, b = rng.standard_normal((2, 2, 3))
+    for cut in (slice(None), 0):  # a batch, and one block
+        arrays = [xp.asarray(x[cut].astype(dtype)) for x in (W, a, U, b, V)]
+        expected = (W - U * a[..., None, :] - V * b[..., None, :])[cut]
+        np.testing.assert_allclose(xp.to_numpy(xp.three_term(*arrays)), expected, rtol=1e-5, atol=1e-6)
+        dots = xp.to_numpy(xp.column_dot(arrays[0], arrays[2]))
+        np.testing.assert_allclose(dots, (np.conj(W) * U).sum(-2)[cut], rtol=1e-5, atol=1e-5)
+    first, second = (xp.to_numpy(xp.normal(xp.fold_in(xp.generator(0), i), (4,))) for i in (0, 1))
+    assert xp.name != "jax" or not np.allclose(first, second)

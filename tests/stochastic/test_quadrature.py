@@ -220,3 +220,37 @@ def test_frameworks_and_dtypes(name: str, dtype: str) -> None:
     value, info = co.logdet(co.opaque(co.PSD(co.Dense(xp.asarray(A.astype(dtype))))), co.SLQ(50), info=True)
     assert xp.dtype_name(value.dtype) == dtype.replace("complex128", "float64")
     assert abs(float(value) - logarithm(A)) <= 4 * float(info.error)
+
+
+def test_bounds_and_traces_of_functions_under_jit() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    A = turned(NODES / 4)
+
+    def run(matrix: Any) -> Any:
+        B = co.opaque(co.PSD(matrix))
+        bounds = [
+            co.logdet(B, co.SLQ(6, max_iters=5, quadrature=q, interval=(0.125, 2.0)), on_failure="ignore")
+            for q in ("lower", "upper")
+        ]
+        return bounds, co.trace(co.exp(B, co.Krylov()), co.SLQ(60, max_iters=12), info=True)
+
+    (low, high), (value, info) = jax.jit(run)(jnp.asarray(A))
+    assert low < high < low + 20
+    eager = co.logdet(
+        co.opaque(co.PSD(jnp.asarray(A))), co.SLQ(6, max_iters=5, quadrature="lower", interval=(0.125, 2.0)), on_failure="ignore"
+    )
+    assert np.isclose(low, eager)
+    assert abs(value - np.exp(NODES / 4).sum()) <= 4 * info.error and info.status == 0
+
+
+def test_what_has_no_derivative_says_so_instead_of_giving_zero() -> None:
+    import torch
+
+    A = torch.tensor(turned(NODES / 8), requires_grad=True)
+    value = co.trace(co.exp(co.opaque(co.PSD(A)), co.Krylov()), co.SLQ(5))
+    with pytest.raises(NotImplementedError, match="no derivatives"):
+        torch.autograd.grad(value, A)
+    with pytest.raises(NotImplementedError, match="batch of operators"):
+        torch.func.vmap(lambda M: co.logdet(co.opaque(co.PSD(M)), co.SLQ(4)))(A.detach()[None])

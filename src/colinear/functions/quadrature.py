@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import backends
 from ..backends import Array, is_array
-from ..info import Info, MethodError, Status, failed, recording, report
+from ..info import Info, MethodError, Status, recording, report
 from ..methods import SLQ
 from ..methods.averaging import FEWEST, Mean, merged, ratio_to_goal, standard_error
-from ..methods.gauss import nodes_and_weights, traced_nodes_and_weights, with_node
-from ..methods.probes import draw
+from ..methods.gauss import nodes_and_weights, with_node
 from ..methods.slq import Runs, advance, start
 from ..operators.base import LinearOperator
-from ..operators.diagonal import Diagonal
 from ..operators.function_of import FunctionOf
-from ..operators.identity import Identity, ScaledIdentity
-from ..operators.inverse import Inverse
-from ..operators.lowrank import LowRank
-from ..operators.sum import Sum
 from ..properties import SELF_ADJOINT
 from ._factorise import is_half, narrow, quiet
-from ._values import place
 from .estimators import is_traced
+from .quadrature_starts import prepared
+from .quadrature_traced import traced_quadrature
 from .scalar_functions import LOG, Scalar
 
 STEPS = 500  # of Lanczos, unless told
-TRACED_STEPS = 64  # where values cannot be seen, and the run cannot end early
-LOOK = 8  # steps between two looks at least
+LOOK = 4  # steps between two looks at least
 GROWTH = 1.25  # and the ratio of the places of two looks
 SHARE = 0.05  # of the standard error that the quadrature may add
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
@@ -81,63 +74,6 @@ def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
     return run(A, method, LOG)
 
 
-# ---------------------------------------------------------------------------------------------------- preconditioners
-
-
-def sampled(A: LinearOperator, M: LinearOperator) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
-    """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
-    from .determinant import logdet
-
-    xp, device = A.xp, A._context.device
-    if isinstance(M, Diagonal):
-        root = xp.sqrt(1 / xp.real(M.d))
-        return lambda gen, shape: root[..., :, None] * xp.normal(gen, shape, dtype=A.dtype, device=device), -logdet(M)
-    P = M.A if isinstance(M, Inverse) else None
-    terms = P.operands if isinstance(P, Sum) else ()
-    low = [t for t in terms if isinstance(t, LowRank) and t.V is None and t.core is None]
-    flat = [t for t in terms if isinstance(t, (Diagonal, ScaledIdentity, Identity))]
-    if P is None or len(low) != 1 or len(flat) != 1 or len(terms) != 2:
-        raise MethodError(
-            f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), PivotedCholesky(rank) or Nystrom(rank)."
-        )
-    from .diagonal import diag
-
-    root, U = xp.sqrt(xp.real(diag(place(flat[0], A)))), low[0].U
-
-    def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
-        inner = (*shape[:-2], U.shape[-1], shape[-1])
-        first, second = xp.fold_in(gen, 0), xp.fold_in(gen, 1)
-        W = xp.normal(first, inner, dtype=A.dtype, device=device)
-        return xp.matmul(U, W) + root[..., :, None] * xp.normal(second, shape, dtype=A.dtype, device=device)
-
-    return drawn, logdet(place(P, A))
-
-
-def prepared(A: LinearOperator, method: SLQ) -> tuple[LinearOperator | None, Callable[[Any, int], Array], Any]:
-    """The preconditioner M, a function that draws so many start vectors, and log det M^-1."""
-    from ..preconditioners import as_preconditioner
-
-    xp, device, shape = A.xp, A._context.device, (*A.batch_shape, A.shape[-1])
-    work = xp.float32 if is_half(xp, A.dtype) else A.dtype
-    if method.preconditioner is None:
-        return None, lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device), 0.0
-    M = as_preconditioner(method.preconditioner, A)
-    assert M is not None
-    with recording() as reports:
-        make, logarithm = sampled(A, M)
-    for info in reports:
-        if failed(info._status) is not False:
-            report(info)
-
-    def directions(gen: Any, k: int) -> Array:
-        # Uniform directions: the length of w tells nothing, and would add to the variance.
-        R = make(gen, (*shape, k))
-        length = xp.sqrt(xp.real(xp.vecdot(R, M @ R, axis=-2)))
-        return R * xp.astype(math.sqrt(shape[-1]) / length, R.dtype)[..., None, :]
-
-    return M, directions, logarithm
-
-
 # ---------------------------------------------------------------------------------------------------- the run
 
 
@@ -149,6 +85,8 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     traced = is_traced(A, method.seed)
+    if traced and xp.name == "torch":
+        raise NotImplementedError("SLQ: not under torch.func.vmap. Give a batch of operators, of shape (*batch, n, n), instead.")
     leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
     if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
         from .solve_and_logdet import differentiable_logdet
@@ -166,13 +104,21 @@ def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
         raise NotImplementedError("SLQ: traces of f(A) and bounds have no derivatives; logdet has. Use Eigh(), or a smaller A.")
 
-    leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
+    leaves, told = [leaf for leaf in A.leaves() if is_array(leaf)], []
 
-    def value(*arrays: Array) -> Array:
+    def value(*arrays: Array) -> tuple[Array, ...]:
         given = iter(arrays)
-        return _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)
+        with recording() as reports:  # what is traced inside comes out as a value, or not at all
+            found = _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)
+        info = reports[-1]
+        told.append(info.replace(status=0, converged=True, error=None))
+        status = info._status if is_array(info._status) else xp.asarray(int(info._status), device=A._context.device)
+        return found, info.error, xp.astype(status, info.error.dtype)
 
-    return xp.custom_derivative(value, jvp=no_derivative)(*leaves)
+    found, error, status = xp.custom_derivative(value, jvp=no_derivative)(*leaves)
+    worst: Any = xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
+    report(told[-1].replace(status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)))
+    return found
 
 
 def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
@@ -180,7 +126,9 @@ def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     M, directions, logarithm = prepared(A, method)
     gen = xp.generator(method.seed)
     if traced:
-        return _traced(A, M, directions(gen, min(most, 10_000 if method.probes else 32)), method, f, logarithm)
+        return traced_quadrature(
+            A, M, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32)), method, f, logarithm
+        )
     width = max(1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most))
     host = backends.get("numpy")
     state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
@@ -288,7 +236,7 @@ def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int)
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0  # rows behind the end of a run: decoupled, and of weight zero
     a = np.where(ended, a[0], a)
     if method.interval is not None and method.quadrature != "gauss":
-        a, b = with_node(a, b, method.interval[0 if method.quadrature == "lower" else 1])
+        a, b = with_node(backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1])
     nodes, weights = nodes_and_weights(a, b)
     failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
     if f.principal:
@@ -311,28 +259,6 @@ def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
     if np.iscomplexobj(found):
         raise MethodError("trace: SLQ is for functions that are real on the spectrum. Use XTrace().")
     return found
-
-
-def _traced(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any) -> Array:
-    """The same inside a traced program: a fixed number of steps, and the quadrature of three quarters of them for comparison."""
-    xp = A.xp
-    m = method.max_iters or TRACED_STEPS
-    runs, length = start(xp, R, None if M is None else M.__matmul__)
-    runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
-    ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
-    alpha = xp.where(ended, alpha[:1], alpha)
-    values = []
-    for j in (max(1, 3 * m // 4), m):
-        nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j])
-        values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
-    value, k = values[-1], R.shape[-1]
-    mean = xp.mean(value, axis=-1)
-    rest = xp.abs(mean - xp.mean(values[0], axis=-1))
-    spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
-    error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    status = xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE))
-    report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
-    return narrow(xp, mean + logarithm, A.dtype)
 
 
 class _Program(NamedTuple):

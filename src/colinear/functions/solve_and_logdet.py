@@ -25,7 +25,7 @@ from .determinant import logdet, needs_estimate
 from .estimators import announce, is_traced
 from .inverse import inv
 from .iterative import iterated
-from .quadrature import prepared
+from .quadrature_starts import prepared
 from .solve import solve
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
@@ -147,7 +147,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if is_array(leaf) else leaf)
     M, directions, logarithm = prepared(fixed, method)
     probes = method.probes or 32
-    R = directions(xp.generator(method.seed), probes)
+    R = directions(xp.fold_in(xp.generator(method.seed), 0), probes)  # as without derivatives
     tol = math.sqrt(xp.eps(R.dtype))
     problem = Problem(M, R, R if M is None else M @ R, logarithm, method, tol, method.max_iters or max(10 * A.shape[-1], 100))
     places = [leaf for leaf in A.leaves() if is_array(leaf)]
@@ -208,12 +208,12 @@ def _run(A: LinearOperator, B: Array, problem: Problem) -> tuple[Array, ...]:
     together = xp.concat([xp.astype(B, xp.result_type(B.dtype, problem.R.dtype)), xp.astype(problem.R, B.dtype)], axis=-1)
     with quiet(xp):
         solved: Solved = _program(xp.name, problem.tol, problem.limit, rows)(A, problem.M, together)
-        forms = _forms(xp, solved, count, traced)
+        forms, rest = _forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
     mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
     spread = xp.sum(xp.where(good, (forms - mean[..., None]) ** 2, 0), axis=-1)
-    error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1)) + xp.where(used > 1, 0, math.inf)
+    error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1) + rest**2) + xp.where(used > 1, 0, math.inf)
     real = forms.dtype
     numbers = (xp.astype(solved.status, real), 0 * used + solved.steps, solved.residual)
     return solved.X[..., :count], mean + problem.logarithm, solved.X[..., count:], error, *numbers
@@ -232,22 +232,25 @@ def _program(name: str, tol: float, limit: int, rows: int) -> Any:
     return xp.jit(run)
 
 
-def _forms(xp: Any, solved: Solved, count: int, traced: bool) -> Array:
-    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes)."""
+def _forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
+    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what rows that were not kept may have cost."""
     alpha, beta, length = solved.alpha[..., count:], solved.beta[..., count:], solved.length[..., count:]
     if traced:
         ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
-        nodes, weights = traced_nodes_and_weights(xp, xp.where(ended, alpha[:1], alpha), beta)
-        return length * xp.sum(weights * xp.log(xp.where(nodes > 0, nodes, 1)), axis=-1)
+        alpha, found = xp.where(ended, alpha[:1], alpha), []
+        for j in (3 * len(alpha) // 4, len(alpha)):
+            nodes, weights = traced_nodes_and_weights(xp, alpha[: max(1, j)], beta[: max(1, j)])
+            found.append(length * xp.sum(weights * xp.log(xp.where(nodes > 0, nodes, 1)), axis=-1))
+        return found[1], xp.mean(found[1] - found[0], axis=-1)
     j = max(1, min(int(solved.steps), alpha.shape[0]))
     a, b = (np.asarray(xp.to_numpy(x), float)[:j].reshape(j, -1) for x in (alpha, beta))
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
     fine = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
     nodes, weights = nodes_and_weights(np.where(fine, np.where(ended, a[0], a), 1.0), np.where(fine, b, 0.0))
     with np.errstate(all="ignore"):
-        found = np.sum(weights * np.log(nodes), axis=-1)
-    found = np.where(fine, found, np.nan).reshape(tuple(length.shape))
-    return length * xp.asarray(found, dtype=length.dtype, device=xp.device_of(length))
+        means = np.sum(weights * np.log(nodes), axis=-1)
+    means = np.where(fine, means, np.nan).reshape(tuple(length.shape))
+    return length * xp.asarray(means, dtype=length.dtype, device=xp.device_of(length)), 0.0
 
 
 def _tell(A: Any, method: SLQ, value: Array, error: Array, status: Array, steps: Any, residual: Array, columns: int) -> None:

@@ -66,7 +66,8 @@ def cg_quadrature(
         start = start._replace(j=xp.asarray(0))
 
     def going(s: State) -> Any:
-        return plain(xp, xp.any(s.running)) & (s.j < max_iters)
+        more = xp.any(s.running)
+        return (more if xp.is_traced(more) else plain(xp, more)) & (s.j < max_iters)
 
     def step(s: State) -> State:
         W = multiply(s.P)

@@ -16,16 +16,17 @@ from ..backends import Array
 DENSE = 48  # steps up to which the eigenvalues of all runs are found together, as dense matrices
 
 
-def with_node(alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:
-    """The coefficients, alpha (j, runs) and beta (j, runs), of the rule with one more node, at a given place.
+def with_node(xp: Any, alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:
+    """The coefficients, alpha (j, *runs) and beta (j, *runs), of the rule with one more node, at a given place.
 
     α_{j+1} = node + β_j^2 / d_j with d_i = α_i - node - β_{i-1}^2 / d_{i-1}: Golub (1973).
     """
     d = alpha[0] - node
     for i in range(1, len(alpha)):
-        d = alpha[i] - node - beta[i - 1] ** 2 / np.where(d == 0, 1e-300, d)
-    last = node + beta[-1] ** 2 / np.where(d == 0, 1e-300, d)
-    return np.concatenate([alpha, np.where(beta[-1] == 0, alpha[0], last)[None]]), beta
+        d = alpha[i] - node - beta[i - 1] ** 2 / xp.where(d == 0, 1e-300, d)
+    last = node + beta[-1] ** 2 / xp.where(d == 0, 1e-300, d)
+    last = xp.where(beta[-1] == 0, alpha[0], last)
+    return xp.concat([alpha, last[None]], axis=0), xp.concat([beta, 0 * beta[-1:]], axis=0)
 
 
 def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:

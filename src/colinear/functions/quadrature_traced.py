@@ -1,0 +1,46 @@
+"""Stochastic quadrature inside a traced program, where no value can be seen and the number of steps is fixed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends import Array
+from ..info import Info, Status, report
+from ..methods import SLQ
+from ..methods.averaging import quantile
+from ..methods.gauss import traced_nodes_and_weights, with_node
+from ..methods.slq import advance, start
+from ._factorise import narrow
+from .scalar_functions import Scalar
+
+STEPS = 64
+
+
+def traced_quadrature(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any) -> Array:
+    """tr f(A) from runs that start at the columns of R: so many steps, and three quarters of them for comparison."""
+    xp = A.xp
+    m = method.max_iters or STEPS
+    runs, length = start(xp, R, None if M is None else M.__matmul__)
+    runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
+    ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
+    alpha = xp.where(ended, alpha[:1], alpha)
+    values = []
+    for j in (max(1, 3 * m // 4), m):
+        a, b = alpha[:j], beta[:j]
+        if method.interval is not None and method.quadrature != "gauss":
+            a, b = with_node(xp, a, b, method.interval[0 if method.quadrature == "lower" else 1])
+        nodes, weights = traced_nodes_and_weights(xp, a, b)
+        values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
+    value, k = values[-1], R.shape[-1]
+    mean = xp.mean(value, axis=-1)
+    rest = xp.abs(mean - xp.mean(values[0], axis=-1))
+    spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
+    error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
+    status = xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE))
+    mean = mean + logarithm
+    if method.tol is not None:
+        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean))
+        status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
+    report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
+    return narrow(xp, mean, A.dtype)
