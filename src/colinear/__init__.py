@@ -76,6 +76,7 @@ from .methods import (
     MINRES,
     QR,
     SVD,
+    SVRG,
     Arnoldi,
     Auto,
     BiCGSTAB,
@@ -159,7 +160,7 @@ __all__ = [
     "to_dense",
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
-    "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov",
+    "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov", "SVRG",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch

@@ -98,7 +98,7 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None and chosen.direct and method.is_iterative:
+        if method is not None and ((chosen.direct and method.is_iterative) or (_uses_structure(method) and method.runs_on(A))):
             chosen = self.base_rule  # the user wants A itself iterated with
         outer = state.current
         if info or on_failure != "warn":
@@ -411,6 +411,11 @@ def _convert(name: str, A: Any) -> Any:
     if _converter is None:
         raise TypeError(f"{name}: expected a linear operator, got {type(A).__name__}.")
     return _converter(A)
+
+
+def _uses_structure(method: Any) -> bool:
+    """Whether a method makes use of structure that rules would take apart."""
+    return getattr(method, "runs_on", None) is not None
 
 
 def _not_a_method(name: str, method: Any) -> MethodError:

@@ -10,10 +10,11 @@ from ..dispatch import Cost
 from ..info import MethodError, ShapeError
 from ..methods import Method
 from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
+from ..methods.stochastic_objects import SVRG
 from ..operators.base import LinearOperator
-from ..operators.iterative import Iterated, working_memory
+from ..operators.iterative import Iterated, sampled_terms, working_memory
 
-ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR)
+ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR, SVRG)
 
 
 def is_iterative(method: Any) -> bool:
@@ -25,6 +26,8 @@ def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> I
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
     from ..preconditioners import as_preconditioner  # which is made of functions, so it comes after them
 
+    if isinstance(method, SVRG):
+        sampled_terms(A, method)  # an error where there are none
     M, x0 = as_preconditioner(method.preconditioner, A), method.x0
     if x0 is not None:
         x0 = x0 if namespace_of(x0) is not None else A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)

@@ -107,7 +107,7 @@ def runs_whole(A: LinearOperator, method: Any) -> bool:
     if not is_iterative(method):
         return False
     found = inv.find(A)
-    return found.is_base or found.direct
+    return found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A))
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .objects import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Method, fitting
 from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
 from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
+from .stochastic_objects import SVRG
 
 EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration)  # the methods for eigenvalues
 SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values
@@ -22,6 +23,7 @@ __all__ = [
     "MINRES",
     "QR",
     "SVD",
+    "SVRG",
     "Arnoldi",
     "Auto",
     "BiCGSTAB",

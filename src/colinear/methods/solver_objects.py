@@ -56,6 +56,7 @@ class Iterative(Method):
     is_iterative: ClassVar[bool] = True
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
+    needs_terms: ClassVar[bool] = False
     vectors: ClassVar[int] = 6  # that it keeps
 
     def __post_init__(self) -> None:

@@ -7,12 +7,16 @@ import math
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..info import Detailed, Info, Status, failed, recording, report, state, total
+from ..info import Detailed, Info, MethodError, Status, failed, recording, report, state, total
 from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
+from ..methods.svrg import Terms
+from ..properties import POSITIVE_SEMIDEFINITE
 from .base import LinearOperator
 from .context import Context, broadcast_batches
 from .host_factors import refined
 from .memo import memo
+from .product import Product
+from .terms import NOT_A_SUM, minibatch, term_count
 
 
 class Iterated(LinearOperator):
@@ -182,9 +186,39 @@ def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome
 
 
 def _products(A: LinearOperator, M: LinearOperator | None, method: Any) -> Products:
-    both = method.needs_adjoint
+    terms = sampled_terms(A, method) if method.needs_terms else None
+    both = method.needs_adjoint or (terms is not None and terms.squared)
     adjoints = _product(A.H if both else None), _product(M.H if both and M is not None else None)
-    return Products(_product(A), adjoints[0], _product(M), adjoints[1], A.shape[-1])
+    return Products(_product(A), adjoints[0], _product(M), adjoints[1], A.shape[-1], terms)
+
+
+def sampled_terms(A: LinearOperator, method: Any) -> Terms:
+    """The terms that a stochastic method draws from: those of positive A, else those of A^H A, which are its rows where A is no
+    sum."""
+    A = A.to(dtype=A.xp.float32) if getattr(A.dtype, "itemsize", 0) == 2 else A
+    count = term_count(A)
+    squared = not A.properties & POSITIVE_SEMIDEFINITE
+    if count < 2 and squared and A._has_rows:
+        whole: LinearOperator = Product(A.H, A)
+        count, product = term_count(whole), lambda indices, X: minibatch(whole, indices) @ X
+    elif count < 2:
+        raise MethodError(f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone.")
+    elif squared:
+        whole = A
+
+        def product(indices: Array, X: Array) -> Array:
+            some = minibatch(A, indices)
+            return some.H @ (some @ X)
+    else:
+        whole, product = A, lambda indices, X: minibatch(A, indices) @ X
+    size = method.batch_of(count)
+    if size > count:
+        raise ValueError(
+            f"{method.name}: batch_size is {size}, and the sum has {count} terms. Use at most {count}, or None for the default."
+        )
+    first = A.xp.arange(size, device=A._context.device)
+    share = min(1.0, minibatch(whole, first).flops / max(whole.flops, 1.0))
+    return Terms(count, product, share, size, squared)
 
 
 def _product(A: LinearOperator | None) -> Any:
@@ -318,6 +352,8 @@ def _message(codes: Any, iterations: Any, method: str) -> str:
             if worst < PRECONDITIONER
             else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
         )
+    if worst % 10 == int(Status.BREAKDOWN) and method == "SVRG":
+        return f"it diverged {where}{of}: the step is too large. Leave out `step`, which finds one, or take a larger batch_size"
     if worst % 10 == int(Status.SINGULAR) and method == "GMRES":
         return f"A is singular on the subspace {where}{of}"
     if worst % 10 == int(Status.SINGULAR):

@@ -15,6 +15,7 @@ from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
+from .terms import sum_parts, terms_of_sum
 from .zero import Zero
 
 
@@ -72,6 +73,13 @@ class Sum(LinearOperator):
 
     def _rmatmat(self, X: Array) -> Array:
         return self.H @ X
+
+    @property
+    def _term_count(self) -> int:
+        return max(1, sum(term._term_count for term in sum_parts(self.operands)[0]))
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        return terms_of_sum(self.operands, indices, weights)
 
     def _to_dense(self) -> Array:
         total = reduce(lambda total, term: total + dense_part(term, self), self.operands[1:], dense_part(self.operands[0], self))
