@@ -18,7 +18,7 @@ from .. import backends
 from ..backends import Array
 from ..dispatch import Cost
 from ..info import Info, MethodError, Status, planning, recording, report
-from ..methods import LOBPCG, Arnoldi, Auto, Lanczos, Method, PowerIteration
+from ..methods import LOBPCG, SVRG, Arnoldi, Auto, Lanczos, Method, PowerIteration
 from ..methods.arnoldi import arnoldi
 from ..methods.iteration import Progress, progress_bar
 from ..methods.krylov import pick
@@ -33,6 +33,7 @@ from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._factorise import is_half, narrow, quiet, seen
 from ._spectral import by_key
 from .inverse import LARGEST_DENSE, inv
+from .sampled_subspaces import DIVERGED, sampled_pairs
 
 SMALLEST = 400  # rows from which iterating may pay
 DIFFERENTIABLE = 1500  # rows up to which derivatives are wanted more than speed: the dense way has all of them
@@ -213,6 +214,8 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     """The pairs that `which` names, by this method, and the status."""
     xp = A.xp
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    if isinstance(method, SVRG):
+        return _sampled(xp, sampled_pairs(fixed, k, which, method))
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     if positive and which in ("LM", "SM"):
@@ -244,6 +247,15 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
         found = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
     return found, _status(xp, found, method.tolerance(xp, A.dtype))
+
+
+def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
+    """A run of SVRG, which has judged its answer by A itself."""
+    size = xp.where(run.norm > 0, run.norm, 1)
+    status = run.status if xp.is_traced(run.status) else Status(int(run.status))
+    finite = run.status != int(Status.NONFINITE)
+    found = Found(run.values, run.vectors, run.residual / size, run.matvecs, run.epochs, run.status == 0, finite, False)
+    return found, status
 
 
 def _check(method: Any, k: int, which: str) -> None:
@@ -421,6 +433,8 @@ def iterative_pairs(
 def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool) -> str:
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
+    if status is Status.BREAKDOWN:
+        return DIVERGED
     if status is Status.INACCURATE and is_hermitian:
         return "A is not self-adjoint, as was claimed"
     if isinstance(status, Status) and status.is_failure:

@@ -7,7 +7,7 @@ from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
 from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
 from .stochastic_objects import SVRG
 
-EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration)  # the methods for eigenvalues
+EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration, SVRG)  # the methods for eigenvalues
 SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values
 
 __all__ = [

@@ -76,7 +76,7 @@ class SVRG(Iterative):
         if self.precision is not None:
             raise ValueError("SVRG: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB.")
 
-    def runs_on(self, A: Any) -> bool:  # type: ignore[override]
+    def runs_on(self, A: Any) -> bool:
         return bool(A._term_count > 1)
 
     def batch_of(self, count: int) -> int:

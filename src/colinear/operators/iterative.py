@@ -192,12 +192,12 @@ def _products(A: LinearOperator, M: LinearOperator | None, method: Any) -> Produ
     return Products(_product(A), adjoints[0], _product(M), adjoints[1], A.shape[-1], terms)
 
 
-def sampled_terms(A: LinearOperator, method: Any) -> Terms:
-    """The terms that a stochastic method draws from: those of positive A, else those of A^H A, which are its rows where A is no
-    sum."""
+def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -> Terms:
+    """The terms that a stochastic method draws from: those of positive A, else (or if so `squared`) those of A^H A, which are its
+    rows where A is no sum."""
     A = A.to(dtype=A.xp.float32) if getattr(A.dtype, "itemsize", 0) == 2 else A
     count = term_count(A)
-    squared = not A.properties & POSITIVE_SEMIDEFINITE
+    squared = not A.properties & POSITIVE_SEMIDEFINITE if squared is None else squared
     if count < 2 and squared and A._has_rows:
         whole: LinearOperator = Product(A.H, A)
         count, product = term_count(whole), lambda indices, X: minibatch(whole, indices) @ X
