@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 
 from . import backends, testing
+from .approximations import cur, interpolative, nystrom, range_finder, rp_cholesky
 from .dispatch import Cost, Function, check_rules, function, rule
 from .explain import Plan, explain
 from .functions import (
@@ -158,6 +159,8 @@ __all__ = [
     "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag", "trace", "det", "slogdet", "logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
+    # approximations
+    "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
     "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov", "SVRG",
