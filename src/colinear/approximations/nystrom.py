@@ -34,8 +34,8 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
 
     Notes
     -----
-    `rank + 10` products, of one block, of which the best `rank` dimensions are kept, and O(n rank^2). With `info=True`, `info.error` estimates |A - U U^H| / |A| in the Frobenius norm, by ten
-    products more. As a preconditioner: `Nystrom(rank)`.
+    `rank + 10` products, of one block, of which the best `rank` dimensions are kept, and O(n rank^2). With `info=True`, `info.error`
+    estimates |A - U U^H| / |A| in the Frobenius norm, by ten products more. As a preconditioner: `Nystrom(rank)`.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from ..dispatch import Cost
 from ..info import MethodError, ShapeError
 from ..methods import Method
 from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
-from ..methods.stochastic_objects import SVRG
+from ..methods.svrg_object import SVRG
 from ..operators.base import LinearOperator
 from ..operators.iterative import Iterated, sampled_terms, working_memory
 

@@ -9,7 +9,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..info import Info, MethodError, Status, recording, report
 from ..methods.iteration import Products, Watch
-from ..methods.stochastic_objects import SVRG
+from ..methods.svrg_object import SVRG
 from ..methods.svrg_subspace import Subspace, svrg_subspace
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense

@@ -1,4 +1,4 @@
-"""Stochastic methods for sums, as objects."""
+"""Stochastic gradients for sums, as an object."""
 
 from __future__ import annotations
 
