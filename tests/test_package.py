@@ -27,8 +27,10 @@ OPERATOR_TOOLS = "LinearOperator as_operator opaque".split()
 PROPERTIES = "SelfAdjoint Symmetric PSD PD Unitary Stiefel verify".split()
 FUNCTIONS = """
     solve inv lstsq pinv nullspace  eig eigmax eigmin svd  diag trace det slogdet logdet
+    solve_and_logdet
     exp log sqrt isqrt power apply  cholesky lu qr  norm cond rank  transpose adjoint conj to_dense
 """.split()
+ESTIMATORS = "Hutchinson HutchPP XTrace XDiag XNysTrace SLQ".split()
 METHODS = "Auto Cholesky LU LDL QR Eigh Eig SVD".split()  # the direct ones; the iterative and stochastic join as they are written
 PRECONDITIONERS = "Jacobi BlockJacobi ILU IC PivotedCholesky Nystrom Chebyshev AMG".split()
 DISPATCH = "function rule check_rules explain Plan".split()
@@ -51,7 +53,8 @@ def imported() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", BASE + COMPOSED + OPERATOR_TOOLS + PROPERTIES + FUNCTIONS + METHODS + PRECONDITIONERS + DISPATCH + REPORTS
+    "name",
+    BASE + COMPOSED + OPERATOR_TOOLS + PROPERTIES + FUNCTIONS + METHODS + ESTIMATORS + PRECONDITIONERS + DISPATCH + REPORTS,
 )
 def test_every_public_name_is_exported(name: str) -> None:
     assert hasattr(colinear, name), f"colinear.{name} is in the contract and is not exported"

@@ -43,6 +43,7 @@ from .functions import (
     rank,
     slogdet,
     solve,
+    solve_and_logdet,
     sqrt,
     svd,
     to_dense,
@@ -76,6 +77,7 @@ from .methods import (
     LU,
     MINRES,
     QR,
+    SLQ,
     SVD,
     SVRG,
     Arnoldi,
@@ -85,10 +87,15 @@ from .methods import (
     Eig,
     Eigh,
     GolubKahan,
+    Hutchinson,
+    HutchPP,
     Krylov,
     Lanczos,
     PowerIteration,
     RandomizedSVD,
+    XDiag,
+    XNysTrace,
+    XTrace,
 )
 from .operators import (
     FFT,
@@ -157,6 +164,7 @@ __all__ = [
     "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
     # functions
     "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag", "trace", "det", "slogdet", "logdet",
+    "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
     # approximations
@@ -164,6 +172,7 @@ __all__ = [
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
     "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov", "SVRG",
+    "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace", "SLQ",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch

@@ -98,7 +98,7 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None and ((chosen.direct and method.is_iterative) or (_uses_structure(method) and method.runs_on(A))):
+        if method is not None and _runs_whole(chosen, method, A):
             chosen = self.base_rule  # the user wants A itself iterated with
         outer = state.current
         if info or on_failure != "warn":
@@ -324,6 +324,7 @@ def rule(
     cost: Callable[[Any], Any] | None = None,
     name: str | None = None,
     direct: bool = False,
+    estimates: bool = False,
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `function` for operators that match `pattern`.
 
@@ -340,6 +341,9 @@ def rule(
         The rule's name; its function's, if not given.
     direct : bool
         Whether it factors one operator instead of splitting the problem: then it gives way where the user names an iterative method.
+    estimates : bool
+        Whether it carries the standard errors of its parts on to the whole: all other rules give way where the user names a
+        stochastic method.
 
     Examples
     --------
@@ -356,7 +360,9 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct))
+        function.add(
+            Rule(function.name, implementation, as_pattern(pattern), when, cost, name, direct=direct, estimates=estimates)
+        )
         return implementation
 
     return register
@@ -413,9 +419,14 @@ def _convert(name: str, A: Any) -> Any:
     return _converter(A)
 
 
-def _uses_structure(method: Any) -> bool:
-    """Whether a method makes use of structure that rules would take apart."""
-    return getattr(method, "runs_on", None) is not None
+def _runs_whole(rule: Rule, method: Any, A: Any) -> bool:
+    """Whether a method that the user named takes A itself, instead of the parts into which the rule splits it."""
+    if rule.direct and method.is_iterative:
+        return True
+    if not rule.estimates and getattr(method, "is_stochastic", False):
+        return True
+    uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself
+    return uses is not None and bool(uses(A))
 
 
 def _not_a_method(name: str, method: Any) -> MethodError:

@@ -49,9 +49,10 @@ class Rule:
         name: str | None = None,
         is_base: bool = False,
         direct: bool = False,
+        estimates: bool = False,
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
-        self.when, self.cost, self.is_base, self.direct = when, cost, is_base, direct
+        self.when, self.cost, self.is_base, self.direct, self.estimates = when, cost, is_base, direct, estimates
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
         self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
         self.key = next(_keys)

@@ -328,3 +328,13 @@ def test_bad_input_says_what_to_do() -> None:
     ):
         with pytest.raises(ValueError, match=next(iter(options))):
             co.SVRG(**options)  # type: ignore[arg-type]
+
+
+def test_seeds_are_integers_keys_or_generators() -> None:
+    A, b = problem(backends.get("numpy"))
+    generator = np.random.default_rng(0)
+    first, second = (co.solve(A, b, co.SVRG(seed=generator)) for _ in range(2))
+    assert not np.array_equal(first, second)  # it moved on
+    assert np.array_equal(first, co.solve(A, b, co.SVRG(seed=np.random.default_rng(0))))
+    with pytest.raises(TypeError, match="seed"):
+        co.SVRG(seed=0.5)

@@ -13,7 +13,7 @@ from ..functions._factorise import narrow, quiet
 from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
 from ..preconditioners.interface import compiled
-from .shared import checked_rank, single, tell
+from .shared import checked_rank, checked_seed, single, tell
 
 OVERSAMPLING = 10  # rows of the sketch beyond the rank
 
@@ -26,7 +26,7 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
     A : operator or array, (*batch, m, n)
     rank : int
         How many columns.
-    seed : int
+    seed : int, JAX key, or NumPy or torch generator
         Of the sketch.
 
     Returns
@@ -48,7 +48,7 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
     >>> bool(np.allclose(A_low.to_dense(), A, atol=1e-4))
     True
     """
-    xp, rank, K = A.xp, checked_rank("interpolative", A, rank), single(A)
+    xp, rank, K, seed = A.xp, checked_rank("interpolative", A, rank), single(A), checked_seed("interpolative", seed)
     with quiet(xp):
         U, V, columns = compiled(_interpolation, K, rank, seed)
         found = LowRank(narrow(xp, U, A.dtype), narrow(xp, V, A.dtype))
@@ -64,7 +64,7 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
     A : operator or array, (*batch, m, n)
     rank : int
         How many rows, and columns.
-    seed : int
+    seed : int, JAX key, or NumPy or torch generator
         Of the sketches.
 
     Returns
@@ -85,7 +85,7 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
     >>> bool(np.allclose(A_low.to_dense(), A, atol=1e-6)), bool(info.error < 1e-6)
     (True, True)
     """
-    xp, rank, K = A.xp, checked_rank("cur", A, rank), single(A)
+    xp, rank, K, seed = A.xp, checked_rank("cur", A, rank), single(A), checked_seed("cur", seed)
     with quiet(xp):
         C, V, core, rows, columns = compiled(_skeleton, K, rank, seed)
         found = LowRank(*(narrow(xp, x, A.dtype) for x in (C, V, core)))

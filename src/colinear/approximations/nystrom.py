@@ -10,7 +10,7 @@ from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
 from ..preconditioners.interface import compiled
 from ..preconditioners.nystrom import approximation
-from .shared import checked_rank, needs_positive, single, tell
+from .shared import checked_rank, checked_seed, needs_positive, single, tell
 
 OVERSAMPLING = 10  # columns of Ω beyond the rank: the last ones of a block are found poorly
 
@@ -24,7 +24,7 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
         Known to be positive semidefinite.
     rank : int
         At least 1 and at most n.
-    seed : int
+    seed : int, JAX key, or NumPy or torch generator
         Of Ω.
 
     Returns
@@ -48,7 +48,7 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
     >>> x = co.solve(K_low + 0.1 * co.Identity(200), np.ones(200))  # by Woodbury's formula
     """
     needs_positive("nystrom", A)
-    rank, xp, K = checked_rank("nystrom", A, rank), A.xp, single(A)
+    rank, xp, K, seed = checked_rank("nystrom", A, rank), A.xp, single(A), checked_seed("nystrom", seed)
     width = min(A.shape[-1], rank + OVERSAMPLING)
     with quiet(xp):
         U, values = compiled(approximation, K, width, seed)

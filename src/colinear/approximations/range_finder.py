@@ -14,7 +14,7 @@ from ..operators.dense import Dense
 from ..operators.projection import Projection
 from ..preconditioners.interface import compiled
 from ..properties import STIEFEL
-from .shared import PROBES, checked_rank, single, tell
+from .shared import PROBES, checked_rank, checked_seed, single, tell
 
 SAFETY = 2.0  # on the square of the error, which ten vectors estimate
 ROUNDING = 100  # times eps, from which nothing is left to be found
@@ -42,7 +42,7 @@ def basis_of_range(
         How often A A^H is applied to each block: for singular values that fall slowly.
     block : int
         How many columns are added at a time, where `tol` is given.
-    seed : int
+    seed : int, JAX key, or NumPy or torch generator
         Of the random vectors.
 
     Returns
@@ -69,7 +69,7 @@ def basis_of_range(
         raise ValueError(f"range_finder: tol is {tol!r}; it must be positive.")
     if not isinstance(power_iterations, int) or power_iterations < 0:
         raise ValueError(f"range_finder: power_iterations is {power_iterations!r}; it must be an integer that is not negative.")
-    xp, K = A.xp, single(A)
+    xp, K, seed = A.xp, single(A), checked_seed("range_finder", seed)
     most = min(A.shape[-2:]) if rank is None else checked_rank("range_finder", A, rank)
     with quiet(xp):
         if tol is not None:

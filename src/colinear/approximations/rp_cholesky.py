@@ -12,7 +12,7 @@ from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
 from ..preconditioners.interface import compiled
 from ..preconditioners.pivoted_cholesky import partial_factor
-from .shared import checked_rank, needs_positive, single, tell
+from .shared import checked_rank, checked_seed, needs_positive, single, tell
 
 
 def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
@@ -27,7 +27,7 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
         Known to be positive semidefinite.
     rank : int
         At least 1 and at most n.
-    seed : int
+    seed : int, JAX key, or NumPy or torch generator
         Of the pivots.
 
     Returns
@@ -50,7 +50,7 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
     True
     """
     needs_positive("rp_cholesky", A)
-    rank, xp, K = checked_rank("rp_cholesky", A, rank), A.xp, single(A)
+    rank, xp, K, seed = checked_rank("rp_cholesky", A, rank), A.xp, single(A), checked_seed("rp_cholesky", seed)
     with quiet(xp):
         L, remaining = compiled(_factor, K, rank, seed)
         total = xp.sum(xp.real(diag(K)), axis=-1)

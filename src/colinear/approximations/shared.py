@@ -10,6 +10,7 @@ from .. import backends
 from ..backends import Array
 from ..functions._factorise import is_detailed, is_half, seen, square_size
 from ..info import Info, MethodError, Status, report
+from ..methods.seeds import check_seed, drawn_seed
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 
@@ -26,6 +27,12 @@ def checked_rank(function: str, A: LinearOperator, rank: Any, name: str = "rank"
     if not 1 <= count <= min(m, n):
         raise ValueError(f"{function}: {name} is {count}; for an operator of {m}x{n} it is between 1 and {min(m, n)}.")
     return count
+
+
+def checked_seed(function: str, seed: Any) -> Any:
+    """An integer or a JAX key."""
+    check_seed(function, seed)
+    return drawn_seed(seed)
 
 
 def needs_positive(function: str, A: LinearOperator) -> None:
@@ -52,7 +59,8 @@ def tell(A: LinearOperator, approximation: LinearOperator, method: str, matvecs:
             report(Info(_status(A, error), method=method))
         return
     if error is None:
-        error, matvecs = _estimator(A.backend, seed)(A, approximation), matvecs + PROBES
+        run = _estimator(A.backend, seed) if isinstance(seed, int) else lambda A, B: estimated(A, B, seed)
+        error, matvecs = run(A, approximation), matvecs + PROBES
     report(Info(_status(A, error), matvecs=matvecs, error=error, method=method))
 
 

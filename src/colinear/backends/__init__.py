@@ -26,12 +26,12 @@ NAMES: tuple[str, ...] = tuple(
     sum prod max min any all mean argmax argsort sort cumsum count_nonzero
     reshape expand_dims squeeze moveaxis permute_dims broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
-    matmul einsum vecdot vector_norm axpy dot_real
+    matmul einsum vecdot vector_norm axpy dot_real three_term column_dot
     cholesky cholesky_solve lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet qr qr_triangle qr_pivoted
     eigh eigvalsh eig eigvals svd expm solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
-    generator split normal rademacher uniform
+    generator split fold_in normal rademacher uniform
     while_loop fori_loop cond loop_map call_host
     jvp vjp linear_transpose vmap custom_derivative stop_gradient checkpoint
     register_pytree tree_map jit warn_later synchronize

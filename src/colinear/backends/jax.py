@@ -318,6 +318,11 @@ def split(gen: Any, n: int = 2) -> list[Any]:
     return list(jax.random.split(gen, n))
 
 
+def fold_in(gen: Any, i: Any) -> Any:
+    """The source of the i-th block of numbers: a key of its own."""
+    return jax.random.fold_in(gen, i)
+
+
 def normal(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
     """Standard normal numbers; complex ones have E|z|^2 = 1."""
     return to_device(jax.random.normal(gen, _shape(shape), _float(dtype)), device)
@@ -377,6 +382,16 @@ def call_host(f: Callable, *values: Any) -> jax.Array:
 def axpy(a: Any, x: Any, y: Any) -> jax.Array:
     """y + a x for vectors, written over y where the framework can."""
     return y + a * x
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    return W - U * a[..., None, :] - V * b[..., None, :]
+
+
+def column_dot(X: Any, Y: Any) -> jax.Array:
+    """x^H y for each pair of columns, (..., k)."""
+    return jnp.sum(jnp.conj(X) * Y, axis=-2)
 
 
 def dot_real(x: Any, y: Any) -> jax.Array:

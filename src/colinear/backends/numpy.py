@@ -219,6 +219,31 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return found(x, y, a=a)
 
 
+_ROWS = 1024  # of a block, which stay in the processor's cache: new arrays of its size cost ten times the arithmetic
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    if V.ndim > 2:
+        V *= -b[..., None, :]
+        V += W
+        V -= U * a[..., None, :]
+        return V
+    scratch = np.empty((builtins.min(_ROWS, len(V)), V.shape[-1]), V.dtype)
+    for start in range(0, len(V), _ROWS):
+        rows = slice(start, start + _ROWS)
+        v = V[rows]
+        v *= -b
+        v += W[rows]
+        v -= np.multiply(U[rows], a, out=scratch[: len(v)])
+    return V
+
+
+def column_dot(X: Any, Y: Any) -> Any:
+    """x^H y for each pair of columns, (..., k)."""
+    return np.einsum("...ik,...ik->...k", conj(X), Y)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)
@@ -325,9 +350,13 @@ def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key."""
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A generator is drawn from, so it moves on."""
+    if isinstance(seed, np.random.RandomState):
+        return np.random.Generator(seed._bit_generator)  # the same stream of bits
     if hasattr(seed, "initial_seed"):  # torch.Generator
-        seed = seed.initial_seed() % 2**64
+        import torch
+
+        seed = int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
     elif type(seed).__module__.startswith("jax"):
         import jax
 
@@ -339,6 +368,11 @@ def generator(seed: Any) -> np.random.Generator:
 def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
     """`n` independent generators."""
     return gen.spawn(n)
+
+
+def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
 
 
 def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:

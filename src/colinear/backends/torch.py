@@ -405,6 +405,16 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
     return y.add_(x, alpha=a)
 
 
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    return V.mul_(-b[..., None, :]).addcmul_(U, a[..., None, :], value=-1).add_(W)
+
+
+def column_dot(X: Any, Y: Any) -> torch.Tensor:
+    """x^H y for each pair of columns, (..., k)."""
+    return torch.linalg.vecdot(X, Y, dim=-2)
+
+
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
     return torch.dot(x, y).item() if not x.is_complex() else torch.vdot(x, y).real.item()
@@ -506,6 +516,11 @@ def split(gen: torch.Generator, n: int = 2) -> list[torch.Generator]:
     with torch._C._DisableFuncTorch():
         seeds = torch.randint(2**63 - 1, (n,), generator=gen, device=gen.device).tolist()
     return [generator(seed) for seed in seeds]
+
+
+def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
 
 
 def _draw(draw: Callable, gen: torch.Generator, shape: Any, dtype: Any, device: Any) -> torch.Tensor:

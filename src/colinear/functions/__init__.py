@@ -45,13 +45,14 @@ from .norms import norm
 from .nullspace import nullspace
 from .singular import cond, rank, svd
 from .solve import solve
+from .solve_and_logdet import solve_and_logdet
 from .trace import trace
 from .transposes import adjoint, conj, to_dense, transpose
 
 __all__ = [
     "solve", "inv", "lstsq", "pinv", "nullspace",
     "eig", "eigmax", "eigmin", "svd",
-    "diag", "trace", "det", "slogdet", "logdet",
+    "diag", "trace", "det", "slogdet", "logdet", "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply",
     "cholesky", "lu", "qr",
     "norm", "cond", "rank",

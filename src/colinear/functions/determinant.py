@@ -12,7 +12,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, arrange, function, rule
 from ..info import Info, Status, report
-from ..methods import LDL, LU, Auto, Cholesky, Method, fitting
+from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ..methods.determinants import parity
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
@@ -33,9 +33,13 @@ from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
 from ._values import once_each, place, placed, report_status
+from .cost import is_too_large
 from .diagonal import diag
+from .estimate_parts import powers_of_estimates
+from .estimators import announce
 from .inverse import all_square, inv
 from .inverse_sums import capacitance, diagonal_is_invertible
+from .quadrature import logarithm_by_quadrature
 
 NEED = "a determinant"
 
@@ -46,8 +50,9 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     Parameters
     ----------
     A : operator or array, (*batch, n, n)
-    method : Auto, Cholesky, LDL or LU, optional
-        Of the dense base case. `Auto` takes Cholesky for positive semidefinite A, else LU.
+    method : Auto, Cholesky, LDL, LU or SLQ, optional
+        Of the base case. `Auto` takes Cholesky for positive semidefinite A, else LU; for a positive semidefinite A too large to be
+        formed it estimates by SLQ, with an ApproximationWarning, and `info.error` is the standard error.
 
     Returns
     -------
@@ -68,7 +73,13 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     (-1.0, 2.0)
     """
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    chosen = fitting("slogdet", method, Cholesky, LDL, LU)
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
+    if isinstance(chosen, Auto) and needs_estimate(A, chosen):
+        chosen = SLQ(tol=chosen.tol)
+        announce("logdet", A, chosen.name)
+    if isinstance(chosen, SLQ):
+        logarithm = logarithm_by_quadrature(A, chosen)
+        return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
     xp, M = A.xp, dense(A)
     with quiet(xp):
         factor = _factor(xp, A, M, chosen)
@@ -78,6 +89,11 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     finite = xp.all(xp.isfinite(M), axis=(-2, -1))
     report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
     return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
+
+
+def needs_estimate(A: LinearOperator, method: Any) -> bool:
+    """Whether `Auto` leaves it to SLQ: the matrix of a positive semidefinite A does not fit into memory."""
+    return bool(A.properties & POSITIVE_SEMIDEFINITE) and not getattr(method, "exact", True) and is_too_large(A)
 
 
 def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
@@ -121,7 +137,11 @@ def _stand_in(A: LinearOperator) -> tuple[Array, Array]:
 
 
 def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    chosen = fitting("slogdet", method, Cholesky, LDL, LU)
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
+    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
+        found = chosen if isinstance(chosen, SLQ) else SLQ(tol=chosen.tol)
+        work, why = found.most * 50 * A.flops, "asked for" if isinstance(chosen, SLQ) else "the matrix would not fit into memory"
+        return "SLQ", Cost(work, 40.0 * A.shape[-1] * found.most), f"{why}; Lanczos from random vectors"
     n, size = A.shape[-1], math.prod(A.shape)
     if not isinstance(chosen, Auto):
         return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, 8.0 * size), "asked for"
@@ -204,7 +224,7 @@ def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Arr
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
 
 
-@rule(slogdet, Scaled)
+@rule(slogdet, Scaled, estimates=True)
 def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
     """det(c A) = c^n det A"""
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
@@ -218,29 +238,33 @@ def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
     return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
 
 
-@rule(slogdet, BlockDiag, when=all_square)
+@rule(slogdet, BlockDiag, when=all_square, estimates=True)
 def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
     """det diag(A, B) = det A det B, both square"""
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, placed(A), method, [1] * len(A.operands))
     return multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
 
 
-@rule(slogdet, Kronecker, when=all_square)
+@rule(slogdet, Kronecker, when=all_square, estimates=True)
 def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
     """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
     n = A.shape[-1]
     if not n:
         return one(A)
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands])
     parts = once_each(lambda factor: slogdet(factor, method), placed(A))
     return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
 
 
-@rule(slogdet, Transpose)
+@rule(slogdet, Transpose, estimates=True)
 def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^T = det A"""
     return slogdet(A.A, method)
 
 
-@rule(slogdet, Adjoint | Conjugate)
+@rule(slogdet, Adjoint | Conjugate, estimates=True)
 def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^H = det conj(A) = conj(det A)"""
     sign, logarithm = slogdet(A.A, method)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function, rule
-from ..methods import Method, fitting
+from ..methods import Hutchinson, Method, fitting
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
@@ -41,9 +41,13 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
+from ._factorise import square_size
 from ._values import place, placed
+from .estimate_parts import concatenated, multiplied_estimates, scaled_estimate
+from .estimators import DIAGONAL, ROOM, announce, estimated
 from .inverse import all_square
 
+AFFORDABLE = 1e12  # flops that `Auto` spends on an exact diagonal
 BLOCK = 1 << 20  # entries that the base case holds at a time
 POINTS = 32  # of a kernel at a time: it computes all pairs of them, and the diagonal is kept
 
@@ -54,7 +58,9 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     Parameters
     ----------
     A : operator or array, (*batch, m, n)
-    method : Auto, optional
+    method : Auto, Hutchinson, HutchPP or XDiag, optional
+        The last three estimate the diagonal of square A from products with random vectors; `info.error` is the standard error of
+        each entry.
 
     Returns
     -------
@@ -62,7 +68,8 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
 
     Notes
     -----
-    The base case takes n products, in blocks of unit vectors, so that no large matrix is formed.
+    The base case takes n products, in blocks of unit vectors, so that no large matrix is formed. `Auto` estimates, with an
+    ApproximationWarning, where these take more than 1e12 flops.
 
     Examples
     --------
@@ -70,10 +77,28 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     >>> co.diag(co.Kronecker(co.Diagonal([1.0, 2.0]), co.Identity(2)))
     array([1., 1., 2., 2.])
     """
-    fitting("diag", method)
+    chosen = fitting("diag", method, *DIAGONAL)
+    if chosen.is_stochastic:
+        square_size("diag", A, f"{chosen.name}()", "Leave the method out.")
+        return estimated(A, chosen, lambda: exact_diagonal(A), True)
+    if is_out_of_reach(A, chosen):
+        found = Hutchinson(tol=chosen.tol)
+        announce("diag", A, found.name)
+        return estimated(A, found, lambda: exact_diagonal(A), True)
+    return exact_diagonal(A)
+
+
+def exact_diagonal(A: LinearOperator) -> Array:
+    """By n products."""
     if math.prod(A.shape) <= BLOCK:
         return A.xp.diagonal(A.to_dense())
     return _by_unit_vectors(A)
+
+
+def is_out_of_reach(A: LinearOperator, method: Any) -> bool:
+    """Whether n products with square A are more than `Auto` spends."""
+    m, n = A.shape[-2:]
+    return m == n and not getattr(method, "exact", False) and n * float(A.flops) > AFFORDABLE
 
 
 def _by_unit_vectors(A: LinearOperator) -> Array:
@@ -98,8 +123,15 @@ def _stand_in(A: LinearOperator) -> Array:
 
 
 def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("diag", method)
-    m, n = A.shape[-2:]
+    chosen, (m, n) = fitting("diag", method, *DIAGONAL), A.shape[-2:]
+    if chosen.is_stochastic or is_out_of_reach(A, chosen):
+        found = chosen if chosen.is_stochastic else Hutchinson(tol=chosen.tol)
+        why = "asked for" if chosen.is_stochastic else "n products would take too long"
+        return (
+            found.name,
+            Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)),
+            f"{why}; products with random vectors",
+        )
     return "products", Cost(n * A.flops, 8.0 * min(m * n, BLOCK)), "n products with unit vectors"
 
 
@@ -254,9 +286,11 @@ def diag_sum(A: Any, method: Any) -> Array:
     return reduce(add, (diag(term, method) for term in placed(A)))
 
 
-@rule(diag, Scaled)
+@rule(diag, Scaled, estimates=True)
 def diag_scaled(A: Any, method: Any) -> Array:
     """diag(c A) = c diag A"""
+    if method is not None and method.is_stochastic:
+        return scaled_estimate(diag, A.scalar, A.A, method, 1)
     return (A.scalar[..., None] if getattr(A.scalar, "ndim", 0) else A.scalar) * diag(A.A, method)
 
 
@@ -278,9 +312,11 @@ def outer(combine: Any, v: Array, w: Array) -> Array:
     return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
 
-@rule(diag, Kronecker, when=all_square)
+@rule(diag, Kronecker, when=all_square, estimates=True)
 def diag_kronecker(A: Any, method: Any) -> Array:
     """diag(A ⊗ B) = diag A ⊗ diag B, both square"""
+    if method is not None and method.is_stochastic:
+        return multiplied_estimates(diag, placed(A), method, partial(outer, mul))
     return reduce(partial(outer, mul), (diag(factor, method) for factor in placed(A)))
 
 
@@ -290,9 +326,11 @@ def diag_kronecker_sum(A: Any, method: Any) -> Array:
     return reduce(partial(outer, add), (diag(term, method) for term in placed(A)))
 
 
-@rule(diag, BlockDiag, when=all_square)
+@rule(diag, BlockDiag, when=all_square, estimates=True)
 def diag_block_diagonal(A: Any, method: Any) -> Array:
     """diag(diag(A, B)) = (diag A, diag B), both square"""
+    if method is not None and method.is_stochastic:
+        return concatenated(diag, placed(A), method, partial(_beside, A))
     return _beside(A, [diag(block, method) for block in placed(A)])
 
 
@@ -324,9 +362,10 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
     return _beside(A, parts)
 
 
-def _beside(A: LinearOperator, parts: list[Array]) -> Array:
+def _beside(A: LinearOperator, parts: list[Array], dtype: Any = None) -> Array:
     xp, batch = A.xp, A.batch_shape
-    return xp.concat([xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), A.dtype) for part in parts], axis=-1)
+    parts = [xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), dtype or A.dtype) for part in parts]
+    return xp.concat(parts, axis=-1)
 
 
 def is_principal(A: LinearOperator) -> bool:
@@ -340,13 +379,13 @@ def diag_sliced(A: Any, method: Any) -> Array:
     return pick(diag(A.A, method), A.rows, axis=-1)
 
 
-@rule(diag, Transpose)
+@rule(diag, Transpose, estimates=True)
 def diag_transpose(A: Any, method: Any) -> Array:
     """diag A^T = diag A"""
     return diag(A.A, method)
 
 
-@rule(diag, Adjoint | Conjugate)
+@rule(diag, Adjoint | Conjugate, estimates=True)
 def diag_conjugate(A: Any, method: Any) -> Array:
     """diag A^H = diag conj(A) = conj(diag A)"""
     return A.xp.conj(diag(A.A, method))

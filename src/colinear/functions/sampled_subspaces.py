@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 from .. import backends
 from ..backends import Array, namespace_of
 from ..info import Info, MethodError, Status, recording, report
 from ..methods.iteration import Products, Watch
+from ..methods.seeds import static_seed
 from ..methods.svrg_object import SVRG
 from ..methods.svrg_subspace import Subspace, svrg_subspace
 from ..operators.base import LinearOperator
@@ -34,6 +36,7 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
     if which not in ends:
         raise MethodError(f"eig: SVRG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an A of any sign.")
     _no_preconditioner("eig", method)
+    method = replace(method, seed=static_seed("SVRG", method.seed))
     xp, n = A.xp, A.shape[-1]
     start = _start(A, k, method) if method.x0 is None else _given(A, k, method)
     tol = method.tolerance(xp, A.dtype)
@@ -45,6 +48,7 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
 def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
     """An orthonormal basis of the null space, from more and more vectors until some are not in it."""
     _no_preconditioner("nullspace", method)
+    method = replace(method, seed=static_seed("SVRG", method.seed))
     xp, (m, n) = A.xp, A.shape[-2:]
     if A.batch_shape:
         raise MethodError("nullspace: SVRG works on one operator at a time. Call it for each matrix: nullspace(A[i]).")
@@ -67,7 +71,7 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
         width = found.vectors.shape[-1]
         if inside < width or width == n or status.is_failure:
             break
-        more = _start(A, min(n, 2 * width) - width, method)
+        more = _start(A, min(n, 2 * width) - width, replace(method, seed=method.seed + width))
         start = xp.concat([found.vectors, more], axis=-1)
     size = (abs(values) / float(seen(xp, found.norm).max() or 1)) ** (0.5 if squared else 1)
     message = DIVERGED if status is Status.BREAKDOWN else ""

@@ -7,8 +7,8 @@ from operator import add, mul
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import function, rule
-from ..methods import Method
+from ..dispatch import Cost, function, rule
+from ..methods import SLQ, Hutchinson, Method, XNysTrace, XTrace, fitting
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
 from ..operators.block import BlockDiag
@@ -20,12 +20,15 @@ from ..operators.projection import Projection
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
-from ..properties import UNITARY
+from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ._factorise import square_size
 from ._values import placed
-from .diagonal import diag, zero_diagonal
+from .diagonal import diag, exact_diagonal, is_out_of_reach, zero_diagonal
 from .diagonal_rules import has_thin_waist, waist
+from .estimate_parts import added_estimates, multiplied_estimates, scaled_estimate
+from .estimators import ROOM, TRACE, announce, estimated
 from .inverse import all_square
+from .quadrature import function_inside, trace_by_quadrature
 
 
 def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
@@ -34,7 +37,13 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     Parameters
     ----------
     A : operator or array, (*batch, n, n)
-    method : Auto, optional
+    method : Auto, Hutchinson, HutchPP, XTrace, XNysTrace or SLQ, optional
+        All but `Auto` estimate it from products with random vectors; `info.error` is the standard error. `SLQ` is for f(A), made by
+        `exp(A, Krylov())` and the like, with self-adjoint A.
+
+    Notes
+    -----
+    n products, where no rule is better. `Auto` estimates, with an ApproximationWarning, where these take more than 1e12 flops.
 
     Examples
     --------
@@ -43,15 +52,49 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     3.0
     """
     square_size("trace", A, "a trace", "diag(A) takes any shape.")
-    return A.xp.sum(diag(A, method), axis=-1)
+    chosen = fitting("trace", method, *TRACE, SLQ)
+    if not chosen.is_stochastic:
+        if not is_out_of_reach(A, chosen) or not diag.find(A).is_base:
+            return A.xp.sum(diag(A, method), axis=-1)
+        chosen = _automatic(A, chosen)
+        announce("trace", A, chosen.name)
+    if isinstance(chosen, SLQ):
+        return trace_by_quadrature(A, chosen)
+    return estimated(A, chosen, lambda: A.xp.sum(exact_diagonal(A), axis=-1), False)
 
 
-trace = function("trace", base=sum_of_diagonal)
+def _automatic(A: LinearOperator, method: Any) -> Any:
+    """The estimator for what is out of reach; with a tolerance the one that can be told when to stop under tracing too."""
+    if function_inside(A) is not None:
+        return SLQ(tol=method.tol)
+    if method.tol is not None:
+        return Hutchinson(tol=method.tol)
+    return XNysTrace(probes=64) if A.properties & POSITIVE_SEMIDEFINITE else XTrace(probes=64)
 
 
-@rule(trace, Kronecker, when=all_square)
+def _stand_in(A: LinearOperator) -> Array:
+    square_size("trace", A, "a trace", "diag(A) takes any shape.")
+    return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
+
+
+def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
+    chosen, n = fitting("trace", method, *TRACE, SLQ), A.shape[-1]
+    if not chosen.is_stochastic and (not is_out_of_reach(A, chosen) or not diag.find(A).is_base):
+        diag(A, method)
+        return "sum_of_diagonal", None, "tr A = Σ_i a_ii"  # type: ignore[return-value]
+    found = chosen if chosen.is_stochastic else _automatic(A, chosen)
+    why = "asked for" if chosen.is_stochastic else "n products would take too long"
+    return found.name, Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)), f"{why}; products with random vectors"
+
+
+trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose)
+
+
+@rule(trace, Kronecker, when=all_square, estimates=True)
 def trace_kronecker(A: Any, method: Any) -> Array:
     """tr(A ⊗ B) = tr A tr B, both square"""
+    if method is not None and method.is_stochastic:
+        return multiplied_estimates(trace, placed(A), method, mul)
     return reduce(mul, (trace(factor, method) for factor in placed(A)))
 
 
@@ -69,15 +112,19 @@ def trace_sum(A: Any, method: Any) -> Array:
     return reduce(add, (trace(term, method) for term in placed(A)))
 
 
-@rule(trace, Scaled)
+@rule(trace, Scaled, estimates=True)
 def trace_scaled(A: Any, method: Any) -> Array:
     """tr(c A) = c tr A"""
+    if method is not None and method.is_stochastic:
+        return scaled_estimate(trace, A.scalar, A.A, method, 0)
     return A.scalar * trace(A.A, method)
 
 
-@rule(trace, BlockDiag, when=all_square)
+@rule(trace, BlockDiag, when=all_square, estimates=True)
 def trace_block_diagonal(A: Any, method: Any) -> Array:
     """tr diag(A, B) = tr A + tr B, both square"""
+    if method is not None and method.is_stochastic:
+        return added_estimates(trace, placed(A), method, [1] * len(A.operands))
     return reduce(add, (trace(block, method) for block in placed(A)))
 
 
@@ -87,13 +134,13 @@ def trace_batch_sum(A: Any, method: Any) -> Array:
     return A.xp.sum(trace(A.A, method), axis=A.axis)
 
 
-@rule(trace, Transpose)
+@rule(trace, Transpose, estimates=True)
 def trace_transpose(A: Any, method: Any) -> Array:
     """tr A^T = tr A"""
     return trace(A.A, method)
 
 
-@rule(trace, Adjoint | Conjugate)
+@rule(trace, Adjoint | Conjugate, estimates=True)
 def trace_conjugate(A: Any, method: Any) -> Array:
     """tr A^H = tr conj(A) = conj(tr A)"""
     return A.xp.conj(trace(A.A, method))

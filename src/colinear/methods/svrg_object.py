@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..backends import Array
 from .iteration import Outcome, Products
+from .seeds import check_seed, static_seed
 from .solver_objects import Iterative
 from .svrg import svrg
 
@@ -32,8 +33,8 @@ class SVRG(Iterative):
         How much of the last step is made again, at least 0 and below 1.
     averaging : bool
         Whether the next anchor is the mean of an epoch's iterates instead of the last one.
-    seed : int
-        Of the minibatches.
+    seed : int, JAX key, or NumPy or torch generator
+        Of the minibatches. One integer gives one answer; a generator moves on.
     tol, preconditioner, x0, callback, progress
         As for `CG`; the preconditioner is for linear systems.
     max_iters : int, optional
@@ -73,11 +74,15 @@ class SVRG(Iterative):
             raise ValueError(f"SVRG: step is {self.step!r}; it must be a positive number, or None to have one found.")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"SVRG: momentum is {self.momentum!r}; it must be at least 0 and below 1.")
+        check_seed("SVRG", self.seed)
         if self.precision is not None:
             raise ValueError("SVRG: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB.")
 
     def runs_on(self, A: Any) -> bool:
         return bool(A._term_count > 1)
+
+    def without_arrays(self) -> Any:
+        return replace(self, preconditioner=None, x0=None, seed=static_seed("SVRG", self.seed))
 
     def batch_of(self, count: int) -> int:
         """The size of minibatches of so many terms."""

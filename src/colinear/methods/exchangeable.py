@@ -1,0 +1,183 @@
+"""XTrace, XDiag and XNysTrace (Epperly, Tropp and Webber 2024): leave one random vector out in turn, each estimate unbiased.
+
+With Y = A Ω = Q R, the range of Y without its column i is that of Q (I - s_i s_i^H), where s_i is orthogonal to the other columns of R:
+the i-th column of R^-H, normalised. All m estimates then cost as much as one.
+
+Where Y has lost its rank, Q holds all of the range of A and the answer is that of Q alone.
+
+Differs from the paper in the standard error. The m estimates are positively correlated, so the paper's, sqrt(Σ_i (t_i - t)^2 / m (m - 1)),
+is too small, by a factor of 1.1 to 2.8 for common spectra. The jackknife's, from the same mean without each vector in turn (all of them
+together cost no more: leaving two out is a formula in the same small matrices), is too large, as Efron and Stein (1981) proved, by
+1.1 to 4. The geometric mean of the two is right to a factor of 1.4 on all that was tried, and it is what is reported.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ..backends import Array
+
+LOST = 20.0  # roundings, of the largest, below which a diagonal entry of R is none
+
+
+def _adjoint(xp: Any, X: Array) -> Array:
+    return xp.conj(xp.matrix_transpose(X))
+
+
+def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
+    """Q and R of Y, the vectors s_i as columns of S, and whether the rank is lost, (*batch,)."""
+    Q, R = xp.qr(Y)
+    size = xp.abs(xp.diagonal(R))
+    largest = xp.max(size, axis=-1)
+    lost = xp.min(size, axis=-1) <= LOST * math.sqrt(Y.shape[-2]) * xp.eps(Y.dtype) * largest
+    eye = xp.eye(R.shape[-1], dtype=R.dtype, device=xp.device_of(R))
+    safe = xp.where(lost[..., None, None], eye, R)
+    S = _adjoint(xp, xp.solve_triangular(safe, xp.broadcast_to(eye, R.shape), lower=False))
+    return Q, R, S / xp.vector_norm(S, axis=-2, keepdims=True), lost
+
+
+class Estimates(NamedTuple):
+    """m estimates along the last axis, their means without each of the vectors, and what the range Q alone gives."""
+
+    each: Array
+    without: Array
+    whole: Array
+
+    def summary(self, xp: Any) -> tuple[Array, Array]:
+        """The mean and its standard error."""
+        m = self.each.shape[-1]
+        mean = xp.mean(self.each, axis=-1)
+        low = xp.sum(xp.abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
+        center = xp.mean(self.without, axis=-1)
+        high = xp.sum(xp.abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
+        return mean, (low * xp.maximum(high, low)) ** 0.25
+
+
+def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
+    """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and the mask of the others."""
+    m = G.shape[-1]
+    others = 1 - xp.eye(m, dtype=xp.real_dtype(G.dtype), device=xp.device_of(G))
+    rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
+    return others / rest, others
+
+
+def _diagonal_rows(xp: Any, X: Array) -> Array:
+    return xp.diagonal(X)[..., :, None]
+
+
+def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
+    """The m estimates of XTrace, (*batch, m); from Ω = W, Y = A Ω, its range Q, and Z = A Q.
+
+    With t = Q^H ω - s s^H Q^H ω and v = ω - Q t, the part of ω outside: tr H - s^H H s + c v^H A v, where c makes v as long as the
+    square root of the dimension that is left, n - m + 1.
+    """
+    n, m = W.shape[-2:]
+    H = xp.matmul(_adjoint(xp, Q), Z)
+    P = xp.matmul(_adjoint(xp, Q), W)
+    T = P - S * xp.vecdot(S, P, axis=-2)[..., None, :]
+    V = W - xp.matmul(Q, T)
+    AV = Y - xp.matmul(Z, T)
+    form = xp.vecdot(V, AV, axis=-2)
+    length = xp.real(xp.vecdot(V, V, axis=-2))
+    length = xp.where(length > 0, length, 1)
+    whole = xp.sum(xp.diagonal(H), axis=-1)
+    K = xp.matmul(_adjoint(xp, S), xp.matmul(H, S))
+    each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
+    # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i becomes v_i + Q e c with c = e^H Q^H ω_i.
+    G = xp.matmul(_adjoint(xp, S), S)
+    part, others = _pairs(xp, G)
+    square = xp.abs(G) ** 2
+    Kt, bar = xp.matrix_transpose(K), xp.conj(G)
+    inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)) * part  # e^H H e
+    D, F = (xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X)) for X in (P, xp.matmul(_adjoint(xp, Q), AV)))
+    B = xp.matmul(xp.matmul(_adjoint(xp, V), Z), S)
+    c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
+    right = B - G * _diagonal_rows(xp, B)
+    forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
+    lengths = length[..., :, None] + part * xp.abs(c) ** 2
+    pairs = whole[..., None, None] - _diagonal_rows(xp, K) - inner + forms * ((n - m + 2) / lengths)
+    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
+
+
+def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> Estimates:
+    """The m estimates of XDiag, (*batch, n, m); from Ω = W (of entries of modulus 1), A Ω = Q R and Z = A^H Q.
+
+    diag(Q Q^H A) - (Q s) * conj(Z s) + conj(ω) * Q s s^H r, since what A ω has outside of the others' range is Q s s^H r.
+    """
+    m = W.shape[-1]
+    whole = xp.sum(Q * xp.conj(Z), axis=-1)
+    left, right = xp.matmul(Q, S), xp.conj(xp.matmul(Z, S))
+    weight = xp.vecdot(S, R, axis=-2)
+    W = xp.conj(W) * weight[..., None, :]
+    both, outside = left * right, W * left
+    each = whole[..., None] - both + outside
+    # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 - |G_ij|^2).
+    G = xp.matmul(_adjoint(xp, S), S)
+    part, _ = _pairs(xp, G)
+    bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
+    removed = (
+        both * xp.sum(part, axis=-2)[..., None, :]
+        - left * xp.matmul(right, bar)
+        - right * xp.matmul(left, G * part)
+        + xp.matmul(both, xp.astype(square, both.dtype))
+    )
+    added = xp.matmul(outside, xp.astype(square, both.dtype)) - left * xp.matmul(W, bar)
+    total = xp.sum(each, axis=-1)[..., None] - each - removed + added
+    return Estimates(each, total / max(1, m - 1), whole)
+
+
+def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
+    """The m estimates of XNysTrace, (*batch, m), and whether Ω^H A Ω is positive definite; from Ω = W and Y = A Ω.
+
+    With a shift of a rounding, H = Ω^H Y and g = diag(H^-1): tr(Y H^-1 Y^H) - |Y H^-1 e_i|^2 / g_i + c_i / g_i. c_i makes the part of ω_i
+    outside of the others as long as the square root of the dimension that is left.
+    """
+    n, m = W.shape[-2:]
+    size = xp.vector_norm(Y, axis=(-2, -1))
+    shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
+    Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
+    core = xp.matmul(_adjoint(xp, W), Y)
+    C, positive = xp.cholesky((core + _adjoint(xp, core)) / 2)
+    eye = xp.broadcast_to(xp.eye(m, dtype=Y.dtype, device=xp.device_of(Y)), core.shape)
+    inverse = xp.cholesky_solve(C, eye)
+    B = _adjoint(xp, xp.solve_triangular(C, _adjoint(xp, Y), lower=True))  # Y C^-H
+    F = xp.matmul(Y, inverse)
+    D = xp.matmul(_adjoint(xp, F), F)
+    overlap = xp.cholesky_solve(xp.cholesky(xp.matmul(_adjoint(xp, W), W))[0], eye)
+    g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
+    whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
+    each = whole[..., None] + ((n - m + 1) * o - d) / g
+    # Without ω_j too: 2 x 2 blocks of the inverses take the place of their diagonals.
+    gi, di, oi = (x[..., :, None] for x in (g, d, o))
+    gj, dj, oj = (x[..., None, :] for x in (g, d, o))
+    least = xp.eps(Y.dtype)
+    block = xp.maximum(gi * gj - xp.abs(inverse) ** 2, least * gi * gj)
+    block_o = xp.maximum(oi * oj - xp.abs(overlap) ** 2, least * oi * oj)
+    dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
+    pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
+    others = 1 - xp.eye(m, dtype=g.dtype, device=xp.device_of(g))
+    return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
+
+
+# ---------------------------------------------------------------------------------------------------- as they are used
+
+
+def trace_summary(xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+    """XTrace and its standard error."""
+    found = trace_estimates(xp, W, Y, Q, S, Z)
+    value, error = found.summary(xp)
+    return xp.where(lost, found.whole, value), xp.where(lost, 0, error)
+
+
+def diagonal_summary(xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+    """XDiag and its standard errors."""
+    found = diagonal_estimates(xp, W, Q, R, S, Z)
+    value, error = found.summary(xp)
+    return xp.where(lost[..., None], found.whole, value), xp.where(lost[..., None], 0, error)
+
+
+def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:
+    """XNysTrace, its standard error, and whether A is seen to be positive."""
+    found, positive = nystrom_estimates(xp, W, Y)
+    return *found.summary(xp), positive

@@ -1,0 +1,144 @@
+"""A^-1 b, log det A and their derivatives from one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import colinear as co
+from colinear.testing import count_matvecs
+
+rng = np.random.default_rng(0)
+POINTS = rng.standard_normal((40, 2))
+SQUARES = ((POINTS[:, None] - POINTS) ** 2).sum(-1)
+Y = rng.standard_normal(40)
+NOISE = 0.3
+
+
+def matrix(length: float) -> np.ndarray:
+    return np.exp(-SQUARES / (2 * length**2)) + NOISE * np.eye(40)
+
+
+def operator(length: float = 1.0) -> co.LinearOperator:
+    return co.PSD(co.Dense(matrix(length) - NOISE * np.eye(40))) + NOISE * co.Identity(40)
+
+
+def likelihood(length: float) -> float:
+    A = matrix(length)
+    return float(Y @ np.linalg.solve(A, Y) + np.linalg.slogdet(A)[1]) / 2
+
+
+def slope(length: float, h: float = 1e-5) -> float:
+    return (likelihood(length + h) - likelihood(length - h)) / (2 * h)
+
+
+@pytest.mark.parametrize("preconditioner", [None, co.PivotedCholesky(8), co.Nystrom(8)], ids=["none", "cholesky", "nystrom"])
+def test_one_run_gives_both(preconditioner: Any) -> None:
+    A = operator()
+    (x, value), info = co.solve_and_logdet(A, Y, co.SLQ(100, preconditioner=preconditioner), info=True)
+    assert np.linalg.norm(A @ x - Y) <= 2e-8 * np.linalg.norm(Y) and not info.failed
+    assert abs(value - np.linalg.slogdet(matrix(1.0))[1]) <= 4 * info.error
+    assert np.max(info.residual) <= 2e-8 and info.iterations < 60
+
+
+def test_auto_shares_one_factorisation() -> None:
+    A = co.PSD(matrix(1.0))
+    x, value = co.solve_and_logdet(A, np.stack([Y, 2 * Y], 1))
+    assert np.allclose(matrix(1.0) @ x[:, 1], 2 * Y) and np.isclose(value, np.linalg.slogdet(matrix(1.0))[1])
+    structured = co.Kronecker(co.PSD(matrix(1.0)), co.PSD(np.eye(2) * 3))
+    x, value = co.solve_and_logdet(structured, np.ones(80))
+    assert np.allclose(structured @ x, 1) and np.isclose(value, np.linalg.slogdet(structured.to_dense())[1])
+    rules = co.explain(co.solve_and_logdet, structured).rules
+    assert any("kronecker" in name for name in rules), rules
+
+
+def test_torch_gradients_come_from_the_same_vectors_without_another_solve() -> None:
+    import torch
+
+    squares, y = torch.tensor(SQUARES), torch.tensor(Y)
+
+    def loss(length: Any, method: Any) -> Any:
+        A = torch.exp(-squares / (2 * length**2)) + NOISE * torch.eye(40, dtype=torch.float64)
+        x, value = co.solve_and_logdet(co.PSD(A), y, method)
+        return (x @ y + value) / 2
+
+    length = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    value = loss(length, co.SLQ(4000))
+    with count_matvecs() as counter:
+        (gradient,) = torch.autograd.grad(value, length)
+    assert abs(value.item() - likelihood(1.0)) < 0.5
+    assert abs(gradient.item() - slope(1.0)) < 0.05 * abs(slope(1.0)) + 0.5
+    assert counter.products <= 6  # the adjoint solve of b starts from x, which is its answer
+    exact = loss(length, None)
+    (gradient,) = torch.autograd.grad(exact, length)
+    assert np.isclose(gradient.item(), slope(1.0), rtol=1e-5)
+
+
+def test_second_derivatives_are_right_too() -> None:
+    import torch
+
+    squares = torch.tensor(SQUARES)
+
+    def value(length: Any) -> Any:
+        A = torch.exp(-squares / (2 * length**2)) + NOISE * torch.eye(40, dtype=torch.float64)
+        return co.logdet(co.opaque(co.PSD(A)), co.SLQ(3000))
+
+    length = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(value(length), length, create_graph=True)
+    (second,) = torch.autograd.grad(first, length)
+    exact = [np.linalg.slogdet(matrix(e))[1] for e in (0.99, 1.0, 1.01)]
+    curvature = (exact[0] - 2 * exact[1] + exact[2]) / 1e-4
+    assert abs(second.item() - curvature) < 0.1 * abs(curvature)
+
+
+def test_the_gradient_is_the_derivative_of_the_mean_over_the_same_vectors() -> None:
+    """tr(A^-1 dA) by the vectors: for A = c B with known B the derivative of n log c is n / c whatever they are."""
+    import torch
+
+    B = torch.tensor(matrix(1.0))
+    c = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    value = co.logdet(co.opaque(co.PSD(c * B)), co.SLQ(5))
+    (gradient,) = torch.autograd.grad(value, c)
+    assert abs(gradient.item() - 40 / 2.0) < 1e-6
+    untracked = co.logdet(co.opaque(co.PSD(2.0 * B)), co.SLQ(5))
+    assert abs(value.item() - untracked.item()) < 1e-4
+
+
+def test_jax_gradients_in_one_program() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def loss(length: Any, key: Any) -> Any:
+        A = jnp.exp(-SQUARES / (2 * length**2)) + NOISE * jnp.eye(40)
+        (x, value), info = co.solve_and_logdet(co.PSD(A), jnp.asarray(Y), co.SLQ(1000, seed=key), info=True)
+        return (x @ Y + value) / 2, info
+
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (value, info), gradient = run(1.0, jax.random.key(0))
+    assert info.status == 0 and abs(value - likelihood(1.0)) < 4 * info.error
+    assert abs(gradient - slope(1.0)) < 0.1 * abs(slope(1.0)) + 0.5
+
+
+def test_failures_are_told() -> None:
+    bad = co.opaque(co.PSD(co.Dense(np.diag(np.linspace(-1, 1, 40)))))
+    _, info = co.solve_and_logdet(bad, Y, co.SLQ(10), info=True)
+    assert info.status is co.Status.NOT_POSITIVE_DEFINITE
+    hard = co.opaque(co.PSD(co.Diagonal(np.logspace(-8, 8, 40))))
+    with pytest.warns(co.ConvergenceWarning):
+        co.solve_and_logdet(hard, Y, co.SLQ(10, max_iters=10))
+    with pytest.raises(co.ShapeError, match="needs 40 rows"):
+        co.solve_and_logdet(operator(), np.ones(3), co.SLQ())
+    with pytest.raises(co.MethodError, match=r"Say PSD\(A\)"):
+        co.solve_and_logdet(co.opaque(co.Dense(np.triu(matrix(1.0)))), Y, co.SLQ())
+    with pytest.raises(co.ShapeError, match="square"):
+        co.solve_and_logdet(np.ones((3, 4)), np.ones(3))
+
+
+def test_batches_of_operators() -> None:
+    A = co.PSD(np.stack([matrix(0.5), matrix(1.0), matrix(2.0)]))
+    (x, value), info = co.solve_and_logdet(co.opaque(A), np.ones((3, 40, 2)), co.SLQ(60), info=True)
+    assert x.shape == (3, 40, 2) and value.shape == info.error.shape == (3,)
+    assert np.allclose(A.A @ x, 1, atol=1e-6)
+    assert (abs(value - np.linalg.slogdet(A.A)[1]) <= 4 * info.error).all()
