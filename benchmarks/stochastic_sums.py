@@ -153,7 +153,8 @@ def ridge(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     n, d = 50_000, 300
     X = (rng.standard_normal((n, d)) * np.arange(1, d + 1.0) ** -0.6) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
     b = X.T @ rng.standard_normal(n) / n
-    A = co.Dense(X).H @ co.Dense(X) / n + 1e-3 * co.Identity(d)
+    operator = co.Dense(X)
+    A = operator.H @ operator / n + 1e-3 * co.Identity(d)
     return [
         (f"ridge regression, {n} Gaussian rows x {d}, eigenvalues k^-1.2, batch 50", systems(A, b, (1e-2, 1e-6), 50, most=20))
     ]

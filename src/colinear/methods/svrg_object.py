@@ -11,7 +11,7 @@ from .seeds import check_seed, static_seed
 from .solver_objects import Iterative
 from .svrg import svrg
 
-STEPS = 32  # minibatches of a pass, if the user does not say how large they are
+STEPS = 64  # minibatches of a pass, if the user does not say how large they are
 EPOCHS = 500
 
 
@@ -25,7 +25,7 @@ class SVRG(Iterative):
     Parameters
     ----------
     batch_size : int, optional
-        How many terms make a minibatch; default 1/32 of them.
+        How many terms make a minibatch; default 1/64 of them.
     step : float, optional
         The step size; by default the inverse of the largest eigenvalue of a few minibatches, found by a few power iterations, and
         halved whenever an epoch does harm.
