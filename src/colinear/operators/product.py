@@ -89,13 +89,17 @@ class Product(LinearOperator):
             return self._matmat(x[:, None])[..., 0]  # a batched factor turns the vector into a stack of columns
         return self._matmat(x)
 
+    @memo
+    def _cut(self) -> Any:
+        return inner_cut(self.operands)
+
     @property
     def _term_count(self) -> int:
         """A B = sum_k a_k b_k, columns times rows: as many as the largest inner dimension."""
-        return 1 if inner_cut(self.operands) is None else max(factor.shape[-1] for factor in self.operands[:-1])
+        return 1 if self._cut is None else self._cut.right.shape[-2]
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        return inner_terms(self.operands, indices, weights)
+        return inner_terms(self._cut, indices, weights)
 
     @property
     def _has_rows(self) -> bool:

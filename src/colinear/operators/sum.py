@@ -74,12 +74,17 @@ class Sum(LinearOperator):
     def _rmatmat(self, X: Array) -> Array:
         return self.H @ X
 
-    @property
+    @memo
+    def _sampled_parts(self) -> Any:
+        return sum_parts(self.operands)
+
+    @memo
     def _term_count(self) -> int:
-        return max(1, sum(term._term_count for term in sum_parts(self.operands)[0]))
+        return max(1, sum(term._term_count for term in self._sampled_parts[0]))
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        return terms_of_sum(self.operands, indices, weights)
+        sampled, whole = self._sampled_parts
+        return terms_of_sum(sampled, whole, indices, weights)
 
     def _to_dense(self) -> Array:
         total = reduce(lambda total, term: total + dense_part(term, self), self.operands[1:], dense_part(self.operands[0], self))

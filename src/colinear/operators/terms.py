@@ -12,7 +12,7 @@ Indices may be traced, so that the loop of a method compiles into one program; t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
 from ..info import MethodError
@@ -139,33 +139,37 @@ class ListedTerms(LinearOperator):
 # ---------------------------------------------------------------------------------------------------- how families offer them
 
 
-def inner_cut(factors: tuple[LinearOperator, ...]) -> tuple[int, int] | None:
-    """Where to cut a product into a sum over its largest inner dimension: after factor i, before factor j, with only diagonals
-    between; None where rows cannot be taken."""
+class Cut(NamedTuple):
+    """A product L D R as a sum over the rows of R: those of L^H (None where they are the same) and R, and the diagonal between."""
+
+    left: LinearOperator | None
+    right: LinearOperator
+    d: Array | None
+
+
+def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
+    """A product cut at its largest inner dimension, where only diagonals may stand between; None where rows cannot be taken."""
     from .diagonal import Diagonal
+    from .product import Product
 
     inner = [A.shape[-1] for A in factors[:-1]]
     n = max(inner)
     i, j = inner.index(n), len(inner) - inner[::-1].index(n)
     middle = factors[i + 1 : j]
-    fits = all(isinstance(A, Diagonal) and not A.batch_shape for A in middle)
-    rows = i + 1 == 1 and factors[0].H._has_rows and factors[j]._has_rows
-    return (i, j) if fits and rows and n > 1 else None
+    if n < 2 or i > 0 or len(middle) > 1 or not all(isinstance(D, Diagonal) for D in middle):
+        return None
+    right = factors[j] if len(factors) == j + 1 else Product(*factors[j:])
+    left = None if are_adjoint(factors[0], right) else factors[0].H
+    if not right._has_rows or not (left is None or left._has_rows):
+        return None
+    return Cut(left, right, middle[0].d if middle else None)  # type: ignore[attr-defined]
 
 
-def inner_terms(factors: tuple[LinearOperator, ...], indices: Array, weights: Array) -> LinearOperator:
+def inner_terms(cut: Cut, indices: Array, weights: Array) -> LinearOperator:
     """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns times rows."""
-    from .product import Product
-
-    cut = inner_cut(factors)
-    assert cut is not None
-    i, j = cut
-    xp = namespace_of(indices)
-    for D in factors[i + 1 : j]:
-        weights = weights * xp.take(D.d, indices, axis=-1)  # type: ignore[attr-defined]
-    left, right = factors[0], Product(*factors[j:]) if len(factors) - j > 1 else factors[j]
-    rows = right._rows(indices)
-    return InnerTerms._of(None if are_adjoint(left, right) else left.H._rows(indices), rows, weights)
+    if cut.d is not None:
+        weights = weights * namespace_of(indices).take(cut.d, indices, axis=-1)
+    return InnerTerms._of(None if cut.left is None else cut.left._rows(indices), cut.right._rows(indices), weights)
 
 
 def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator], list[LinearOperator]]:
@@ -184,12 +188,11 @@ def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator
     return plain, [A for A in operands if not any(A is B for B in plain)]
 
 
-def terms_of_sum(operands: tuple[LinearOperator, ...], indices: Array, weights: Array) -> LinearOperator:
+def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], indices: Array, weights: Array) -> LinearOperator:
     """Some terms of a sum: those of its parts one after the other, each part with the weights of its own."""
     from .sum import Sum
 
     xp = namespace_of(indices)
-    sampled, whole = sum_parts(operands)
     if all(A._term_count == 1 for A in sampled):
         numbers = xp.arange(len(sampled), device=xp.device_of(indices))
         own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
