@@ -191,7 +191,8 @@ def test_sums_are_not_split_by_rules_and_other_structure_is() -> None:
     x, info = co.solve(both, np.ones(12), co.SVRG(), info=True)
     assert "SVRG" in str(info) and np.linalg.norm(both @ x - 1) < 1e-6
     np.testing.assert_allclose(co.inv(A, co.SVRG()) @ b, np.linalg.solve(A.to_dense(), b), atol=1e-6)
-    assert "SVRG" in str(co.explain(co.solve, A, method=co.SVRG()))
+    for f, arguments in ((co.solve, ()), (co.eig, (1, "LA")), (co.nullspace, ())):
+        assert "SVRG" in str(co.explain(f, A, *arguments, method=co.SVRG()))
 
 
 def test_the_derivative_does_not_pass_through_the_epochs() -> None:
@@ -204,6 +205,19 @@ def test_the_derivative_does_not_pass_through_the_epochs() -> None:
         return torch.autograd.grad((co.solve(D.H @ D / 60 + co.Identity(3), b, method) ** 2).sum(), X)[0]
 
     np.testing.assert_allclose(loss(co.SVRG(tol=1e-10)), loss(co.CG(tol=1e-10)), atol=1e-8)
+
+
+def test_vmap_solves_each() -> None:
+    torch = pytest.importorskip("torch")
+    X, b = RNG.standard_normal((2, 60, 3)), RNG.standard_normal((2, 3))
+
+    def solve(X: Any, b: Any) -> Any:
+        D = co.Dense(X)
+        return co.solve(D.H @ D / 60 + co.Identity(3), b, co.SVRG())
+
+    found = torch.func.vmap(solve)(torch.tensor(X), torch.tensor(b))
+    exact = [np.linalg.solve(x.T @ x / 60 + np.eye(3), c) for x, c in zip(X, b, strict=True)]
+    np.testing.assert_allclose(found, exact, atol=1e-7)
 
 
 def test_a_batch_of_sums_is_solved_at_once() -> None:

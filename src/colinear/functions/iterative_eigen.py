@@ -82,8 +82,11 @@ def dense_flops(A: LinearOperator, is_hermitian: bool) -> float:
 
 def cost(A: LinearOperator, k: int, method: Any) -> Cost:
     """What a run is expected to cost; its memory is sure."""
-    n, m = A.shape[-1], method.size(A.shape[-1], k)
-    steps, batch = STEPS * m, math.prod(A.batch_shape)
+    n, batch = A.shape[-1], math.prod(A.batch_shape)
+    if isinstance(method, SVRG):
+        return Cost(batch * k * method.typical(n, n) * A.flops, 8.0 * batch * n * 5 * k)
+    m = method.size(n, k)
+    steps = STEPS * m
     return Cost(batch * steps * (A.flops + 8.0 * m * n), 8.0 * batch * n * (m + k + 3))
 
 

@@ -96,10 +96,10 @@ class Product(LinearOperator):
     @property
     def _term_count(self) -> int:
         """A B = sum_k a_k b_k, columns times rows: as many as the largest inner dimension."""
-        return 1 if self._cut is None else self._cut.right.shape[-2]
+        return 1 if self._cut is None else self._cut.terms
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        return inner_terms(self._cut, indices, weights)
+        return inner_terms(self.operands, self._cut, indices, weights)
 
     @property
     def _has_rows(self) -> bool:

@@ -140,17 +140,16 @@ class ListedTerms(LinearOperator):
 
 
 class Cut(NamedTuple):
-    """A product L D R as a sum over the rows of R: those of L^H (None where they are the same) and R, and the diagonal between."""
+    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays: it is remembered across traces."""
 
-    left: LinearOperator | None
-    right: LinearOperator
-    d: Array | None
+    position: int  # of the first factor of R
+    terms: int
+    same: bool  # whether L is R^H
 
 
 def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
-    """A product cut at its largest inner dimension, where only diagonals may stand between; None where rows cannot be taken."""
+    """A product cut at its largest inner dimension, where only a diagonal may stand between; None where rows cannot be taken."""
     from .diagonal import Diagonal
-    from .product import Product
 
     inner = [A.shape[-1] for A in factors[:-1]]
     n = max(inner)
@@ -158,18 +157,20 @@ def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
     middle = factors[i + 1 : j]
     if n < 2 or i > 0 or len(middle) > 1 or not all(isinstance(D, Diagonal) for D in middle):
         return None
-    right = factors[j] if len(factors) == j + 1 else Product(*factors[j:])
-    left = None if are_adjoint(factors[0], right) else factors[0].H
-    if not right._has_rows or not (left is None or left._has_rows):
-        return None
-    return Cut(left, right, middle[0].d if middle else None)  # type: ignore[attr-defined]
+    same = len(factors) == j + 1 and are_adjoint(factors[0], factors[j])
+    return Cut(j, n, same) if factors[j]._has_rows and (same or factors[0].H._has_rows) else None
 
 
-def inner_terms(cut: Cut, indices: Array, weights: Array) -> LinearOperator:
+def inner_terms(factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, weights: Array) -> LinearOperator:
     """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns times rows."""
-    if cut.d is not None:
-        weights = weights * namespace_of(indices).take(cut.d, indices, axis=-1)
-    return InnerTerms._of(None if cut.left is None else cut.left._rows(indices), cut.right._rows(indices), weights)
+    from .product import Product
+
+    if cut.position == 2:
+        weights = weights * namespace_of(indices).take(factors[1].d, indices, axis=-1)  # type: ignore[attr-defined]
+    right = factors[cut.position]._rows(indices)
+    if len(factors) > cut.position + 1:
+        right = Product(right, *factors[cut.position + 1 :])
+    return InnerTerms._of(None if cut.same else factors[0].H._rows(indices), right, weights)
 
 
 def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator], list[LinearOperator]]:
