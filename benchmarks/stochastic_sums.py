@@ -1,6 +1,6 @@
 """SVRG beside power iteration, Lanczos and CG in passes over the data, on sums of many terms: the paper's figure, and what else there is.
 
-    python benchmarks/stochastic_sums.py [--only NAME] [--rows N]
+    python benchmarks/stochastic_sums.py [--only NAME] [--rows N] [--figure sums.png]
 
 A pass is a product of all terms with one vector; an epoch of SVRG is two. Data is looked for in the folder that COLINEAR_DATA names, else
 in `../shared/data` beside the repository; what is not there is replaced by random rows of the same shape, and the table says so.
@@ -9,6 +9,7 @@ in `../shared/data` beside the repository; what is not there is replaced by rand
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -160,6 +161,54 @@ def ridge(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     ]
 
 
+# ---------------------------------------------------------------------------------------------------- the figure
+
+
+def curve(solve: Callable[[Any], Any], method: Any) -> tuple[Any, Any]:
+    """Passes and the largest residual after each iteration."""
+    seen: list[float] = []
+
+    def watch(progress: Any) -> None:
+        seen.append(float(np.max(progress.residual)))
+
+    info = solve(dataclasses.replace(method, callback=watch))
+    return np.linspace(0, info.matvecs, len(seen) + 1)[1:], seen
+
+
+def draw(path: str, rows: int) -> None:
+    """The residual beside the passes, for the three problems of the paper's figure."""
+    import matplotlib.pyplot as plt
+
+    X, _, _ = data("buzz_subset", (18_350, 77))
+    E, y, _ = data("elevators", (16_599, 18))
+    J = network_jacobian(20_000, 20)
+    operators = [co.Dense(more_rows(X, rows)).H, co.Dense(features(E, 1000, 0.1)), co.Dense(J).H]
+    sums = [F @ F.H / scale for F, scale in zip(operators, (rows, 1, len(J)))]
+    sums[1] = sums[1] + 0.1 * co.Identity(len(E))
+    sums[2] = sums[2] + 1e-4 * np.linalg.norm(J, 2) ** 2 / len(J) * co.Identity(J.shape[1])
+    b = J.T @ np.sin(np.arange(len(J))) / len(J)
+    M = co.Nystrom(60)(sums[2])
+
+    def pca(method: Any) -> Any:
+        return co.eig(sums[0], 1, "LM", method, info=True)[1]
+
+    def system(A: Any, b: Any) -> Callable[[Any], Any]:
+        return lambda method: co.solve(A if isinstance(method, co.SVRG) else co.opaque(A), b, method, info=True)[1]
+
+    panels: list[tuple[str, Any, list[Any]]] = [
+        ("PCA, Buzz (synthetic rows)", pca, [co.SVRG(tol=1e-7, batch_size=10_000), co.PowerIteration(tol=1e-7)]),
+        ("random features, Elevators", system(sums[1], y), [co.SVRG(tol=1e-8, batch_size=100, max_iters=10), co.CG(tol=1e-8)]),
+        ("Neural-IVP-like", system(sums[2], b), [co.SVRG(tol=1e-6, batch_size=100, preconditioner=M), co.CG(tol=1e-6, preconditioner=M)]),
+    ]  # fmt: skip
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
+    for axis, (title, solve, methods) in zip(axes, panels):
+        for method in methods:
+            axis.semilogy(*curve(solve, method), marker=".", label=method.name)
+        axis.set(title=title, xlabel="passes", ylabel="relative residual")
+        axis.legend()
+    figure.savefig(path, dpi=150)
+
+
 PROBLEMS = {"buzz": buzz, "near": near, "elevators": elevators, "neural": neural, "ridge": ridge}
 
 
@@ -167,7 +216,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", choices=PROBLEMS)
     parser.add_argument("--rows", type=int, default=437_437)
+    parser.add_argument("--figure", help="draw the paper's figure into this file instead")
     options = parser.parse_args()
+    if options.figure:
+        draw(options.figure, options.rows)
+        return
     print("| problem | tol | method | passes | residual | seconds | status |\n| --- | --- | --- | --- | --- | --- | --- |")
     for name, make in PROBLEMS.items():
         if options.only in (None, name):
