@@ -76,8 +76,10 @@ docs: export NO_MKDOCS_2_WARNING = 1# mkdocs is held below 2 in pyproject.toml
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
+# problems.py holds the problems of the others.
+BENCHMARKS = $(filter-out benchmarks/problems.py,$(wildcard benchmarks/*.py))
 bench: $(VENV)/.installed
-	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean:
 	rm -rf build dist site output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -129,9 +129,10 @@ def eigen_rows(rows: list[dict[str, Any]], n: int) -> None:
     mine, peer = seconds(ours, wait, 3), None
     try:
         import cupy
+        import cupyx.scipy.sparse
         import cupyx.scipy.sparse.linalg as theirs
 
-        G = cupy.sparse.csr_matrix(scipy.sparse.csr_matrix(S))
+        G = cupyx.scipy.sparse.csr_matrix(scipy.sparse.csr_matrix(S))
 
         def by_cupy() -> None:
             values["peer"] = theirs.eigsh(G, 8, which="LA", tol=1e-4)[0]

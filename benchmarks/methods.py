@@ -31,6 +31,7 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 from problems import MinimalSurface, citations, hydrogen, matrix_market, trefethen
+from scipy.sparse.csgraph import connected_components
 
 import colinear as co
 
@@ -134,35 +135,51 @@ def eigenpairs(small: bool) -> Iterator[Any]:
     if L is None:
         yield "cit-HepPh"
     else:
-        n = L.shape[0]
-        flipped = sp.csr_array(2 * sp.eye_array(n) - L)
-        A = co.PSD(co.Sparse(L))
-
-        def graph() -> Any:
-            values, vectors = sla.eigsh(flipped, 8, which="LA", tol=1e-8)
-            return 2 - values[::-1], vectors[:, ::-1]
-
-        yield Race(
-            "8 smallest of cit-HepPh's Laplacian (bar: eigsh LA of 2I - L)", 1.0,
-            lambda: co.eig(A, k=8, which="SA", method=co.Lanczos(tol=1e-8)), graph, eigen_residual(L, 8), 1e-6,
-        )  # fmt: skip
+        yield graph_race("8 smallest of cit-HepPh's Laplacian (bar: eigsh LA of 2I - L)", L)
+        count, label = connected_components(L)
+        rows = np.flatnonzero(label == np.bincount(label, minlength=count).argmax())
+        yield graph_race("8 smallest of its largest component (bar: the same)", sp.csr_array(L[rows][:, rows]))
     S = matrix_market("mhd4800b")
     if S is None:
         yield "mhd4800b"
         return
     B = co.PSD(co.Sparse(S))
 
+    def ours() -> Any:
+        return co.eig(B, k=8, which="LA", method=co.Lanczos(tol=1e-10))
+
+    def arpack(ncv: int) -> Any:
+        return sla.eigsh(S, 8, which="LA", tol=1e-10, ncv=ncv, v0=np.random.default_rng(0).standard_normal(S.shape[0]))
+
+    @functools.cache
+    def fastest(right: bool) -> int:
+        """The size of the basis that suits ARPACK best, of those with which it finds all members of the repeated eigenvalues."""
+        sizes = [n for n in (17, 20, 24, 32, 48, 64) if not right or np.abs(arpack(n)[0] - ours()[0]).max() < 1e-6]
+        return min(sizes, key=lambda ncv: _seconds(lambda: arpack(ncv)))
+
+    for label, right, bar in (("its best ncv", True, 1.0), ("any ncv, missing two", False, 1.5)):
+        yield Race(
+            f"8 largest of mhd4800b (bar: eigsh, {label})", bar, ours,
+            lambda right=right: arpack(fastest(right)), eigen_residual(S, 8), 1e-9,
+        )  # fmt: skip
+
+
+def graph_race(name: str, L: Any) -> Race:
+    """The smallest eigenpairs of a normalised Laplacian L, which are the largest of 2 I - L: what suits ARPACK best."""
+    flipped, A = sp.csr_array(2 * sp.eye_array(L.shape[0]) - L), co.PSD(co.Sparse(L))
+
     @functools.cache
     def best() -> int:
-        """The size of the basis that suits ARPACK best."""
-        sizes = (17, 20, 24, 32, 48)
-        return min(sizes, key=lambda ncv: _seconds(lambda: sla.eigsh(S, 8, which="LA", tol=1e-10, ncv=ncv)))
+        return min((20, 24, 32), key=lambda ncv: _seconds(lambda: sla.eigsh(flipped, 8, which="LA", tol=1e-8, ncv=ncv), 2))
 
-    yield Race(
-        "8 largest of mhd4800b (bar: eigsh, its best ncv)", 1.0,
-        lambda: co.eig(B, k=8, which="LA", method=co.Lanczos(tol=1e-10)),
-        lambda: sla.eigsh(S, 8, which="LA", tol=1e-10, ncv=best()), eigen_residual(S, 8), 1e-9,
-    )  # fmt: skip
+    def theirs() -> Any:
+        values, vectors = sla.eigsh(flipped, 8, which="LA", tol=1e-8, ncv=best())
+        return 2 - values[::-1], vectors[:, ::-1]
+
+    def ours() -> Any:
+        return co.eig(A, k=8, which="SA", method=co.Lanczos(tol=1e-8))
+
+    return Race(name, 1.0, ours, theirs, eigen_residual(L, 8), 1e-6)
 
 
 def nonsymmetric(small: bool) -> Iterator[Any]:
@@ -170,10 +187,16 @@ def nonsymmetric(small: bool) -> Iterator[Any]:
     H = hydrogen(m)
     if there("Arnoldi"):
         A = co.Sparse(H)
+
+        @functools.cache
+        def best() -> int:
+            run = lambda ncv: sla.eigs(H, 5, which="SR", tol=1e-8, maxiter=10_000, ncv=ncv)  # noqa: E731
+            return min((20, 30, 40, 60), key=lambda ncv: _seconds(lambda: run(ncv), 2))
+
         yield Race(
-            f"hydrogen {m}^3, 5 lowest by Arnoldi (bar: eigs SR)", 1.0,
+            f"hydrogen {m}^3, 5 lowest by Arnoldi (bar: eigs SR, its best ncv)", 1.0,
             lambda: co.eig(A, k=5, which="SR", method=co.Arnoldi(tol=1e-8)),
-            lambda: sla.eigs(H, 5, which="SR", tol=1e-8, maxiter=10_000), eigen_residual(H, 5), 1e-6,
+            lambda: sla.eigs(H, 5, which="SR", tol=1e-8, maxiter=10_000, ncv=best()), eigen_residual(H, 5), 1e-6,
         )  # fmt: skip
     else:
         yield "Arnoldi"

@@ -66,6 +66,25 @@ def citations() -> Any:
 # ---------------------------------------------------------------------------------------------------- the hydrogen atom
 
 
+def gaussian_process_data(n: int) -> tuple[Any, Any]:
+    """n rows of Kin40K, standardised: points (n, 8) and targets; synthetic ones of that shape, said so, where its file is not there."""
+    path = DATA / "kin40k.npz"
+    if path.exists():
+        with np.load(path) as file:
+            X, y = file["X"][:n].astype(float), file["y"][:n].astype(float)
+    else:
+        print("kin40k.npz is not there: synthetic points instead")
+        X = np.random.default_rng(0).standard_normal((n, 8))
+        y = np.sin(X.sum(1)) + 0.1 * X[:, 0]
+    return (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+
+
+def laplacian(m: int) -> Any:
+    """The 5-point Laplacian of an m x m grid, positive definite."""
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(m, m))
+    return sp.csr_array(sp.kron(line, sp.eye_array(m)) + sp.kron(sp.eye_array(m), line))
+
+
 def hydrogen(m: int = 16) -> Any:
     """-Δ/2 - 1/r on m^3 points of all space, x = tan(u) in each dimension: nonsymmetric, d²/dx² = c⁴ d²/du² - 2 s c³ d/du."""
     h = np.pi / m

@@ -114,7 +114,14 @@ def test_it_says_why_other_rules_were_not_taken():
     f = function("f", base=factorise)
     rule(f, Sum, name="general")(lambda A, method: 0)
     rule(f, Sum[Dense, ...], name="special")(lambda A, method: 0)
-    assert explain(f, Sum(Dense())).rejected == (("general", "less specific (Sum against Sum[Dense, ...])"),)
+    assert explain(f, Sum(Dense())).rejected == (("general", "less specific, costs 10 flop, 80 B (Sum against Sum[Dense, ...])"),)
+
+    h = function("h", base=factorise)
+    rule(h, Sum, name="hopeless")(lambda A, method: 1 / 0)
+    rule(h, Sum[Diagonal, ...], name="working", direct=True)(lambda A, method: [][1])
+    rule(h, Sum[Diagonal, Dense], name="special")(lambda A, method: 0)
+    reasons = dict(explain(h, Sum(Diagonal(), Dense())).rejected)
+    assert all(reasons[name].startswith("less specific (") for name in ("hopeless", "working"))
 
     g = function("g", base=factorise)
     rule(g, Product[Dense, ...], cost=lambda A: 5e3, name="left")(lambda A, method: 0)

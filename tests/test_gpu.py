@@ -111,3 +111,105 @@ def test_devices_do_not_mix():
     with pytest.raises(co.DeviceError, match=r"cuda.*cpu|cpu.*cuda"):
         A @ torch.ones(3)
     assert (A + 2 * co.Identity(3)).to_dense().device.type == "cuda"
+
+
+# ---------------------------------------------------------------------------------------------------- iterative methods
+
+
+def grid_laplacian(m):
+    import scipy.sparse as sp
+
+    line, identity = sp.diags_array([[-1.0] * (m - 1), [2.0] * m, [-1.0] * (m - 1)], offsets=[-1, 0, 1]), sp.eye_array(m)
+    return sp.csr_array(sp.kron(line, identity) + sp.kron(identity, line))
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("columns", [None, 3])
+def test_iterations_stay_on_the_device_and_agree_with_the_host(framework, columns):
+    device, xp, S = cuda(framework), backends.get(framework), grid_laplacian(20)
+    A = co.PSD(co.Sparse(S)).to(backend=framework, device=device)
+    b = np.random.default_rng(0).normal(size=400 if columns is None else (400, columns))
+    for method in (co.CG(tol=1e-10), co.CG(tol=1e-10, preconditioner=co.Jacobi()), co.MINRES(tol=1e-10), co.GMRES(tol=1e-10)):
+        x, info = co.solve(co.opaque(A) if method.preconditioner is None else A, on_device(framework, b), method, info=True)
+        assert is_there(framework, x)
+        assert not info.failed, info
+        assert np.linalg.norm(S @ xp.to_numpy(x) - b, axis=0).max() <= 1e-9 * np.linalg.norm(b, axis=0).max()
+        assert bool(np.all(xp.to_numpy(info.converged)))
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_least_squares_on_the_device(framework):
+    device, xp = cuda(framework), backends.get(framework)
+    M, b = np.random.default_rng(0).normal(size=(200, 40)), np.random.default_rng(1).normal(size=200)
+    A = co.opaque(co.Dense(xp.to_device(xp.asarray(M), device)))
+    for method in (co.LSQR(tol=1e-11), co.LSMR(tol=1e-11)):
+        x, info = co.lstsq(A, on_device(framework, b), method, info=True)
+        assert is_there(framework, x)
+        assert not info.failed, info
+        np.testing.assert_allclose(xp.to_numpy(x), np.linalg.lstsq(M, b)[0], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", [co.CG, co.MINRES, co.GMRES, co.BiCGSTAB, co.LSQR, co.LSMR])
+def test_torch_does_not_wait_for_the_device_between_two_looks(method, monkeypatch):
+    """Each step between two looks runs under torch's own watch for synchronisation, which raises where there is one."""
+    torch = pytest.importorskip("torch")
+    from colinear.methods import loop
+
+    d = torch.linspace(1.0, 50.0, 300, device=cuda("torch"), dtype=torch.float64)
+    A = co.PSD(co.MatrixFree(lambda X, d: d[:, None] * X, (300, 300), parameters=(d,), rmatmat=lambda X, d: d[:, None] * X))
+    b, steps = torch.ones(300, device=d.device, dtype=torch.float64), []
+    run = loop.Loop.run
+
+    def watched(self, step, state, history, solution, limit=None):
+        def quiet_step(state):
+            steps.append(1)
+            torch.cuda.set_sync_debug_mode("error" if len(steps) > 1 else "default")  # the first may compile and allocate
+            try:
+                return step(state)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return run(self, quiet_step, state, history, solution, limit)
+
+    monkeypatch.setattr(loop.Loop, "run", watched)
+    options = {"restart": 300} if method is co.GMRES else {}
+    x, info = co.solve(A, b, method(tol=1e-8, max_iters=600, **options), info=True)
+    assert not info.failed, info
+    assert len(steps) > loop.LOOK_EVERY
+    torch.testing.assert_close(d * x, b, rtol=1e-6, atol=1e-6)
+
+
+def test_torch_asks_the_device_once_in_sixteen_steps(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from colinear.methods import loop
+
+    d = torch.linspace(1.0, 1000.0, 400, device=cuda("torch"), dtype=torch.float64)
+    A = co.PSD(co.MatrixFree(lambda X, d: d[:, None] * X, (400, 400), parameters=(d,)))
+    asked, plain = [], torch.Tensor.__bool__
+
+    def counted(self):
+        asked.append(1)
+        return plain(self)
+
+    monkeypatch.setattr(torch.Tensor, "__bool__", counted)
+    info = co.solve(A, torch.ones(400, device=d.device, dtype=torch.float64), co.CG(tol=1e-10), info=True)[1]
+    assert not info.failed, info
+    assert info.iterations > 4 * loop.LOOK_EVERY
+    assert len(asked) <= info.iterations / loop.LOOK_EVERY + 20
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_solves_on_the_device(framework, dtype):
+    xp, rng = backends.get(framework), np.random.default_rng(0)
+    M = rng.normal(size=(64, 64))
+    M = M @ M.T + 64 * np.eye(64)
+    A = xp.astype(on_device(framework, M), getattr(xp, dtype))
+    b = xp.astype(on_device(framework, np.ones(64)), getattr(xp, dtype))
+    x, info = co.solve(co.opaque(co.PSD(A)), b, co.CG(), info=True)
+    assert not info.failed, info
+    assert x.dtype == b.dtype and is_there(framework, x)
+    full = on_device(framework, M)
+    x, info = co.solve(co.opaque(co.PSD(full)), on_device(framework, np.ones(64)), co.CG(tol=1e-11, precision=dtype), info=True)
+    assert not info.failed, info
+    assert np.linalg.norm(M @ xp.to_numpy(x) - 1) <= 1e-10 * 8

@@ -59,6 +59,7 @@ from .info import (
     ColinearWarning,
     ConvergenceError,
     ConvergenceWarning,
+    DerivativeWarning,
     DeviceError,
     DtypeError,
     FallbackWarning,
@@ -66,6 +67,7 @@ from .info import (
     MethodError,
     ShapeError,
     Status,
+    TooLargeError,
 )
 from .methods import (
     CG,
@@ -147,6 +149,16 @@ from .verify import verify
 
 __version__ = "0.1.0"
 
+
+def __getattr__(name: str) -> object:
+    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in `__all__`."""
+    if name == "OperatorModule":
+        from .backends.torch_module import OperatorModule
+
+        return OperatorModule
+    raise AttributeError(f"module 'colinear' has no attribute {name!r}")
+
+
 # A framework that is in use already is made known now: inside torch.compile or jax.jit would be the wrong moment.
 for _framework in ("torch", "jax"):
     if sys.modules.get(_framework) is not None:
@@ -179,6 +191,7 @@ __all__ = [
     "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning", "FallbackWarning",
+    "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
+    "DerivativeWarning", "FallbackWarning",
     "testing",
 ]  # fmt: skip

@@ -121,8 +121,9 @@ def _with_examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, 
 class Planner:
     """Takes the calls of functions while `explain` is planning: `plans` are those made so far at the present level."""
 
-    def __init__(self) -> None:
+    def __init__(self, compares: bool = True) -> None:
         self.plans: list[Plan] = []
+        self.compares = compares  # whether rules that were not taken are planned too, for their costs
 
     def append(self, info: Info) -> None:
         """Reports of stand-ins mean nothing."""
@@ -146,11 +147,41 @@ class Planner:
         finally:
             self.plans = siblings
         cost = own if own is not None else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
-        siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, tuple(_rejected(f, A, chosen))))
+        rejected = tuple(self._rejected(f, chosen, A, arguments, method)) if self.compares else ()
+        siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, rejected))
         return result
 
+    def _rejected(self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Iterator[tuple[str, str]]:
+        for other, reason in _rejected(f, A, chosen):
+            if reason.startswith(LESS_SPECIFIC):
+                cost = _cost_of(f, other, A, arguments, method)
+                reason = (
+                    reason if cost is None else reason.replace(LESS_SPECIFIC, f"{LESS_SPECIFIC}, costs {_cost_text(cost)}", 1)
+                )
+            yield other.name, reason
 
-def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[str, str]]:
+
+LESS_SPECIFIC = "less specific"
+
+
+def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Cost | None:
+    """What a rule that applies but was not taken would cost; None if it cannot be told without doing its work."""
+    if rule.cost is not None:
+        return Cost.of(rule.cost(A))
+    if rule.direct:
+        return None
+    outer, planner = state.current, Planner(compares=False)
+    state.current = planner
+    try:
+        planner.call(f, rule, A, arguments, method)
+    except Exception:  # it has not been tried on this operator, since another one was taken
+        return None
+    finally:
+        state.current = outer
+    return planner.plans[0].cost
+
+
+def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[Rule, str]]:
     """The other rules that match A, and why each was not taken."""
     found: Resolution = f._resolve(signature(A))
     at = found.order.index(chosen)
@@ -160,11 +191,11 @@ def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[str, str]]:
             continue
         named.add(other.source)
         if not other.holds(A):
-            yield other.name, f"its guard {guard_name(other)} does not hold"
+            yield other, f"its guard {guard_name(other)} does not hold"
         elif (i in found.rivals[at] or at in found.rivals[i]) and other.cost is not None and chosen.cost is not None:
-            yield other.name, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
+            yield other, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
         else:
-            yield other.name, f"less specific ({other.pattern!r} against {chosen.pattern!r})"
+            yield other, f"{LESS_SPECIFIC} ({other.pattern!r} against {chosen.pattern!r})"
 
 
 # ---------------------------------------------------------------------------------------------------- printing

@@ -1,4 +1,4 @@
-"""What a computation says of itself: statuses with their remedies, `Info`, the errors and the warnings.
+"""What a computation says of itself: `Info`, and who is told.
 
 A method never raises and never prints: it hands its `Info` to `report`. The outermost call of a function collects what was
 reported inside it, by nested calls and by solves applied lazily, and settles it once: as the `Info` that the user asked for, as a
@@ -8,199 +8,65 @@ warning, or as a `ConvergenceError`.
 from __future__ import annotations
 
 import contextlib
-import enum
-import os
-import sys
 import threading
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from . import backends
+from .errors import (
+    AmbiguityError,
+    AnnotationError,
+    ApproximationWarning,
+    BackendError,
+    ColinearError,
+    ColinearWarning,
+    ConvergenceError,
+    ConvergenceWarning,
+    DerivativeWarning,
+    DeviceError,
+    DtypeError,
+    FallbackWarning,
+    MethodError,
+    ShapeError,
+    TooLargeError,
+)
+from .failures import ON_FAILURE, settle
+from .status import FIRST_FAILURE, Status, combine, failed, is_unseen, number_text
 from .trees import draw
 
-# ---------------------------------------------------------------------------------------------------- errors and warnings
-
-
-class ColinearError(Exception):
-    """The root of all errors of this library."""
-
-
-class ShapeError(ColinearError, ValueError):
-    """Shapes that do not fit, or that a function has no meaning for."""
-
-
-class DtypeError(ColinearError, TypeError):
-    """A dtype that cannot be computed with."""
-
-
-class BackendError(ColinearError, TypeError):
-    """Arrays of two frameworks at once, or something that a framework cannot do."""
-
-
-class DeviceError(ColinearError, ValueError):
-    """Arrays on two devices at once, or a device that is not there."""
-
-
-class AnnotationError(ColinearError, ValueError):
-    """A claim that the data contradicts."""
-
-
-class AmbiguityError(ColinearError, TypeError):
-    """Two rules apply and neither is more specific."""
-
-
-class MethodError(ColinearError, TypeError):
-    """Something given as a method that is not one."""
-
-
-class ConvergenceError(ColinearError, RuntimeError):
-    """A failing status under `on_failure="raise"`; `error.info` is the `Info`."""
-
-    def __init__(self, message: str, info: Info | None = None):
-        super().__init__(message)
-        self.info = info
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.args[0], self.info)
-
-
-class ColinearWarning(UserWarning):
-    """The root of all warnings of this library."""
-
-
-class ConvergenceWarning(ColinearWarning):
-    """An answer that is not what was asked for: the message names the status and the remedy."""
-
-
-class ApproximationWarning(ColinearWarning):
-    """A stochastic answer where an exact one was out of reach."""
-
-
-class FallbackWarning(ColinearWarning):
-    """Another algorithm than the one that was asked for gave the answer."""
-
-
-# ---------------------------------------------------------------------------------------------------- statuses
-
-
-class Status(enum.IntEnum):
-    """How a computation ended, ordered by severity, so that the worst of several is their maximum."""
-
-    SUCCESS = 0
-    FELL_BACK = 1
-    STOPPED = 2
-    STAGNATION = 3
-    MAX_ITERATIONS = 4
-    INACCURATE = 5
-    BREAKDOWN = 6
-    NOT_POSITIVE_DEFINITE = 7
-    SINGULAR = 8
-    NONFINITE = 9
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether the answer may miss what was asked for, without the user's having wanted that."""
-        return self >= FIRST_FAILURE
-
-    @property
-    def meaning(self) -> str:
-        return _TEXTS[self][0]
-
-    @property
-    def remedy(self) -> str:
-        return _TEXTS[self][1]
-
-
-FIRST_FAILURE = Status.STAGNATION
-
-_TEXTS = {
-    Status.SUCCESS: ("the answer is right to the tolerance", ""),
-    Status.FELL_BACK: (
-        "the first choice of factorisation failed and another gave the answer",
-        "Correct the annotation (`verify` tests it), or name the method.",
-    ),
-    Status.STOPPED: ("the callback stopped it", "Return a false value from the callback to go on."),
-    Status.STAGNATION: (
-        "the residual stopped falling at the accuracy of the dtype",
-        "Compute in a wider dtype, ask for a larger tol, or use a preconditioner.",
-    ),
-    Status.MAX_ITERATIONS: (
-        "the iterations ran out before the tolerance was reached",
-        "Raise max_iters, use a preconditioner, or use a direct method.",
-    ),
-    Status.INACCURATE: (
-        "the answer is finite but its residual misses the tolerance: the operator is ill-conditioned",
-        "Compute in float64, regularise, or use lstsq or QR().",
-    ),
-    Status.BREAKDOWN: (
-        "the recurrence broke down",
-        "Use a method made for this operator: MINRES for indefinite, GMRES for nonsymmetric ones.",
-    ),
-    Status.NOT_POSITIVE_DEFINITE: (
-        "the operator is not positive definite, which the method needs",
-        "Remove the annotation, or use LDL(), LU() or MINRES().",
-    ),
-    Status.SINGULAR: ("the operator is singular to working accuracy", "Use lstsq or pinv, or regularise it."),
-    Status.NONFINITE: (
-        "NaN or infinity in the input or in the result",
-        "Look for NaN, infinity or overflow in the operator's data.",
-    ),
-}
-
-
-def _is_traced(x: Any) -> bool:
-    xp = backends.namespace_of(x)
-    return xp is not None and bool(xp.is_traced(x))
-
-
-def _largest(x: Any) -> Any:
-    """The largest of a status, array or number: a `Status` if its value can be seen, else an array."""
-    if isinstance(x, int):
-        return Status(x)
-    xp = backends.namespace_of(x)
-    if xp is None:  # one of NumPy's numbers
-        return Status(int(x))
-    if 0 in x.shape:  # of an empty batch nothing can fail
-        return Status.SUCCESS
-    worst = xp.max(x) if x.shape else x
-    return worst if xp.is_traced(worst) else Status(int(worst))
-
-
-def combine(statuses: Iterable[Any]) -> Any:
-    """The worst of several statuses: a `Status`, or an integer array where a value cannot be seen (under tracing).
-
-    Examples
-    --------
-    >>> combine([Status.SUCCESS, Status.SINGULAR, Status.MAX_ITERATIONS]).name
-    'SINGULAR'
-    """
-    worst: Any = Status.SUCCESS
-    for status in map(_largest, statuses):
-        if isinstance(worst, Status) and isinstance(status, Status):
-            worst = max(worst, status)
-        else:
-            worst = _larger(worst, status)
-    return worst
-
-
-def _larger(a: Any, b: Any) -> Any:
-    """The larger of two statuses of which at least one is an array."""
-    if isinstance(a, Status):
-        a, b = b, a
-    xp: Any = backends.namespace_of(a)
-    if isinstance(b, Status):
-        b = xp.full((), int(b), dtype=a.dtype, device=xp.device_of(a))
-    return xp.maximum(a, b)
-
-
-def failed(status: Any) -> Any:
-    """Whether a status is a failure: a bool, or an array of them where values cannot be seen."""
-    return status >= int(FIRST_FAILURE)
-
-
-# ---------------------------------------------------------------------------------------------------- Info
+__all__ = [
+    "FIRST_FAILURE",
+    "ON_FAILURE",
+    "AmbiguityError",
+    "AnnotationError",
+    "ApproximationWarning",
+    "BackendError",
+    "ColinearError",
+    "ColinearWarning",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "DerivativeWarning",
+    "Detailed",
+    "DeviceError",
+    "DtypeError",
+    "FallbackWarning",
+    "Info",
+    "MethodError",
+    "ShapeError",
+    "Status",
+    "TooLargeError",
+    "combine",
+    "failed",
+    "gather",
+    "part",
+    "planning",
+    "recording",
+    "report",
+    "settle",
+    "state",
+    "total",
+]
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -269,7 +135,7 @@ class Info:
         status = self._status
         if type(status) is Status:
             return status
-        if isinstance(status, int) or (getattr(status, "shape", None) == () and not _is_traced(status)):
+        if isinstance(status, int) or (getattr(status, "shape", None) == () and not is_unseen(status)):
             return Status(int(status))
         return status
 
@@ -281,6 +147,30 @@ class Info:
     def replace(self, **changes: Any) -> Info:
         """A copy with some fields changed."""
         return _make([changes.get(name.lstrip("_"), getattr(self, name)) for name in _FIELDS])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the residual of each column by iteration, on a logarithmic axis, with matplotlib.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where to draw; a new figure if not given.
+
+        Returns
+        -------
+        matplotlib Axes
+            Its title says the method and the status. Where a rule split the problem, the histories of the parts are drawn.
+
+        Examples
+        --------
+        >>> import colinear as co, numpy as np
+        >>> x, info = co.solve(np.diag([1.0, 2.0, 3.0]), np.ones(3), co.CG(), info=True)
+        >>> info.plot().get_title()
+        'solve by CG: SUCCESS'
+        """
+        from .plotting import plot_history
+
+        return plot_history(self, axes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make, ([getattr(self, name) for name in _FIELDS],)
@@ -319,19 +209,6 @@ def _unflatten(structure: Any, leaves: Any) -> Info:
 backends.on_load(lambda xp: xp.register_pytree(Info, _flatten, _unflatten))
 
 
-def _number(x: Any) -> str:
-    """A number or an array as a short text; of an array the largest, since that is the one to worry about."""
-    if _is_traced(x):
-        return "traced"
-    xp = backends.namespace_of(x)
-    if xp is not None:
-        x = xp.to_numpy(x)
-        if x.size == 0:
-            return "none"
-        x = x.max().item()
-    return f"{x:.2g}" if isinstance(x, float) else str(x)
-
-
 def _line(info: Info) -> str:
     name = ": ".join(part for part in (info.function, info.rule) if part) or "Info"
     if info.method:
@@ -340,7 +217,7 @@ def _line(info: Info) -> str:
     parts = [f"{name}  {status.name if isinstance(status, Status) else 'traced'}"]
     for field in ("residual", "error", "iterations", "matvecs"):
         if (value := getattr(info, field)) is not None:
-            parts.append(f"{field} {_number(value)}")
+            parts.append(f"{field} {number_text(value)}")
     if info.message:
         parts.append(info.message)
     return "  ".join(parts)
@@ -390,8 +267,8 @@ def report(info: Info) -> None:
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[list[Info]]:
-    """Collect the reports made inside, instead of passing them on.
+def recording(detailed: bool = False) -> Iterator[list[Info]]:
+    """Collect the reports made inside, instead of passing them on; `detailed`: as much of them as was asked for outside.
 
     For code that runs others' operators where their reports must not leave: the body of a traced loop (whose tracers mean nothing
     outside it), or an attempt whose failure is expected.
@@ -400,6 +277,9 @@ def recording() -> Iterator[list[Info]]:
     reports: list[Info] = []
     if not planning():  # a planner goes on planning, and takes no reports
         state.current = reports
+        if detailed and isinstance(outer, Detailed):
+            state.current = Detailed()
+            state.current.reports = reports
     try:
         yield reports
     finally:
@@ -461,59 +341,3 @@ def _all(flags: Iterable[Any]) -> Any:
         flag = flag if xp is None else xp.all(flag)
         result = flag if result is True else result & flag
     return result
-
-
-# ---------------------------------------------------------------------------------------------------- what becomes of failures
-
-ON_FAILURE = ("warn", "raise", "ignore")
-
-
-def settle(info: Info, on_failure: str) -> None:
-    """Warn of a failure, or raise it, as the user wishes. What cannot be seen yet (tracing) can only be warned of, later."""
-    if on_failure == "ignore":
-        return
-    worst = combine([info._status])
-    if not isinstance(worst, Status):
-        xp = backends.namespace_of(worst)
-        assert xp is not None
-        message = f"{_who(info)} failed; the Info that info=True adds holds its status."
-        xp.warn_later(failed(worst), message, category=ConvergenceWarning)
-    elif worst.is_failure:
-        message = _explanation(info, worst)
-        if on_failure == "raise":
-            raise ConvergenceError(message, info)
-        warnings.warn(message, ConvergenceWarning, stacklevel=_users_level())
-
-
-def _who(info: Info) -> str:
-    names = ", ".join(dict.fromkeys(name for name in (info.rule, info.method) if name))
-    return f"{info.function} ({names})" if info.function and names else info.function or names or "colinear"
-
-
-def _explanation(info: Info, worst: Status) -> str:
-    culprit = info
-    while True:  # the part that failed, if it was a part
-        deeper = next((child for child in culprit.children if combine([child._status]) == worst), None)
-        if deeper is None:
-            break
-        culprit = deeper
-    where = "" if culprit is info else f" in {_who(culprit)}"
-    facts = [
-        f"{name} {_number(value)}"
-        for name in ("residual", "iterations")
-        if (value := getattr(culprit, name)) is not None and not _is_traced(value)
-    ]
-    details = f" ({', '.join(facts)})" if facts else ""
-    message = f" {culprit.message.rstrip('.')}." if culprit.message else ""
-    return f"{_who(info)}: {worst.name}{where}: {worst.meaning}{details}.{message} {worst.remedy}"
-
-
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
-def _users_level() -> int:
-    """The stacklevel of the first frame outside this package: the user's own line."""
-    level, frame = 1, sys._getframe(1)  # level 1 is the frame that warns: our caller
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<colinear ")):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -300,6 +300,10 @@ def _matches_collapsed_row(pattern: Pattern, known: Sequence[Signature]) -> bool
     return alone and any(inner[0][0].matches(s) for s in middle)
 
 
+MOST_ARRANGED = 4096
+_arranged: dict[Any, tuple[Any, ...]] = {}
+
+
 def arrange(A: Any, *children: Any) -> tuple[Any, ...]:
     """The operands of A in the order of these patterns: how a rule names the operands that its pattern found in any order.
 
@@ -319,7 +323,13 @@ def arrange(A: Any, *children: Any) -> tuple[Any, ...]:
     if signatures.is_compiling is not None and signatures.is_compiling():
         places = _places_at_compile_time((type(A), 0, tuple([_spec(c) for c in children])), describe(A))
     else:
-        places = _places(Pattern(type(A), children), [signature(operand) for operand in operands])
+        key = (type(A), children, tuple([signature(operand) for operand in operands]))
+        found = _arranged.get(key)
+        if found is None:
+            if len(_arranged) >= MOST_ARRANGED:
+                _arranged.clear()
+            found = _arranged[key] = _places(Pattern(type(A), children), key[2])
+        places = found
     return tuple([operands[i] if isinstance(i, int) else tuple([operands[j] for j in i]) for i in places])
 
 

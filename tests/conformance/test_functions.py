@@ -39,7 +39,15 @@ REPRESENTATIVES = {
     "annotated_pd",
 }
 # The functions that others are read off; their rules are these others' rules.
-READ_OFF = {"solve": "inv", "det": "slogdet", "logdet": "slogdet", "eigmax": "eig", "eigmin": "eig", "trace": "diag"}
+READ_OFF = {
+    "solve": "inv",
+    "solve_and_logdet": "inv",
+    "det": "slogdet",
+    "logdet": "slogdet",
+    "eigmax": "eig",
+    "eigmin": "eig",
+    "trace": "diag",
+}
 
 
 def takes_the_base_case(name: str, case: Case) -> bool:
@@ -301,6 +309,19 @@ def check_logdet(case: Case) -> None:
         close(case, logarithm, np.linalg.slogdet(case.dense).logabsdet, "logdet", case.condition)
     else:
         close(case, np.exp(host(logarithm)), np.zeros(case.dense.shape[:-2]), "exp(logdet)", _volume(case))
+
+
+@checks
+def check_solve_and_logdet(case: Case) -> None:
+    A, (b, b_host) = case.operator, right_side(case, case.dense.shape[-2])
+    if not needs_square(co.solve_and_logdet, case, A, b):
+        return
+    if not case.is_regular:
+        return fail(co.solve_and_logdet, case, A, b)
+    x, logarithm = succeed(co.solve_and_logdet, case, A, b)
+    wanted = np.linalg.solve(case.dense, np.broadcast_to(b_host, (*case.dense.shape[:-2], *b_host.shape)))
+    close(case, x, wanted, "solve_and_logdet: x", case.condition)
+    close(case, logarithm, np.linalg.slogdet(case.dense).logabsdet, "solve_and_logdet: logdet", case.condition)
 
 
 # ---------------------------------------------------------------------------------------------------- functions of a matrix

@@ -99,6 +99,42 @@ def test_too_few_steps_are_flagged_and_the_estimate_is_honest(rng: np.random.Gen
         co.log(A, co.Krylov(max_iters=8)) @ b
 
 
+HEAT = 2 - 2 * np.cos(np.pi * np.arange(1, 301) / 301)  # the eigenvalues of a string, of which the first is 1.1e-4
+
+
+@pytest.mark.parametrize("t", [-1e3, -1e4, 80.0, 60j])
+def test_exponentials_of_any_size(t: complex, rng: np.random.Generator) -> None:
+    A = co.opaque(co.PSD(co.Diagonal(HEAT)))
+    b = rng.standard_normal((300, 2))
+    with recording() as reports:
+        y = co.exp(t * A, co.Krylov()) @ b
+    exact = np.exp(t * HEAT)[:, None] * b
+    error = np.linalg.norm(y - exact, axis=0) / np.linalg.norm(exact, axis=0)
+    assert reports[-1].status == Status.SUCCESS and (error <= 1.5e-8).all() and (error <= 10 * reports[-1].error + 1e-12).all()
+
+
+def test_the_estimate_is_honest_for_smooth_vectors(rng: np.random.Generator) -> None:
+    """Of which a Krylov space seems to say everything at once."""
+    A = co.opaque(co.PSD(co.Diagonal(HEAT)))
+    b = np.exp(-500 * HEAT) * rng.standard_normal(300) + 1e-9 * rng.standard_normal(300)
+    for f, g in (
+        (lambda A, m: co.exp(-500 * A, m), lambda x: np.exp(-500 * x)),
+        (co.sqrt, np.sqrt),
+        (co.isqrt, lambda x: x**-0.5),
+    ):
+        with recording() as reports:
+            y = f(A, co.Krylov()) @ b
+        error = np.linalg.norm(y - g(HEAT) * b) / np.linalg.norm(g(HEAT) * b)
+        assert error <= 1.5e-8 or reports[-1].failed
+
+
+def test_a_function_that_vanishes_is_not_believed() -> None:
+    A = co.opaque(co.PSD(co.Diagonal(np.linspace(0.01, 1, 2000))))
+    with recording() as reports:
+        co.apply(lambda x: np.exp(-1e5 * x), A, co.Krylov(max_iters=40)) @ np.ones(2000)
+    assert reports[-1].failed
+
+
 def test_batches_and_jax(rng: np.random.Generator) -> None:
     jnp = pytest.importorskip("jax.numpy")
     A = rng.standard_normal((2, 30, 30))

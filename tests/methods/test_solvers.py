@@ -59,18 +59,22 @@ def test_every_answer_is_accurate_or_flagged(name: str, method: str) -> None:
     run(name, method, "numpy")
 
 
-@pytest.mark.parametrize(("name", "method"), PAIRS[::2])
+@pytest.mark.parametrize(("name", "method"), PAIRS)
 def test_every_answer_is_accurate_or_flagged_in_torch(name: str, method: str) -> None:
     pytest.importorskip("torch")
     run(name, method, "torch")
 
 
-@pytest.mark.parametrize(
-    ("name", "method"), [("zero_right_side", "CG"), ("complex_indefinite", "MINRES"), ("defective", "GMRES")]
-)
-def test_every_answer_is_accurate_or_flagged_in_jax(name: str, method: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_every_answer_is_accurate_or_flagged_in_jax(method: str) -> None:
+    """All problems of one shape share a compiled program, so they are taken together."""
     pytest.importorskip("jax")
-    run(name, method, "jax")
+    for name, accepted in PAIRS:
+        A = ZOO[name]().A
+        usual = A.shape == (24, 24) and A.dtype == float and name != "exact_guess"
+        other = {"CG": "complex_hermitian", "GMRES": "exact_guess", "LSMR": "overdetermined"}.get(method)
+        if accepted == method and (usual or name == other):
+            run(name, method, "jax")
 
 
 def spd(n: int = 30, seed: int = 0) -> Any:
@@ -292,77 +296,7 @@ def test_gmres_restarts_and_counts_products() -> None:
     assert count.products <= 9 + 4
 
 
-# ---------------------------------------------------------------------------------------------------- onlookers
-
-
-@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_a_callback_sees_each_iteration_and_may_stop(framework: str) -> None:
-    seen: list[Any] = []
-
-    def look(progress: Any) -> bool:
-        seen.append((progress.iteration, float(np.max(np.asarray(progress.residual))), np.asarray(progress.x).shape))
-        return progress.iteration == 3
-
-    A, b = array(framework, spd()), array(framework, np.ones(30))
-    info = co.solve(co.opaque(A), b, co.CG(tol=1e-12, callback=look), info=True)[1]
-    assert info.status is Status.STOPPED
-    assert [each[0] for each in seen] == [1, 2, 3]
-    assert seen[0][1] > seen[2][1]
-    assert seen[0][2] == (30,)
-    assert not info.failed
-
-
-def test_progress_draws_a_bar_with_tqdm_and_says_if_it_is_missing(monkeypatch: Any) -> None:
-    import sys
-    import types
-
-    drawn: list[Any] = []
-
-    class Bar:
-        def __init__(self, **options: Any) -> None:
-            self.n = 0
-
-        def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-            drawn.append(text)
-
-        def update(self, count: int) -> None:
-            self.n += count
-
-        def close(self) -> None:
-            drawn.append(self.n)
-
-    auto = types.ModuleType("tqdm.auto")
-    auto.tqdm = Bar  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
-    info = co.solve(co.opaque(spd()), np.ones(30), co.CG(progress=True), info=True)[1]
-    assert drawn[-1] == info.iterations
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    with pytest.raises(ImportError, match="pip install tqdm"):
-        co.solve(co.opaque(spd()), np.ones(30), co.CG(progress=True))
-
-
 # ---------------------------------------------------------------------------------------------------- precision and frameworks
-
-
-@pytest.mark.parametrize("method", SQUARE)
-def test_low_precision_is_refined_to_full_accuracy(method: str) -> None:
-    A = spd()
-    X, info = co.solve(co.opaque(A), np.ones((30, 2)), METHODS[method](tol=1e-13, precision="float32"), info=True)
-    assert info.status is Status.SUCCESS
-    assert np.linalg.norm(A @ X - 1) <= 1.1e-13 * np.sqrt(60)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("method", METHODS)
-def test_half_precision_neither_overflows_nor_stops(method: str, dtype: str) -> None:
-    torch = pytest.importorskip("torch")
-    A = torch.tensor(spd(40) * 100).to(getattr(torch, dtype))  # entries near 8000: their squares are out of range
-    b = 1000 * torch.ones(40, dtype=A.dtype)
-    x, info = co.solve(co.opaque(A), b, METHODS[method](), info=True)
-    assert x.dtype == A.dtype
-    assert not info.failed
-    assert torch.linalg.norm(A.double() @ x.double() - b.double()) <= 0.1 * torch.linalg.norm(b.double())
 
 
 def test_jax_compiles_a_solve_once() -> None:
@@ -409,13 +343,6 @@ def test_torch_gradients_do_not_go_through_the_iterations() -> None:
     np.testing.assert_allclose(b.grad, x, atol=1e-12)
     f = torch.func.vmap(lambda A: co.solve(co.opaque(A), b.detach(), co.CG()))
     assert f(torch.stack([A.detach(), 2 * A.detach()])).shape == (2, 12)
-
-
-def test_a_fixed_number_of_iterations_compiles_in_torch() -> None:
-    torch = pytest.importorskip("torch")
-    A, b = torch.tensor(spd(12)), torch.ones(12, dtype=torch.float64)
-    f = torch.compile(lambda A, b: co.solve(co.opaque(co.PSD(A)), b, co.CG(max_iters=12)), fullgraph=True, backend="eager")
-    np.testing.assert_allclose(A @ f(A, b), 1, atol=1e-7)
 
 
 # ---------------------------------------------------------------------------------------------------- Auto

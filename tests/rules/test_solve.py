@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from colinear import backends
 from colinear.backends import numpy as xp
 from colinear.functions import _values, inverse_blocks, least_squares, solve_rules
 from colinear.info import ConvergenceWarning
-from colinear.testing import count_matvecs
+from colinear.testing import count_matvecs, forbid_dense
 
 FRAMEWORKS = ("numpy", "torch", "jax")
 KINDS = [("numpy", np.float64), ("numpy", np.complex128), ("torch", np.complex128), ("jax", np.float64)]
@@ -315,3 +316,31 @@ def test_diagonal_systems_are_divided_and_zeros_reported(framework):
     assert np.allclose(X, (1 / target.to_numpy(d))[..., None] * np.ones((2, 2, 3)))
     with pytest.warns(ConvergenceWarning, match="SINGULAR"):
         co.solve(co.Diagonal(target.asarray(np.array([1.0, 0.0]))), target.asarray(np.ones(2)))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_large_toeplitz_systems_are_iterated_with_once(backend):
+    xp, n, rng = backends.get(backend), 1100, np.random.default_rng(0)
+    for dtype, tol in (("float64", 1e-10), ("float32", 3e-4), ("complex128", 1e-10)):
+        col, row = (0.5 ** np.arange(n) * (1 + 0.1 * rng.standard_normal(n)) for _ in range(2))
+        col, row = col + np.eye(1, n)[0], np.r_[col[0] + 1, row[1:]]
+        factor = 1 + 0.1j if dtype == "complex128" else 1
+        parts = [(factor * x).astype(dtype) for x in (col, row, rng.standard_normal(n))]
+        T, b = co.Toeplitz(*map(xp.asarray, parts[:2])), xp.asarray(parts[2])
+        assert co.explain(co.solve, T).rules[0] == "solve_toeplitz"
+        with forbid_dense(20 * n), mock.patch("colinear.functions.inverse_on_host.columns_of_inverse") as inverse:
+            x, info = co.solve(T, b, info=True)
+        assert not inverse.called and info.converged and x.dtype == b.dtype
+        residual = np.linalg.norm(xp.to_numpy(T @ x - b)) / np.linalg.norm(parts[2])
+        assert residual <= tol and float(info.residual.max()) <= tol
+
+
+def test_toeplitz_systems_that_iterations_do_not_solve_take_the_inverse():
+    n = 1100
+    T = co.Toeplitz(np.abs(np.linspace(-1, 1, n)))  # indefinite and ill-conditioned
+    b = np.ones(n)
+    x, info = co.solve(T, b, info=True)
+    assert info.failed or np.linalg.norm(T @ x - b) <= 1e-6 * np.linalg.norm(b)
+    B = np.eye(n)[:, :3]  # a matrix of right sides
+    good = co.Toeplitz(0.5 ** np.arange(n))
+    np.testing.assert_allclose(good @ co.solve(good, B), B, atol=1e-9)

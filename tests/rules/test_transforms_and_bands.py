@@ -76,15 +76,16 @@ def test_diagonal_and_trace_of_the_inverse_laplacian_never_form_it():
 @pytest.mark.parametrize("offsets", [(0,), (-1, 0, 1), (-2, -1, 0, 1), (0, 1, 2), (-3, 0, 2)])
 def test_lu_stays_in_the_band(backend, offsets):
     xp, rng, n = backends.get(backend), np.random.default_rng(1), 12
-    for dtype in ("float64", "complex64"):
-        diagonals = [(rng.standard_normal(n - abs(k)) * (1 + 1j if dtype == "complex64" else 1)).astype(dtype) for k in offsets]
+    for dtype, batch in (("float64", ()), ("float64", (2, 3)), ("complex64", ()), ("complex64", (2,))):
+        factor = 1 + 1j if dtype == "complex64" else 1
+        diagonals = [(rng.standard_normal((*batch, n - abs(k))) * factor).astype(dtype) for k in offsets]
         A = co.Banded([xp.asarray(d) for d in diagonals], offsets, (n, n))
         assert co.explain(co.lu, A).rules == ["lu_banded"]
         P, L, U = co.lu(A)
         p, lower, upper, whole = (xp.to_numpy(B.to_dense()) for B in (P, L, U, A))
         tol = 1e-12 if dtype == "float64" else 1e-5
         np.testing.assert_allclose(p @ lower @ upper, whole, atol=tol)
-        np.testing.assert_allclose(np.diag(lower), 1)
+        np.testing.assert_allclose(np.diagonal(lower, axis1=-2, axis2=-1), 1)
         assert not np.triu(lower, 1).any() and not np.tril(upper, -1).any() and np.abs(lower).max() < 1.5
         assert L.dtype == U.dtype == A.dtype
 

@@ -20,19 +20,20 @@ NAMES: tuple[str, ...] = tuple(
     name array_types
     bool float16 bfloat16 float32 float64 complex64 complex128
     dtype_from dtype_name result_type is_complex is_floating real_dtype complex_dtype eps default_float
-    asarray astype zeros ones full eye arange device_of to_device to_numpy copy peek is_traced is_differentiated
+    asarray astype zeros ones full eye arange device_of to_device to_numpy copy peek is_traced staged is_differentiated is_compiling
     abs conj real imag exp log sqrt sin cos sign where maximum minimum isfinite isnan
     logical_and logical_or logical_not reciprocal angle
     sum prod max min any all mean argmax argsort sort cumsum count_nonzero
     reshape expand_dims squeeze moveaxis permute_dims broadcast_to concat stack flip roll take take_along_axis
     tril triu diagonal make_diagonal matrix_transpose
     matmul einsum vecdot vector_norm axpy dot_real three_term column_dot
-    cholesky cholesky_solve lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet qr qr_triangle qr_pivoted
-    eigh eigvalsh eig eigvals svd expm solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve
+    cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet
+    qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
+    solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve linear_map
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
     generator split fold_in normal rademacher uniform
-    while_loop fori_loop cond loop_map call_host
+    while_loop fori_loop scan cond loop_map call_host
     jvp vjp linear_transpose vmap custom_derivative stop_gradient checkpoint
     register_pytree tree_map jit warn_later synchronize
     """.split()

@@ -15,6 +15,8 @@ from colinear.backends._half import through_single
 
 Array = Any
 
+LARGE = 256  # rows from which the time that a call to the host takes is small beside what it saves
+
 _HALVES = frozenset({jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16)})
 _half = through_single(lambda x, dtype: x.astype(dtype), _HALVES, jnp.dtype(jnp.float32))
 
@@ -33,10 +35,28 @@ def _spread(*arrays: tuple[Array, int]) -> list[Array]:
 # Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
 
 
+@jax.custom_jvp
+def _cholesky(A: Array) -> Array:
+    """JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric; that takes longer than the factorisation."""
+    return jax.lax.linalg.cholesky(A, symmetrize_input=False)
+
+
+@_cholesky.defjvp
+def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    L, dA = _cholesky(*primals), tangents[0]
+    M = solve_triangular(L, (dA + _adjoint(dA)) / 2)  # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
+    M = _adjoint(solve_triangular(L, _adjoint(M)))
+    return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
+
+
+def _adjoint(X: Array) -> Array:
+    return jnp.matrix_transpose(X).conj()
+
+
 @_half
 def cholesky(A: Array) -> tuple[Array, Array]:
     """Factor Hermitian A = L L^H. Returns L and ok; L is NaN where A is not positive definite."""
-    L = jnp.linalg.cholesky(A)
+    L = _cholesky(A)
     ok = jnp.isfinite(jnp.diagonal(L, 0, -2, -1)).all(-1)
     return jnp.where(ok[..., None, None], L, jnp.nan), ok
 
@@ -44,6 +64,34 @@ def cholesky(A: Array) -> tuple[Array, Array]:
 def cholesky_solve(L: Array, B: Array) -> Array:
     """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
     return solve_triangular(L, solve_triangular(L, B), adjoint=True)
+
+
+@jax.custom_jvp
+def _cholesky_inverse(L: Array) -> Array:
+    def on_host(L: Array) -> Array:
+        shape = jax.ShapeDtypeStruct(L.shape, L.dtype)
+        return jax.pure_callback(lambda L: _numpy_linalg.cholesky_inverse(np.asarray(L)), shape, L, vmap_method="broadcast_all")
+
+    def by_triangles(L: Array) -> Array:
+        T = solve_triangular(L, jnp.eye(L.shape[-1], dtype=L.dtype))
+        return _adjoint(T) @ T
+
+    if L.shape[-1] < LARGE:
+        return by_triangles(L)
+    return jax.lax.platform_dependent(L, cpu=on_host, default=by_triangles)
+
+
+@_cholesky_inverse.defjvp
+def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    T, M = _cholesky_inverse(*primals), tangents[0] @ _adjoint(primals[0])
+    return T, -T @ (M + _adjoint(M)) @ T  # -T dA T with A = L L^H
+
+
+@_half
+def cholesky_inverse(L: Array) -> Array:
+    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the CPU, where triangular solves take
+    three times as long as LAPACK's, a call to the host."""
+    return _cholesky_inverse(L)
 
 
 @_half

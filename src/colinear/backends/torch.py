@@ -19,6 +19,7 @@ from colinear.backends._torch_compile import sides_are_known
 from colinear.backends._torch_derivatives import custom_derivative, is_differentiated
 from colinear.backends._torch_linalg import (
     cholesky,
+    cholesky_inverse,
     cholesky_solve,
     eig,
     eigh,
@@ -236,6 +237,16 @@ def is_traced(x: Any) -> builtins.bool:
     return isinstance(x, torch.Tensor) and _values(x) is None
 
 
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program: it takes no functions with derivatives of their own."""
+    return torch.compiler.is_compiling()
+
+
 # elementwise, reductions, shapes -----------------------------------------------------------------------------------
 
 abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
@@ -246,7 +257,8 @@ reshape, moveaxis, permute_dims, broadcast_to = torch.reshape, torch.movedim, to
 
 
 def imag(x: Any) -> torch.Tensor:
-    return x.imag if x.is_complex() else torch.zeros_like(x)  # torch refuses real tensors
+    # torch refuses real tensors, and has no rule for vmap of the view that the imaginary part of a conjugate is
+    return x.resolve_conj().imag if x.is_complex() else torch.zeros_like(x)
 
 
 def where(condition: Any, x: Any, y: Any) -> torch.Tensor:
@@ -402,7 +414,7 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
 
 def axpy(a: Any, x: Any, y: Any) -> Any:
     """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
-    return y.add_(x, alpha=a)
+    return y.addcmul_(x, a) if isinstance(a, torch.Tensor) else y.add_(x, alpha=a)
 
 
 def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
@@ -417,7 +429,8 @@ def column_dot(X: Any, Y: Any) -> torch.Tensor:
 
 def dot_real(x: Any, y: Any) -> Any:
     """The real part of x^H y for vectors: a number of Python's where values can be seen."""
-    return torch.dot(x, y).item() if not x.is_complex() else torch.vdot(x, y).real.item()
+    found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)
+    return found.item() if x.is_cpu else found
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
@@ -494,7 +507,7 @@ def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:
 
 
 def _key(part: Any, x: torch.Tensor) -> Any:
-    return asarray(part, device=x.device) if isinstance(part, np.ndarray | list) else part
+    return asarray(part, device=x.device) if isinstance(part, (np.ndarray, list)) else part
 
 
 # random ------------------------------------------------------------------------------------------------------------
@@ -579,6 +592,15 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
     for i in range(n):
         state = body(i, state)
     return state
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: torch.stack(found), *[results[i] for i in places])
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
@@ -691,21 +713,75 @@ def tells_sides() -> builtins.bool:
     return not torch.compiler.is_compiling() or sides_are_known()
 
 
-def linear_solve(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it: `solve(B)` and `transpose_solve(B)` give (X, a tree of arrays or None). Differentiable in B,
-    and in JAX in what `multiply` depends on."""
+def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
+    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
+    arrays too, are held fixed."""
+    many, count = isinstance(x, tuple), len(x) if isinstance(x, tuple) else 1
 
-    def forward(B: Any) -> Any:
-        with torch.no_grad():
-            return solve(B)[0]
-
-    def pull(primals: tuple, output: Any, g: Any) -> tuple:  # A^-H g
-        return (conj(linear_solve(multiply, transpose_solve, solve, conj(g))[0]),)
+    def packed(arrays: Any) -> Any:
+        return tuple(arrays[:count]) if many else arrays[0]
 
     def push(primals: tuple, tangents: tuple, output: Any) -> Any:
-        return linear_solve(multiply, solve, transpose_solve, tangents[0])[0]
+        return linear_map(apply, adjoint, packed(tangents), *primals[count:])
 
-    return custom_derivative(forward, jvp=push, vjp=pull, ranks=(2,))(B), None
+    def pull(primals: tuple, output: Any, g: Any) -> tuple:
+        back = linear_map(adjoint, apply, g, *primals[count:])
+        return *(back if many else (back,)), *(None,) * len(constants)
+
+    forward = lambda *arrays: apply(packed(arrays), *arrays[count:])  # noqa: E731
+    return custom_derivative(forward, jvp=push, vjp=pull)(*(x if many else (x,)), *constants)
+
+
+def linear_solve(
+    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
+) -> tuple[Any, Any]:
+    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
+
+    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
+    same two for A^T. torch returns None for the tree.
+    """
+    if torch.compiler.is_compiling():  # Dynamo traces no Function that is given functions: derivatives go through the iterations
+        return solve(B, *parameters)
+
+    def forward(B: Any, *parameters: Any) -> Any:
+        with torch.no_grad():
+            return solve(B, *parameters)[0]
+
+    def product(X: Any, parameters: tuple) -> tuple[Callable, list[int]]:
+        """θ -> A(θ) X, of the parameters that can move, and which these are."""
+        moving = [i for i, x in enumerate(parameters) if x.is_floating_point() or x.is_complex()]
+
+        def of(*moved: Any) -> Any:
+            every = list(parameters)
+            for i, x in zip(moving, moved, strict=True):
+                every[i] = x
+            # Parameters without effect (a preconditioner's) still take part: torch.func trips over inputs that do not.
+            return multiply(X, *every) + builtins.sum(x.reshape(-1)[:0].abs().sum() for x in moved)
+
+        return of, moving
+
+    def pull(primals: tuple, X: Any, g: Any) -> tuple:  # G_B = A^-H g, and <G_B, -dA X> for the parameters
+        _, *parameters = primals
+        flipped = linear_solve(transposed[0], transposed[1], (multiply, solve), conj(g), tuple(parameters))[0]
+        W = conj(flipped)
+        of, moving = product(X, tuple(parameters))
+        cotangents: list[Any] = [None] * len(parameters)
+        if moving:
+            for i, part in zip(moving, torch.func.vjp(of, *(parameters[i] for i in moving))[1](-W), strict=True):
+                cotangents[i] = part
+        return W, *cotangents
+
+    def push(primals: tuple, tangents: tuple, X: Any) -> Any:  # dX = A^-1 (dB - dA X)
+        (_, *parameters), (dB, *moved) = primals, tangents
+        of, moving = product(X, tuple(parameters))
+        if moving:
+            dB = dB - torch.func.jvp(of, tuple(parameters[i] for i in moving), tuple(moved[i] for i in moving))[1]
+        return linear_solve(multiply, solve, transposed, dB, tuple(parameters))[0]
+
+    # Under vmap over B alone it is one more batch dimension; over the parameters, what they make of A is not known: through `solve`.
+    ranks = None if builtins.any(is_traced(x) for x in parameters) else (2, *(x.ndim for x in parameters))
+    X = custom_derivative(forward, jvp=push, vjp=pull, ranks=ranks)(B, *parameters)
+    return X, None
 
 
 def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:

@@ -24,7 +24,7 @@ from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Transpose
 from ..patterns import Pattern
 from ..properties import SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ._factorise import narrow, seen, wide
+from ._arrays import narrow, seen, wide
 
 
 def orthonormal(*patterns: Any) -> Pattern:

@@ -15,8 +15,6 @@ and the status is computed with the answer.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,14 +23,18 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Detailed, Info, ShapeError, Status, report, state
+from ..info import Info, Status, report
 from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
-from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, qr_factor
+from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
+from ..operators.matrix_factor import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, square_size, wide  # noqa: F401
+from ._residuals import MARGIN, are_small, column_norms, is_singular, probe, squares  # noqa: F401
 
-MARGIN = 10  # by which a condition number must stay below what the dtype can tell from infinity
-FEW = 4  # columns, which are looked at one by one
+# Some are imported from here by others.
+from .cost import itemsize
+
 REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried
 
 
@@ -45,62 +47,6 @@ class Solution(NamedTuple):
     status: Array
     residual: Array
     stable: bool
-
-
-# ---------------------------------------------------------------------------------------------------- what the functions share
-
-
-def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
-    """The size of a square operator, or an error that says what else to use."""
-    m, n = A.shape[-2:]
-    if m != n:
-        raise ShapeError(f"{function}: A is {m}x{n}; {need} needs a square operator. {instead}".rstrip())
-    return n
-
-
-def is_half(xp: Any, dtype: Any) -> bool:
-    """Whether a dtype is of half precision. By size: NumPy has no bfloat16, and takes None for float64 in comparisons."""
-    return getattr(dtype, "itemsize", 0) == 2
-
-
-def wide(xp: Any, x: Array) -> Array:
-    """Half precision in single precision, in which all linear algebra is done; anything else as it is."""
-    return xp.astype(x, xp.float32) if is_half(xp, x.dtype) else x
-
-
-def dense(A: LinearOperator) -> Array:
-    """The matrix to compute with."""
-    return wide(A.xp, A.to_dense())
-
-
-def narrow(xp: Any, x: Array, dtype: Any) -> Array:
-    """A result in the precision of `dtype`, real or complex as it is. There is no half-precision complex: that stays single."""
-    if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
-        return x
-    return xp.astype(x, dtype)
-
-
-def is_watched(xp: Any, x: Array) -> bool:
-    """Whether values are traced or derivatives are recorded."""
-    return xp.is_traced(x) or xp.is_differentiated(x)
-
-
-def seen(xp: Any, x: Array) -> Any:
-    """The values on the host, None under tracing."""
-    if xp.is_traced(x):
-        return None
-    values = xp.peek(x)
-    return xp.to_numpy(x) if values is None else values
-
-
-def is_detailed() -> bool:
-    """Whether someone asked for the Info of the call under way, and so for residuals that would otherwise not be computed."""
-    return type(state.current) is Detailed
-
-
-def quiet(xp: Any) -> Any:
-    """NumPy's own warnings silenced where infinities and NaN are expected and turned into a status."""
-    return np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext()
 
 
 # ---------------------------------------------------------------------------------------------------- the choice
@@ -130,7 +76,8 @@ def choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
         "LU": "nothing is known of A",
         "QR": "asked for",
     }[name]
-    return name, Cost(_FLOPS[name] * n * size, 8.0 * size), why if method is None or isinstance(method, Auto) else "asked for"
+    why = why if method is None or isinstance(method, Auto) else "asked for"
+    return name, Cost(_FLOPS[name] * n * size, float(itemsize(A)) * size), why
 
 
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
@@ -143,22 +90,18 @@ def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
 
 
 def _cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    """Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`, so that LU can take their place inside a traced program."""
+    """Cholesky, with LU in its place inside a traced program where that fails."""
     L, ok = xp.cholesky(A)
-
     unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
-
-    def from_cholesky(L: Array, A: Array) -> tuple[Array, Array]:
-        d = xp.diagonal(L)
-        U = d[..., :, None] * xp.conj(xp.matrix_transpose(L))
-        return xp.tril(L / d[..., None, :], -1) + xp.triu(U), xp.broadcast_to(unmoved, A.shape[:-1])
-
     if xp.name == "jax":  # one of the two is run
-        LU, pivots = xp.cond(xp.all(ok), from_cholesky, lambda L, A: xp.lu_factor(A), L, A)
-    else:
-        (LU, pivots), (other, swaps) = from_cholesky(L, A), xp.lu_factor(A)
-        LU, pivots = xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], pivots, swaps)
-    return LUFactor._of(LU, pivots, "N"), None
+        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))  # noqa: E731
+        positive = xp.all(ok)
+        return CholeskyOrLUFactor._of(*xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive, "N"), None
+    # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
+    d = xp.diagonal(L)
+    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * xp.conj(xp.matrix_transpose(L)))
+    other, swaps = xp.lu_factor(A)
+    return LUFactor._of(xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps), "N"), None
 
 
 _MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
@@ -171,20 +114,6 @@ _BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
 
 
 # ---------------------------------------------------------------------------------------------------- the judgement
-
-
-def probe(xp: Any, n: int, dtype: Any, device: Any) -> Array:
-    """A column without symmetry or structure that a matrix might share."""
-    if xp.name == "numpy" and n <= 64:
-        return _small_probe(n, xp.real_dtype(dtype))
-    return xp.cos(xp.arange(n, dtype=xp.real_dtype(dtype), device=device))[:, None]
-
-
-@functools.cache
-def _small_probe(n: int, dtype: Any) -> Array:
-    p = np.cos(np.arange(n, dtype=dtype))[:, None]
-    p.flags.writeable = False
-    return p
 
 
 def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
@@ -222,27 +151,6 @@ def _judge(
     return Solution(factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all()))
 
 
-def squares(xp: Any, X: Array, axis: int = -2) -> Array:
-    """The sums of squares |x|^2 along an axis."""
-    return xp.real(xp.vecdot(X, X, axis=axis))
-
-
-def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
-    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow or vanish, or there are NaN."""
-    r, b = squares(xp, R), squares(xp, B)
-    if xp.name == "numpy" and r.size <= FEW:  # Python's numbers are quicker than NumPy's arrays of few
-        return all(x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30 for x, y in zip(r.ravel().tolist(), b.ravel().tolist()))
-    b = tol**2 * b
-    return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
-
-
-def column_norms(xp: Any, X: Array) -> Array:
-    """The norm of each column, by parts of its largest entry, so that squares neither overflow nor vanish."""
-    largest = xp.max(xp.abs(X), axis=-2, keepdims=True)
-    scale = xp.where(largest > 0, largest, 1)
-    return scale[..., 0, :] * xp.vector_norm(X / scale, axis=-2)
-
-
 def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
     """A sufficient test of what `_judge` looks at, cheap, and passed by most answers."""
     n, eps = A.shape[-1], xp.eps(A.dtype)
@@ -254,16 +162,6 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool
     size = xp.sum(squares(xp, A, axis=-1), axis=-1)  # |A|_F^2
     growth = (MARGIN * n * eps) ** 2 * size * squares(xp, X[..., -1], axis=-1)
     return bool(xp.all((growth < squares(xp, B[..., -1], axis=-1)) & (size > 1e-30)))
-
-
-def is_singular(xp: Any, A: Array) -> Array:
-    """Whether each matrix is singular to working accuracy: LU's solution for the probe tells."""
-    if 0 in A.shape:
-        return xp.zeros(A.shape[:-2], dtype=xp.bool, device=xp.device_of(A))
-    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
-    x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
-    largest = xp.max(xp.abs(A), axis=(-2, -1))
-    return xp.logical_not(MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1)) < xp.vector_norm(p))
 
 
 def worst(xp: Any, status: Array) -> Status | None:
@@ -293,7 +191,8 @@ def solution(function: str, A: LinearOperator, B: Array | None, method: Method |
 def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float) -> Solution:
     make = _cholesky_or_lu if auto and name == "Cholesky" else _MAKE[name]
     right_sides = _with_probe(xp, B, matrix)
-    factor, broken = make(xp, matrix)
+    factor, broken = differentiable(xp, make, matrix) if name != "QR" else make(xp, matrix)
+    matrix = xp.stop_gradient(matrix)  # to judge with
     largest = xp.max(xp.abs(matrix), axis=(-2, -1))
     X = factor._matmat(right_sides)
     found = _judge(xp, matrix, largest, factor, (broken, _BROKEN.get(name, Status.SINGULAR)), right_sides, X, tol)
@@ -303,16 +202,17 @@ def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: st
 
 def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: float) -> Solution:
     right_sides = _with_probe(xp, B, matrix)
+    held = xp.stop_gradient(matrix)  # to judge with
     largest: Any = None
     failures: list[str] = []
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
         name = names.pop(0)
-        factor, broken = _MAKE[name](xp, matrix)
+        factor, broken = differentiable(xp, _MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
         X = factor._matmat(right_sides)
-        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, matrix, right_sides, X, tol):
+        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, held, right_sides, X, tol):
             return Solution(factor, X[..., :-1], None, None, True)
-        largest = xp.max(xp.abs(matrix), axis=(-2, -1)) if largest is None else largest
+        largest = xp.max(xp.abs(held), axis=(-2, -1)) if largest is None else largest
         verdict = broken, _BROKEN.get(name, Status.SINGULAR)
         found = _judge(xp, matrix, largest, factor, verdict, right_sides, X, tol)
         status = worst(xp, found.status)

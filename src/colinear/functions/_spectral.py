@@ -26,7 +26,7 @@ from ..operators.sine import Sine
 from ..operators.sliced import Sliced
 from ..operators.sum import Sum
 from ..properties import STIEFEL, UNITARY
-from ._factorise import is_watched, quiet
+from ._arrays import is_watched, quiet
 
 # ---------------------------------------------------------------------------------------------------- orders
 
@@ -61,9 +61,9 @@ def _ordering(xp: Any, which: str) -> Callable[[Array], Array]:
 def _by_key(xp: Any, values: Array, which: str) -> Array:
     by_size = which[1] == "M"
     size = xp.abs(values)
-    first = size if by_size else xp.real(values)
+    first = size if by_size else xp.abs(xp.imag(values)) if which[1] == "I" else xp.real(values)
     keys = [-first if which[0] == "L" else first]
-    keys += [-xp.real(values)] if by_size else []
+    keys += [-xp.real(values)] if which[1] in "MI" else []
     keys += [-xp.imag(values)] if xp.is_complex(values) else []
     order = xp.argsort(keys[0], axis=-1, stable=True)
     group: Any = None

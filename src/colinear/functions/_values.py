@@ -13,9 +13,11 @@ from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE
-from ._factorise import MARGIN, quiet, seen
+from ._arrays import quiet, seen
+from ._residuals import MARGIN
 
 CACHED = 2**20  # bytes
+FEW = 16  # numbers
 
 
 def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
@@ -53,6 +55,8 @@ def reciprocal(x: Any) -> Any:
         if not fine:
             report(Info(Status.SINGULAR if x == 0 else Status.NONFINITE))
         return 1 / x if x != 0 else float("inf")
+    if xp.name == "numpy" and x.size <= FEW and _are_plain(x):
+        return np.asarray(1 / x)
     with quiet(xp):
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
         # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's reciprocal is infinite.
@@ -60,6 +64,11 @@ def reciprocal(x: Any) -> Any:
     if xp.is_traced(fine) or not bool(fine):
         report_values(xp, x)
     return inverse
+
+
+def _are_plain(x: Any) -> bool:
+    """Whether all are real and far from zero and infinity; of few, Python's numbers tell it sooner than NumPy's arrays."""
+    return x.dtype.kind == "f" and x.dtype.itemsize >= 4 and all(1e-30 < abs(number) < 1e30 for number in x.ravel().tolist())
 
 
 def reciprocal_spectrum(xp: Any, values: Array) -> Array:

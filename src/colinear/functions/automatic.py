@@ -1,8 +1,11 @@
 """`Auto` without a factorisation: which iterations to try, and in which order.
 
-positive semidefinite   CG, scaled by the diagonal where that is cheap and helps -> MINRES
-self-adjoint            MINRES -> GMRES
+positive semidefinite   CG -> MINRES
+self-adjoint            MINRES -> GMRES; a sparse one with a positive diagonal, which may be definite: CG -> MINRES -> GMRES
 any other               GMRES -> BiCGSTAB -> LSQR, if there is an adjoint
+least squares           LSMR
+
+Each but the last two (LSQR and LSMR) is scaled by the diagonal where that is cheap and helps.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, is_array
 from ..dispatch import Cost
 from ..info import Info, Status, failed, planning, recording
-from ..methods import CG, GMRES, LSQR, MINRES, Auto, BiCGSTAB, Method
+from ..methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.iterative import Attempts, working_memory
@@ -21,10 +26,38 @@ from ..operators.matrixfree import MatrixFree
 from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import seen
-from .cost import Work, dense_work, iterated_work, prefers_iteration, worthwhile
+from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_iteration, worthwhile
 from .iterative import iterated
 
 UNEVEN = 4.0  # the ratio of the largest to the smallest entry of a diagonal from which scaling by it helps
+
+
+def examined(A: LinearOperator) -> LinearOperator:
+    """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint, whether the user said so or not."""
+    if not isinstance(A, Sparse) or A.properties & SELF_ADJOINT or A.shape[-1] != A.shape[-2] or not A.structure.is_symmetric:
+        return A
+    xp, order = A.xp, A.structure.transposed.order
+    same = seen(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
+    return A._claim(SELF_ADJOINT) if same is not None and bool(same) else A
+
+
+def looks_definite(A: LinearOperator) -> bool:
+    """Whether A is known to be positive semidefinite, or is a sparse self-adjoint matrix with a positive diagonal."""
+    if A.properties & POSITIVE_SEMIDEFINITE:
+        return True
+    if not isinstance(A, Sparse) or 0 in (A.nnz, *A.shape) or not examined(A).properties & SELF_ADJOINT:
+        return False
+    least = seen(A.xp, A.xp.min(A.xp.real(sparse_diagonal(A))))
+    return least is not None and bool(least > 0)
+
+
+def sparse_diagonal(A: Sparse) -> Array:
+    """The diagonal of a sparse square matrix."""
+    places = np.flatnonzero(A.structure.rows == A.structure.columns)
+    found = A.xp.take(A.data, places, axis=-1)
+    if len(places) == A.shape[-1]:
+        return found
+    return 0 * A.data[..., :1]  # an entry that is not stored is zero
 
 
 def is_automatic(method: Any) -> bool:
@@ -48,9 +81,10 @@ def solve_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: b
     """
     if not is_automatic(method):
         return None
+    A = examined(A)
     if any(A.xp.is_traced(x) for x in (B, *A.leaves()) if is_array(x)):  # nothing could be tried again: the guess decides
         return attempts(A, method, first=1).run(B, vector) if prefers_iteration(A, direct(), B.shape[-1]) else None
-    if A.properties & POSITIVE_SEMIDEFINITE and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL:
+    if isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A):
         found = attempts(A, method, TRIAL, 1).run(B, vector)
         if failed(found[1]._status) is False:
             return found
@@ -68,47 +102,94 @@ def candidates(A: LinearOperator) -> list[Any]:
     if A.properties & POSITIVE_SEMIDEFINITE:
         return [CG(), MINRES()]
     if A.properties & SELF_ADJOINT:
-        return [MINRES(), GMRES()]
-    has_adjoint = not (isinstance(A, MatrixFree) and A.multiply_adjoint is None and A.backend == "numpy")
-    return [GMRES(), BiCGSTAB(), *([LSQR()] if has_adjoint else [])]
+        return [*([CG()] if looks_definite(A) else []), MINRES(), GMRES()]
+    return [GMRES(), BiCGSTAB(), *([LSQR()] if has_adjoint(A) else [])]
+
+
+def has_adjoint(A: LinearOperator) -> bool:
+    """Whether A^H can be multiplied by; hidden inside a composition, what cannot is met when it is tried."""
+    return not (isinstance(A, MatrixFree) and A.multiply_adjoint is None and A.backend == "numpy")
 
 
 def attempts(A: LinearOperator, method: Method | None, most: int | None = None, first: int | None = None) -> Attempts:
     """A^-1 by iterations, the next where one fails; of at most `most` steps each, and of the `first` ones only."""
     tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
     limit = most if limit is None else limit
-    M = jacobi(A) if A.properties & POSITIVE_SEMIDEFINITE else None
+    M = jacobi(A)
     chosen = [replace(m, tol=tol, max_iters=limit) for m in candidates(A)][:first]
-    chosen[0] = replace(chosen[0], preconditioner=M)
-    return Attempts._of(tuple(iterated(A, m) for m in chosen))
+    return Attempts._of(tuple(iterated(A, m if m.least_squares else replace(m, preconditioner=M)) for m in chosen))
+
+
+def lsmr_for(A: LinearOperator, method: Method | None) -> LSMR:
+    """LSMR as `Auto` uses it. Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|: the error
+    of least squares grows with the square of the condition."""
+    tol = getattr(method, "tol", None)
+    return LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=getattr(method, "max_iters", None))
+
+
+def least_squares_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> tuple[Array, Info] | None:
+    """A^+ B by LSMR, where the matrix does not fit into memory, or as far as a factorisation would cost more; else None."""
+    direct = least_squares_work(A)
+    most = worthwhile(A, direct, B.shape[-1]) if has_adjoint(A) else 0
+    arrays = [x for x in (B, *A.leaves()) if is_array(x)]
+    if most == 0 or (most is not None and any(A.xp.is_traced(x) or A.xp.is_differentiated(x) for x in arrays)):
+        return None
+    limit = getattr(method, "max_iters", None)
+    steps = limit if most is None or limit is not None else most // 2  # each of which is a product with A and one with A^H
+    X, (info,) = iterated(A, replace(lsmr_for(A, method), max_iters=steps), consistent=False).run(B, vector)
+    return (X, info) if most is None or info.status is Status.NONFINITE or not info.failed else None
+
+
+def choose_least_squares(A: LinearOperator) -> tuple[str, Cost, str] | None:
+    """For `explain`: LSMR, its cost, and why; None where a factorisation comes first."""
+    direct = least_squares_work(A)
+    most = worthwhile(A, direct) if has_adjoint(A) else 0
+    if most == 0:
+        return None
+    work = iterated_work(A, 1, most)
+    why = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
+    why += "" if most is None else f", and comes next if {most} products are not enough"
+    return "LSMR", Cost(work.flops, working_memory(LSMR(), A)), why
 
 
 def jacobi(A: LinearOperator) -> LinearOperator | None:
-    """The inverse of the diagonal, if that is cheap to have, positive and uneven."""
+    """The inverse of the diagonal, of its size where A is self-adjoint, if that is cheap to have, uneven and nowhere zero."""
+    d = cheap_diagonal(A)
+    if d is None:
+        return None
+    xp = A.xp
+    size = xp.abs(d)
+    values = seen(xp, size)
+    d = size if A.properties & SELF_ADJOINT else d
+    if values is None:  # under tracing: it does no harm
+        return Diagonal._of(xp.astype(1 / xp.where(size > 0, d, 1), A.dtype))
+    if not values.size or not 0 < float(values.min()) <= float(values.max()) / UNEVEN < float("inf"):
+        return None
+    return Diagonal._of(xp.astype(1 / d, A.dtype))
+
+
+def cheap_diagonal(A: LinearOperator) -> Array | None:
+    """The diagonal, if a rule knows it and nothing goes wrong there."""
     from .diagonal import diag
 
     if planning() or diag.find(A).is_base:
         return None
     with recording() as reports:
-        d = A.xp.real(diag(A))
-    values = seen(A.xp, d)
-    if values is None:  # under tracing: it does no harm
-        return Diagonal._of(1 / A.xp.where(d > 0, d, 1)) if not reports else None
-    if any(failed(info._status) is not False for info in reports) or not values.size:
-        return None
-    least, largest = float(values.min()), float(values.max())
-    if not 0 < least <= largest / UNEVEN < float("inf"):
-        return None
-    return Diagonal._of(A.xp.astype(1 / d, A.dtype))
+        d = diag(A)
+    return d if all(failed(info._status) is False for info in reports) else None
 
 
 def choose(A: LinearOperator, direct: Work, products: int | None = None) -> tuple[str, Cost, str]:
     """For `explain`: the iteration tried first, its cost, and why."""
+    A = examined(A)
     first = candidates(A)[0]
     work = iterated_work(A, 1, products)
-    known = {"CG": "A is known to be positive semidefinite", "MINRES": "A is known to be self-adjoint"}
-    why = f"{known.get(first.name, 'nothing is known of A')}; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-    return first.name, Cost(work.flops, max(work.memory, working_memory(first, A))), why
+    known = (
+        "positive semidefinite" if A.properties & POSITIVE_SEMIDEFINITE else "self-adjoint" if A.properties & SELF_ADJOINT else ""
+    )
+    why = f"A is known to be {known}" if known else "nothing is known of A"
+    why += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
+    return first.name, Cost(work.flops, working_memory(first, A)), why
 
 
 def _flops(x: float) -> str:

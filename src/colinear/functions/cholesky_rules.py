@@ -20,8 +20,8 @@ from ..operators.scaled import Scaled, peek_scalar
 from ..operators.transposed import Conjugate
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
+from ._arrays import is_watched, quiet
 from ._columns import identity_like
-from ._factorise import is_watched, quiet
 from ._values import placed, report_status
 from .factorisations import cholesky
 from .inverse import all_square

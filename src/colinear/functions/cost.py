@@ -44,27 +44,41 @@ class Work(NamedTuple):
 
 def dense_work(A: LinearOperator) -> Work:
     """Of forming the matrix and factoring it."""
-    n, count, itemsize = A.shape[-1], math.prod(A.batch_shape), max(4, getattr(A.dtype, "itemsize", 8))
+    n, count = A.shape[-1], math.prod(A.batch_shape)
     formed = 0.0 if isinstance(A, Dense) else n * float(A.flops)
     factored = (1 / 3 if A.properties & SELF_ADJOINT else 2 / 3) * count * float(n) ** 3
-    return Work(formed + factored, PRODUCT / 2 * formed + factored, float(itemsize) * count * n * n)
+    return Work(formed + factored, PRODUCT / 2 * formed + factored, float(itemsize(A)) * count * n * n)
+
+
+def least_squares_work(A: LinearOperator) -> Work:
+    """Of forming the matrix, of any shape, and finding A = Q R and the singular values of R."""
+    (m, n), count = A.shape[-2:], math.prod(A.batch_shape)
+    formed = 0.0 if isinstance(A, Dense) else min(m, n) * float(A.flops)
+    factored = count * (2.0 * m * n * min(m, n) + 12.0 * float(min(m, n)) ** 3)
+    return Work(formed + factored, PRODUCT / 2 * formed + factored, 2.0 * itemsize(A) * count * m * n)
 
 
 def sparse_work(A: Sparse) -> Work:
     """Of sparse elimination, in an order that keeps the factors sparse."""
     entries, flops = estimated_fill(A.structure)
-    count, itemsize = math.prod(A.batch_shape), max(4, getattr(A.dtype, "itemsize", 8))
-    return Work(count * flops, count * (SPARSE * flops + ENTRY * entries), count * entries * (itemsize + 4.0))
+    count = math.prod(A.batch_shape)
+    return Work(count * flops, count * (SPARSE * flops + ENTRY * entries), count * entries * (itemsize(A) + 4.0))
 
 
 def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = None) -> Work:
     """Of an iteration for so many right sides, of as many products as are usual where nothing is known of the spectrum."""
-    n = A.shape[-1]
+    n = max(A.shape[-2:])
     if products is None:
         products = min(n, 20 + 10 * math.sqrt(n)) * _hardness(A)
     flops = products * columns * (float(A.flops) + 10.0 * n)
     vectors = 10 if A.properties & SELF_ADJOINT else 34
-    return Work(flops, PRODUCT * flops + STEP * products, 8.0 * vectors * columns * n * math.prod(A.batch_shape))
+    memory = float(itemsize(A)) * vectors * columns * n * math.prod(A.batch_shape)
+    return Work(flops, PRODUCT * flops + STEP * products, memory)
+
+
+def itemsize(A: LinearOperator) -> int:
+    """Bytes of a number that is computed with: half precision is factored, and summed, in single."""
+    return max(4, getattr(A.dtype, "itemsize", 8))
 
 
 def _hardness(A: LinearOperator) -> int:

@@ -7,38 +7,36 @@ from functools import reduce
 from operator import add, mul
 from typing import Any
 
-import numpy as np
-
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, arrange, function, rule
 from ..info import Info, Status, report
 from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
-from ..methods.determinants import parity
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_diagonal
-from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
-from ..operators.permutation import Permutation
+from ..operators.matrix_factor import differentiable
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import _cholesky_or_lu, dense, narrow, probe, quiet, seen, square_size
+from ._arrays import dense, narrow, quiet, seen, square_size
+from ._factorise import _cholesky_or_lu
+from ._residuals import probe
 from ._values import once_each, place, placed, report_status
-from .cost import is_too_large
+from .cost import is_too_large, itemsize
 from .diagonal import diag
 from .estimate_parts import powers_of_estimates
 from .estimators import announce
 from .inverse import all_square, inv
-from .inverse_sums import capacitance, diagonal_is_invertible
+from .inverse_low_rank import capacitance, diagonal_is_invertible
 from .quadrature import logarithm_by_quadrature
 
 NEED = "a determinant"
@@ -82,7 +80,7 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
         return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
     xp, M = A.xp, dense(A)
     with quiet(xp):
-        factor = _factor(xp, A, M, chosen)
+        factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, A, M, chosen),), M)
         sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
         sign = xp.astype(xp.sign(xp.real(sign)), sign.dtype)  # the product of the pivots' phases is real but for rounding
@@ -97,7 +95,7 @@ def needs_estimate(A: LinearOperator, method: Any) -> bool:
 
 
 def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
-    if isinstance(method, LDL) and not xp.is_differentiated(M):
+    if isinstance(method, LDL):
         return LDLFactor._of(xp.ldl_factor(M))
     positive = A.properties & POSITIVE_SEMIDEFINITE if isinstance(method, Auto) else isinstance(method, Cholesky)
     if not positive or not M.shape[-1]:
@@ -144,10 +142,10 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
         return "SLQ", Cost(work, 40.0 * A.shape[-1] * found.most), f"{why}; Lanczos from random vectors"
     n, size = A.shape[-1], math.prod(A.shape)
     if not isinstance(chosen, Auto):
-        return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, 8.0 * size), "asked for"
+        return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, float(itemsize(A)) * size), "asked for"
     if A.properties & POSITIVE_SEMIDEFINITE:
-        return "Cholesky", Cost(n * size / 3, 8.0 * size), "A is known to be positive semidefinite"
-    return "LU", Cost(2 * n * size / 3, 8.0 * size), "A is not known to be positive semidefinite"
+        return "Cholesky", Cost(n * size / 3, float(itemsize(A)) * size), "A is known to be positive semidefinite"
+    return "LU", Cost(2 * n * size / 3, float(itemsize(A)) * size), "A is not known to be positive semidefinite"
 
 
 slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choose=_choose)
@@ -161,58 +159,13 @@ def one(A: LinearOperator) -> tuple[Array, Array]:
     return _stand_in(A)
 
 
-@rule(slogdet, Identity)
-def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
-    """det I = 1"""
-    return one(A)
-
-
-@rule(slogdet, ScaledIdentity)
-def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(c I) = c^n"""
-    sign, logarithm = _slogdet_of_power(A, A.c)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-def _slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
+def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     """Sign and logarithm of c^n, of c's batch shape."""
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
     sign, logarithm = slogdet_of_diagonal(xp, c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
-
-
-@rule(slogdet, Diagonal)
-def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
-    """det diag(d) = ∏ d_i"""
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-@rule(slogdet, Triangular)
-def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
-    """det T = ∏ t_ii"""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    if A.unit:
-        return one(A)
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
-
-
-@rule(slogdet, Permutation)
-def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
-    """det P = (-1)^(n - cycles)"""
-    positive, zero = one(A)
-    if isinstance(A.perm, Index):
-        parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
-        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
-    else:  # traced, so its cycles cannot be counted: its matrix is factored
-        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
-    return positive * sign, zero
 
 
 # ---------------------------------------------------------------------------------------------------- compositions
@@ -228,7 +181,7 @@ def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Arr
 def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
     """det(c A) = c^n det A"""
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    power, whole = _slogdet_of_power(A, A.scalar), slogdet(A.A, method)
+    power, whole = slogdet_of_power(A, A.scalar), slogdet(A.A, method)
     return power[0] * whole[0], power[1] + whole[1]
 
 

@@ -1,49 +1,30 @@
-"""Determinants of families and of compositions: more rules of `slogdet`.
-
-Banded, sparse and large Toeplitz matrices are factored on the host, where their values can be seen; under tracing, and where
-derivatives are recorded, the base case takes them (tridiagonal ones have a rule for that too).
-"""
+"""Determinants of low rank and by Fourier transforms, and what the rules of `slogdet` share."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
-from ..info import Info, Status, failed, planning, report
-from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
-from ..operators.block import Block
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
 from ..operators.factors import slogdet_of_diagonal
 from ..operators.fft import FFT
 from ..operators.householder import Householder
-from ..operators.inverse import Inverse
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.scaled import Scaled
-from ..operators.sparse import Sparse
-from ..operators.sum import Sum
-from ..operators.toeplitz import Toeplitz
-from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
-from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import is_watched, quiet, seen, square_size
-from ._minors import last_minor
-from ._values import place
-from .determinant import NEED, multiplied, one, report_logarithm, sign_and_logarithm, slogdet
+from ._arrays import is_watched, quiet, seen, square_size
+from .determinant import NEED, one, report_logarithm, slogdet
 from .diagonal_rules import has_thin_waist
-from .inverse import band_is_narrow, inv, periodic_kernel, rank_is_below_size, wraps_around
-
-LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
+from .inverse_families import periodic_kernel, rank_is_below_size, wraps_around
 
 Determinant = tuple[Array, Array]
 
@@ -184,134 +165,6 @@ def slogdet_banded_convolution(A: Any, method: Any) -> Determinant:
     diagonals = [kernel[..., j : j + 1] for j in range(kernel.shape[-1])]
     offsets = [origin - j for j in range(kernel.shape[-1])]
     return slogdet(Banded(diagonals, offsets, (A.shape[-1], A.shape[-1])), method)
-
-
-# ---------------------------------------------------------------------------------------------------- bands
-
-
-@rule(slogdet, Tridiagonal, when=values_are_seen)
-def slogdet_tridiagonal(A: Any, method: Any) -> Determinant:
-    """det T = ± ∏ u_ii for T = P L U, elimination along three diagonals"""
-    if planning() or not A.shape[-1]:
-        return one(A)
-    return from_host(A, [tridiagonal_slogdet(*row) for row in rows_of(A, A.lower, A.diag, A.upper)])
-
-
-@rule(slogdet, Tridiagonal)
-def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
-    """det T = θ_n, θ_i = d_i θ_(i-1) - l_(i-1) u_(i-1) θ_(i-2): a product of n matrices of 2 x 2"""
-    if not A.shape[-1]:
-        return one(A)
-    minor, logarithm = last_minor(A.xp, A.xp.broadcast_to(A.diag, A.shape[:-1]), A.lower * A.upper)
-    sign, last = slogdet_of_diagonal(A.xp, minor[..., None])
-    report_logarithm(A.xp, last)
-    return sign, last + logarithm
-
-
-def is_narrow_and_seen(A: Any) -> bool:
-    """Whether A is square, elimination within its band cheaper than of the whole matrix, and its numbers can be seen."""
-    return band_is_narrow(A) and values_are_seen(A)
-
-
-@rule(slogdet, Banded, when=is_narrow_and_seen)
-def slogdet_banded(A: Any, method: Any) -> Determinant:
-    """det B = ± ∏ u_ii for B = P L U, elimination within the band"""
-    return one(A) if planning() else from_host(A, [banded_slogdet(row, A.offsets, A.n) for row in rows_of(A, *A.diagonals)])
-
-
-def is_square_and_seen(A: LinearOperator) -> bool:
-    """Whether A is square and its numbers can be seen."""
-    return A.shape[-1] == A.shape[-2] and values_are_seen(A)
-
-
-@rule(slogdet, Sparse, when=is_square_and_seen)
-def slogdet_sparse(A: Any, method: Any) -> Determinant:
-    """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
-    if planning() or not A.shape[-1]:
-        return one(A)
-    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    return from_host(A, [sparse_slogdet(row, A.structure, positive) for (row,) in rows_of(A, A.data)])
-
-
-def is_large_and_seen(A: LinearOperator) -> bool:
-    """Whether A is square, so large that the dense factorisation is slower, and its numbers can be seen."""
-    return A.shape[-1] == A.shape[-2] >= LARGE_TOEPLITZ and values_are_seen(A)
-
-
-@rule(slogdet, Toeplitz, when=is_large_and_seen)
-def slogdet_toeplitz(A: Any, method: Any) -> Determinant:
-    """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination of its displacement, O(n^2)"""
-    if planning():
-        return one(A)
-    row = A.xp.conj(A.col) if A.row is None else A.row
-    found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]
-    if all(reliable for _, _, reliable in found):
-        return from_host(A, [(sign, logarithm) for sign, logarithm, _ in found])
-    report(Info(Status.FELL_BACK, method="LU", message="the displacement grew during its elimination"))
-    return sign_and_logarithm(A, method)
-
-
-# ---------------------------------------------------------------------------------------------------- blocks
-
-
-def diagonal_blocks_are_square(A: Any) -> bool:
-    """Whether there are as many rows as columns of blocks, and those on the diagonal are square."""
-    size = len(A.blocks)
-    return all(len(row) == size for row in A.blocks) and all(
-        A.blocks[i][i].shape[-1] == A.blocks[i][i].shape[-2] for i in range(size)
-    )
-
-
-def is_block_triangular(A: Any) -> bool:
-    """Whether the blocks on the diagonal are square, and those above it or those below it zero."""
-    size = range(len(A.blocks))
-    return diagonal_blocks_are_square(A) and any(
-        all(isinstance(A.blocks[i][j], Zero) for i in size for j in size if (i < j if above else i > j))
-        for above in (True, False)
-    )
-
-
-@rule(slogdet, Block, when=is_block_triangular)
-def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
-    """det [A B; 0 D] = det A det D"""
-    blocks = [place(row[i], A) for i, row in enumerate(A.blocks)]
-    return spread(A, multiplied([slogdet(block, method) for block in blocks], [1] * len(blocks)))
-
-
-@rule(slogdet, Block, when=diagonal_blocks_are_square)
-def slogdet_block(A: Any, method: Any) -> Determinant:
-    """det [A B; C D] = det A det(D - C A^-1 B), the block A being the one that is cheapest to eliminate"""
-    size = range(len(A.blocks))
-    for k in sorted((k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)):
-        corner = place(A.blocks[k][k], A)
-        inverse, info = inv(corner, method, info=True)
-        if failed(info._status) is True:
-            continue  # a singular block does not make the whole singular
-        report(info)
-        rest = [i for i in size if i != k]
-        complement = [[_complement(A, inverse, i, j, k) for j in rest] for i in rest]
-        S = complement[0][0] if len(rest) == 1 else Block(complement)
-        S = S._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
-        # A dense block has been factored already.
-        first = _reciprocal(A, slogdet(inverse)) if isinstance(inverse, Inverse) else slogdet(corner, method)
-        return spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
-    return sign_and_logarithm(A, method)
-
-
-def _elimination_cost(A: Any, k: int) -> float:
-    corner, rest = A.blocks[k][k], A.shape[-1] - A.blocks[k][k].shape[-1]
-    own = float(corner.shape[-1]) ** 3 if inv.find(corner).is_base else 0.0
-    return own + rest * corner.flops + float(rest) ** 3
-
-
-def _complement(A: Any, inverse: LinearOperator, i: int, j: int, k: int) -> LinearOperator:
-    """D - C A^-1 B"""
-    D, C, B = (place(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
-    return D if isinstance(C, Zero) or isinstance(B, Zero) else Sum(D, Scaled(-1.0, Product(C, inverse, B)))
-
-
-def _reciprocal(A: LinearOperator, determinant: Determinant) -> Determinant:
-    return A.xp.conj(determinant[0]), -determinant[1]
 
 
 def spread(A: LinearOperator, determinant: Determinant) -> Determinant:

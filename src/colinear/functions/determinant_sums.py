@@ -21,8 +21,8 @@ from ..operators.projection import Projection
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
-from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, Unitary
-from ._factorise import dense
+from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
+from ._arrays import dense
 from ._values import has_no_zero, place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, from_values, rows_of, spread, values_are_seen
@@ -32,17 +32,8 @@ from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
 from .inverse_kronecker import _terms as terms_of
-from .inverse_sums import (
-    DIAGONAL,
-    SHIFT,
-    TAKES_DIAGONAL,
-    TAKES_SHIFT,
-    capacitance,
-    correction_pays,
-    is_similarity,
-    low_rank_and_rest,
-    merged,
-)
+from .inverse_low_rank import DIAGONAL, SHIFT, capacitance, correction_pays, low_rank_and_rest
+from .inverse_sums import SIMILAR, TAKES_DIAGONAL, TAKES_SHIFT, has_similarity, merged
 from .inverse_sums import is_square as parts_are_square
 
 LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | BatchSum[LowRank] | Product] | Product  # type: ignore[misc]
@@ -94,11 +85,11 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     return spread(A, multiplied(parts, [1, 1]))
 
 
-@rule(slogdet, Sum[Product[Unitary, DIAGONAL, Unitary], SHIFT], when=is_similarity)  # type: ignore[misc]
+@rule(slogdet, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
 def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
-    """det(Q Λ Q^H + c I) = det(Λ + c I)"""
+    """det(V A V^-1 + c I) = det(A + c I): of a known eigendecomposition, A is diagonal"""
     product, shift = arrange(A, Product, SHIFT)
-    return spread(A, slogdet(place(Sum(product.operands[1], shift), A), method))
+    return spread(A, slogdet(place(Sum(Product(*product.operands[1:-1]), shift), A), method))
 
 
 # ---------------------------------------------------------------------------------------------------- sums of Kronecker products

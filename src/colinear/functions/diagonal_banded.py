@@ -11,7 +11,7 @@ from ..dispatch import rule
 from ..info import planning
 from ..operators.banded import Banded
 from ..operators.inverse import Inverse
-from ._factorise import is_watched, seen
+from ._arrays import is_watched, seen
 from .diagonal import diag
 
 

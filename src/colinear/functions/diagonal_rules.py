@@ -23,7 +23,7 @@ from ..operators.sparse import Sparse
 from ..operators.structured_factors import SpectralFactor
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
-from ._factorise import quiet
+from ._arrays import quiet
 from ._minors import leading_minors
 from ._values import placed, reciprocal, report_values
 from .diagonal import diag, zero_diagonal

@@ -6,6 +6,7 @@ import math
 from operator import index
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, Status, report
@@ -18,10 +19,11 @@ from ..properties import SELF_ADJOINT, STIEFEL
 from ._factorise import dense, narrow, quiet, seen, square_size
 from ._spectral import combinations, kronecker, selection
 from ._values import once_each, placed
-from .iterative_eigen import automatic, is_affordable, iterative_pairs
-from .iterative_eigen import cost as expected_cost
+from .eigen_choice import automatic, is_affordable
+from .eigen_choice import cost as expected_cost
+from .iterative_eigen import iterative_pairs
 
-WHICH = ("LM", "SM", "LA", "SA", "LR", "SR")
+WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
 NEED = ("eigenvalues", "Use svd(A).")
 
 
@@ -35,8 +37,9 @@ def eigenpairs(
     A : operator or array, (*batch, n, n)
     k : int, optional
         How many; all n if not given.
-    which : {"LM", "SM", "LA", "SA", "LR", "SR"}
-        Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only) or real part.
+    which : {"LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI"}
+        Which, and in which order: largest or smallest magnitude, algebraic value (self-adjoint A only), real part, or magnitude of
+        the imaginary part (not for self-adjoint A).
     method : Auto, Eigh, Eig or an iterative one (Lanczos), optional
 
     Returns
@@ -85,15 +88,16 @@ def _dense_pairs(
         return xp.zeros(
             (*A.batch_shape, k), dtype=xp.real_dtype(dtype) if is_hermitian else dtype, device=A._context.device
         ), Dense(zeros)
-    values, V = xp.eigh(M) if is_hermitian else xp.eig(M)
-    order = selection(xp, values, k, which, is_hermitian)
+    values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
+    order = selection(xp, xp.stop_gradient(values), k, which, is_hermitian)
     with quiet(xp):
-        sensitivity = None if is_hermitian else _sensitivity(xp, V)
+        sensitivity = None if is_hermitian else _sensitivity(xp, xp.stop_gradient(V))
     if order is not None:
         values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
         sensitivity = None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
     with quiet(xp):
-        report_pairs(xp, M, values, V, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
+        held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
+        report_pairs(xp, held, at, along, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
     vectors = Dense(narrow(xp, V, A.dtype))
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
@@ -126,6 +130,11 @@ def check_algebraic(which: str, is_hermitian: bool) -> None:
         raise ValueError(
             f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
             f"Annotate it, SelfAdjoint(A), or use which={which[0] + 'R'!r}."
+        )
+    if which in ("LI", "SI") and is_hermitian:
+        raise ValueError(
+            f"eig: which={which!r} orders by imaginary parts, and a self-adjoint A has real eigenvalues. "
+            f"Use one of 'LM', 'SM', 'LA', 'SA'."
         )
 
 

@@ -13,17 +13,18 @@ import numpy as np
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Info, combine, planning, report
-from ..methods import EIGEN, Auto, fitting
+from ..methods import EIGEN, Auto, Eig, Eigh, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.sparse import Sparse
 from ..operators.sparsity import SparseStructure
-from ..properties import STIEFEL, UNITARY
+from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
 from ._factorise import narrow, seen
 from ._spectral import by_key
 from .eigen import check_algebraic, checked, eig, is_hermitian_by, stand_in
 
 SMALLEST = 400  # rows below which the whole matrix is as fast
+ZERO = 10  # roundings up to which an eigenvalue is zero
 TINY = 64  # rows up to which components are solved apart, those of one size together
 
 
@@ -89,11 +90,15 @@ def eig_components(A: Any, k: Any, which: str, method: Any) -> tuple[Array, Line
     _, k = checked(A, k, which)
     is_hermitian = is_hermitian_by(A, fitting("eig", method, *EIGEN))
     check_algebraic(which, is_hermitian)
-    xp, found, infos = A.xp, [], []
+    xp, infos = A.xp, []
+    found: list[Any] = []
     kept = A.properties & ~(STIEFEL | UNITARY)
     for part in parts(A.structure):
+        if which[0] == "S" and _is_unbeatable(A, k, found):
+            break
         block = _block(A, part)._claim(kept)
-        pairs, info = eig(block, min(k, block.shape[-1]), which, method, info=True)
+        own = method if part.structure is not None else Eigh() if is_hermitian else Eig()
+        pairs, info = eig(block, min(k, block.shape[-1]), which, own, info=True)
         found.append(pairs)
         infos.append(info)
     if planning():
@@ -110,6 +115,16 @@ def eig_components(A: Any, k: Any, which: str, method: Any) -> tuple[Array, Line
     status = combine([info._status for info in infos])
     report(Info(status, residual <= _tolerance(A, method), iterations, matvecs, residual, children=tuple(infos)))
     return values, _vectors(A, found, seen(xp, order), is_hermitian)
+
+
+def _is_unbeatable(A: Any, k: int, found: list[Any]) -> bool:
+    """Whether k eigenvalues have been found to be zero, and A is positive semidefinite: no other is smaller."""
+    if planning() or not found or not A.properties & POSITIVE_SEMIDEFINITE:
+        return False
+    xp = A.xp
+    values = xp.concat([xp.reshape(values, (-1,)) for values, _ in found], axis=0)
+    zeros = seen(xp, xp.sum(xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data))))
+    return zeros is not None and int(zeros) >= k
 
 
 def _tolerance(A: LinearOperator, method: Any) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..backends import Array
 from ..dispatch import arrange, rule
+from ..info import planning
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
@@ -27,7 +28,8 @@ from ._spectral import (
     selection,
 )
 from ._values import once_each, place, placed, reciprocal_spectrum
-from .eigen import eig, factors_self_adjoint
+from .eigen import eig, factors_self_adjoint, stand_in
+from .eigen_choice import is_affordable
 from .eigen_shared import (
     POSITIVE,
     Pairs,
@@ -54,7 +56,7 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """
     n, k, is_hermitian = asked(A, k, which, method)
     xp, is_sum = A.xp, isinstance(A, KroneckerSum)
-    monotone = is_sum != (which[1] == "M")
+    monotone = which[1] != "I" and is_sum != (which[1] == "M")
     few = 0 < k < n and not A.batch_shape
     factors = placed(A)
     if few and monotone:
@@ -114,7 +116,7 @@ def _scaled_order(c: Any, which: str) -> str | None:
     value = peek_scalar(c)
     if value is None or not is_real(c):
         return None
-    return which if value.real >= 0 else {"L": "S", "S": "L"}[which[0]] + which[1]
+    return which if value.real >= 0 or which[1] == "I" else {"L": "S", "S": "L"}[which[0]] + which[1]
 
 
 def shift_keeps_adjoint(A: Any) -> bool:
@@ -128,7 +130,13 @@ def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """A + c I has the eigenvalues λ + c and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
     c, rest = split_shift(A)
-    inner = which if which[1] != "M" else which[0] + "A" if is_hermitian and A.properties & POSITIVE_SEMIDEFINITE else None
+    inner: str | None = which
+    if which[1] == "M":
+        inner = which[0] + "A" if is_hermitian and A.properties & POSITIVE_SEMIDEFINITE else None
+    elif which[1] == "I" and not is_real(c):
+        inner = None
+    if inner is None and k < n and not is_affordable(A):  # not all of them, only to pick a few
+        return stand_in(A, k, which) if planning() else eig.base(A, k, which, method)
     values, vectors = eig(rest, None if inner is None or k == n else k, inner or "LM", method)
     return finish(A, values + batched(c), vectors, k, which, is_hermitian)
 

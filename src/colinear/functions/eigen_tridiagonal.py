@@ -22,7 +22,7 @@ from ..operators.product import Product
 from ..operators.sine import Sine
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ._factorise import is_half, is_watched, quiet, seen
+from ._factorise import is_watched, quiet
 from .eigen import eig, judge_pairs
 from .eigen_shared import Pairs, asked, finish
 
@@ -33,7 +33,7 @@ def diagonals_are_constant(A: Any) -> bool:
     """Whether the diagonals are seen to be constant, and similar to those of a symmetric matrix by a well-conditioned D."""
     if 0 in A.shape or not _can_be_seen(A):
         return False
-    if not all(bool(A.xp.all(d == d[..., :1])) for d in (A.lower, A.diag, A.upper)):
+    if not all(_is_constant(A.xp, d) for d in (A.lower, A.diag, A.upper)):
         return False
     lower, diag, upper = _on_host(A, 1)
     if A.shape[-1] == 1:
@@ -45,6 +45,11 @@ def diagonals_are_constant(A: Any) -> bool:
     with np.errstate(all="ignore"):
         condition = 0.5 * (A.shape[-1] - 1) * np.abs(np.log(np.abs(lower / upper)))
     return bool((condition < _most(A)).all())
+
+
+def _is_constant(xp: Any, d: Array) -> bool:
+    values = xp.peek(d)  # JAX traces what is computed inside a program, even of arrays that can be seen
+    return bool(xp.all(d == d[..., :1])) if values is None else bool(np.all(values == values[..., :1]))
 
 
 def _can_be_seen(A: Any) -> bool:
@@ -59,9 +64,13 @@ def _most(A: Any) -> float:
 def _on_host(A: Any, count: int | None = None) -> tuple[Any, Any, Any]:
     """The three diagonals, or their beginnings, in double precision."""
     wide = np.complex128 if A.is_complex else np.float64
-    parts = (d if count is None else d[..., :count] for d in (A.lower, A.diag, A.upper))
-    lower, diag, upper = (np.asarray(seen(A.xp, A.xp.astype(d, A.xp.float32) if is_half(A.xp, d.dtype) else d)) for d in parts)
-    return tuple(np.broadcast_to(d.astype(wide), (*A.batch_shape, d.shape[-1])) for d in (lower, diag, upper))  # type: ignore[return-value]
+
+    def beginning(d: Array) -> Any:
+        values = A.xp.peek(d)
+        values = A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]  # of a GPU no more than is needed
+        return np.broadcast_to(values.astype(wide), (*A.batch_shape, values.shape[-1]))
+
+    return beginning(A.lower), beginning(A.diag), beginning(A.upper)
 
 
 def _put(A: Any, x: Any) -> Array:

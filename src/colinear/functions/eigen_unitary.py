@@ -19,8 +19,9 @@ from ..operators.identity import Identity
 from ..operators.kronecker import Kronecker
 from ..operators.permutation import Permutation
 from ..operators.product import Product
-from ..properties import SELF_ADJOINT, UNITARY, Unitary
+from ..properties import SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ._factorise import is_watched, narrow, seen, wide
+from ._fourier_pairs import few_pairs
 from ._spectral import (
     cycles,
     grid_of,
@@ -115,6 +116,9 @@ def eig_fft(A: Any, k: Any, which: str, method: Any) -> Pairs:
     if len(A.grid) > 1:
         lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
         return eig(Kronecker(*lines), k, which, method)
+    if (few := few_pairs(A.xp, n, A.inverse, k, which)) is not None:
+        values, V = (A.xp.asarray(x, dtype=A.dtype, device=A._context.device) for x in few)
+        return values, Dense(V)._claim(STIEFEL)
     half = n // 2 + 1
     j = np.arange(n)
     even, odd = np.zeros((n, half)), np.zeros((n, n - half))

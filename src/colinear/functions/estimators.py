@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, is_array
-from ..info import ApproximationWarning, Info, MethodError, Status, _users_level, planning, report
+from ..failures import users_level
+from ..info import ApproximationWarning, Info, MethodError, Status, planning, report
 from ..methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
 from ..methods.averaging import Mean, averaged, compiled, quantile, standard_error, worse
 from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
@@ -275,5 +276,5 @@ def announce(function: str, A: LinearOperator, name: str) -> None:
             f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of reach, so it is an estimate by {name}(): "
             f"info=True gives its standard error. Name a method, or use Auto(exact=True), to have it otherwise.",
             ApproximationWarning,
-            stacklevel=_users_level(),
+            stacklevel=users_level(),
         )

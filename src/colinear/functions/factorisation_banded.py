@@ -1,4 +1,4 @@
-"""The LU factors of tridiagonal and banded matrices: within the band, by LAPACK on the host."""
+"""A = P L U of tridiagonal and banded matrices: within the band, by LAPACK on the host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
+from ..info import planning
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.permutation import Permutation
 from ..operators.sparse import Sparse
+from ..operators.sparsity import from_coordinates
 from ..operators.tridiagonal import Tridiagonal
+from ._arrays import is_half, is_watched, seen
 from ._columns import identity_like
-from ._factorise import is_half, is_watched, seen
 from ._values import report_finite
 from .factorisations import lu
 
@@ -22,33 +24,35 @@ Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
 
 def band_is_seen(A: Any) -> bool:
-    """Whether it is one square matrix of a narrow band, whose values can be seen with no derivative asked."""
+    """Whether it is square and of a narrow band, whose values can be seen with no derivative asked."""
     offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
     narrow = A.shape[-1] == A.shape[-2] and 2 * (max(map(abs, offsets)) + 1) < A.shape[-1]
-    return narrow and not A.batch_shape and not any(is_watched(A.xp, leaf) for leaf in A.leaves())
+    return narrow and 0 not in A.batch_shape and not any(is_watched(A.xp, leaf) for leaf in A.leaves())
 
 
 @rule(lu, Tridiagonal | Banded, when=band_is_seen)
 def lu_banded(A: Any, method: Any) -> Factors:
     """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a column: sparse if rows were swapped"""
-    xp, n = A.xp, A.shape[-1]
+    xp, n, batch = A.xp, A.shape[-1], A.batch_shape
+    if planning():
+        return lu.stand_in(A)  # type: ignore[misc]
     diagonals, offsets = (A.diagonals, A.offsets) if isinstance(A, Banded) else ((A.lower, A.diag, A.upper), (-1, 0, 1))
-    packed, swaps, below = _factored([_on_host(xp, d) for d in diagonals], offsets, n)
+    seen_diagonals = [np.broadcast_to(_on_host(xp, d), (*batch, d.shape[-1])) for d in diagonals]
+    each = [_factored([d[at] for d in seen_diagonals], offsets, n) for at in np.ndindex(batch)]
+    below = max(0, -min(offsets))
+    packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
     report_finite(xp, xp.asarray(packed), method="LU")
 
     def put(x: Any) -> Array:
         return xp.asarray(x, dtype=A.dtype, device=A._context.device)
 
-    main = packed.shape[0] - 1 - below
-    U = Banded([put(packed[main - k, k:]) for k in range(main + 1)], range(main + 1), (n, n))
+    main = packed.shape[-2] - 1 - below
+    U = Banded([put(packed[..., main - k, k:]) for k in range(main + 1)], range(main + 1), (n, n))
+    multipliers = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
     if (swaps == np.arange(n)).all():
-        rows = [np.ones(n, packed.dtype), *(packed[main + i, : n - i] for i in range(1, below + 1))]
+        rows = [np.ones((*batch, n), packed.dtype), *multipliers]
         return identity_like(A, n), Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)), U
-    order, rows, columns = _followed(swaps, below, n)
-    entries = np.concatenate([packed[main + i, : n - i] for i in range(1, below + 1)])
-    L = _sparse(
-        np.concatenate([np.arange(n), rows]), np.concatenate([np.arange(n), columns]), np.concatenate([np.ones(n), entries]), n
-    )
+    order, L = _reordered(swaps, np.concatenate(multipliers, axis=-1), below, n)
     return Permutation(order, like=A).T, L.to(backend=A.backend, device=A._context.device, dtype=A.dtype), U
 
 
@@ -56,8 +60,8 @@ def _on_host(xp: Any, d: Array) -> Any:
     return np.asarray(seen(xp, xp.astype(d, xp.float32) if is_half(xp, d.dtype) else d))
 
 
-def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[Any, Any, int]:
-    """LAPACK's gbtrf: U above and the multipliers below, row exchanges, and how many diagonals are below the main one."""
+def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
+    """LAPACK's gbtrf: U above and the multipliers below, and the row exchanges."""
     from scipy.linalg import get_lapack_funcs
 
     below, above = max(0, -min(offsets)), max(0, *offsets)
@@ -65,7 +69,7 @@ def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[A
     for d, k in zip(diagonals, offsets, strict=True):
         band[below + above - k, max(k, 0) : max(k, 0) + len(d)] = d
     packed, swaps, _ = get_lapack_funcs("gbtrf", (band,))(band, below, above)
-    return packed, swaps, below
+    return packed, swaps
 
 
 def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
@@ -86,9 +90,17 @@ def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
     )
 
 
-def _sparse(rows: Any, columns: Any, values: Any, n: int) -> LinearOperator:
-    from scipy.sparse import coo_array
-
-    matrix = coo_array((values, (rows, columns)), shape=(n, n)).tocsr()
-    matrix.eliminate_zeros()
-    return Sparse(matrix)
+def _reordered(swaps: Any, multipliers: Any, below: int, n: int) -> tuple[Any, LinearOperator]:
+    """The order of the rows, and L with its rows in that order: sparse, all of a batch in one pattern."""
+    batch = swaps.shape[:-1]
+    followed = [_followed(swaps[at], below, n) for at in np.ndindex(batch)]
+    diagonal, count = np.arange(n), multipliers.shape[-1]
+    places = [(np.concatenate([diagonal, rows]), np.concatenate([diagonal, columns])) for _, rows, columns in followed]
+    rows, columns = (np.concatenate(parts) for parts in zip(*places))
+    structure, order = from_coordinates(rows, columns, (n, n))
+    at = (np.arange(len(rows)) if order is None else order).reshape(len(followed), n + count)
+    data = np.zeros((len(followed), structure.nnz), multipliers.dtype)
+    entries = multipliers.reshape(len(followed), count)
+    np.put_along_axis(data, at, np.concatenate([np.ones((len(followed), n), data.dtype), entries], axis=-1), axis=-1)
+    L = Sparse.from_parts(data.reshape(*batch, -1), structure)
+    return np.stack([order for order, *_ in followed]).reshape(*batch, n), L

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dispatch import rule
+from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.block import Block, BlockDiag
 from ..operators.dense import Dense
@@ -17,6 +18,7 @@ from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.transposed import Conjugate
 from ..operators.triangular import Triangular
+from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import STIEFEL, UNITARY
 from ._columns import completed, has_orthonormal_columns, identity_like, orthonormal
@@ -92,7 +94,13 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
 # ---------------------------------------------------------------------------------------------------- qr
 
 
-@rule(qr, orthonormal(Diagonal | ScaledIdentity | Triangular | LowRank, Scaled | Conjugate | Kronecker | BlockDiag | Product))
+@rule(
+    qr,
+    orthonormal(
+        Diagonal | ScaledIdentity | Triangular | LowRank | Tridiagonal | Banded,
+        Scaled | Conjugate | Kronecker | BlockDiag | Product,
+    ),
+)
 def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """Q = Q I"""
     return A, identity_like(A, A.shape[-1])

@@ -13,7 +13,7 @@ from ..operators.identity import Identity
 from ..operators.permutation import Permutation
 from ..operators.triangular import Triangular
 from ..properties import STIEFEL
-from ._factorise import dense, narrow, quiet, square_size
+from ._arrays import dense, narrow, quiet, square_size
 from ._values import report_finite, report_status
 from .determinant import _reproduces
 

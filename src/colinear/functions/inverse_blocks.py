@@ -31,7 +31,7 @@ from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from ._values import is_positive
 from .inverse import inv
-from .inverse_sums import as_a_whole, gram, scaled_factor
+from .inverse_low_rank import as_a_whole, gram, scaled_factor
 
 MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
 

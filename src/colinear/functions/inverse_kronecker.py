@@ -23,11 +23,12 @@ from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
-from ._factorise import is_watched, quiet, seen
+from ._arrays import is_watched, quiet, seen
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .inverse import inv
-from .inverse_sums import DIAGONAL, SHIFT, as_a_whole, diagonal_of
+from .inverse_low_rank import DIAGONAL, SHIFT, as_a_whole
+from .inverse_sums import diagonal_of
 
 # ---------------------------------------------------------------------------------------------------- one product, any factors
 

@@ -25,12 +25,14 @@ from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
-from ..properties import POSITIVE_SEMIDEFINITE
-from ._factorise import probe, seen, wide
+from ._arrays import seen, wide
+from ._residuals import probe
 from ._values import report_status
-from .automatic import attempts, is_automatic
-from .cost import iterated_work, prefers_iteration, sparse_work
-from .inverse import LARGEST_DENSE, inv, inv_banded, inverse, report_growth
+from .automatic import attempts, examined, is_automatic, looks_definite
+from .automatic import choose as choose_attempt
+from .cost import prefers_iteration, sparse_work
+from .inverse import LARGEST_DENSE, inv, inverse
+from .inverse_families import inv_banded, report_growth
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
@@ -50,8 +52,8 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     xp, n = A.xp, A.shape[-1]
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     values = values.astype(np.result_type(values, np.float64))
-    used = np.flatnonzero(np.any(values.reshape(-1, 2 * n - 1) != 0, axis=0))
-    if len(used) and used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1:
+    used = used_diagonals(values)
+    if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))
         held = xp.stop_gradient(A._diagonals())
         lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
@@ -79,6 +81,16 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     for info in reports:
         report(info)
     return Inverse(A, ImplicitFactor._of(A, solver))
+
+
+def used_diagonals(values: Any) -> Any:
+    """Which of the diagonals, from the last to the first, are not zero in all matrices of a batch."""
+    return np.flatnonzero(np.any(values.reshape(-1, values.shape[-1]) != 0, axis=0))
+
+
+def is_narrow_band(used: Any, n: int) -> bool:
+    """Whether they are so few, around the main one, that elimination along them is faster than Fourier transforms."""
+    return bool(len(used)) and bool(used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
 
 
 LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
@@ -141,18 +153,23 @@ def is_sparse_and_seen(A: Any) -> bool:
 
 def fills_in(A: Any) -> bool:
     """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
-    return is_sparse_and_seen(A) and prefers_iteration(A, sparse_work(A))
+    return is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
 
 
-@rule(inv, Sparse, when=fills_in, cost=lambda A: Cost(*iterated_work(A)[::2]), direct=True)
+@rule(inv, Sparse, when=fills_in, cost=lambda A: choose_attempt(A, sparse_work(A))[1], direct=True)
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
     if not is_automatic(method):
         return inv_sparse(A, method)
-    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(A, method))
+    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(examined(A), method))
 
 
-@rule(inv, Sparse, when=is_sparse_and_seen, direct=True)
+def stays_sparse(A: Any) -> bool:
+    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer by far than an iteration."""
+    return is_sparse_and_seen(A) and not fills_in(A)
+
+
+@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), direct=True)
 def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
     if planning():
@@ -162,8 +179,8 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE, method="SuperLU"))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
-    definite = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    for symmetric in (True, False) if definite or has_symmetric_pattern(structure) else (False,):
+    definite = looks_definite(A)
+    for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
         try:
             factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N")
@@ -176,15 +193,6 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         return inverse(A, method)  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
-
-
-def has_symmetric_pattern(structure: Any) -> bool:
-    """Whether the transpose has its entries in the same places."""
-    if "symmetric" not in structure.memo:
-        other = structure.transposed
-        same = np.array_equal(structure.indptr, other.indptr) and np.array_equal(structure.columns, other.columns)
-        structure.memo["symmetric"] = same
-    return bool(structure.memo["symmetric"])
 
 
 def diagonals_are_few_and_seen(A: Any) -> bool:

@@ -20,7 +20,8 @@ from ..operators.sum import Sum
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from .inverse import inv
-from .inverse_sums import DIAGONAL, SHIFT, diagonal_of
+from .inverse_low_rank import DIAGONAL, SHIFT
+from .inverse_sums import diagonal_of
 
 S: Any = Tridiagonal | Banded | Sparse
 S_: Any = S | Scaled[S]  # type: ignore[misc]

@@ -7,12 +7,14 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import Cost
-from ..info import MethodError, ShapeError
+from ..info import BackendError, MethodError, ShapeError
 from ..methods import Method
 from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
 from ..methods.svrg_object import SVRG
 from ..operators.base import LinearOperator
-from ..operators.iterative import Iterated, sampled_terms, working_memory
+from ..operators.context import check_device
+from ..operators.iterative import Iterated, working_memory
+from ..operators.sampled import sampled_terms
 
 ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR, SVRG)
 
@@ -28,15 +30,28 @@ def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> I
 
     if isinstance(method, SVRG):
         sampled_terms(A, method)  # an error where there are none
-    M, x0 = as_preconditioner(method.preconditioner, A), method.x0
-    if x0 is not None:
-        x0 = x0 if namespace_of(x0) is not None else A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)
-        rows = x0.shape[0 if x0.ndim == 1 else -2] if x0.ndim else 0
-        if rows != A.shape[-1]:
-            raise ShapeError(
-                f"{method.name}: A is {A.shape[-2]}x{A.shape[-1]}, so x0 needs {A.shape[-1]} rows; it is {tuple(x0.shape)}."
-            )
-    return Iterated._of(A, M, x0, method.without_arrays(), consistent)
+    M = as_preconditioner(method.preconditioner, A)
+    return Iterated._of(A, M, starting_point(A, method), method.without_arrays(), consistent)
+
+
+def starting_point(A: LinearOperator, method: Iterative) -> Array | None:
+    """`x0` as an array that fits A, or an error that says why it does not."""
+    x0 = method.x0
+    if x0 is None:
+        return None
+    xp = namespace_of(x0)
+    if xp is None:
+        x0 = A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+    elif not A.is_neutral and xp is not A.xp:
+        raise BackendError(f"{method.name}: x0 is an array of {xp.name} and A a {A.backend} operator. Convert one.")
+    elif not A.is_neutral:
+        check_device(method.name, A.device, xp.device_of(x0))
+    rows = x0.shape[0 if x0.ndim == 1 else -2] if x0.ndim else 0
+    if rows != A.shape[-1]:
+        raise ShapeError(
+            f"{method.name}: A is {A.shape[-2]}x{A.shape[-1]}, so x0 needs {A.shape[-1]} rows; it is {tuple(x0.shape)}."
+        )
+    return x0
 
 
 def tightened(method: Any, A: LinearOperator, parts: int) -> Any:
@@ -59,6 +74,7 @@ def choose(A: LinearOperator, method: Iterative) -> tuple[str, Cost, str]:
     m, n = A.shape[-2:]
     count = method.typical(m, n)
     why = f"asked for; at {A.flops:.2g} flop a product, {count} products or so, at most {method.iterations(m, n)} iterations"
+    why += f"; {method.working_vectors(n)} vectors"
     return method.name, Cost(count * (A.flops + 10.0 * max(m, n)), working_memory(method, A)), why
 
 

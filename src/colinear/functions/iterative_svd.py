@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .. import backends
+from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
 from ..info import Info, Status, recording, report
@@ -20,8 +20,9 @@ from ..operators.dense import Dense
 from ..operators.product import Product
 from ..properties import STIEFEL
 from ._factorise import is_half, is_watched, narrow, quiet, seen
+from .eigen_choice import PENALTY, STEPS
 from .inverse import LARGEST_DENSE
-from .iterative_eigen import FLOOR, PENALTY, STEPS, constant, watcher
+from .iterative_eigen import FLOOR, check_visible, watcher
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
@@ -73,6 +74,8 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     Where the run fails, and there is one, `otherwise()` is returned.
     """
     xp = A.xp
+    if not isinstance(method, RandomizedSVD):
+        check_visible("svd", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     m, n = A.shape[-2:]
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
@@ -98,8 +101,10 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     report(Info(status, converged, cycles, matvecs, residual, error, method=method.name))
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):
-        s = xp.real(xp.vecdot(U, A @ V, axis=-2))  # ds = Re u^H dA v
-        U, V = constant(xp, U, s, "singular vectors"), constant(xp, V, s, "singular vectors")
+        if isinstance(method, RandomizedSVD):  # no triplets of A, but near them
+            U, s, V = (autodiff.refused(xp, x, leaves, f"{method.name}: a random projection", "GolubKahan()") for x in (U, s, V))
+        else:
+            U, s, V = autodiff.triplets(A, U, s, V)
     U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from .. import backends
+from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Info, Status, recording, report
+from ..info import Info, MethodError, Status, recording, report
 from ..methods import Auto, Krylov, Method
 from ..methods.krylov import pick
 from ..methods.krylov_functions import function_times
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.function_of import FunctionOf
+from ..operators.scaled import Scaled
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._factorise import is_half, narrow, quiet
 from .inverse import LARGEST_DENSE
 
 STEPS = 200  # the most of a run, unless told
+HALVINGS = 10  # of an exponent that is too large for one run
 ROOM = 30_000_000  # numbers in the bases of the columns that are run together
 
 
@@ -56,8 +59,10 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     """f(A) X, columns in groups for which there is room; reports how it went."""
     xp = backends.namespace_of(X)
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
-    if xp.name == "torch" and xp.is_differentiated(X, *leaves):
-        raise NotImplementedError(f"{f.name}: products by Krylov() have no derivatives. Use Eigh(), or a smaller A.")
+    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
+        raise MethodError(
+            f"{f.name}: Krylov looks at values, which torch.func.vmap and torch.compile hide. Give it all columns, (n, k), at once."
+        )
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
     dtype = xp.result_type(X.dtype, A.dtype)
     out = xp.complex_dtype(dtype) if is_complex else dtype
@@ -70,7 +75,10 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     program = _program(xp.name, f, method, m)
     parts, errors, steps, statuses = [], [], 0, []
     for i in range(0, X.shape[-1], width):
-        Y, error, count, status = program(fixed, xp.astype(X[..., i : i + width], dtype))
+        part = xp.astype(xp.stop_gradient(X[..., i : i + width]), dtype)
+        Y, error, count, status = program(fixed, part)
+        if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
+            Y, error, count, status = _in_parts(xp, f, method, m, fixed, part)
         parts.append(Y)
         errors.append(error)
         statuses.append(status)
@@ -80,7 +88,30 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
     converged = error <= method.tolerance(xp, dtype)
     report(Info(seen_status, converged, matvecs=steps, error=error, method="Krylov"))
-    return xp.astype(xp.concat(parts, axis=-1), out)
+    result = xp.astype(xp.concat(parts, axis=-1), out)
+    return autodiff.refused(xp, result, (X, *leaves), f"{f.name}: a product by Krylov()", "Eigh(), or a smaller A")
+
+
+def _ran_out(xp: Any, status: Any) -> bool:
+    return not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
+
+
+def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
+    """exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges."""
+    tol, total = method.tolerance(xp, X.dtype), 0
+    for parts in (2**i for i in range(1, HALVINGS + 1)):
+        B = (1 / parts) * A
+        program = _program(xp.name, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m)
+        Y, error, count, status = program(B, X)
+        total = total + count
+        if int(status) == Status.SUCCESS:
+            break
+    else:
+        return Y, error, total, status
+    for _ in range(parts - 1):  # errors of parts add up; where they would shrink, that is on the safe side
+        Y, more, count, again = program(B, Y)
+        error, total, status = error + more, total + count, pick(xp, again > status, again, status)
+    return Y, error, total, status
 
 
 @functools.lru_cache(maxsize=256)
@@ -97,8 +128,9 @@ def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
         tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
         positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
         with quiet(xp):
+            A, c = _turned(A)
             if A.properties & SELF_ADJOINT:
-                small = functools.partial(_of_hermitian, xp, f, positive)
+                small = functools.partial(_of_hermitian, xp, f, positive, c)
                 found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True)
                 Y, error, steps, done, finite = found
             else:
@@ -109,6 +141,15 @@ def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
         return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(size > 0, error, 0 * error), steps, status
 
     return xp.jit(run)
+
+
+def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:
+    """B and c of A = c B with B self-adjoint and A not, as in exp(-i t H): Lanczos serves there too. Else A and None."""
+    if isinstance(A, Scaled) and A.A.properties & SELF_ADJOINT and not A.properties & SELF_ADJOINT and not A.A.is_complex:
+        c = A.scalar
+        if not getattr(c, "ndim", 0):
+            return A.A, c
+    return A, None
 
 
 def _lanes(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
@@ -139,21 +180,27 @@ def _places(lanes: tuple[int, ...]) -> Any:
 # ---------------------------------------------------------------------------------------------------- f of the small matrix
 
 
-def _of_hermitian(xp: Any, f: Any, positive: bool, T: Array) -> Array:
-    """The first column of f(T) = Q f(Λ) Q^H."""
+def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Array, Array]:
+    """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s."""
     values, Q = xp.eigh(T)
-    if f.principal:
+    if c is not None:
+        values = c * values
+        Q = xp.astype(Q, values.dtype)
+    scale = xp.max(xp.real(values), axis=-1) * (1 if f.name == "exp" else 0)
+    if f.name == "exp":
+        values = values - scale[..., None]
+    if f.principal and c is None:
         if positive:  # what is negative is rounding
             floor = xp.eps(T.dtype) * xp.max(xp.abs(values), axis=-1, keepdims=True)
             values = xp.maximum(values, floor if f.pole else 0 * floor)
         else:
             values = xp.astype(values, xp.complex_dtype(values.dtype))
     weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
-    return xp.matmul(Q, weights[..., None])[..., 0]
+    return xp.matmul(Q, weights[..., None])[..., 0], scale
 
 
-def _of_general(xp: Any, f: Any, H: Array) -> Array:
-    """The first column of f(H), by the dense algorithm of each function, which need no eigenvectors."""
+def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array]:
+    """The first column of f(H), as c e^s, by the dense algorithm of each function, which need no eigenvectors."""
     from . import matrix_functions as dense
 
     known = {
@@ -162,6 +209,10 @@ def _of_general(xp: Any, f: Any, H: Array) -> Array:
         "sqrt": lambda A: dense.sqrt(A),
         "isqrt": lambda A: dense.isqrt(A),
     }
+    scale = 0 * xp.real(H[..., 0, 0])
+    if f.name == "exp":
+        scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
+        H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
     if f.name in known and not (xp.name == "jax" and f.name != "exp"):
         with recording():
             column = known[f.name](Dense(H)).to_dense()[..., :, 0]
@@ -171,4 +222,4 @@ def _of_general(xp: Any, f: Any, H: Array) -> Array:
         column = xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]
         if f.mirrored and not xp.is_complex(H):
             column = xp.real(column)
-    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column
+    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
-from ..methods import LSMR, LSQR, QR, SVD, Auto, Method, fitting
+from ..methods import LSMR, LSQR, QR, SVD, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
-from ._factorise import MARGIN, dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ..operators.zero import Zero
+from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._residuals import MARGIN
+from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
+from .cost import MEMORY, least_squares_work
 from .iterative import choose as choose_iteration
 from .iterative import is_iterative, iterated
 from .singular import cutoff, svd
@@ -37,7 +42,8 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
 
     Notes
     -----
-    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed.
+    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed. Where A does not fit into
+    memory each product is a run of LSMR.
 
     Examples
     --------
@@ -49,10 +55,23 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     chosen = fitting("pinv", method, SVD, LSQR, LSMR)
     if is_iterative(chosen):
         return iterated(A, chosen, consistent=False)
+    if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
+        return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
+    watched = any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
+    if watched and svd.find(A).is_base and 0 not in A.shape:
+        return Dense(narrow(xp, _with_derivative(xp, A, dense(A), rtol, chosen), A.dtype))
     U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+
+
+def _with_derivative(xp: Any, A: LinearOperator, M: Array, rtol: Any, method: Method) -> Array:
+    """A^+ as a matrix, of which the derivative is known also where singular values repeat or are zero."""
+    U, s, V = svd(Dense(xp.stop_gradient(M)), None, method)
+    weights = inverted(xp, s, s > cutoff(xp, s, A, rtol))
+    X = xp.matmul(dense(V) * weights[..., None, :], xp.conj(xp.matrix_transpose(dense(U))))
+    return autodiff.pseudoinverse(xp, M, X)
 
 
 def checked_rtol(function: str, rtol: Any) -> Any:
@@ -70,7 +89,14 @@ def inverted(xp: Any, s: Array, kept: Array) -> Array:
 def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Any, str]:
     if is_iterative(fitting("pinv", method, SVD, LSQR, LSMR)):
         return choose_iteration(A, method)  # type: ignore[arg-type]
+    if _iterates(A, method) and least_squares_work(A).memory > MEMORY and (chosen := choose_least_squares(A)) is not None:
+        return chosen
     return "SVD", None, "A^+ = V Σ^+ U^H"
+
+
+def _iterates(A: LinearOperator, method: Method | None) -> bool:
+    """Whether `Auto` may iterate with A: no rule knows more of it."""
+    return is_automatic(method) and 0 not in A.shape and has_adjoint(A) and pinv.find(A).is_base and svd.find(A).is_base
 
 
 pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose)
@@ -93,6 +119,8 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     Notes
     -----
     `info.residual` is |b - A x| / |b|, which need not be small; a rank below min(m, n) is in `info.message`.
+    Large sparse and matrix-free operators, which no rule knows more of, are not formed: `Auto` multiplies by them (LSMR) as long as
+    that is likely to be cheaper, until |A^H r| <= tol |A| |r|, with a tol of eps^(3/4) unless one is asked for.
 
     Examples
     --------
@@ -110,11 +138,17 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
         A = A.to(backend=namespace_of(b).name, dtype=None if A.is_complex else b.dtype)
     xp = A.xp
     if planning():
-        pinv(A, None, None if isinstance(chosen, QR) else method)
+        if not (_iterates(A, method) and choose_least_squares(A) is not None):
+            pinv(A, None, None if isinstance(chosen, QR) else method)
         return xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if b.ndim == 1 else slice(None)]
     vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
     B = wide(xp, b[:, None] if vector else b)
-    if method is None or isinstance(method, Auto):
+    if is_automatic(method):
+        tried = least_squares_by_trial(A, B, method, vector) if _iterates(A, method) else None
+        if tried is not None:
+            report(tried[1])
+            X = narrow(xp, tried[0], dtype)
+            return X[..., 0] if vector else X
         with quiet(xp):
             found = _by_triangle(xp, A, B)
         if found is not None:
@@ -149,7 +183,7 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
 def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
     """A^+ B, whether all is well (of any rank), and a word about the rank."""
     fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
-    if not pinv.find(A).is_base:
+    if not pinv.find(A).is_base or is_watched(xp, dense(A)):
         return pinv(A, None, method) @ B, fine, ""
     Q: Any = None
     if svd.find(A).is_base and A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
@@ -209,6 +243,8 @@ def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str
     if isinstance(chosen, QR):
         m, n = max(A.shape[-2:]), min(A.shape[-2:])
         return "QR", Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape)), "asked for"
+    if _iterates(A, method) and (iteration := choose_least_squares(A)) is not None:
+        return iteration
     return "pseudoinverse", None, "x = A^+ b"
 
 

@@ -31,14 +31,16 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE
+from ._arrays import narrow, quiet, seen, wide
 from ._columns import orthonormal
-from ._factorise import MARGIN, column_norms, narrow, probe, quiet, seen, wide
+from ._residuals import MARGIN, column_norms, probe
 from ._spectral import grid_of, symbol
 from ._values import has_no_zero, placed
 from .inverse import inv
 from .least_squares import checked_rtol, inverted, lstsq, pinv
 from .singular import svd
-from .singular_rules import each_svd, is_periodic, left_factor_is_orthonormal, right_factor_is_orthonormal
+from .singular_compositions import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
+from .singular_rules import is_periodic
 from .solve import relative_residual, right_side
 
 COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..info import Info, Status, report
 from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
@@ -58,7 +59,21 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     negligible = A.shape[-1] * xp.eps(A.dtype)
     f_values = of_values(xp, f, values, positive, negligible)
     mask = 0 if xp.is_complex(f_values) else POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+    if isinstance(Q, Dense) and eig.find(A).is_base and is_watched(xp, M := dense(A)) and 0 not in M.shape:
+        X = autodiff.spectral_function(xp, _on_spectrum(xp, f, f_values, positive), M, values, Q.A, True)
+        return Dense(narrow(xp, X, A.dtype))._claim(mask)
     return _rebuilt(A, f_values, Q)._claim(mask)
+
+
+def _on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
+    """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no negative ones where none were promised."""
+
+    def g(x: Array) -> Array:
+        if f.principal and not xp.is_complex(x):
+            x = xp.astype(x, values.dtype) if xp.is_complex(values) else xp.where(x < 0, 0 * x, x) if positive else x
+        return f.of(xp, x)
+
+    return g
 
 
 def _rebuilt(A: LinearOperator, values: Array, Q: LinearOperator) -> LinearOperator:
@@ -77,9 +92,7 @@ def by_eigenvectors(A: LinearOperator, f: Callable[[Array], Array]) -> LinearOpe
     if 0 in V.shape:
         return Dense(xp.astype(V, A.dtype))
     with quiet(xp):
-        # X = V f V^-1, from V^T X^T = (V f)^T
-        scaled = V * f(values)[..., None, :]
-        X = xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(scaled), transpose=True))
+        X = autodiff.spectral_function(xp, f, dense(A), values, V, False)
     return Dense(real_if_real(xp, A, X))
 
 
@@ -127,7 +140,7 @@ def _for_roots(xp: Any, M: Array) -> Array:
 
 def root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
     X = _on_host(xp, M, "sqrtm")
-    X = roots.square_root(xp, _for_roots(xp, M))[0] if X is None else X
+    X = autodiff.square_root(xp, _for_roots(xp, M))[0] if X is None else X
     _report_residual(xp, A, "sqrtm", _relative(xp, xp.matmul(X, X) - M, M))
     return X
 
@@ -136,7 +149,7 @@ def inverse_root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
     X = _on_host(xp, M, "sqrtm")
     I = xp.eye(M.shape[-1], dtype=M.dtype, device=xp.device_of(M))
     if X is None:
-        Y = roots.square_root(xp, _for_roots(xp, M))[1]
+        Y = autodiff.square_root(xp, _for_roots(xp, M))[1]
     else:
         Y = xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(xp.astype(I, X.dtype), X.shape))
     _report_residual(xp, A, "sqrtm", _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I), is_singular(xp, M))
@@ -145,7 +158,7 @@ def inverse_root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
 
 def logarithm_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
     X = _on_host(xp, M, "logm")
-    X = roots.logarithm(xp, _for_roots(xp, M)) if X is None else X
+    X = autodiff.logarithm(xp, _for_roots(xp, M)) if X is None else X
     _report_residual(xp, A, "logm", _relative(xp, xp.expm(X) - M, M), is_singular(xp, M))
     return X
 
@@ -174,7 +187,7 @@ def power_of_matrix(p: Any) -> Callable[[Any, LinearOperator, Array], Array]:
         part = p - down  # between 0 and 1, where A may be singular; whole powers do the rest
         X, rest = (_on_host(xp, M, "fractional_matrix_power", q) for q in (part, 1 - part))
         if X is None or rest is None:
-            L = roots.logarithm(xp, _for_roots(xp, M))
+            L = autodiff.logarithm(xp, _for_roots(xp, M))
             X, rest = xp.expm(part * L), xp.expm((1 - part) * L)
         singular = is_singular(xp, M) if p < 0 else None
         _report_residual(xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular)

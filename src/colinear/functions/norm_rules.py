@@ -33,8 +33,8 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import Stiefel
+from ._arrays import quiet, seen
 from ._columns import has_orthonormal_columns, has_orthonormal_rows
-from ._factorise import quiet, seen
 from ._values import placed, report_finite
 from .diagonal import diag
 from .norms import checked_order, frobenius, norm

@@ -9,8 +9,12 @@ from ..backends import Array
 from ..dispatch import function
 from ..methods import Method
 from ..operators.base import LinearOperator
-from ._factorise import dense, narrow, quiet
+from ..operators.dense import Dense
+from ._arrays import dense, narrow, quiet, wide
+from ._blocks import BLOCK, by_columns
+from ._residuals import column_norms
 from ._values import report_finite
+from .cost import is_too_large
 
 ORDERS = ("fro", "nuc", 2, -2, 1, -1, math.inf, -math.inf)
 
@@ -35,7 +39,8 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
 
     Notes
     -----
-    m n flops, or those of `svd` for "nuc", 2 and -2.
+    m n flops, or those of `svd` for "nuc", 2 and -2. Of large operators no matrix is formed: entries are looked at in blocks of
+    columns, the largest singular value is found by iteration, and the smallest as that of the inverse.
 
     Examples
     --------
@@ -45,22 +50,46 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
     """
     order, xp = checked_order("norm", ord), A.xp
     if order in ("nuc", 2, -2):
-        from .singular import svd
-
-        s = svd(A, None, method)[1]
-        if order == "nuc" or not s.shape[-1]:
-            return xp.sum(s, axis=-1)
-        return s[..., 0 if order == 2 else -1]
-    M = dense(A)
-    with quiet(xp):
-        if order == "fro" or 0 in M.shape[-2:]:
-            result = xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1))) if 0 in M.shape[-2:] else frobenius(xp, M)
-        else:
-            sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
-            result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
-        result = narrow(xp, result, A.dtype)
+        return _spectral_norm(A, order, method)
+    if math.prod(A.shape) > BLOCK and not isinstance(A, Dense):
+        result = _norm_by_blocks(A, order)
+    else:
+        M = dense(A)
+        with quiet(xp):
+            if order == "fro" or 0 in M.shape[-2:]:
+                result = xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1))) if 0 in M.shape[-2:] else frobenius(xp, M)
+            else:
+                sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
+                result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
+    result = narrow(xp, result, A.dtype)
     report_finite(xp, result)
     return result
+
+
+def _spectral_norm(A: LinearOperator, order: Any, method: Method | None) -> Array:
+    """The sum, the largest or the smallest of the singular values."""
+    from .singular import smallest_singular_value, svd
+
+    if order != "nuc" and min(A.shape[-2:]) and is_too_large(A):
+        if order == 2:
+            return svd(A, 1, method)[1][..., 0]
+        if A.shape[-2] == A.shape[-1]:
+            return smallest_singular_value(A)
+    s = svd(A, None, method)[1]
+    if order == "nuc" or not s.shape[-1]:
+        return A.xp.sum(s, axis=-1)
+    return s[..., 0 if order == 2 else -1]
+
+
+def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
+    """From blocks of columns of at most `BLOCK` entries."""
+    xp = A.xp
+    if order in (math.inf, -math.inf):
+        return _norm_by_blocks(A.T, 1 if order > 0 else -1)
+    measure = (lambda X: column_norms(xp, X)) if order == "fro" else (lambda X: xp.sum(xp.abs(X), axis=-2))
+    with quiet(xp):
+        sizes = by_columns(A, lambda X, _: measure(wide(xp, X)))
+        return frobenius(xp, sizes[..., None]) if order == "fro" else (xp.max if order > 0 else xp.min)(sizes, axis=-1)
 
 
 def frobenius(xp: Any, M: Array) -> Array:

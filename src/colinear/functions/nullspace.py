@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import BackendError, Info, ShapeError, Status, report
@@ -14,8 +15,8 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..properties import STIEFEL
+from ._arrays import dense, narrow, seen
 from ._columns import identity_like
-from ._factorise import dense, narrow, seen
 from .least_squares import checked_rtol
 from .sampled_subspaces import sampled_nullspace
 from .singular import cutoff
@@ -57,12 +58,16 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     """Right singular vectors of the singular values up to `limit(s)`, and those that have none."""
     xp, M = A.xp, dense(A)
     visible(xp, M)
-    _, s, Vh = xp.svd(M, full_matrices=True)
+    U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
     if seen(xp, s).size and not math.isfinite(seen(xp, s).sum()):
         report(Info(Status.NONFINITE, method="SVD"))
     rank = same_throughout(A, seen(xp, xp.sum(s > limit(s), axis=-1)))
-    V = xp.conj(xp.matrix_transpose(Vh))[..., rank:]
+    V = xp.conj(xp.matrix_transpose(Vh))
+    kept, V = V[..., :rank], V[..., rank:]
     report(Info(method="SVD"))
+    if xp.is_differentiated(M) and 0 not in V.shape:
+        inverse = xp.matmul(kept / s[..., None, :rank], xp.conj(xp.matrix_transpose(U[..., :rank])))
+        V = autodiff.nullspace(xp, M, V, inverse)
     return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
 
 

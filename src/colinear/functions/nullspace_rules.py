@@ -29,6 +29,7 @@ from ..operators.scaled import Scaled
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, STIEFEL
+from ._arrays import is_watched
 from ._columns import (
     complement,
     first_columns,
@@ -38,7 +39,6 @@ from ._columns import (
     orthonormal,
     reordered,
 )
-from ._factorise import is_watched
 from ._spectral import grid_of, symbol
 from ._values import placed
 from .least_squares import checked_rtol

@@ -15,7 +15,7 @@ from ..methods.svrg_object import SVRG
 from ..methods.svrg_subspace import Subspace, svrg_subspace
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.iterative import sampled_terms
+from ..operators.sampled import sampled_terms
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ._factorise import is_half, narrow, seen
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..backends import Array
 from ..info import Info, Status, report
-from ._factorise import quiet, seen
+from ._arrays import quiet, seen
 from ._values import report_status
 
 

@@ -6,6 +6,7 @@ import math
 from operator import index
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, ShapeError, Status, report
@@ -13,9 +14,12 @@ from ..methods import SINGULAR, SVD, Auto, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
+from ..operators.opaque import opaque
 from ..properties import STIEFEL
-from ._factorise import dense, narrow, quiet, seen, square_size, squares
+from ._arrays import dense, narrow, quiet, seen, square_size
+from ._residuals import squares
 from ._values import report_finite
+from .cost import is_too_large
 from .iterative_svd import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
 from .iterative_svd import cost as expected_cost
 
@@ -75,13 +79,14 @@ def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> tuple[LinearOp
         zeros = [xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device) for shape in ((m, k), (n, k))]
         s = xp.zeros((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
         return Dense(zeros[0]), s, Dense(zeros[1])
-    U, s, Vh = xp.svd(M)
+    U, s, Vh = autodiff.svd(xp, M)
     U, s, V = U[..., :k], s[..., :k], xp.conj(xp.matrix_transpose(Vh))[..., :k]
     with quiet(xp):
-        size = xp.sqrt(xp.sum(squares(xp, M), axis=-1))[..., None]
-        residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :])) / xp.where(size == 0, 1, size)
+        held, left, values, right = (xp.stop_gradient(x) for x in (M, U, s, V))
+        size = xp.sqrt(xp.sum(squares(xp, held), axis=-1))[..., None]
+        residual = xp.sqrt(squares(xp, xp.matmul(held, right) - left * values[..., None, :])) / xp.where(size == 0, 1, size)
         status = xp.where(residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE))
-        finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+        finite = xp.all(xp.isfinite(held), axis=(-2, -1))[..., None]
         status = xp.where(finite, status, int(Status.NONFINITE))
     visible = seen(xp, status)
     report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual, method="SVD"))
@@ -192,7 +197,10 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
     if not min(A.shape[-2:]):
         raise ShapeError(f"cond: A is {A.shape[-2]}x{A.shape[-1]}; an empty operator has no condition number.")
     if order in (2, -2):
-        s = svd(A, None, method)[1]
+        if A.shape[-2] == A.shape[-1] and is_too_large(A):
+            s = xp.stack([svd(A, 1, method)[1][..., 0], smallest_singular_value(A)], axis=-1)
+        else:
+            s = svd(A, None, method)[1]
         large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
         with quiet(xp):
             ratio = large / small
@@ -206,6 +214,17 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
         result = xp.where(xp.asarray(singular, device=xp.device_of(product)), math.inf, product)
     report_finite(xp, norm(A, "fro"))
     return result
+
+
+def smallest_singular_value(A: LinearOperator) -> Array:
+    """Of a square operator that is too large to form: 1 / |A^-1|, and 0 for a singular one."""
+    from .inverse import inv
+
+    xp, (inverse, info) = A.xp, inv(A, info=True)
+    if info.status is Status.SINGULAR:
+        return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    largest = svd(opaque(inverse), 1)[1][..., 0]  # opaque: the rule for an inverse would ask for all of A's
+    return xp.where(xp.asarray(info.status == int(Status.SINGULAR), device=A._context.device), 0, 1 / largest)
 
 
 cond = function("cond", base=condition_number)

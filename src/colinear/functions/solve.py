@@ -6,27 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import function, rule
+from ..dispatch import function
 from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Method
-from ..operators.banded import Banded
 from ..operators.base import LinearOperator
-from ..operators.circulant import Circulant
 from ..operators.context import broadcast_batches
-from ..operators.convolution import Convolution
-from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.dense import Dense
 from ..operators.inverse import Inverse
 from ..operators.iterative import Attempts
-from ..operators.permutation import Permutation
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
-from ._factorise import REFINEMENTS, are_small, column_norms, is_detailed, narrow, quiet, seen, solution, square_size, wide
-from ._values import reciprocal
+from ..resolution import Rule
+from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
+from ._factorise import REFINEMENTS, solution
+from ._residuals import are_small, column_norms
 from .automatic import choose as choose_attempt
-from .automatic import is_automatic, solve_by_trial
+from .automatic import examined, is_automatic, solve_by_trial
 from .cost import Work, dense_work, sparse_work, worthwhile
-from .inverse import band_is_narrow, banded_factor, inv, wraps_around
+from .inverse import inv
 from .inverse_on_host import inv_sparse
 from .iterative import is_iterative, iterated, tightened
 
@@ -85,11 +82,10 @@ def structured_solve(
     vector = b.ndim == 1
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-    if inverse is None and runs_whole(A, method):
-        X = iterated(A, method).solve(B, vector)  # type: ignore[arg-type]
-    elif inverse is None and is_iterative(method):
-        X = _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
-    elif inverse is None and (X := _tried(A, B, method, vector)) is not None:
+    if inverse is None and is_iterative(method):
+        whole = runs_whole(A, method)
+        X = iterated(A, method).solve(B, vector, dtype) if whole else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+    elif inverse is None and (X := _tried(A, inv.find(A), B, method, vector)) is not None:
         pass
     elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
         X = solution("solve", A, B, method).X
@@ -104,8 +100,8 @@ def structured_solve(
 
 def runs_whole(A: LinearOperator, method: Any) -> bool:
     """Whether an iterative method that the user named is run on A itself: no rule splits it."""
-    if not is_iterative(method):
-        return False
+    if isinstance(A, Sparse) and not A.properties & UNITARY:
+        return True  # its rules all eliminate, and the guards of some would look at the pattern first
     found = inv.find(A)
     return found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A))
 
@@ -149,8 +145,18 @@ def _refined(
     if given is not None and not checked:
         inverse = inv(A, method)  # which reports if A is singular
     X, residual = _improved(xp, A, inverse, X, R, B, tol)
-    report(Info(residual_status(xp, residual, tol), residual=residual))
+    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
     return X
+
+
+def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any) -> Any:
+    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none)."""
+    if status is Status.NONFINITE:
+        return Status.SINGULAR if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+    if isinstance(status, Status):
+        return status
+    divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
+    return xp.where(divided, int(Status.SINGULAR), status)
 
 
 def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
@@ -176,14 +182,18 @@ def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] 
         return None
     if found.is_base or (found.direct and isinstance(A, Sparse)):
         work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
-        most = worthwhile(A, work)
+        most = worthwhile(examined(A), work)
         return None if most == 0 else (work, most)
     return None
 
 
-def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> Array | None:
-    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None."""
-    found = inv.find(A)
+def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vector: bool) -> Array | None:
+    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None.
+
+    `found`: the rule of `inv` for A.
+    """
+    if isinstance(A, Dense):
+        return None  # the matrix is there
     if found.is_base and not A.properties & UNITARY:
         result = solve_by_trial(A, B, method, vector, lambda: dense_work(A))
     elif found.direct and isinstance(A, Sparse):
@@ -199,14 +209,15 @@ def _tried(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> 
 def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
     tol = method.tolerance(xp, dtype)
-    with recording() as parts, quiet(xp):
+    with recording(detailed=True) as found, quiet(xp):
         inverse = inv(A, tightened(method, A, 2))
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
+    parts = [info for info in found if info.iterations is not None or failed(info._status) is not False]
     if status is not Status.SUCCESS and isinstance(status, Status):
-        found = combine(info._status for info in parts)
-        status = found if failed(found) is True else status
+        worst = combine(info._status for info in parts)
+        status = worst if failed(worst) is True else status
     report(
         Info(
             status,
@@ -254,43 +265,3 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
 
 
 solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example})
-
-
-@rule(solve, Diagonal | Identity | ScaledIdentity | Permutation)
-def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
-    """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
-    if is_detailed() and not isinstance(b, LinearOperator):
-        return solve_by_inverse(A, b, method)  # someone wants to see it all the same
-    if planning() or not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
-        return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
-    b, inverse = right_side("solve", A, b, A.shape[-1]), reciprocal(A.d)
-    return inverse * b if b.ndim == 1 else inverse[..., None] * b
-
-
-@rule(solve, Banded, when=band_is_narrow, direct=True)
-def solve_banded(A: Any, b: Any, method: Any) -> Any:
-    """x by elimination within the band; the residual shows whether that was stable"""
-    return structured_solve(A, b, method, Inverse(A, banded_factor(A)))
-
-
-@rule(solve, Circulant)
-def solve_circulant(A: Any, b: Any, method: Any) -> Any:
-    """x = F^-1 (F b / F c): the residual is at most rounding times the condition, which the divisor shows"""
-    return _by_transforms(A, b, method)
-
-
-@rule(solve, Convolution, when=wraps_around)
-def solve_convolution(A: Any, b: Any, method: Any) -> Any:
-    """x = F^-1 (F b / F k) over the grid: the residual is at most rounding times the condition, which the divisor shows"""
-    return _by_transforms(A, b, method)
-
-
-def _by_transforms(A: Any, b: Any, method: Method | None) -> Any:
-    inverse: Any = inv(A, method)
-    if planning() or is_detailed() or isinstance(b, LinearOperator) or 0 in A.shape or A.xp.is_traced(inverse.factor.symbol):
-        return structured_solve(A, b, method, inverse, checked=True)
-    xp, size = A.xp, A.xp.abs(inverse.factor.symbol)
-    least, largest = float(xp.min(size)), float(xp.max(size))
-    if not 100 * xp.eps(A.dtype) * largest <= (method or Auto()).tolerance(xp, A.dtype) * least:
-        return structured_solve(A, b, method, inverse, checked=True)
-    return inverse @ right_side("solve", A, b, A.shape[-1])

@@ -11,12 +11,13 @@ from ..operators.kronecker import KroneckerSum
 from ..operators.product import Product
 from ..operators.sine import Sine
 from ..operators.sum import Sum
-from ._factorise import squares
+from ._residuals import squares
 from ._values import extreme_magnitudes
 from .eigen import factors_self_adjoint
 from .inverse import inv
 from .inverse_kronecker import is_a_power_of_self_adjoint
-from .inverse_sums import SHIFT, kronecker_of_self_adjoint
+from .inverse_low_rank import SHIFT
+from .inverse_sums import kronecker_of_self_adjoint
 from .solve import solve, structured_solve
 
 

@@ -13,7 +13,7 @@ from ..operators.line_factor import LineFactor
 from ..operators.product import Product
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
-from ._factorise import MARGIN
+from ._residuals import MARGIN
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
 from .solve import solve, structured_solve

@@ -21,9 +21,13 @@ from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY
-from ._factorise import is_detailed, is_half, is_watched, quiet, solution, squares
+from ._arrays import is_detailed, is_half, is_watched, quiet
+from ._factorise import solution
+from ._residuals import squares
 from ._values import in_groups
-from .inverse import all_square, blocks_are_alike, inv, tridiagonal_factor
+from .inverse import all_square, inv
+from .inverse_compositions import blocks_are_alike
+from .inverse_families import tridiagonal_factor
 from .iterative import is_iterative
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 

@@ -21,7 +21,7 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
-from ._factorise import square_size
+from ._arrays import square_size
 from ._values import placed
 from .diagonal import diag, exact_diagonal, is_out_of_reach, zero_diagonal
 from .diagonal_rules import has_thin_waist, waist

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from .krylov import count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
-from .lanczos import SAFETY, SMALL, Pairs, wanted
+from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
+from .lanczos import SAFETY, Pairs, wanted
 
 
 class State(NamedTuple):
@@ -69,7 +69,10 @@ def arnoldi(
     order = _scores(xp, which)
 
     def cycle(state: State) -> State:
-        state = _projected(xp, _grown(xp, multiply, noise, state, m), order, m)
+        state = _grown(xp, multiply, noise, state, m)
+        if xp.name != "jax" and not plain(xp, xp.isfinite(state.size)):
+            return state._replace(cycles=state.cycles + 1, finite=False)
+        state = _projected(xp, state, order, m)
         eps = xp.eps(start.dtype)
         against = xp.maximum(xp.abs(state.values), eps ** (2 / 3) * state.size) if relative else state.size
         close = state.residual <= SAFETY * max(tol, 2 * eps) * against
@@ -98,8 +101,10 @@ def arnoldi(
 def _extracted(xp: Any, s: State, order: Any, k: int, m: int, stopped: bool) -> Pairs:
     """The best k eigenpairs of what the last restart kept, as vectors."""
     inside = xp.arange(m, device=xp.device_of(s.H)) < s.j
-    S = xp.where(inside[:, None] & inside[None, :], s.H, 0 * s.H)
-    S = S + xp.make_diagonal(xp.astype(xp.where(inside, 0.0, 3 * s.size + 1), S.dtype))  # which is no eigenvalue of A
+    none = xp.zeros(s.H.shape, dtype=s.H.dtype, device=xp.device_of(s.H))
+    S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, none)
+    far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1 + 0 * xp.real(none[0, 0]))  # which is no eigenvalue of A
+    S = S + xp.make_diagonal(xp.astype(xp.where(inside, 0 * far, far), S.dtype))
     values, Y = xp.eig(S)
     Y = _unit(xp, Y)
     outside = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5

@@ -30,7 +30,9 @@ from .iteration import (
     solve_in_cycles,
     squared,
 )
+from .loop import LOOK_EVERY
 
+INFINITY = float("inf")
 SUCCESS, INDEFINITE, NONFINITE = int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE), int(Status.NONFINITE)
 
 
@@ -73,9 +75,11 @@ def cg(
     def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
         # A residual that has fallen by eps within one cycle is no longer that of x.
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
-        alone = is_plain(xp, s.R) and tuple(s.R.shape[:-2]) == () and s.R.shape[-1] == 1 and xp.peek(s.size) is not None
-        if alone:
-            return one_vector(loop, multiply, precondition, s, float(goal[0]))
+        if is_plain(xp, s.R) and tuple(s.R.shape[:-2]) == () and s.R.shape[-1] == 1:
+            if xp.peek(s.size) is not None:
+                return one_vector(loop, multiply, precondition, s, float(goal[0]))
+            if watch.callback is None and not watch.progress:
+                return one_vector_on_device(loop, multiply, precondition, s, goal[0])
         first = initial(xp, precondition, s)
         state, history, stopped = loop.run(
             lambda state: step(xp, multiply, precondition, goal, state), first, s.history, lambda state: state.X
@@ -132,13 +136,13 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
     size = dot(r, r)
     rho = size if precondition is None else dot(r, z)
     while iteration < loop.limit:
-        if not 0 < rho < float("inf"):
+        if not 0 < rho < INFINITY:
             status = PRECONDITIONER + (INDEFINITE if rho <= 0 else NONFINITE)
             break
         q = multiply(p)
         iteration += 1
         curvature = dot(p, q)
-        if not 0 < curvature < float("inf"):
+        if not 0 < curvature < INFINITY:
             status = INDEFINITE if curvature <= 0 else NONFINITE
             break
         alpha = rho / curvature
@@ -146,18 +150,65 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
         axpy(-alpha, q, r)
         del q
         size = dot(r, r)
-        if watched and loop.shows(iteration, xp.asarray([size]), x, lambda x: x[:, None]):
+        if watched and loop.shows(iteration, size, x, lambda x: x[:, None]):
             stopped = True
             break
         if size <= goal:
             status = SUCCESS
             break
+        before = rho
         if precondition is None:
-            z, rho, before = r, size, rho
+            rho = size
         else:
             z = precondition(r)
-            rho, before = dot(r, z), rho
+            rho = dot(r, z)
         p *= rho / before
         p += z
     made = iteration - s.iteration
     return Ended(s.X, 0 * s.status + status, s.iterations + made, iteration, made, None, stopped)
+
+
+def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: Array) -> Ended:
+    """The same for a device whose values are waited for: numbers stay there, and it is asked now and then whether it is done.
+
+    Once it is, alpha and beta are zero, so x and r stand still. `curvature` keeps its last value before that, from which the reason
+    is read at the end. (A product that is not finite spoils r and then x, which is why x is a copy: the caller keeps the other one.)
+    """
+    xp = loop.xp
+    axpy, dot = xp.axpy, xp.dot_real
+    x, r = xp.copy(s.X[:, 0]), xp.copy(s.R[:, 0])
+    z = r if precondition is None else precondition(r)
+    p = xp.copy(z)
+    size = dot(r, r)
+    rho = size if precondition is None else dot(r, z)
+    curvature, made, count = xp.ones((), dtype=size.dtype, device=xp.device_of(size)), 0, 0 * s.iterations[0]
+    running = (rho > 0) & (rho < INFINITY)
+    while made < loop.limit - s.iteration and (made % LOOK_EVERY or bool(running)):
+        q = multiply(p)
+        count, made = count + running, made + 1
+        curvature = xp.where(running, dot(p, q), curvature)
+        running = running & (curvature > 0) & (curvature < INFINITY)
+        alpha = xp.where(running, rho / curvature, 0)
+        axpy(alpha, p, x)
+        axpy(-alpha, q, r)
+        del q
+        size = dot(r, r)
+        if loop.watch.record:
+            loop.seen.append(xp.sqrt(size)[None])
+        z = r if precondition is None else precondition(r)
+        rho, before = (size if precondition is None else dot(r, z)), rho
+        running = running & (size > goal) & (rho > 0) & (rho < INFINITY)
+        p *= xp.where(running, rho / before, 0)
+        p += z
+    steps = int(count)
+    del loop.seen[len(loop.seen) - (made - steps) :]
+    status = _reason(float(curvature), float(rho), float(size), float(goal))
+    return Ended(x[:, None], 0 * s.status + status, s.iterations + steps, s.iteration + steps, made, None, False)
+
+
+def _reason(curvature: float, rho: float, size: float, goal: float) -> int:
+    """Why a run has ended; RUNNING if it has not."""
+    for number, fault in ((curvature, 0), (rho, PRECONDITIONER if size > goal else 0)):
+        if not 0 < number < INFINITY and not size <= goal:
+            return fault + (INDEFINITE if number <= 0 else NONFINITE)
+    return SUCCESS if size <= goal else RUNNING

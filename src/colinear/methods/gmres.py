@@ -28,6 +28,7 @@ from .iteration import (
     is_plain,
     solve_in_cycles,
 )
+from .loop import is_compiling
 
 SINGULAR = 1000  # times eps: a pivot so small beside |A| is zero
 
@@ -85,7 +86,9 @@ def initial(xp: Any, m: int, s: Cycles) -> State:
     R = xp.matrix_transpose(s.R)  # (*batch, k, n)
     *outer, n = R.shape
     device = xp.device_of(R)
-    V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device) + 0 * R[..., None, :1]
+    V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device)
+    if not is_plain(xp, R):  # it must vary with R where that is mapped over
+        V = V + 0 * R[..., None, :1]
     V = written(xp, V, (..., 0, slice(None)), R * divide(xp, 1 + 0 * s.size, s.size)[..., None])
     H = xp.zeros((*outer, m, m), dtype=R.dtype, device=device) + xp.eye(m, dtype=R.dtype, device=device)
     Q = xp.zeros((*outer, m + 1, m + 1), dtype=R.dtype, device=device) + xp.eye(m + 1, dtype=R.dtype, device=device)
@@ -147,6 +150,8 @@ def combination(xp: Any, s: State) -> Array:
     # A y that large is all rounding: H is singular, and the shortest of the y that do as well is taken.
     absurd = xp.logical_not(xp.max(xp.abs(y), axis=(-2, -1)) * s.norm * SINGULAR * xp.eps(y.dtype) <= s.beta)
     some = xp.any(absurd & (s.beta > 0))
+    if is_compiling():  # no value can be looked at
+        return _of_basis(xp, s, xp.where(absurd[..., None, None], _shortest(xp, U, right), y))
     if is_plain(xp, y) and not bool(some):
         return _of_basis(xp, s, y)
     shortest = xp.cond(some, lambda U, y: _shortest(xp, U, right), lambda U, y: y, U, y)

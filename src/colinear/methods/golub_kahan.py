@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, direction, expand, fresh, norm, pick, plain, put, rotate
-from .lanczos import SAFETY, SMALL
+from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, rotate
+from .lanczos import SAFETY
 
 
 class State(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..backends import Array
 
+SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
 MANY = 5000  # random vectors that no run needs
 CHUNK = 4096  # columns of a basis that are rotated at a time: they stay in the cache, and no second basis is needed
 

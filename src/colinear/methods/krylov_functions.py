@@ -2,7 +2,7 @@
 
 The small f(T) is that of Lanczos or Arnoldi after j steps. Its coefficients in the orthonormal V are compared with those of some steps
 before: where the differences fall geometrically, the error left is the rest of that series. An invariant subspace makes the answer
-exact.
+exact. The coefficients come as c e^s, so that an exponential neither overflows nor vanishes on the way.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from . import arnoldi, lanczos
-from .krylov import count_of, expand, norm, plain
+from .krylov import SMALL, count_of, expand, norm, plain
 
 LOOK = 8  # steps between two looks at the error
+MOST = 80.0  # the exponent by which coefficients of two looks may differ: what is more is no convergence
+FASTEST = 0.3  # ratio of two differences below which it is not believed to go on like that: often a plateau follows
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
 
 
@@ -23,7 +25,8 @@ class State(NamedTuple):
     """A Krylov run, and the coefficients of the answer in its basis."""
 
     run: Any
-    coefficients: Array  # (*lanes, m)
+    coefficients: Array  # (*lanes, m), times e^scale
+    scale: Array  # (*lanes,)
     difference: Array  # (*lanes,), to those of the look before
     error: Array  # (*lanes,), estimated, relative
     done: Any
@@ -44,7 +47,7 @@ def function_times(
     multiply: Callable[[Array], Array],
     start: Array,
     noise: Array,
-    small: Callable[[Array], Array],
+    small: Callable[[Array], tuple[Array, Array]],
     *,
     m: int,
     tol: float,
@@ -57,7 +60,7 @@ def function_times(
     multiply : callable
         A X for X of shape (*lanes, n, 1).
     small : callable
-        The first column of f(T) for T of shape (*lanes, j, j).
+        The first column c e^s of f(T) for T of shape (*lanes, j, j): c and s, (*lanes, j) and (*lanes,).
     m : int
         The most steps.
     hermitian : bool
@@ -67,10 +70,10 @@ def function_times(
     n = start.shape[-1]
     m = min(m, n)
     run = method._initial(xp, start, 1, m, False)
-    first = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
+    first, _ = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
-    state = State(run, wide, zeros + math.inf, zeros + math.inf, count_of(xp, False))
+    state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, count_of(xp, False))
 
     def look(s: State) -> State:
         stop = xp.minimum(s.run.j + LOOK, m) if xp.name == "jax" else min(s.run.j + LOOK, m)
@@ -79,17 +82,22 @@ def function_times(
             lambda r: method._step(xp, multiply, noise, r, m),
             s.run,
         )
-        c = _padded(xp, small(_small_matrix(xp, run, m, hermitian)), m)
-        difference, size = norm(xp, c - s.coefficients), norm(xp, c)
-        ratio = difference / xp.where(s.difference == 0, 1, s.difference)
-        ratio = xp.where(ratio < SLOWEST, ratio, SLOWEST + 0 * ratio)
+        c, scale = small(_small_matrix(xp, run, m, hermitian))
+        c = _padded(xp, c, m)
+        grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
+        difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
+        ratio = difference / xp.where(s.difference == 0, 1, s.difference * grown)
+        ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
         rest = difference * ratio / (1 - ratio)
         rest = xp.where(xp.isfinite(s.difference), rest, difference)
         error = rest / xp.where(size == 0, 1, size)
-        exact = run.beta <= lanczos.SMALL * xp.eps(start.dtype) * run.size
-        exact = xp.logical_or(exact, xp.logical_or(difference == 0, exact & False if n > m else run.j + 0 * exact >= n))
+        exact = run.beta <= SMALL * xp.eps(start.dtype) * run.size
+        exact = xp.logical_or(
+            exact, xp.logical_or((difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n)
+        )
+        error = xp.where(size > 0, error, 1 + 0 * error)  # f has vanished wherever it was looked at: nothing is known
         error = xp.where(exact, 0 * error, error)
-        return State(run, c, difference, error, plain(xp, xp.all(error <= tol)))
+        return State(run, c, scale, difference, error, plain(xp, xp.all(error <= tol)))
 
     def going(s: State) -> Any:
         return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
@@ -99,7 +107,8 @@ def function_times(
     if xp.name == "jax":  # the vector behind the last step is there too, and has no coefficient
         c = xp.where(xp.arange(m) < state.run.j, c, 0 * c)
     V = state.run.V[..., :used, :]
-    X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype))) * norm(xp, start)[..., None]
+    X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype)))
+    X = X * (norm(xp, start) * xp.exp(state.scale))[..., None]
     return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))))
 
 

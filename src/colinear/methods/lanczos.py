@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, direction, expand, fresh, norm, pick, plain, put, reflectors, rotate
+from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, reflectors, rotate
+from .lanczos_alone import grown
 
-SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
-SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
+FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 
@@ -36,7 +36,7 @@ class State(NamedTuple):
     T: Array  # (*lanes, m, m), the lower triangle of the projected operator
     beta: Array  # (*lanes,), of the last step
     size: Array  # (*lanes,), of A as seen so far
-    drift: Any  # bounds on |v_i^H v_j|, of the last row, the one before, and how many passes are due whatever they say; () in JAX
+    due: Any  # how many vectors are to be orthogonalised whatever is known of them, where that is not all of them
     j: Any  # rows of V that are complete, less one
     kept: Any  # rows that the last restart kept
     values: Array  # (*lanes, m), Ritz values, the wanted first
@@ -51,6 +51,8 @@ class State(NamedTuple):
     draws: Any  # random directions used
     done: Any
     finite: Any
+    excess: Any  # the largest residual of a wanted pair, in those that are asked for
+    ahead: Any  # how many steps it will take to reach that, if the residual falls as it did
 
 
 class Pairs(NamedTuple):
@@ -68,7 +70,7 @@ class Pairs(NamedTuple):
 
 def wanted(xp: Any, values: Array, which: str) -> Array:
     """The smaller, the better."""
-    values = xp.abs(values) if which[1] == "M" else xp.real(values)
+    values = xp.abs(values) if which[1] == "M" else xp.abs(xp.imag(values)) if which[1] == "I" else xp.real(values)
     return -values if which[0] == "L" else values
 
 
@@ -115,8 +117,9 @@ def lanczos(
     stopped = False
 
     def cycle(state: State) -> State:
-        stop = pick(xp, (state.looked > 0) & (state.j + LOOK < m), state.j + LOOK, m)
-        state = _projected(xp, _grown(xp, multiply, noise, state, stop, m), which, m, tol, relative)
+        begun = state.j
+        stop = _stop(xp, state, m)
+        state = _projected(xp, _grown(xp, multiply, noise, state, stop, m), k, which, m, tol, relative, begun)
         converged = plain(xp, xp.all(state.converged[..., :k]))
         state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, which, tol)
         is_due = (state.j >= m) | state.done | state.again
@@ -157,14 +160,13 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
     j, kept, looked, matvecs, cycles, draws, again, done = (count_of(xp, c) for c in (0, 0, 0, 0, 0, 0, False, False))
     U = reflectors(xp, V, 1) if householder else None
     finite = count_of(xp, True)
-    drift = () if xp.name == "jax" else (xp.eps(start.dtype), 0.0, 1)
     return State(
         V,
         U,
         T,
         zero,
         zero,
-        drift,
+        count_of(xp, 1),
         j,
         kept,
         values,
@@ -179,11 +181,21 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
         draws,
         done,
         finite,
+        math.inf if xp.name != "jax" else xp.max(zero) + math.inf,
+        count_of(xp, m),
     )
+
+
+def _stop(xp: Any, s: State, m: int) -> Any:
+    """Where to look at the pairs next: when the basis is full, or before that when they may have converged."""
+    ahead = pick(xp, s.looked > 0, LOOK, s.ahead)
+    return xp.minimum(s.j + ahead, m) if xp.name == "jax" else min(s.j + ahead, m)
 
 
 def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int) -> State:
     """The basis filled to `stop`, or as far as numbers are finite."""
+    if state.V.ndim == 2 and state.U is None and xp.name != "jax" and xp.peek(state.size) is not None:
+        return grown(xp, multiply, noise, state, stop, m)
     look = xp.name != "torch" or not state.V.is_cuda  # looking would wait for the GPU
 
     def going(s: State) -> Any:
@@ -207,38 +219,18 @@ def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m
     w = w - alpha[..., None] * v
     length = norm(xp, w)
     small = length <= SMALL * xp.eps(w.dtype) * size
-    drift, due = _drift(xp, s, length, size)
-    if not due:
-        v, beta, U = w / length[..., None], length, s.U
-    else:
-        if xp.name != "numpy" or small.any():
-            w = xp.where(small[..., None], fresh(xp, noise, s.draws + j), w)
-        v, beta, U = direction(xp, V, s.U, w, j + 1)
-        beta = xp.where(small, 0 * beta, beta)
+    if xp.name != "numpy" or small.any():
+        w = xp.where(small[..., None], fresh(xp, noise, s.draws + j), w)
+    v, beta, U = direction(xp, V, s.U, w, j + 1)
+    beta = xp.where(small, 0 * beta, beta)
     V = put(xp, V, (..., j + 1, slice(None)), v)
     T = put(xp, T, (..., j, j), xp.astype(alpha, T.dtype))
     if xp.name == "jax" or j + 1 < m:  # JAX drops what is put outside
         T = put(xp, T, (..., j + 1, j), xp.astype(beta, T.dtype))
-    return s._replace(V=V, U=U, T=T, beta=beta, size=size, drift=drift, j=j + 1, matvecs=s.matvecs + 1)
+    return s._replace(V=V, U=U, T=T, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
 
 
-def _drift(xp: Any, s: State, length: Array, size: Array) -> tuple[Any, bool]:
-    """The bounds after a step to a vector of this norm, and whether it needs a second pass.
-
-    beta_j v_i^H v_j+1 = (A v_i)^H v_j - alpha_j v_i^H v_j - beta_j-1 v_i^H v_j-1, less rounding.
-    """
-    if not s.drift or s.U is not None or s.looked or xp.peek(length) is None:  # a look has dropped the residuals of what it keeps
-        return s.drift, True
-    eps = xp.eps(length.dtype)
-    last, before, due = s.drift
-    smallest, largest = float(length.min()), float(size.max())
-    bound = (3 * largest * last + float(s.beta.max()) * before + eps * largest) / smallest if smallest > 0 else 1.0
-    if not due and bound < eps**SLACK:
-        return (bound, last, 0), False
-    return (eps, last, due - 1 if due else 1), True  # two passes in turn, or the vector before the last would spoil the next
-
-
-def _projected(xp: Any, s: State, which: str, m: int, tol: float, relative: bool) -> State:
+def _projected(xp: Any, s: State, k: int, which: str, m: int, tol: float, relative: bool, begun: Any) -> State:
     """Rayleigh and Ritz: T Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
     inside = xp.arange(m, device=xp.device_of(s.T)) < s.j
     lower = xp.where(inside[:, None], xp.tril(s.T, -1), 0 * s.T)
@@ -252,10 +244,34 @@ def _projected(xp: Any, s: State, which: str, m: int, tol: float, relative: bool
     size = xp.maximum(s.size, xp.max(xp.where(inside, xp.abs(values), 0 * values), axis=-1))
     eps = xp.eps(s.V.dtype)
     against = xp.maximum(xp.abs(values), eps ** (2 / 3) * size[..., None]) if relative else size[..., None]
-    converged = residual <= SAFETY * max(tol, 2 * eps) * against
+    target = SAFETY * max(tol, 2 * eps) * against + 0 * residual
+    converged = residual <= target
     finite = plain(xp, xp.all(xp.isfinite(s.size)))
+    excess = plain(xp, xp.max(residual[..., :k] / xp.where(target[..., :k] == 0, 1, target[..., :k])))
+    ahead = steps_ahead(xp, s.excess, excess, s.j - begun, m)
     # The size that is kept is that of products alone: Ritz values of an A that is not self-adjoint may be anything.
-    return s._replace(values=values, Y=Y, residual=residual, converged=converged, cycles=s.cycles + 1, finite=finite)
+    return s._replace(
+        values=values,
+        Y=Y,
+        residual=residual,
+        converged=converged,
+        cycles=s.cycles + 1,
+        finite=finite,
+        excess=excess,
+        ahead=ahead,
+    )
+
+
+def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
+    """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these `steps`; m where that is more."""
+    if xp.name != "jax":
+        if not 1 < now < before < math.inf:
+            return m
+        return min(m, max(FEWEST, math.ceil(steps * math.log(now) / math.log(before / now))))
+    falls = (now > 1) & (now < before) & xp.isfinite(before)
+    rate = xp.log(xp.where(falls, before / now, 2.0))
+    needed = xp.minimum(steps * xp.log(xp.where(falls, now, 2.0)) / rate, m)
+    return xp.where(falls, xp.maximum(1 + xp.astype(needed, xp.asarray(m).dtype), FEWEST), m)
 
 
 def _judged(xp: Any, s: State, converged: Any, k: int, which: str, tol: float) -> State:
@@ -286,8 +302,7 @@ def _restarted(xp: Any, noise: Array, s: State, k: int, m: int) -> State:
     if xp.name == "jax" or s.again:
         last = direction(xp, V, None, direction(xp, V, None, fresh(xp, noise, s.draws), p)[0], p)[0]
         V = put(xp, V, (..., p, slice(None)), pick(xp, s.again, last, V[..., p, :]))
-    elif s.drift:
+    else:
         V = put(xp, V, (..., p, slice(None)), direction(xp, V, None, V[..., p, :], p)[0])
     U = s.U if s.U is None else reflectors(xp, V, p + 1)
-    drift = s.drift and (xp.eps(V.dtype) ** SLACK, xp.eps(V.dtype) ** SLACK, 2)
-    return s._replace(V=V, U=U, T=T, drift=drift, j=p, kept=p, draws=s.draws + m)
+    return s._replace(V=V, U=U, T=T, j=p, kept=p, draws=s.draws + m)

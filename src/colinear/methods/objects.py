@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..info import MethodError
 
 
@@ -29,7 +31,7 @@ class Method:
         return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
 
     def __post_init__(self) -> None:
-        if self.tol is not None and not self.tol > 0:
+        if self.tol is not None and not (isinstance(self.tol, (int, float, np.number)) and self.tol > 0):
             raise ValueError(
                 f"{self.name}: tol is {self.tol!r}; it must be a positive number, or None for sqrt(eps) of the dtype."
             )

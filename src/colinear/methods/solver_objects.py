@@ -56,8 +56,9 @@ class Iterative(Method):
     is_iterative: ClassVar[bool] = True
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
-    needs_terms: ClassVar[bool] = False
-    vectors: ClassVar[int] = 6  # that it keeps
+    needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
+    splits_preconditioner: ClassVar[bool] = False  # applies it by itself, as if split, so that its faults can be told from A's
+    vectors: ClassVar[int] = 6  # at most at a time, for one right side, b and what the step computes among them
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,6 +80,10 @@ class Iterative(Method):
     def typical(self, m: int, n: int) -> int:
         """A guess of the number of products, where nothing is known of the spectrum."""
         return min(self.iterations(m, n), min(m, n), int(20 + 10 * min(m, n) ** 0.5))
+
+    def working_vectors(self, n: int) -> int:
+        """How many vectors it keeps for a right side of a system of n unknowns."""
+        return self.vectors
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
@@ -113,6 +118,8 @@ class CG(Iterative):
     (2, True)
     """
 
+    splits_preconditioner: ClassVar[bool] = True
+
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return cg(xp, products.multiply, B, precondition=products.precondition, **options)
 
@@ -131,7 +138,8 @@ class MINRES(Iterative):
     array([2., 1.])
     """
 
-    vectors: ClassVar[int] = 10
+    splits_preconditioner: ClassVar[bool] = True
+    vectors: ClassVar[int] = 16
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return minres(xp, products.multiply, B, precondition=products.precondition, **options)
@@ -161,14 +169,17 @@ class GMRES(Iterative):
         if self.restart is not None and (not isinstance(self.restart, int) or self.restart < 1):
             raise ValueError(f"GMRES: restart is {self.restart!r}; it must be a positive integer.")
 
-    @property
-    def vectors(self) -> int:  # type: ignore[override]
-        return (self.restart or DEFAULT_RESTART) + 4
+    def basis(self, n: int) -> int:
+        """The most vectors of the basis."""
+        return min(n, self.restart or (n if n <= SMALL else DEFAULT_RESTART))
+
+    def working_vectors(self, n: int) -> int:
+        return self.basis(n) + 8
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        n = products.columns
-        restart = self.restart or (n if n <= SMALL else DEFAULT_RESTART)
-        return gmres(xp, products.multiply, B, restart=restart, precondition=products.precondition, **options)
+        return gmres(
+            xp, products.multiply, B, restart=self.basis(products.columns), precondition=products.precondition, **options
+        )
 
 
 @dataclass(frozen=True)
@@ -182,7 +193,7 @@ class BiCGSTAB(Iterative):
     array([1., 1.])
     """
 
-    vectors: ClassVar[int] = 10
+    vectors: ClassVar[int] = 15
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return bicgstab(xp, products.multiply, B, precondition=products.precondition, **options)
@@ -196,7 +207,7 @@ class LeastSquares(Iterative):
 
     needs_adjoint: ClassVar[bool] = True
     least_squares: ClassVar[bool] = True
-    vectors: ClassVar[int] = 7
+    vectors: ClassVar[int] = 13
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,6 +265,8 @@ class LSMR(LeastSquares):
     >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSMR()).round(6)
     array([2.])
     """
+
+    vectors: ClassVar[int] = 16
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return lsmr(

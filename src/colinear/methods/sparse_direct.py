@@ -104,6 +104,8 @@ def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
     from scipy.sparse import csr_array
 
     n, count = len(indptr) - 1, math.prod(data.shape[:-1])
+    if count == 1:
+        return csr_array((data.reshape(-1), columns, indptr), shape=(n, n))
     starts = np.concatenate([np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)] + [[count * len(columns)]])
     places = np.concatenate([np.asarray(columns) + k * n for k in range(count)]) if count else np.zeros(0, int)
     return csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n))

@@ -250,7 +250,8 @@ class Krylov(Method):
     tol : float, optional
         Of the error of each column, estimated, relative to its norm; default sqrt(eps) of the dtype.
     max_iters : int, optional
-        The most products with A for a column, and the most vectors that are kept for it; default 200.
+        The most products with A for a column, and the most vectors that are kept for it; default 200. An exponential for which
+        these are too few is then taken in parts, exp(A) = exp(A/s)^s, each of so many.
     seed : int
         Of the random numbers.
 

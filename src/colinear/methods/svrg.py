@@ -186,7 +186,7 @@ def svrg(
         last, stopped = first, False
     else:
         last, history, stopped = loop.run(epoch, first, history, lambda state: state.best)
-    loop.close()
+    loop.close(last.iteration, last.least)
     status = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
     status = xp.where((last.status == RUNNING) & stopped, int(Status.STOPPED), status)
     each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch

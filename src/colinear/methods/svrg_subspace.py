@@ -133,7 +133,7 @@ def svrg_subspace(
     first = State(W, G, values, residual, norm, chosen, zero, relative(xp, residual, norm) ** 2, status, 0, generator)
     loop = Loop(xp, watch, max_iters, xp.ones((), dtype=norm.dtype, device=xp.device_of(norm)))
     last, _, stopped = loop.run(epoch, first, None, lambda state: state.W)
-    loop.close()
+    loop.close(last.iteration, last.size**0.5)
     ended = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
     ended = xp.where((last.status == RUNNING) & stopped, int(Status.STOPPED), ended)
     each = (2 if terms.squared else 1) * columns

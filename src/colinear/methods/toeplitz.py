@@ -18,7 +18,7 @@ TOLERANCE = 1e-13  # of the residual: what is left is removed by the refinement 
 
 def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
     """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and row; NaN where all failed."""
-    hermitian = bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
+    hermitian = _is_hermitian(col, row)
     x, first = _first_column(col, row, hermitian)
     if hermitian:
         return x, np.conj(x[::-1]), first
@@ -27,9 +27,28 @@ def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
     return x, y[::-1], max(first, last)
 
 
+def solve_by_iterations(col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any) -> tuple[Any, float] | None:
+    """T^-1 b for one vector, rounded to this dtype, and its relative residual then; None if that is more than `most`."""
+    size = np.linalg.norm(b)
+    if size == 0 or not np.isfinite(size):
+        return None
+    hermitian = _is_hermitian(col, row)
+    multiply = _multiplication(col, row, hermitian)
+    x = _krylov(col, row, b, multiply, hermitian, goal)
+    if x is None:
+        return None
+    x = x.astype(dtype, copy=False)
+    residual = float(np.linalg.norm(b - multiply(x)) / size)
+    return (x, residual) if residual <= most else None
+
+
+def _is_hermitian(col: Any, row: Any) -> bool:
+    return bool(np.array_equal(row[1:], np.conj(col[1:])) and np.imag(col[0]) == 0)
+
+
 def _first_column(col: Any, row: Any, hermitian: bool) -> tuple[Any, float]:
     n = len(col)
-    multiply = _multiplication(col, row)
+    multiply = _multiplication(col, row, hermitian)
     e = np.zeros(n, col.dtype)
     e[0] = 1
     attempts = [_levinson] if n <= LEVINSON else [_krylov, _levinson]
@@ -55,7 +74,7 @@ def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any
     return x if np.isfinite(x).all() else None
 
 
-def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
+def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE) -> Any:
     from scipy.sparse.linalg import LinearOperator, cg, gmres
 
     n = len(col)
@@ -63,13 +82,13 @@ def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any:
     M = LinearOperator((n, n), matvec=_circulant_inverse(col, row, hermitian), dtype=col.dtype)
     with np.errstate(all="ignore"):
         if hermitian:
-            x, _ = cg(A, e, rtol=TOLERANCE, maxiter=MOST_ITERATIONS, M=M)
+            x, _ = cg(A, e, rtol=tol, maxiter=MOST_ITERATIONS, M=M)
         else:
-            x, _ = gmres(A, e, rtol=TOLERANCE, restart=50, maxiter=MOST_ITERATIONS // 50, M=M)
+            x, _ = gmres(A, e, rtol=tol, restart=50, maxiter=MOST_ITERATIONS // 50, M=M)
     return x if np.isfinite(x).all() else None
 
 
-def _multiplication(col: Any, row: Any) -> Any:
+def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
     """x -> T x."""
     from scipy import fft
 
@@ -80,7 +99,18 @@ def _multiplication(col: Any, row: Any) -> Any:
         symbol = fft.fft(circulant)
         return lambda x: fft.ifft(symbol * fft.fft(x, length))[:n]
     symbol = fft.rfft(circulant)
-    return lambda x: fft.irfft(symbol * fft.rfft(x, length), length)[:n]
+    if hermitian:
+        symbol = symbol.real  # but for rounding, and quicker to multiply by
+    return lambda x: _filtered(x, symbol, length)[:n]
+
+
+def _filtered(x: Any, symbol: Any, length: int) -> Any:
+    """F^-1 (symbol * F x) of a real x, padded to this length, in place as far as that goes."""
+    from scipy import fft
+
+    transform = fft.rfft(x, length)
+    transform *= symbol
+    return fft.irfft(transform, length, overwrite_x=True)
 
 
 def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
@@ -90,10 +120,11 @@ def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
     n = len(col)
     k = np.arange(n)
     c = ((n - k) * col + k * np.concatenate([col[:1], row[:0:-1]])) / n
-    symbol = fft.fft(c)
-    symbol = np.abs(symbol) if positive else symbol
-    symbol = np.where(np.abs(symbol) > 1e-13 * np.abs(symbol).max(), symbol, 1e-13 * np.abs(symbol).max())
-    if np.iscomplexobj(col):
-        return lambda x: fft.ifft(fft.fft(x) / symbol)
-    half = symbol[: n // 2 + 1]
-    return lambda x: fft.irfft(fft.rfft(x) / half, n)
+    real = not np.iscomplexobj(col)
+    symbol = fft.rfft(c) if real else fft.fft(c)
+    size = np.abs(symbol)
+    least = 1e-13 * size.max()
+    inverse = 1 / (np.maximum(size, least) if positive else np.where(size > least, symbol, least))
+    if real:
+        return lambda x: _filtered(x, inverse, n)
+    return lambda x: fft.ifft(fft.fft(x) * inverse)

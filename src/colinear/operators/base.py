@@ -191,6 +191,9 @@ class LinearOperator:
     @memo
     def _context(self) -> Context:
         """Framework, dtype and device, found once from the leaves (from the operands, in composed operators)."""
+        fields = self._fields
+        if len(fields) == 1 and type(only := getattr(self, fields[0])) is np.ndarray and only.dtype.kind in "fc":
+            return Context("numpy", only.dtype, "cpu")  # tiny problems notice how long the rest takes
         what = type(self).__name__
         if self.operands:
             return common_context(what, self.operands)

@@ -48,6 +48,9 @@ class CholeskyFactor(LinearOperator):
 
     _rmatmat = _matmat
 
+    def _to_dense(self) -> Array:
+        return self.xp.cholesky_inverse(self.L)
+
     def slogdet(self) -> tuple[Array, Array]:
         xp, d = self.xp, self.xp.real(self.xp.diagonal(self.L))
         return xp.ones(d.shape[:-1], dtype=self.dtype, device=self._context.device), 2 * xp.sum(xp.log(d), axis=-1)
@@ -112,6 +115,52 @@ class LUFactor(LinearOperator):
         parity = xp.astype(xp.lu_permutation(self.pivots, d.shape[-1])[1], self.dtype)
         sign, logarithm = slogdet_of_diagonal(xp, d, parity)
         return xp.conj(sign) if self.form == "H" else sign, logarithm
+
+
+class CholeskyOrLUFactor(LinearOperator):
+    """A^-1 from A = L L^H where `positive` holds, else from A = P L U: of a traced program, which computes only one of them.
+
+    `factors` holds L or both factors of LU; a batch has one kind of factors for all.
+    """
+
+    factors: Array
+    pivots: Array
+    positive: Array
+    form: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.factors.shape)
+
+    def _adjoint(self) -> LinearOperator:
+        return _reformed(self, _ADJOINT)
+
+    def _transpose(self) -> LinearOperator:
+        return _reformed(self, _TRANSPOSE)
+
+    def _conj(self) -> LinearOperator:
+        return _reformed(self, _CONJUGATE)
+
+    def _either(self, f: Any, *arguments: Array) -> Any:
+        """`f(factor, *arguments)` of the factor that there is."""
+
+        def of_cholesky(factors: Array, pivots: Array, *arguments: Array) -> Any:
+            factor = CholeskyFactor._of(factors)
+            return f(factor.T if self.form == "T" else factor, *arguments)
+
+        def of_lu(factors: Array, pivots: Array, *arguments: Array) -> Any:
+            return f(LUFactor._of(factors, pivots, self.form), *arguments)
+
+        return self.xp.cond(self.positive, of_cholesky, of_lu, self.factors, self.pivots, *arguments)
+
+    def _matmat(self, X: Array) -> Array:
+        return self._either(lambda factor, X: factor._matmat(X), X)
+
+    def _to_dense(self) -> Array:
+        return self._either(lambda factor: factor._to_dense())
+
+    def slogdet(self) -> tuple[Array, Array]:
+        return self._either(lambda factor: factor.slogdet())
 
 
 class QRFactor(LinearOperator):

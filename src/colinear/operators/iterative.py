@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, namespace_of
-from ..info import Detailed, Info, MethodError, Status, failed, recording, report, state, total
-from ..methods.iteration import PRECONDITIONER, Outcome, Products, Watch
-from ..methods.svrg import Terms
+from ..info import Detailed, DtypeError, Info, ShapeError, Status, failed, recording, report, settle, state, total
+from ..methods.iteration import GIVEN, PRECONDITIONER, Outcome, Products, Watch, column_norms
 from ..properties import POSITIVE_SEMIDEFINITE
-from .base import LinearOperator
+from . import iterated_least_squares
+from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
-from .host_factors import refined
+from .fields import rebuilt
 from .memo import memo
-from .product import Product
-from .terms import NOT_A_SUM, minibatch, term_count
+from .opaque import Opaque
+from .sampled import sampled_terms
 
 
 class Iterated(LinearOperator):
@@ -62,14 +65,14 @@ class Iterated(LinearOperator):
     def _matvec(self, x: Array) -> Array:
         return self.solve(x[:, None], vector=True)[..., 0]
 
-    def solve(self, B: Array, vector: bool) -> Array:
-        """A^-1 B; reports how it went."""
-        X, told = self.run(B, vector)
+    def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
+        """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
+        X, told = self.run(B, vector, rounded)
         for info in told:
             report(info)
         return X
 
-    def run(self, B: Array, vector: bool) -> tuple[Array, list[Info]]:
+    def run(self, B: Array, vector: bool, rounded: Any = None) -> tuple[Array, list[Info]]:
         """A^-1 B, and how it went."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
@@ -80,21 +83,32 @@ class Iterated(LinearOperator):
         watch = Watch(type(state.current) is Detailed, method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         found: list[Outcome] = []
-        with recording():  # what the preconditioner reports inside a loop means nothing outside it
+        # What the preconditioner reports inside a loop means nothing outside it; overflow becomes a status, not a warning.
+        with recording(), np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext():
             if xp.name == "jax":
                 X, outcome = _compiled(method, watch, tol)(self, B)
                 found.append(outcome)
             else:
                 X = _differentiable(self, B, watch, tol, found)
-        told = [described(xp, outcome, method, watch, self.A.shape[-1]) for outcome in found[:1]]
-        if len(found) > 1 and told:  # refined for the sake of derivatives
-            total = sum(outcome.matvecs for outcome in found)
-            told = [told[0].replace(matvecs=total)]
+            narrow = dtype if rounded is None else rounded
+            if narrow != working and found and not method.least_squares and 0 not in X.shape:
+                found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
+        told = [described(xp, outcome, method, watch, self.preconditioner is not None) for outcome in found[:1]]
         return X if dtype == working else xp.astype(X, dtype), told
 
     @property
     def _flops(self) -> float:
         return self.method.typical(*self.A.shape[-2:]) * (self.A.flops + 10.0 * max(self.A.shape[-2:]))
+
+
+def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outcome: Outcome) -> Outcome:
+    """The outcome with the residual of X as it is when rounded to half precision: what is said must hold of what is given."""
+    tol = inverse.method.tolerance(xp, dtype)
+    R = B - _product(inverse.A, B.dtype)(xp.astype(xp.astype(X, dtype), B.dtype))
+    size = column_norms(xp, B)
+    residual = column_norms(xp, R) / xp.where(size > 0, size, 1)
+    lost = (outcome.status == int(Status.SUCCESS)) & xp.logical_not(residual <= tol)
+    return outcome._replace(status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual)
 
 
 # The failures of a method after which another may do better.
@@ -154,7 +168,9 @@ class Attempts(LinearOperator):
         words = [f"{info.method} failed ({info.status.name})" for info in infos if info.failed]
         best, info = found[-1] if not infos[-1].failed else min(found, key=lambda each: _largest(each[1].residual))
         message = "; ".join([*words, f"{info.method} gave the answer"])
-        status = info.status if info.failed else Status.FELL_BACK
+        # That CG was tried on what nobody called definite is no promise broken.
+        guessed = infos[0].method == "CG" and not self.properties & POSITIVE_SEMIDEFINITE and len(infos) == 2
+        status = info.status if info.failed or guessed else Status.FELL_BACK
         counts = {"iterations": total(i.iterations for i in infos), "matvecs": total(i.matvecs for i in infos)}
         return best, info.replace(status=status, message=message, **counts)
 
@@ -174,57 +190,56 @@ def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
     low = None
     if method.precision is not None:
-        low = _products(_lowered(A, method.precision), None if M is None else _lowered(M, method.precision), method)
-    X0 = inverse.x0
-    if X0 is not None:
-        X0 = xp.astype(X0[..., None] if X0.ndim == 1 else X0, B.dtype)
+        single = xp.complex64 if xp.is_complex(B) else xp.float32
+        low = _products(_lowered(A, method.precision), None if M is None else _lowered(M, method.precision), method, single)
+    X0 = _start(inverse.x0, A, B, method.name)
     m, n = A.shape[-2:]
-    full = _products(A, M, method)
+    full = _products(A, M, method, B.dtype)
     options: dict[str, Any] = {"consistent": inverse.consistent} if method.least_squares else {}
     outcome: Outcome = method.run(xp, full, low, B, tol=tol, max_iters=method.iterations(m, n), X0=X0, watch=watch, **options)
     return outcome
 
 
-def _products(A: LinearOperator, M: LinearOperator | None, method: Any) -> Products:
+def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | None:
+    """`x0` as a block that fits B, or an error that says why it does not."""
+    if x0 is None:
+        return None
+    xp = namespace_of(B)
+    if xp.is_complex(x0) and not xp.is_complex(B):
+        raise DtypeError(f"{name}: x0 is complex, and A and b are real. Give x0.real, or make A or b complex.")
+    X0 = x0[..., None] if x0.ndim == 1 else x0
+    expected = (*B.shape[:-2], A.shape[-1], B.shape[-1])
+    try:
+        fits = np.broadcast_shapes(tuple(X0.shape), expected) == expected
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"{name}: x0 has the shape {tuple(x0.shape)}, and the answer {expected}; give one start for each column."
+        )
+    return xp.astype(X0, B.dtype)
+
+
+def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
     terms = sampled_terms(A, method) if method.needs_terms else None
     both = method.needs_adjoint or (terms is not None and terms.squared)
-    adjoints = _product(A.H if both else None), _product(M.H if both and M is not None else None)
-    return Products(_product(A), adjoints[0], _product(M), adjoints[1], A.shape[-1], terms)
+    adjoints = _product(A.H if both else None, dtype), _product(M.H if both and M is not None else None, dtype)
+    return Products(_product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1], terms)
 
 
-def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -> Terms:
-    """The terms that a stochastic method draws from: those of positive A, else (or if so `squared`) those of A^H A, which are its
-    rows where A is no sum."""
-    A = A.to(dtype=A.xp.float32) if getattr(A.dtype, "itemsize", 0) == 2 else A
-    count = term_count(A)
-    squared = not A.properties & POSITIVE_SEMIDEFINITE if squared is None else squared
-    if count < 2 and squared and A._has_rows:
-        whole: LinearOperator = Product(A.H, A)
-        count, product = term_count(whole), lambda indices, X: minibatch(whole, indices) @ X
-    elif count < 2:
-        raise MethodError(f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone.")
-    elif squared:
-        whole = A
-
-        def product(indices: Array, X: Array) -> Array:
-            some = minibatch(A, indices)
-            return some.H @ (some @ X)
-    else:
-        whole, product = A, lambda indices, X: minibatch(A, indices) @ X
-    size = method.batch_of(count)
-    if size > count:
-        raise ValueError(
-            f"{method.name}: batch_size is {size}, and the sum has {count} terms. Use at most {count}, or None for the default."
-        )
-    first = A.xp.arange(size, device=A._context.device)
-    share = min(1.0, minibatch(whole, first).flops / max(whole.flops, 1.0))
-    return Terms(count, product, share, size, squared)
-
-
-def _product(A: LinearOperator | None) -> Any:
+def _product(A: LinearOperator | None, dtype: Any) -> Any:
+    """A X as a function of blocks or vectors of this dtype."""
     if A is None:
         return None
-    return _bounded(A) if getattr(A.dtype, "itemsize", 0) == 2 else A.__matmul__
+    if getattr(A.dtype, "itemsize", 0) == 2:
+        return _bounded(A)
+    if WATCHERS or A.backend == "jax" or A.dtype != dtype:
+        return A.__matmul__
+    while isinstance(A, Opaque):
+        A = A.A
+    # The iterates are of the right framework, device and shape: what `@` looks at in each product need not be looked at again.
+    block, vector = A._matmat, A._matvec
+    return lambda X: vector(X) if X.ndim == 1 else block(X)
 
 
 def _bounded(A: LinearOperator) -> Any:
@@ -253,59 +268,84 @@ def _compiled(method: Any, watch: Watch, tol: float) -> Any:
     xp = get("jax")
 
     def program(inverse: Iterated, B: Array) -> Any:
-        transposed = inverse.T
-
-        def solve(B: Array) -> Any:
+        def run(B: Array, inverse: Iterated) -> Any:
             outcome = outcome_of(inverse, B, watch, tol)
             return outcome.X, outcome._replace(X=None)
 
-        def solve_transposed(B: Array) -> Any:
-            outcome = outcome_of(transposed, B, watch, tol)  # type: ignore[arg-type]
+        def run_transposed(B: Array, inverse: Iterated) -> Any:
+            outcome = outcome_of(inverse.T, B, watch, tol)  # type: ignore[arg-type]
+            report_adjoint(xp, outcome, method, watch, inverse.preconditioner is not None)
             return outcome.X, outcome._replace(X=None)
 
         if method.least_squares:
-            return solve(B)
-        return xp.linear_solve(inverse.A.__matmul__, solve, solve_transposed, B)
+            held = xp.tree_map(xp.stop_gradient, (B, inverse))
+            X, told = run(*held)
+            again = functools.partial(_again, xp, method, watch, tol)
+            return iterated_least_squares.attached(xp, inverse, B, X, again), told
+        return xp.linear_solve(lambda X, inverse: inverse.A @ X, run, (None, run_transposed), B, (inverse,))
 
     return xp.jit(program)
 
 
 def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found: list[Outcome]) -> Array:
-    """A^-1 B in NumPy and torch; `found` collects the outcomes."""
+    """A^-1 B in NumPy and torch; `found` collects the outcome.
+
+    A X = B gives dX = A^-1 (dB - dA X), and G_B = A^-H G, G_A = -G_B X^H for cotangents G of X: one more solve, with the adjoint of A
+    and of the preconditioner, by the same method to the same tolerance. Nothing of the iterations is kept.
+    """
     xp = namespace_of(B)
 
-    def solve(B: Array, which: Iterated = inverse) -> Array:
-        outcome = outcome_of(which, B, watch, tol)
+    def solve(B: Array, *leaves: Any, transposed: bool = False) -> Any:
+        which = rebuilt(inverse, leaves)
+        if any(xp.is_traced(leaf) for leaf in leaves) and not xp.is_traced(B):
+            B = _one_of_each(xp, B, leaves)
+        outcome = outcome_of(which.T if transposed else which, B, watch, tol)
+        if transposed or found:  # not the answer: for its derivatives
+            report_adjoint(xp, outcome, inverse.method, watch, inverse.preconditioner is not None)
         found.append(outcome)
-        return outcome.X
+        return outcome.X, None
 
-    leaves = [leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp]
-    hidden = [leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape]
-    if hidden and not xp.is_traced(B):  # a map over operators: the right side becomes one of each, lest the loop look at values
-        first = xp.reshape(hidden[0], (-1,))[0]
-        B = B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
-    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves) or hidden:
-        return solve(B)
-    held = inverse._map(xp.stop_gradient)
-
-    def fixed(B: Array) -> Array:
-        return xp.linear_solve(held.A.__matmul__, solve_held, solve_transposed, B)[0]
-
-    def solve_held(B: Array) -> Any:
-        return solve(B, held), None
-
-    def solve_transposed(B: Array) -> Any:
-        return solve(B, held.T), None
-
+    leaves = tuple(leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp)
+    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves):
+        return solve(B, *leaves)[0]
     if inverse.method.least_squares:
-        return solve(xp.stop_gradient(B), held)
-    return refined(fixed, inverse.A.__matmul__, B, xp.is_differentiated(*leaves))
+        X = solve(xp.stop_gradient(B), *(xp.stop_gradient(leaf) for leaf in leaves))[0]
+        again = functools.partial(_again, xp, inverse.method, watch, tol)
+        return iterated_least_squares.attached(xp, inverse, B, X, again)
+    transposed = (
+        lambda X, *leaves: rebuilt(inverse, leaves).A.T @ X,
+        functools.partial(solve, transposed=True),
+    )
+    return xp.linear_solve(lambda X, *leaves: rebuilt(inverse, leaves).A @ X, solve, transposed, B, leaves)[0]
+
+
+def _again(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> Array:
+    """A^+ B for a derivative; its failure is a warning."""
+    fresh = inverse._replace(x0=None, consistent=False)
+    if any(xp.is_traced(leaf) for leaf in fresh.leaves() if namespace_of(leaf) is xp) and not xp.is_traced(B):
+        B = _one_of_each(xp, B, [leaf for leaf in fresh.leaves() if namespace_of(leaf) is xp])
+    outcome = outcome_of(fresh, B, watch, tol)
+    report_adjoint(xp, outcome, method, watch, inverse.preconditioner is not None)
+    return outcome.X
+
+
+def _one_of_each(xp: Any, B: Array, leaves: Any) -> Array:
+    """B, of which a map over operators makes one for each, lest the loop look at values."""
+    hidden = next(leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape)
+    first = xp.reshape(hidden, (-1,))[0]
+    return B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
+
+
+def report_adjoint(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> None:
+    """Warn if a solve that a derivative needs has failed: nobody else will, as the answer itself is there already."""
+    info = described(xp, outcome, method, watch._replace(vector=False), preconditioned)
+    settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
 
 
 # ---------------------------------------------------------------------------------------------------- what is said of it
 
 
-def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> Info:
+def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> Info:
     """An outcome as an Info, with a word on what went wrong and when."""
     status, residual, history = outcome.status, outcome.residual, outcome.history
     if watch.vector and history is not None:
@@ -319,7 +359,7 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> I
         codes = xp.to_numpy(status)
         worst = Status(int((codes % 10).max(initial=0)))
         iterations = 0 if empty else int(xp.max(outcome.iterations))
-        message = _message(codes, xp.to_numpy(outcome.iterations), method.name)
+        message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if history is not None:
             history = history[: iterations + 1]
     matvecs = outcome.matvecs
@@ -336,14 +376,19 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, n: int) -> I
     )
 
 
-def _message(codes: Any, iterations: Any, method: str) -> str:
+def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> str:
     worst = codes.flat[(codes % 10).argmax()] if codes.size else 0
     if worst % 10 < int(Status.BREAKDOWN):
         return ""
-    where = f"in iteration {int(iterations.flat[(codes % 10).argmax()])}"
-    what = "the preconditioner" if worst >= PRECONDITIONER else "the operator"
+    step = int(iterations.flat[(codes % 10).argmax()])
+    where = f"in iteration {step}"
+    what = "the preconditioner" if PRECONDITIONER <= worst < GIVEN else "the operator"
     columns = int((codes == worst).sum())
     of = f" of column {int((codes == worst).argmax())}" if codes.size > 1 and columns == 1 else ""
+    if worst >= GIVEN:
+        return f"NaN or infinity in the right side or in A x0{of}"
+    if worst == int(Status.NONFINITE) and preconditioned and not method.splits_preconditioner:  # it is a part of the product
+        what = "the operator or the preconditioner"
     if worst % 10 == int(Status.NONFINITE):
         return f"NaN or infinity from {what} {where}{of}"
     if worst % 10 == int(Status.NOT_POSITIVE_DEFINITE):
@@ -352,16 +397,17 @@ def _message(codes: Any, iterations: Any, method: str) -> str:
             if worst < PRECONDITIONER
             else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
         )
-    if worst % 10 == int(Status.BREAKDOWN) and method == "SVRG":
+    if worst % 10 == int(Status.BREAKDOWN) and method.needs_terms:
         return f"it diverged {where}{of}: the step is too large. Leave out `step`, which finds one, or take a larger batch_size"
-    if worst % 10 == int(Status.SINGULAR) and method == "GMRES":
-        return f"A is singular on the subspace {where}{of}"
+    if worst % 10 == int(Status.SINGULAR) and method.name == "GMRES":
+        return f"{'A M, M being the preconditioner,' if preconditioned else 'A'} is singular on the subspace {where}{of}"
     if worst % 10 == int(Status.SINGULAR):
         return f"A^H r vanished {where}{of} and r did not: the right side is not in the range of A, and x is one of least squares"
     return f"{where}{of}"
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:
-    """Bytes of the vectors that a method keeps."""
-    itemsize = getattr(A.dtype, "itemsize", 8)
-    return float(method.vectors * math.prod(A.batch_shape) * max(A.shape[-2:]) * itemsize)
+    """Bytes of the vectors that a method keeps for one right side; half precision is summed in single."""
+    m, n = A.shape[-2:]
+    itemsize = max(4, getattr(A.dtype, "itemsize", 8))
+    return float(method.working_vectors(n) * math.prod(A.batch_shape) * max(m, n) * itemsize)

@@ -75,6 +75,11 @@ class Sparse(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         return self.xp.sparse_matmul(self.data, self.structure, X)
 
+    def _matvec(self, x: Array) -> Array:
+        if self.data.ndim == 1 and self._context.backend == "numpy":
+            return self.xp.sparse_matmul(self.data, self.structure, x)
+        return LinearOperator._matvec(self, x)
+
     def _to_dense(self) -> Array:
         structure = self.structure
         places = structure.rows.astype(np.int64) * structure.shape[1] + structure.columns

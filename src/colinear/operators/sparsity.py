@@ -59,6 +59,16 @@ class SparseStructure:
             self._transposed = flipped
         return self._transposed
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the transpose has its entries in the same places."""
+        found = self.memo.get("symmetric")
+        if found is None:
+            other = self.transposed
+            found = np.array_equal(self.indptr, other.indptr) and np.array_equal(self.columns, other.columns)
+            self.memo["symmetric"] = found
+        return bool(found)
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

@@ -59,13 +59,15 @@ class ILU(Preconditioner):
         for less, shift in ATTEMPTS:
             shifted = S if shift == 0 else as_sparse(S + shift * size * Identity(A.shape[-1]))
             values, structure = seen("ILU", A.xp, shifted.data), shifted.structure
-            try:
-                way = (self.drop_tol * less, self.fill)
-                factors = SparseLU(values, structure.indptr, structure.columns, False, incomplete=way)
-            except ArithmeticError:  # singular
-                continue
-            if _is_stable(factors, values, structure):
-                return FixedFactor._of(factors, "N", S.shape, A._context)
+            way = (self.drop_tol * less, self.fill)
+            # In an order of the pattern of A + A^T, where A has that pattern, factors are made in half the time and lose less.
+            for symmetric in (True, False) if structure.is_symmetric else (False,):
+                try:
+                    factors = SparseLU(values, structure.indptr, structure.columns, False, symmetric, incomplete=way)
+                except ArithmeticError:  # singular
+                    continue
+                if _is_stable(factors, values, structure):
+                    return FixedFactor._of(factors, "N", S.shape, A._context)
         raise MethodError(
             "ILU: the incomplete factors are singular or huge, with less dropped and with any weight on the diagonal. "
             "Scale the rows and columns of A, raise fill=, or use LU()."

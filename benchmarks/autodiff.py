@@ -1,0 +1,495 @@
+"""What derivatives cost: the paper's figure on automatic differentiation, and the likelihood of a Gaussian process.
+
+    python benchmarks/autodiff.py                     # prints the tables, saves output/autodiff.png; --size small is quick
+    python benchmarks/autodiff.py --only likelihood   # or solve, peers, logdet
+
+solve: the gradient of |x|^2 / 2, (L + diag θ) x = b, with respect to θ, for a 5-point Laplacian L; θ shrinks, so that conjugate gradients
+take more and more iterations. Beside it the same iterations differentiated one by one ("unrolled").
+peers: the same gradient by the adjoint method written by hand and by other libraries, those that are installed.
+logdet: the gradient of a log-determinant by Cholesky beside the derivative of the factorisation; and, where stochastic Lanczos
+quadrature is there, beside its iterations differentiated one by one.
+likelihood: the negative log marginal likelihood of a Gaussian process and its gradient, N = 2000, beside NumPy by hand.
+
+Times are the least of several, interleaved, in seconds of CPU time of one thread: the machine may be shared. Memory is what is kept for the
+backward pass: in torch the tensors that autograd saves, in JAX the temporaries of the compiled program.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import argparse
+import importlib.util
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from problems import gaussian_process_data, laplacian
+from scipy.linalg import lapack
+
+import colinear as co
+
+torch.set_num_threads(1)
+TOL = 1e-8
+Contestants = dict[str, Callable[[], Any]]
+
+
+def raced(contestants: Contestants, repeats: int) -> dict[str, float]:
+    """The least CPU time of each, after one run for compilation."""
+    best = dict.fromkeys(contestants, math.inf)
+    for work in contestants.values():
+        work()
+    for _ in range(repeats):
+        for name, work in contestants.items():
+            start = time.process_time()
+            work()
+            best[name] = min(best[name], time.process_time() - start)
+    return best
+
+
+def saved_bytes(work: Callable[[], Any]) -> int:
+    """What autograd keeps for the backward pass of `work()`, each storage once."""
+    storages: dict[int, int] = {}
+
+    def pack(x: Any) -> Any:
+        if x.layout == torch.strided:  # the sparse matrix is a constant
+            storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        kept = work()  # alive until all is counted, lest an address be used twice
+    total = sum(storages.values())
+    del kept
+    return total
+
+
+def temporary_bytes(f: Callable, *arguments: Any) -> int:
+    analysis = jax.jit(f).lower(*arguments).compile().memory_analysis()
+    return int(analysis.temp_size_in_bytes)
+
+
+# ---------------------------------------------------------------------------------------------------- a solve
+
+
+def plain_cg(multiply: Callable, b: Any, iterations: int) -> Any:
+    """Conjugate gradients as in a textbook, of a fixed number of iterations: in torch or NumPy."""
+    x, r, p = 0 * b, b, b
+    rr = r @ r
+    for _ in range(iterations):
+        q = multiply(p)
+        a = rr / (p @ q)
+        x, r = x + a * p, r - a * q
+        rr, old = r @ r, rr
+        p = r + (rr / old) * p
+    return x
+
+
+def jax_cg(multiply: Callable, b: Any, iterations: int) -> Any:
+    def step(_: Any, state: Any) -> Any:
+        x, r, p, rr = state
+        q = multiply(p)
+        a = rr / (p @ q)
+        x, r = x + a * p, r - a * q
+        new = r @ r
+        return x, r, r + (new / rr) * p, new
+
+    return jax.lax.fori_loop(0, iterations, step, (0 * b, b, b, b @ b))[0]
+
+
+def stencil(m: int) -> Callable:
+    """The product with L for JAX: shifts of the grid."""
+
+    def multiply(x: Any) -> Any:
+        u = jnp.pad(x.reshape(m, m), 1)
+        return (4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]).reshape(-1)
+
+    return multiply
+
+
+class Solve:
+    """The gradient of |x|^2 / 2 with respect to θ, (L + diag θ) x = b: W = A^-1 x, and -W x."""
+
+    def __init__(self, m: int, shift: float):
+        S, self.m, self.n = laplacian(m), m, m * m
+        b = np.random.default_rng(0).standard_normal(self.n)
+        self.theta = torch.full((self.n,), shift, dtype=torch.float64)
+        self.b, self.L = torch.tensor(b), co.Sparse(S).to(backend="torch")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls its sparse tensors a beta
+            self.csr = torch.sparse_csr_tensor(*map(torch.tensor, (S.indptr, S.indices, S.data)), size=S.shape)
+        self.jtheta, self.jb = jnp.array(self.theta.numpy()), jnp.array(b)
+        info = co.solve(co.PD(self.L + co.Diagonal(self.theta)), self.b, co.CG(tol=TOL), info=True)[1]
+        self.iterations = int(info.iterations)
+
+    # torch
+    def colinear(self, theta: Any) -> Any:
+        x = co.solve(co.PD(self.L + co.Diagonal(theta)), self.b, co.CG(tol=TOL))
+        return (x * x).sum() / 2
+
+    def unrolled(self, theta: Any) -> Any:
+        x = plain_cg(lambda p: self.csr @ p + theta * p, self.b, self.iterations)
+        return (x * x).sum() / 2
+
+    def gradient(self, loss: Callable) -> Any:
+        theta = self.theta.clone().requires_grad_()
+        return torch.autograd.grad(loss(theta), theta)[0]
+
+    def by_hand(self) -> Any:
+        multiply = lambda p: self.csr @ p + self.theta * p  # noqa: E731
+        x = plain_cg(multiply, self.b, self.iterations)
+        return -plain_cg(multiply, x, self.iterations) * x
+
+    # JAX
+    def product(self, x: Any, theta: Any) -> Any:
+        return stencil(self.m)(x) + theta * x
+
+    def jax_colinear(self, theta: Any) -> Any:
+        columns = jax.vmap(self.product, (1, None), 1)
+        A = co.MatrixFree(columns, (self.n, self.n), dtype=self.jb.dtype, like=self.jb, parameters=(theta,))
+        x = co.solve(co.PD(A), self.jb, co.CG(tol=TOL))
+        return x @ x / 2
+
+    def jax_unrolled(self, theta: Any) -> Any:
+        x = jax_cg(lambda p: self.product(p, theta), self.jb, self.iterations)
+        return x @ x / 2
+
+    def jax_by_hand(self, theta: Any) -> Any:
+        multiply = lambda p: self.product(p, theta)  # noqa: E731
+        x = jax_cg(multiply, self.jb, self.iterations)
+        return -jax_cg(multiply, x, self.iterations) * x
+
+    def jax_own(self, theta: Any) -> Any:
+        x = jax.scipy.sparse.linalg.cg(lambda p: self.product(p, theta), self.jb, tol=TOL, maxiter=10_000)[0]
+        return x @ x / 2
+
+    def lineax(self, theta: Any) -> Any:
+        import lineax
+
+        A = lineax.FunctionLinearOperator(
+            lambda p: self.product(p, theta), jax.eval_shape(lambda: self.jb), lineax.positive_semidefinite_tag
+        )
+        x = lineax.linear_solve(A, self.jb, lineax.CG(rtol=TOL, atol=0.0, max_steps=10_000)).value
+        return x @ x / 2
+
+    def linear_operator(self, theta: Any) -> Any:
+        import linear_operator as lo
+
+        A = constant_plus_diagonal(self.csr, theta)
+        s = lo.settings
+        with s.cg_tolerance(TOL), s.max_cg_iterations(1_000), s.max_cholesky_size(1), s.max_preconditioner_size(0):
+            x = lo.solve(A, self.b[:, None])[:, 0]
+        return (x * x).sum() / 2
+
+
+def constant_plus_diagonal(S: Any, theta: Any) -> Any:
+    """For linear_operator: a sparse matrix that is not differentiated, and diag θ."""
+    from linear_operator.operators import LinearOperator
+
+    class Shifted(LinearOperator):
+        def __init__(self, theta: Any):
+            super().__init__(theta)
+            self.theta = theta
+
+        def _matmul(self, X: Any) -> Any:
+            return S @ X + self.theta[:, None] * X
+
+        def _size(self) -> Any:
+            return S.shape
+
+        def _transpose_nonbatch(self) -> Any:
+            return self
+
+        def _bilinear_derivative(self, left: Any, right: Any) -> Any:
+            return ((left * right).sum(-1),)
+
+    return Shifted(theta)
+
+
+def compiled(f: Callable, *arguments: Any) -> Callable[[], Any]:
+    program = jax.jit(f)
+    return lambda: jax.block_until_ready(program(*arguments))
+
+
+def solves(small: bool, repeats: int) -> list[dict[str, float]]:
+    print(f"{'iterations':>10s} | {'torch: forward':>14s} {'backward':>9s} {'ratio':>6s} {'unrolled':>9s} {'kept':>8s} {'unrolled':>9s}"
+          f" | {'JAX: forward':>12s} {'backward':>9s} {'ratio':>6s} {'unrolled':>9s} {'kept':>8s} {'unrolled':>9s}")  # fmt: skip
+    rows = []
+    for shift in (1.0, 0.1) if small else (3.0, 0.3, 0.03, 0.003, 0.001):
+        S = Solve(50 if small else 200, shift)
+        theta = S.theta.clone().requires_grad_()
+        t = raced(
+            {
+                "forward": lambda S=S: S.colinear(S.theta),
+                "gradient": lambda S=S: S.gradient(S.colinear),
+                "jax forward": compiled(S.jax_colinear, S.jtheta),
+                "jax gradient": compiled(jax.grad(S.jax_colinear), S.jtheta),
+            },
+            2 * repeats,
+        )
+        t |= raced(
+            {
+                "plain": lambda S=S: S.unrolled(S.theta),
+                "unrolled": lambda S=S: S.gradient(S.unrolled),
+                "jax plain": compiled(S.jax_unrolled, S.jtheta),
+                "jax unrolled": compiled(jax.grad(S.jax_unrolled), S.jtheta),
+            },
+            1 + repeats // 3,
+        )
+        same(S.gradient(S.colinear), S.gradient(S.unrolled), 1e-5)
+        row = {
+            "iterations": S.iterations,
+            "forward": t["forward"], "backward": t["gradient"] - t["forward"], "unrolled": t["unrolled"] - t["plain"],
+            "kept": saved_bytes(lambda S=S, theta=theta: S.colinear(theta)),
+            "unrolled kept": saved_bytes(lambda S=S, theta=theta: S.unrolled(theta)),
+            "jax forward": t["jax forward"], "jax backward": t["jax gradient"] - t["jax forward"],
+            "jax unrolled": t["jax unrolled"] - t["jax plain"],
+            "jax kept": temporary_bytes(jax.grad(S.jax_colinear), S.jtheta),
+            "jax unrolled kept": temporary_bytes(jax.grad(S.jax_unrolled), S.jtheta),
+        }  # fmt: skip
+        rows.append(row)
+        ms, mb = (lambda key, row=row: f"{1e3 * row[key]:.1f}ms"), (lambda key, row=row: f"{row[key] / 2**20:.1f}MB")
+        ratios = row["backward"] / row["forward"], row["jax backward"] / row["jax forward"]
+        print(f"{row['iterations']:10d} | {ms('forward'):>14s} {ms('backward'):>9s} {ratios[0]:6.2f} {ms('unrolled'):>9s}"
+              f" {mb('kept'):>8s} {mb('unrolled kept'):>9s} | {ms('jax forward'):>12s} {ms('jax backward'):>9s} {ratios[1]:6.2f}"
+              f" {ms('jax unrolled'):>9s} {mb('jax kept'):>8s} {mb('jax unrolled kept'):>9s}", flush=True)  # fmt: skip
+    return rows
+
+
+def peers(small: bool, repeats: int) -> None:
+    S = Solve(50 if small else 200, 0.01)
+    expected = S.by_hand()
+    contestants: Contestants = {"torch, by hand": S.by_hand, "torch, colinear": lambda: S.gradient(S.colinear)}
+    if there("linear_operator"):
+        contestants["torch, linear_operator"] = lambda: S.gradient(S.linear_operator)
+    contestants["JAX, by hand"] = compiled(S.jax_by_hand, S.jtheta)
+    contestants["JAX, colinear"] = compiled(jax.grad(S.jax_colinear), S.jtheta)
+    contestants["JAX, jax.scipy.sparse.linalg.cg"] = compiled(jax.grad(S.jax_own), S.jtheta)
+    if there("lineax"):
+        contestants["JAX, lineax"] = compiled(jax.grad(S.lineax), S.jtheta)
+    errors = {name: distance(work(), expected) for name, work in contestants.items()}
+    times = raced(contestants, repeats)
+    for name, taken in times.items():
+        bar = times["torch, by hand" if name.startswith("torch") else "JAX, by hand"]
+        print(f"{name:34s} {1e3 * taken:8.1f}ms {taken / bar:6.2f}   error {errors[name]:.1e}", flush=True)
+
+
+def there(package: str) -> bool:
+    found = importlib.util.find_spec(package) is not None
+    if not found:
+        print(f"{package}: not installed, left out")
+    return found
+
+
+def distance(x: Any, y: Any) -> float:
+    x, y = np.asarray(x), np.asarray(y)
+    return float(np.linalg.norm(x - y) / np.linalg.norm(y))
+
+
+def same(x: Any, y: Any, tol: float) -> None:
+    assert distance(x, y) < tol, f"WRONG: the answers differ by {distance(x, y):.1e}"
+
+
+# ---------------------------------------------------------------------------------------------------- log-determinants
+
+
+def logdets(small: bool, repeats: int) -> list[dict[str, float]]:
+    """log det(K + θ I), by Cholesky: n^3 / 3 flops; the gradient needs the inverse, 2 n^3 / 3 more."""
+    print(
+        f"{'n':>10s} | {'torch: forward':>14s} {'backward':>9s} {'of torch':>9s} | {'JAX: forward':>12s} {'backward':>9s} {'of JAX':>9s}"
+    )
+    rows = []
+    for n in (100, 200) if small else (250, 500, 1000, 2000):
+        X = np.random.default_rng(0).standard_normal((n, 4))
+        K = np.exp(-((X[:, None] - X) ** 2).sum(-1) / 8)
+        Kt, Kj = torch.tensor(K), jnp.array(K)
+        ours = lambda xp, K, theta: co.logdet(co.PD(co.Dense(K) + theta * co.Identity(len(K))))  # noqa: E731
+        other = lambda xp, K, theta: 2 * xp.log(xp.diagonal(xp.linalg.cholesky(K + theta * xp.eye(len(K), dtype=K.dtype)))).sum()  # noqa: E731
+
+        def gradient(f: Callable, Kt: Any = Kt) -> Any:
+            theta = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+            return torch.autograd.grad(f(torch, Kt, theta), theta)[0]
+
+        contestants: Contestants = {}
+        for name, f in (("ours", ours), ("other", other)):
+            contestants[name] = lambda f=f, Kt=Kt: f(torch, Kt, torch.tensor(0.1, dtype=torch.float64))
+            contestants[name + "'"] = lambda f=f, gradient=gradient: gradient(f)
+            contestants["jax " + name] = compiled(lambda theta, K, f=f: f(jnp, K, theta), jnp.array(0.1), Kj)
+            contestants["jax " + name + "'"] = compiled(jax.grad(lambda theta, K, f=f: f(jnp, K, theta)), jnp.array(0.1), Kj)
+        for kind in ("", "jax "):
+            same(contestants[kind + "ours'"](), contestants[kind + "other'"](), 1e-8)
+        t = raced(contestants, repeats)
+        row = {"n": n, "forward": t["ours"], "jax forward": t["jax ours"]}
+        row |= {"backward": t["ours'"] - t["ours"], "jax backward": t["jax ours'"] - t["jax ours"]}
+        row |= {"unrolled": t["other'"] - t["other"], "jax unrolled": t["jax other'"] - t["jax other"]}
+        rows.append(row)
+        ms = [f"{1e3 * row[kind + key]:.1f}ms" for kind in ("", "jax ") for key in ("forward", "backward", "unrolled")]
+        print(f"{n:10d} | {ms[0]:>14s} {ms[1]:>9s} {ms[2]:>9s} | {ms[3]:>12s} {ms[4]:>9s} {ms[5]:>9s}", flush=True)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------------- a Gaussian process
+
+
+class Likelihood:
+    """y^T A^-1 y / 2 + log det A / 2 + n log(2 π) / 2 with A = s exp(-|x - x'|^2 / 2 l^2) + σ I; θ = log (l, s, σ)."""
+
+    def __init__(self, n: int):
+        self.X, self.y = gaussian_process_data(n)
+        self.n, self.constant = n, n * math.log(2 * math.pi) / 2
+        self.theta = np.log([math.sqrt(self.X.shape[1]), 1.0, 0.1])
+        self.Xt, self.yt = torch.tensor(self.X), torch.tensor(self.y)
+
+    def by_hand(self) -> tuple[float, Any]:
+        """One triangle wherever there is a choice, and in place."""
+        X, y, n = self.X, self.y, self.n
+        length, scale, noise = np.exp(self.theta)
+        s = (X * X).sum(1)
+        D = X @ X.T
+        D *= -2
+        D += s[:, None]
+        D += s
+        K = D * (-0.5 / length**2)
+        np.exp(K, out=K)
+        K *= scale
+        A = K.copy()
+        A.flat[:: n + 1] += noise
+        L, _ = lapack.dpotrf(A.T, lower=1, overwrite_a=1, clean=0)
+        a = lapack.dpotrs(L, y, lower=1)[0]
+        value = (y @ a) / 2 + np.log(np.diagonal(L)).sum() + self.constant
+        T = np.tril(lapack.dpotri(L, lower=1, overwrite_c=1)[0])
+        trace = np.trace(T)
+        T *= K  # tr(A^-1 dA) from one triangle: twice its sum, less the diagonal
+        d_scale = (2 * T.sum() - np.trace(T) - a @ (K @ a)) / 2
+        K *= D
+        d_length = (2 * np.vdot(T, D) - a @ (K @ a)) / (2 * length**2)
+        return value, np.array([d_length, d_scale, noise * (trace - a @ a) / 2])
+
+    @staticmethod
+    def gaussian(xp: Any) -> Callable:
+        def k(X: Any, Y: Any, length: Any, scale: Any) -> Any:
+            squares = (X * X).sum(1)[:, None] + (Y * Y).sum(1) - 2 * X @ Y.T
+            return scale * xp.exp(squares * (-0.5 / length**2))
+
+        return k
+
+    def colinear(self, xp: Any, theta: Any, X: Any, y: Any) -> Any:
+        length, scale, noise = xp.exp(theta)
+        A = co.PD(co.Kernel(self.gaussian(xp), X, parameters=(length, scale)) + noise * co.Identity(self.n))
+        A_inverse = co.inv(A)  # one factorisation for both
+        return (y @ (A_inverse @ y) - co.logdet(A_inverse)) / 2 + self.constant
+
+    def plain(self, xp: Any, theta: Any, X: Any, y: Any) -> Any:
+        length, scale, noise = xp.exp(theta)
+        A = self.gaussian(xp)(X, X, length, scale) + noise * xp.eye(self.n, dtype=X.dtype)
+        L = xp.linalg.cholesky(A)
+        solve = (
+            (lambda: torch.cholesky_solve(y[:, None], L)) if xp is torch else (lambda: jax.scipy.linalg.cho_solve((L, True), y))
+        )
+        return y @ solve().reshape(-1) / 2 + xp.log(xp.diagonal(L)).sum() + self.constant
+
+    def linear_operator(self, xp: Any, theta: Any, X: Any, y: Any) -> Any:
+        import linear_operator as lo
+
+        length, scale, noise = xp.exp(theta)
+        A = lo.to_linear_operator(self.gaussian(xp)(X, X, length, scale)).add_diagonal(noise)
+        with lo.settings.max_cholesky_size(10 * self.n), lo.settings.fast_computations(False, False, False):
+            quadratic, logarithm = A.inv_quad_logdet(y[:, None], logdet=True)
+        return (quadratic + logarithm) / 2 + self.constant
+
+    def torch_gradient(self, f: Callable) -> tuple[float, Any]:
+        theta = torch.tensor(self.theta, requires_grad=True)
+        value = f(torch, theta, self.Xt, self.yt)
+        value.backward()
+        return value.item(), theta.grad
+
+    def jax_gradient(self, f: Callable) -> Callable[[], Any]:
+        program = jax.value_and_grad(lambda theta, X, y: f(jnp, theta, X, y))
+        return compiled(program, *map(jnp.array, (self.theta, self.X, self.y)))
+
+
+def likelihoods(small: bool, repeats: int) -> None:
+    G = Likelihood(300 if small else 2000)
+    contestants: Contestants = {
+        "NumPy, by hand": G.by_hand,
+        "torch, colinear": lambda: G.torch_gradient(G.colinear),
+        "torch, Cholesky": lambda: G.torch_gradient(G.plain),
+        "JAX, colinear": G.jax_gradient(G.colinear),
+        "JAX, Cholesky": G.jax_gradient(G.plain),
+    }
+    if there("linear_operator"):
+        contestants["torch, linear_operator (Cholesky)"] = lambda: G.torch_gradient(G.linear_operator)
+    expected = G.by_hand()
+    errors = {name: distance(work()[1], expected[1]) for name, work in contestants.items()}
+    times = raced(contestants, repeats)
+    for name, taken in times.items():
+        print(f"{name:34s} {1e3 * taken:8.1f}ms {taken / times['NumPy, by hand']:6.2f}   error {errors[name]:.1e}", flush=True)
+
+
+# ---------------------------------------------------------------------------------------------------- the figure
+
+
+def draw(rows: list[dict[str, float]], determinants: list[dict[str, float]], path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
+    x = [row["iterations"] for row in rows]
+    for kind, colour, label in (("", "C1", "torch"), ("jax ", "C0", "JAX")):
+        for axis, key, other, scale in ((axes[0], "backward", "unrolled", 1e3), (axes[1], "kept", "unrolled kept", 2**-20)):
+            axis.plot(x, [scale * row[kind + key] for row in rows], "o-", color=colour, label=f"colinear, {label}")
+            axis.plot(x, [scale * row[kind + other] for row in rows], "s--", color=colour, label=f"unrolled, {label}", alpha=0.6)
+        n = [row["n"] for row in determinants]
+        axes[2].plot(n, [1e3 * row[kind + "backward"] for row in determinants], "o-", color=colour, label=f"colinear, {label}")
+        axes[2].plot(
+            n,
+            [1e3 * row[kind + "unrolled"] for row in determinants],
+            "s--",
+            color=colour,
+            label=f"through Cholesky, {label}",
+            alpha=0.6,
+        )
+    titles = "Backward pass of a CG solve: time", "... and memory kept for it", "Backward pass of logdet: time"
+    for axis, title, unit, what in zip(axes, titles, ("ms", "MB", "ms"), ("iterations", "iterations", "n")):
+        axis.set(title=title, xlabel=what, ylabel=unit, xscale="log", yscale="log")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    print(f"saved {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument(
+        "--only", choices=("solve", "peers", "logdet", "likelihood"), help="one of the tables, without the picture"
+    )
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    small, repeats, only = options.size == "small", options.repeats, options.only
+    rows = solves(small, repeats) if only in (None, "solve") else []
+    if only in (None, "peers"):
+        print("\ngradient of a CG solve, beside others")
+        peers(small, repeats)
+    determinants = logdets(small, repeats) if only in (None, "logdet") else []
+    if only in (None, "likelihood"):
+        print("\nlikelihood of a Gaussian process, value and gradient")
+        likelihoods(small, repeats)
+    if only is None:
+        draw(rows, determinants, Path("output/autodiff.png"))
+
+
+if __name__ == "__main__":
+    main()

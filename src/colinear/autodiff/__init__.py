@@ -1,0 +1,21 @@
+"""Implicit derivatives: of what satisfies an equation, by differentiating the equation, never the algorithm that solved it.
+
+    spectral.py    eigenvalues and eigenvectors, singular triplets                   A V = V Λ,  A = U Σ V^H
+    functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
+    iterated.py    pairs and triplets found by iteration, f(A) b, least squares      the same, by solves that need products only
+
+Solves themselves are differentiated where they are made (`operators/iterative.py`): A X = B gives dX = A^-1 (dB - dA X).
+
+Each rule is a tangent that is linear in dA, with its derivation beside it. It serves both modes: JAX and torch transpose it. Where that
+is not possible, or not wanted, `xp.linear_map` and `xp.linear_solve` say what the adjoint is. Tangents are made of the functions that
+they are tangents of, so they can be differentiated again.
+"""
+
+from .functions import logarithm, nullspace, pseudoinverse, spectral_function, square_root
+from .iterated import general_pairs, pairs, refused, triplets
+from .spectral import eig, eigh, svd
+
+__all__ = [
+    "eig", "eigh", "general_pairs", "logarithm", "nullspace", "pairs", "pseudoinverse", "refused", "spectral_function", "square_root",
+    "svd", "triplets",
+]  # fmt: skip

@@ -1,0 +1,219 @@
+"""Derivatives of functions of a matrix, and of the pseudoinverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..methods import roots
+from .spectral import adjoint, attached, eig_known, eigh_known, exceeds, guarded, hermitian, largest
+
+FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
+
+
+# ---------------------------------------------------------------------------------------------------- by eigenvectors
+
+
+def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Array, V: Array, is_hermitian: bool) -> Array:
+    """f(A) = V f(Λ) V^-1, from the eigenpairs; f maps arrays entry by entry.
+
+    The derivative needs no derivative of V (Daleckii and Krein 1965; Higham, Functions of Matrices, theorem 3.11): for f(x) = x^p
+        V^-1 d(A^p) V = Σ_q Λ^q P Λ^(p-1-q),   P = V^-1 dA V,   of which entry (i, j) is P_ij (λ_i^p - λ_j^p) / (λ_i - λ_j),
+    so for all f that are limits of polynomials on the spectrum, with the divided differences D_ij = f[λ_i, λ_j],
+        df(A) = V (D ∘ P) V^-1,
+    which is as smooth where eigenvalues meet as elsewhere: there D_ij = f'(λ_i).
+    """
+
+    def of(A: Array, values: Array, V: Array) -> Array:
+        scaled = V * f(values)[..., None, :]
+        if is_hermitian:
+            return xp.matmul(scaled, adjoint(xp, V))
+        return _times_inverse(xp, scaled, V)
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        A, values, V = primals
+        values, V = eigh_known(xp, A, values, V) if is_hermitian else eig_known(xp, A, values, V)
+        D = divided_differences(xp, f, values)
+        if is_hermitian:
+            Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])
+            return xp.matmul(V, xp.matmul(D * xp.matmul(Vh, xp.matmul(dA, V)), Vh))
+        P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(xp.astype(tangents[0], V.dtype), V))
+        return _times_inverse(xp, xp.matmul(V, D * P), V)
+
+    held = xp.stop_gradient(values), xp.stop_gradient(V)
+    if not xp.is_differentiated(A):
+        return of(A, *held)
+    return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2))(A, *held)
+
+
+def _times_inverse(xp: Any, X: Array, V: Array) -> Array:
+    """X V^-1, from V^T (X V^-1)^T = X^T."""
+    return xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True))
+
+
+def divided_differences(xp: Any, f: Callable[[Array], Array], x: Array) -> Array:
+    """f[x_i, x_j] = (f(x_i) - f(x_j)) / (x_i - x_j), or the mean of f' between them, whichever is the more accurate.
+
+    The quotient is wrong by eps |f| / |x_i - x_j|. The mean, by Gauss's quadrature, is right to rounding where f is smooth at that
+    scale; the difference to a coarser rule bounds its error from above, by far.
+    """
+    a, b = x[..., :, None], x[..., None, :]
+    held = xp.stop_gradient(x)
+    p, q = held[..., :, None], held[..., None, :]
+    fp, fq = f(p + 0 * q), f(q + 0 * p)
+    gap = xp.abs(p - q)
+    rounding = xp.eps(x.dtype) * (xp.abs(fp) + xp.abs(fq))
+    doubt = xp.abs(_mean_slope(xp, f, p, q, FINE) - _mean_slope(xp, f, p, q, COARSE))
+    near = xp.logical_or(doubt * gap <= rounding, gap == 0)
+    # Neither way is to see arguments that are the other's, for the sake of what is differentiated again.
+    one = xp.ones((), dtype=x.dtype, device=xp.device_of(x))
+    quotient = (f(a + 0 * b) - f(b + 0 * a)) / xp.where(near, one, a - b)
+    mean = _mean_slope(xp, f, a, xp.where(near, b, a), FINE)
+    return xp.where(near, mean, quotient)
+
+
+def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: Any) -> Array:
+    total: Any = 0
+    for node, weight in zip(*rule, strict=True):
+        at = a + float((node + 1) / 2) * (b - a)
+        total = total + float(weight / 2) * xp.jvp(f, at, xp.ones(at.shape, dtype=at.dtype, device=xp.device_of(at)))[1]
+    return total
+
+
+# ---------------------------------------------------------------------------------------------------- roots and logarithms
+
+
+def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
+    """A^(1/2) and A^(-1/2), principal, of a matrix that need not be diagonalisable.
+
+    X X = A gives X dX + dX X = dA, a Sylvester equation; its solution stands in the root of a block triangle,
+        [A dA]^(1/2)   [X dX]
+        [0  A]       = [0  X],
+    which is how it is solved (Higham, theorem 3.6). Y = X^-1 gives dY = -Y dX Y.
+    """
+    if not xp.is_differentiated(A):
+        return roots.square_root(xp, A)
+
+    def solve(R: Array, X: Array, A: Array) -> tuple[Array, None]:
+        return _corner(xp, lambda B: roots.square_root(xp, B)[0], A, R), None
+
+    def solve_transposed(R: Array, X: Array, A: Array) -> tuple[Array, None]:  # (X E + E X)^T = X^T E^T + E^T X^T
+        flip = xp.matrix_transpose
+        return flip(solve(flip(R), X, A)[0]), None
+
+    def multiply(E: Array, X: Array, A: Array) -> Array:
+        return xp.matmul(X, E) + xp.matmul(E, X)
+
+    def multiply_transposed(E: Array, X: Array, A: Array) -> Array:
+        return multiply(E, xp.matrix_transpose(X), A)
+
+    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+        (A,), (X, Y) = primals, output
+        dX = xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, A))[0]
+        return dX, -xp.matmul(Y, xp.matmul(dX, Y))
+
+    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple[Array]:
+        (X, Y), (G, H) = output, cotangents
+        Yh = adjoint(xp, Y)
+        G = G - xp.matmul(Yh, xp.matmul(H, Yh))
+        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+
+    return xp.custom_derivative(lambda A: roots.square_root(xp, A), jvp=tangent, vjp=cotangent)(A)
+
+
+def logarithm(xp: Any, A: Array) -> Array:
+    """The principal logarithm of a matrix that need not be diagonalisable.
+
+    e^X = A gives L(X, dX) = dA, with L the derivative of the exponential: a linear equation for dX, whose solution is in the corner of
+    the logarithm of [A dA; 0 A].
+    """
+    if not xp.is_differentiated(A):
+        return roots.logarithm(xp, A)
+    flip = xp.matrix_transpose
+
+    def solve(R: Array, X: Array, A: Array) -> tuple[Array, None]:
+        return _corner(xp, lambda B: roots.logarithm(xp, B), A, R), None
+
+    def solve_transposed(R: Array, X: Array, A: Array) -> tuple[Array, None]:  # L(X, E)^T = L(X^T, E^T)
+        return flip(solve(flip(R), X, A)[0]), None
+
+    def multiply(E: Array, X: Array, A: Array) -> Array:
+        return xp.jvp(xp.expm, X, E)[1]
+
+    def multiply_transposed(E: Array, X: Array, A: Array) -> Array:
+        return flip(multiply(flip(E), X, A))
+
+    def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
+        return xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, primals[0]))[0]
+
+    def cotangent(primals: tuple, X: Array, G: Array) -> tuple[Array]:
+        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+
+    return xp.custom_derivative(lambda A: roots.logarithm(xp, A), jvp=tangent, vjp=cotangent)(A)
+
+
+def solve_adjoint(xp: Any, forward: tuple, transposed: tuple, G: Array, parameters: tuple) -> Array:
+    """M^-H G, for M that `linear_solve` takes as (multiply, solve) of itself and of its transpose."""
+    return xp.conj(xp.linear_solve(*transposed, forward, xp.conj(G), parameters)[0])
+
+
+def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
+    """The upper right block of f([A E; 0 A]), the derivative of f at A along E. E is scaled, lest it steer the iteration."""
+    n = A.shape[-1]
+    size = xp.max(xp.abs(E), axis=(-2, -1), keepdims=True)
+    scale = xp.where(size > 0, size, 1) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
+    A = xp.broadcast_to(A, E.shape)
+    upper, lower = xp.concat([A, E / scale], axis=-1), xp.concat([0 * A, A], axis=-1)
+    return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]
+
+
+# ---------------------------------------------------------------------------------------------------- the pseudoinverse
+
+
+def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
+    """X = A^+, as it is, with its derivative where the rank stays (Golub and Pereyra 1973).
+
+    A X A = A and X A X = X, with A X and X A self-adjoint, give
+        dX = -X dA X  +  X X^H dA^H (I - A X)  +  (I - X A) dA^H X^H X:
+    the first term is that of an inverse; the second turns the range of A, and is zero for full row rank; the third turns its rows' span,
+    and is zero for full column rank. Where the rank changes A^+ jumps, and there is no derivative.
+    """
+
+    def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
+        A, dA = primals[0], tangents[0]
+        dAh, Xh = adjoint(xp, dA), adjoint(xp, X)
+        first = -xp.matmul(X, xp.matmul(dA, X))
+        W = xp.matmul(xp.matmul(X, Xh), dAh)  # times I - A X
+        Z = xp.matmul(dAh, xp.matmul(Xh, X))  # I - X A times this
+        return first + W - xp.matmul(xp.matmul(W, A), X) + Z - xp.matmul(X, xp.matmul(A, Z))
+
+    held = xp.stop_gradient(X)
+    if not xp.is_differentiated(A):
+        return held
+    return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, ranks=(2, 2))(A, held)
+
+
+def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
+    """An orthonormal basis N of the null space of A, given X = A^+; the rank is taken to stay.
+
+    A N = 0 gives A dN = -dA N. The part of dN outside the null space is -A^+ dA N; the part inside is a change of basis, taken as zero:
+    a function that depends on it has no derivative.
+    """
+
+    def judge(cotangents: tuple, N: Array) -> Array:
+        S = xp.matmul(adjoint(xp, N), cotangents[0])
+        return exceeds(xp, S - adjoint(xp, S), largest(xp, cotangents[0], 2), 2)
+
+    def nowhere(P: Array, N: Array) -> Array:
+        return xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))
+
+    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+        A, _, X = primals
+        N, X = output[0], pseudoinverse(xp, A, X)
+        moved = -xp.matmul(X, xp.matmul(tangents[0], N))
+        return *guarded(xp, "nullspace", (moved,), moved, nowhere, judge, N), 0 * X
+
+    return attached(xp, A, (N, X), tangent, (2, 2))[0]

@@ -1,0 +1,234 @@
+"""Derivatives of what iterations find: a few eigenpairs or singular triplets, and solutions of least squares.
+
+Nothing goes through the iterations. The equations that the answers satisfy are differentiated, and the linear systems that come of it
+are solved by iteration too, by products with A; where such a solve fails, a warning says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..info import Info, settle
+from ..methods.gmres import gmres
+from ..methods.iteration import NOBODY, Outcome
+from ..methods.minres import minres
+from ..operators.base import LinearOperator
+from ..operators.block import Block
+from ..operators.fields import rebuilt
+from ..operators.iterative import described
+from ..operators.zero import Zero
+from .functions import solve_adjoint
+from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, reciprocal, spread
+
+ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
+LIMIT = 20  # times n: iterations
+
+
+class _Name:
+    """What `described` asks of a method."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _report(xp: Any, outcome: Outcome, name: str) -> None:
+    info: Info = described(xp, outcome, _Name(name), NOBODY, False)
+    settle(info.replace(message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()), "warn")
+
+
+def _leaves(A: LinearOperator) -> tuple[Array, ...]:
+    return tuple(leaf for leaf in A.leaves() if namespace_of(leaf) is not None)
+
+
+def _product_tangent(xp: Any, A: LinearOperator, leaves: tuple, moved: tuple, X: Array) -> Array:
+    """dA X."""
+    moving = [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
+
+    def product(some: Any) -> Array:
+        every = list(leaves)
+        for i, leaf in zip(moving, some, strict=True):
+            every[i] = leaf
+        return rebuilt(A, every) @ X
+
+    return xp.jvp(product, tuple(leaves[i] for i in moving), tuple(moved[i] for i in moving))[1]
+
+
+def _product_cotangents(xp: Any, A: LinearOperator, leaves: tuple, X: Array, G: Array) -> list[Array | None]:
+    """The pullback of G through dA -> dA X, for each leaf."""
+    moving = [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
+
+    def product(some: Any) -> Array:
+        every = list(leaves)
+        for i, leaf in zip(moving, some, strict=True):
+            every[i] = leaf
+        return rebuilt(A, every) @ X
+
+    found: list[Array | None] = [None] * len(leaves)
+    for i, part in zip(moving, xp.vjp(product, tuple(leaves[i] for i in moving))[1](G), strict=True):
+        found[i] = part
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- self-adjoint
+
+
+def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
+    """k eigenvalues and orthonormal eigenvectors of a self-adjoint operator, as they are, with their derivatives.
+
+    As for all of them (`spectral.eigh`), but dV = V K + W with a part W outside the span of V:
+        K_ij = v_i^H dA v_j / (λ_j - λ_i),        (A - λ_j) w_j = -(I - V V^H) dA v_j,   V^H W = 0.
+    (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue whose eigenvectors were not all
+    asked for: MINRES solves with it, for all j at once.
+    """
+    xp, leaves = A.xp, _leaves(A)
+    count, n = len(leaves), A.shape[-1]
+
+    def multiply(X: Array, *parameters: Array) -> Array:
+        *leaves, values, V = parameters
+        inside = xp.matmul(V, xp.matmul(adjoint(xp, V), X))
+        rest = X - inside
+        Y = rebuilt(A, leaves) @ rest - rest * values[..., None, :]
+        return Y - xp.matmul(V, xp.matmul(adjoint(xp, V), Y)) + inside
+
+    def solve(B: Array, *parameters: Array) -> tuple[Array, None]:
+        tol = xp.eps(B.dtype) ** ACCURACY
+        outcome = minres(xp, lambda X: multiply(X, *parameters), B, tol=tol, max_iters=LIMIT * n)
+        _report(xp, outcome, "MINRES")
+        return outcome.X, None
+
+    def flipped(
+        f: Callable[..., Any], B: Array, *parameters: Array
+    ) -> Any:  # the transpose of a self-adjoint map is its conjugate
+        found = f(xp.conj(B), *parameters)
+        return (xp.conj(found[0]), None) if isinstance(found, tuple) else xp.conj(found)
+
+    transposed = (lambda *given: flipped(multiply, *given), lambda *given: flipped(solve, *given))
+
+    def judge(cotangents: tuple, same: Array) -> Array:
+        g, S, W = cotangents
+        skew = S - adjoint(xp, S)
+        size = xp.maximum(xp.maximum(largest(xp, g, 1), largest(xp, S, 2)), largest(xp, W, 2))
+        inside = xp.where(same, skew, 0 * skew)
+        return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+
+    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+        leaves, (values, V) = primals[:count], output
+        E = _product_tangent(xp, A, leaves, tangents[:count], V)
+        P = xp.matmul(adjoint(xp, V), E)
+        same = close(xp, values)
+        K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+        W = xp.linear_solve(multiply, solve, transposed, xp.matmul(V, P) - E, (*leaves, values, V))[0]
+        W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
+        unequal = lambda P, same: differs(xp, P, same)  # noqa: E731
+        moved, K, W = guarded(xp, "eig", (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same)
+        return moved, xp.matmul(V, K) + W
+
+    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
+        leaves, (values, V), (g, G) = primals[:count], output, cotangents
+        same = close(xp, values)
+        S = xp.matmul(adjoint(xp, V), G)
+        outside = G - xp.matmul(V, S)
+        g, S, outside = checked(xp, "eig", (g, S, outside), judge, same)
+        S = S * reciprocal(xp, values[..., None, :] - values[..., :, None], same) + xp.make_diagonal(xp.astype(g, V.dtype))
+        W = solve_adjoint(xp, (multiply, solve), transposed, outside, (*leaves, values, V))
+        W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
+        return *_product_cotangents(xp, A, leaves, V, xp.matmul(V, S) - W), None, None
+
+    return _attached(xp, leaves, (values, V), tangent, cotangent)
+
+
+def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Array, Array]:
+    """k singular triplets, as they are, with their derivatives: they are eigenpairs of a self-adjoint operator,
+    [ 0   A] [u]       [u]
+    [A^H  0] [v]  =  s [v],    with |u| = |v| = 1.
+    """
+    xp, (m, n), root = A.xp, A.shape[-2:], math.sqrt(2)
+    zeros = [Zero(size, size, like=A) for size in (m, n)]
+    s, Z = pairs(Block([[zeros[0], A], [A.H, zeros[1]]]), s, xp.concat([U, V], axis=-2) / root)
+    return root * Z[..., :m, :], s, root * Z[..., m:, :]
+
+
+def _attached(xp: Any, leaves: tuple, found: tuple, tangent: Callable[..., Any], cotangent: Callable[..., Any]) -> Any:
+    count = len(leaves)
+    held = tuple(xp.stop_gradient(x) for x in found)
+    same = lambda *given: tuple(x + 0 for x in given[count:])  # noqa: E731
+    return tuple(xp.custom_derivative(same, jvp=tangent, vjp=cotangent)(*leaves, *held))
+
+
+# ---------------------------------------------------------------------------------------------------- any operator
+
+
+def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
+    """k simple eigenvalues and their right eigenvectors of norm 1, as they are, with their derivatives.
+
+    A v = λ v and v^H v = 1 give, for each pair, a bordered system that is regular where λ is simple:
+        [A - λ  -v] [dv]   [-dA v]
+        [ v^H    0] [dλ] = [  0  ].
+    The last row is the gauge: the norm stays, and the phase turns as little as it can; a function that depends on phases has no
+    derivative. The left eigenvectors are not needed: the adjoint of this system finds them. GMRES solves for all pairs at once.
+    """
+    xp, leaves = A.xp, _leaves(A)
+    count, n = len(leaves), A.shape[-1]
+
+    def multiply(X: Array, *parameters: Array) -> Array:
+        *leaves, values, V = parameters
+        x, c = X[..., :n, :], X[..., n:, :]
+        top = rebuilt(A, leaves) @ x - x * values[..., None, :] - V * c
+        return xp.concat([top, xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
+
+    def multiply_transposed(X: Array, *parameters: Array) -> Array:
+        *leaves, values, V = parameters
+        x, c = X[..., :n, :], X[..., n:, :]
+        top = rebuilt(A, leaves).T @ x - x * values[..., None, :] + xp.conj(V) * c
+        return xp.concat([top, -xp.sum(V * x, axis=-2, keepdims=True)], axis=-2)
+
+    def solver(product: Callable[..., Array]) -> Callable[..., Any]:
+        def solve(B: Array, *parameters: Array) -> tuple[Array, None]:
+            tol = xp.eps(B.dtype) ** ACCURACY
+            outcome = gmres(xp, lambda X: product(X, *parameters), B, tol=tol, max_iters=LIMIT * n, restart=min(n + 1, 100))
+            _report(xp, outcome, "GMRES")
+            return outcome.X, None
+
+        return solve
+
+    def judge(cotangents: tuple, V: Array) -> Array:
+        turn = xp.imag(xp.vecdot(V, cotangents[1], axis=-2))
+        return exceeds(xp, turn[..., None], largest(xp, cotangents[1], 2), 2)
+
+    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+        leaves, (values, V) = primals[:count], output
+        E = _product_tangent(xp, A, leaves, tangents[:count], V)
+        B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
+        transposed = (multiply_transposed, solver(multiply_transposed))
+        X = xp.linear_solve(multiply, solver(multiply), transposed, B, (*leaves, values, V))[0]
+        nowhere = lambda P, V: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))  # noqa: E731
+        return guarded(xp, "eig", (X[..., n, :], X[..., :n, :]), E, nowhere, judge, V)
+
+    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
+        leaves, (values, V) = primals[:count], output
+        g, G = checked(xp, "eig", cotangents, judge, V)
+        transposed = (multiply_transposed, solver(multiply_transposed))
+        R = xp.concat([G, g[..., None, :]], axis=-2)
+        X = solve_adjoint(xp, (multiply, solver(multiply)), transposed, R, (*leaves, values, V))
+        return *_product_cotangents(xp, A, leaves, V, -X[..., :n, :]), None, None
+
+    return _attached(xp, leaves, (values, V), tangent, cotangent)
+
+
+# ---------------------------------------------------------------------------------------------------- none
+
+
+def refused(xp: Any, x: Array, leaves: Any, what: str, instead: str) -> Array:
+    """x, which depends on the leaves, but of which no derivative can be taken: an error if one is."""
+    arrays = tuple(leaf for leaf in leaves if namespace_of(leaf) is xp)
+    if not xp.is_differentiated(*arrays):
+        return x
+
+    def refuse(*_: Any) -> Any:
+        raise NotImplementedError(f"{what} has no derivative here. Use {instead}.")
+
+    held = xp.stop_gradient(x)
+    return xp.custom_derivative(lambda x, *leaves: x + 0, jvp=refuse, vjp=refuse)(held, *arrays)

@@ -1,0 +1,266 @@
+"""Derivatives of eigenvalues, eigenvectors and singular triplets, with repeated ones handled.
+
+Where eigenvalues repeat, to rounding, their eigenvectors are any basis of the eigenspace. A function of the pairs has a derivative
+there only if it does not depend on that basis: sums over the whole cluster, its projector. Then what the rules below leave out inside
+a cluster multiplies zero. Backwards this shows, in the cotangents, and where it is not so the derivative is NaN, with a warning.
+Forwards it cannot be seen what becomes of the tangents: those of a cluster are right in its sum and in its projector, and a warning
+says so if they are not all the same.
+
+The same holds for the phases of complex eigenvectors of self-adjoint matrices and of singular vectors, which no library promises.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..backends import Array
+from ..info import DerivativeWarning
+
+ROUNDINGS = 16  # times n: eigenvalues closer than so many roundings of the largest are taken for one
+NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding
+
+SEPARATE = (
+    "{}: values repeat, and the function that is differentiated depends on more than their sum and their common space, or on the "
+    "phases of vectors: it has no derivative here, so NaN is given. Functions of the matrix have one: apply(f, A), exp(A), trace, ..."
+)
+FORWARD = (
+    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of the vectors in projectors onto their "
+    "common space; one by one they depend on the basis."
+)
+
+
+def adjoint(xp: Any, A: Array) -> Array:
+    return xp.conj(xp.matrix_transpose(A))
+
+
+def hermitian(xp: Any, A: Array) -> Array:
+    return (A + adjoint(xp, A)) / 2
+
+
+def close(xp: Any, values: Array) -> Array:
+    """Which pairs of values are the same to rounding: (*batch, n, n), true on the diagonal."""
+    values = xp.stop_gradient(values)
+    gap = xp.abs(values[..., :, None] - values[..., None, :])
+    largest = xp.max(xp.abs(values), axis=-1)[..., None, None]
+    return gap <= ROUNDINGS * values.shape[-1] * xp.eps(values.dtype) * largest
+
+
+def reciprocal(xp: Any, x: Array, skipped: Array) -> Array:
+    """1 / x, zero where it is skipped."""
+    return xp.where(skipped, 0 * x, 1 / xp.where(skipped, xp.ones((), dtype=x.dtype, device=xp.device_of(x)), x))
+
+
+def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any], ranks: tuple[int, ...]) -> tuple[Array, ...]:
+    """What was found from A, with its derivative: `jvp((A, *pairs), tangents, pairs)`."""
+    pairs = tuple(xp.stop_gradient(x) for x in pairs)
+    if not xp.is_differentiated(A):
+        return pairs
+    return tuple(xp.custom_derivative(lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks))(A, *pairs))
+
+
+@functools.cache
+def program(xp: Any, tangent: Callable[..., Any]) -> Callable[..., Any]:
+    """`tangent(xp, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
+    return xp.jit(functools.partial(tangent, xp))
+
+
+def guarded(
+    xp: Any,
+    name: str,
+    tangents: tuple[Array, ...],
+    P: Array,
+    unequal: Callable[..., Array],
+    judge: Callable[..., Array],
+    *constants: Array,
+) -> Any:
+    """The tangents as they are. Forwards, a warning where `unequal(P, *constants)`, (*batch,), holds; backwards, NaN and a warning where
+    `judge(cotangents, *constants)` does."""
+
+    def forward(parts: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
+        *tangents, P = parts
+        xp.warn_later(unequal(P, *constants), FORWARD.format(name), category=DerivativeWarning)
+        return tuple(x + 0 for x in tangents)
+
+    def backward(cotangents: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
+        parts = checked(xp, name, cotangents, judge, *constants)
+        return *parts, xp.zeros(P.shape, dtype=P.dtype, device=xp.device_of(P))
+
+    return xp.linear_map(forward, backward, (*tangents, P), *constants)
+
+
+def checked(
+    xp: Any, name: str, cotangents: tuple[Array, ...], judge: Callable[..., Array], *constants: Array
+) -> tuple[Array, ...]:
+    """The cotangents, NaN and a warning where `judge(cotangents, *constants)` holds."""
+    bad = judge(tuple(xp.stop_gradient(x) for x in cotangents), *(xp.stop_gradient(x) for x in constants))
+    xp.warn_later(bad, SEPARATE.format(name), category=DerivativeWarning)
+    spoil = xp.where(bad, math.nan, 0.0)
+    return tuple(x + xp.astype(xp.reshape(spoil, (*spoil.shape, *(1,) * (x.ndim - spoil.ndim))), x.dtype) for x in cotangents)
+
+
+def largest(xp: Any, x: Array, axes: int) -> Array:
+    """The largest magnitude along the last axes; 0 of none."""
+    if 0 in x.shape[-axes:]:
+        return xp.zeros(x.shape[:-axes], dtype=xp.real_dtype(x.dtype), device=xp.device_of(x))
+    return xp.max(xp.abs(x), axis=tuple(range(-axes, 0)))
+
+
+def exceeds(xp: Any, x: Array, size: Array, axes: int) -> Array:
+    """Whether an entry of x, in its last axes, is more than rounding beside `size`."""
+    return largest(xp, x, axes) > xp.eps(x.dtype) ** NEGLIGIBLE * size
+
+
+def spread(xp: Any, x: Array, same: Array) -> Array:
+    """The differences of entries of x that belong to values that are the same."""
+    return xp.where(same, x[..., :, None] - x[..., None, :], 0 * x[..., None])
+
+
+def differs(xp: Any, P: Array, same: Array) -> Array:
+    """Whether the part of P inside a cluster is not a multiple of the identity."""
+    apart = xp.logical_and(same, xp.logical_not(xp.eye(P.shape[-1], dtype=xp.bool, device=xp.device_of(P))))
+    size = largest(xp, P, 2)
+    return xp.logical_or(exceeds(xp, xp.where(apart, P, 0 * P), size, 2), exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2))
+
+
+# ---------------------------------------------------------------------------------------------------- self-adjoint
+
+
+def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and orthonormal eigenvectors of a self-adjoint matrix.
+
+    A V = V Λ with V^H V = I. Put dV = V K, and P = V^H dA V:
+        dA V + A V K = V K Λ + V dΛ,  so  P + Λ K - K Λ = dΛ:
+        dλ_i = P_ii,     K_ij = P_ij / (λ_j - λ_i) for i ≠ j.
+    V^H V = I makes K skew, so K_ii is imaginary: a change of phase, taken as zero. Of pairs in a cluster K_ij is zero too.
+    dA stands for its self-adjoint part: eigenvalues of anything else are not what was asked for.
+    """
+    return eigh_known(xp, A, *xp.eigh(xp.stop_gradient(A)))
+
+
+def eigh_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
+    """The same, of pairs that are known."""
+    return attached(xp, A, (values, V), program(xp, _eigh_tangent), (1, 2))
+
+
+def _eigh_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    values, V = output
+    P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, tangents[0]), V))
+    same = close(xp, values)
+    K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+
+    def judge(cotangents: tuple, same: Array) -> Array:
+        g, S = cotangents
+        skew = S - adjoint(xp, S)
+        size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
+        inside = xp.where(same, skew, 0 * skew)
+        return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+
+    moved = xp.real(xp.diagonal(P))
+    moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
+    return moved, xp.matmul(V, K)
+
+
+# ---------------------------------------------------------------------------------------------------- any matrix
+
+
+def eig(xp: Any, A: Array) -> tuple[Array, Array]:
+    """Eigenvalues and right eigenvectors of any diagonalisable matrix, with the gauge of LAPACK: unit norm, and the largest entry of each
+    vector keeps its phase (which is zero, for complex ones).
+
+    A V = V Λ. Put dV = V K; the rows of V^-1 are the left eigenvectors, and P = V^-1 dA V:
+        P + Λ K - K Λ = dΛ:   dλ_i = P_ii,   K_ij = P_ij / (λ_j - λ_i) for i ≠ j.
+    The gauge gives K_jj. With T = V K, K_jj = 0, and dv_j = t_j + c v_j:
+        Re v_j^H dv_j = 0       for the norm,           so Re c = -Re v_j^H t_j;
+        Im dv_mj / v_mj = 0     for the phase of v_mj,  so Im c = -Im t_mj / v_mj.
+    """
+    return eig_known(xp, A, *xp.eig(xp.stop_gradient(A)))
+
+
+def eig_known(xp: Any, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
+    """The same, of pairs that are known."""
+    return attached(xp, A, (values, V), program(xp, _eig_tangent), (1, 2))
+
+
+def _eig_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    values, V = output
+    dA = xp.astype(tangents[0], V.dtype)
+    P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
+    same = close(xp, values)
+    K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+
+    def judge(cotangents: tuple, same: Array) -> Array:
+        g, S = cotangents
+        apart = xp.logical_and(same, xp.logical_not(xp.eye(S.shape[-1], dtype=xp.bool, device=xp.device_of(S))))
+        size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
+        inside = xp.where(apart, S, 0 * S)
+        return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+
+    moved, K = guarded(xp, "eig", (xp.diagonal(P), K), P, lambda P, same: differs(xp, P, same), judge, same)
+    T = xp.matmul(V, K)
+    row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
+    turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))
+    grow = xp.real(xp.vecdot(V, T, axis=-2))[..., None, :]
+    return moved, T - V * (grow + 1j * turn)
+
+
+# ---------------------------------------------------------------------------------------------------- singular triplets
+
+
+def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
+    """U, s and V^H of the thin decomposition A = U Σ V^H.
+
+    Put dU = U K + R, dV = V L + Q with U^H R = 0, V^H Q = 0, K and L skew, and P = U^H dA V. Then
+        dA = dU Σ V^H + U dΣ V^H + U Σ dV^H   gives   P = K Σ + dΣ - Σ L,
+    so ds_i = Re P_ii, and from P_ij and conj(P_ji), for X = K + L and Y = K - L,
+        X_ij (s_j - s_i) = P_ij + conj(P_ji)  for i ≠ j,     Y_ij (s_j + s_i) = P_ij - conj(P_ji).
+    X_ii is a common phase of u_i and v_i, taken as zero, and X_ij is zero in a cluster. The parts outside the spaces of U and V:
+        R Σ = (I - U U^H) dA V,     Q Σ = (I - V V^H) dA^H U.
+    A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of the null spaces: what depends on
+    them has none either.
+    """
+    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent), (2, 1, 2))
+
+
+def _svd_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
+    (U, s, Vh), dA = output, tangents[0]
+    m, n, k = U.shape[-2], Vh.shape[-1], s.shape[-1]
+    V, Uh = adjoint(xp, Vh), adjoint(xp, U)
+    dAV = xp.matmul(dA, V)
+    P = xp.matmul(Uh, dAV)
+    same = close(xp, s)
+    held = xp.stop_gradient(s)
+    zero = held <= ROUNDINGS * max(m, n) * xp.eps(s.dtype) * xp.max(held, axis=-1, keepdims=True)
+    nothing = xp.logical_and(zero[..., :, None], zero[..., None, :])
+    X = (P + adjoint(xp, P)) * reciprocal(xp, s[..., None, :] - s[..., :, None], same)
+    Y = (P - adjoint(xp, P)) * reciprocal(xp, s[..., None, :] + s[..., :, None], nothing)
+    inverse = reciprocal(xp, s, zero)[..., None, :]
+    R = (dAV - xp.matmul(U, P)) * inverse if m > k else 0 * U
+    Q = (xp.matmul(adjoint(xp, dA), U) - xp.matmul(V, adjoint(xp, P))) * inverse if n > k else 0 * V
+
+    def judge(cotangents: tuple, same: Array, zero: Array) -> Array:
+        g, S, D, G, H = cotangents
+        nothing = xp.logical_and(zero[..., :, None], zero[..., None, :])
+        size = largest(xp, g, 1)
+        for x in (S, D, G, H):
+            size = xp.maximum(size, largest(xp, x, 2))
+        unsure = [
+            xp.where(zero, g, 0 * g)[..., None],
+            spread(xp, g, same),
+            xp.where(same, S - adjoint(xp, S), 0 * S),
+            xp.where(nothing, D - adjoint(xp, D), 0 * D),
+        ]
+        unsure += [xp.where(zero[..., None, :], G, 0 * G)] if m > k else []
+        unsure += [xp.where(zero[..., None, :], H, 0 * H)] if n > k else []
+        return functools.reduce(xp.logical_or, (exceeds(xp, x, size, 2) for x in unsure))
+
+    moved = xp.real(xp.diagonal(P))
+
+    def unequal(P: Array, same: Array, zero: Array) -> Array:
+        return differs(xp, hermitian(xp, P), same)
+
+    moved, X, Y, R, Q = guarded(xp, "svd", (moved, X, Y, R, Q), P, unequal, judge, same, zero)
+    dU, dV = xp.matmul(U, X + Y) / 2 + R, xp.matmul(V, X - Y) / 2 + Q
+    return dU, moved, adjoint(xp, dV)

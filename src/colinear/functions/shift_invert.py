@@ -1,0 +1,145 @@
+"""Inverses for eigenvalues: where structure makes (A - shift I)^-1 cheap, the pairs nearest to the shift are its extreme ones."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..info import Status, planning
+from ..methods.arnoldi import arnoldi
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.identity import ScaledIdentity
+from ..operators.sparse import Sparse
+from ._factorise import quiet, seen
+from .inverse import LARGEST_DENSE, inv
+
+FILL = 40_000_000  # entries of triangular factors that are affordable
+LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
+EDGE = (
+    0.05,
+    0.5,
+)  # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if that was not enough
+
+
+class Shifted(NamedTuple):
+    """(A - shift I)^-1."""
+
+    inverse: LinearOperator
+    shift: float
+
+
+def cheap_inverse(A: LinearOperator, shift: float | None) -> Shifted | None:
+    """The inverse of A, or of A less a shift, where structure makes it cheap; None where nothing does.
+
+    Of a singular A, and if none is asked for, the inverse at a small shift, below the spectrum if A is positive.
+    """
+    if planning():
+        return None
+    if shift is not None:
+        inverse = _inverse(shifted(A, shift))
+        return None if inverse is None else Shifted(inverse, shift)
+    inverse = _inverse(A)
+    if inverse is not None:
+        return Shifted(inverse, 0.0)
+    if not is_cheap(A):
+        return None
+    xp = A.xp
+    p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
+    size = seen(xp, xp.max(xp.abs(A @ p)))
+    shift = -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
+    inverse = _inverse(shifted(A, shift)) if shift else None
+    return None if inverse is None else Shifted(inverse, shift)
+
+
+class Edge(NamedTuple):
+    """The outermost eigenvalue on one side of the spectrum, and how far the k wanted reach from there; negative on the right side."""
+
+    outer: float
+    width: float
+
+    def shift(self, far: bool) -> float:
+        """A number beyond the edge."""
+        return self.outer - EDGE[far] * self.width
+
+    def is_beyond(self, values: Any, shift: float) -> bool:
+        """Whether one of the values is beyond the shift."""
+        return bool(((np.real(values) - shift) * self.width < 0).any())
+
+
+def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
+    """Where the outermost eigenvalues of a large sparse matrix are, by a short run.
+
+    Only if they are real, as far as that run can see: of complex ones those nearest to a shift need not be the outermost.
+    """
+    xp, n = A.xp, A.shape[-1]
+    if n < LARGE or A.batch_shape or not isinstance(A, Sparse) or xp.is_traced(A.data) or not is_cheap(A):
+        return None
+    generators = xp.split(xp.generator(method.seed))
+    start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
+    m = method.size(n, k)
+    with quiet(xp):
+        edge = arnoldi(xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_matvecs=3 * m, again=False)
+    values, size = seen(xp, edge.values), seen(xp, edge.size)
+    width = float(np.ptp(values.real))
+    if not np.isfinite(values).all() or np.abs(values.imag).max() > 1e-2 * width or width <= 1e-6 * float(size):
+        return None
+    return Edge(float(values.real.min()), width) if which == "SR" else Edge(float(values.real.max()), -width)
+
+
+def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
+    """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost. The nearer the shift, the faster."""
+    inverse = _inverse(shifted(A, edge.shift(far)))
+    return None if inverse is None else Shifted(inverse, edge.shift(far))
+
+
+def shifted(A: LinearOperator, shift: float) -> LinearOperator:
+    """A - shift I."""
+    return A + ScaledIdentity(-shift, A.shape[-1]) if shift else A
+
+
+def _inverse(A: LinearOperator) -> LinearOperator | None:
+    if not is_cheap(A):
+        return None
+    with quiet(A.xp):
+        inverse, info = inv(A, info=True)
+    return None if info.failed is True or info.status == Status.FELL_BACK else inverse
+
+
+def is_cheap(A: LinearOperator) -> bool:
+    """Whether the inverse of A comes of structure, or of few enough numbers."""
+    from .inverse_sparse_sums import added
+
+    rule = inv.find(A)
+    if rule.is_base:
+        return isinstance(A, Dense)
+    if rule.name == "inv_sum_of_sparse":
+        A = added(A)
+    if isinstance(A, Sparse):
+        return envelope(A) <= FILL
+    plan = inv.explain(A)
+    dense = any(step.rule in ("Cholesky", "LDL", "LU", "QR") for step in plan.walk())
+    return not dense or A.shape[-1] <= LARGEST_DENSE
+
+
+def envelope(A: Any) -> float:
+    """How many entries lie inside the envelope of a sparse matrix, rows and columns in the order of Cuthill and McKee: the factors
+    have no more there, and in the order that is used mostly fewer."""
+    memo = A.structure.memo
+    if "envelope" not in memo:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        structure = A.structure
+        n = structure.shape[0]
+        graph = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+        order = reverse_cuthill_mckee(graph + graph.T, symmetric_mode=True)
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n)
+        rows, columns = place[structure.rows], place[structure.columns]
+        first = np.arange(n)
+        np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
+        memo["envelope"] = float(2 * (np.arange(n) - first).sum() + n)
+    return memo["envelope"]

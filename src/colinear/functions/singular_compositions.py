@@ -1,0 +1,196 @@
+"""The rules of `svd`, `rank` and `cond` for compositions, from the decompositions of their operands."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..dispatch import rule
+from ..info import planning
+from ..operators.base import LinearOperator
+from ..operators.block import BlockDiag, hstack
+from ..operators.dense import Dense
+from ..operators.inverse import Inverse
+from ..operators.kronecker import Kronecker
+from ..operators.product import Product
+from ..operators.scaled import Scaled
+from ..operators.transposed import Adjoint, Conjugate, Transpose
+from ..properties import STIEFEL
+from ._arrays import is_detailed
+from ._columns import (
+    complement,
+    completed,
+    first_columns,
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+)
+from ._values import in_groups, placed, reciprocal
+from .singular import _count, cond, rank, svd
+from .singular_rules import Triplets, padded, phase, sorted_triplets
+
+
+@rule(svd, Scaled)
+def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
+    """c A = (c / |c| U) (|c| Σ) V^H"""
+    U, s, V = svd(placed(A)[0], _count(A, k), method)
+    xp = A.xp
+    size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
+    size = size if getattr(size, "ndim", 0) == 0 else size[..., None]
+    return Scaled(phase(A.scalar), U)._claim(STIEFEL), xp.astype(size * s, xp.real_dtype(A.dtype)), V
+
+
+@rule(svd, Transpose)
+def svd_transpose(A: Any, k: Any, method: Any) -> Triplets:
+    """A^T = conj(V) Σ conj(U)^H for A = U Σ V^H"""
+    U, s, V = svd(A.A, k, method)
+    return V.conj(), s, U.conj()
+
+
+@rule(svd, Adjoint)
+def svd_adjoint(A: Any, k: Any, method: Any) -> Triplets:
+    """A^H = V Σ U^H for A = U Σ V^H"""
+    U, s, V = svd(A.A, k, method)
+    return V, s, U
+
+
+@rule(svd, Conjugate)
+def svd_conjugate(A: Any, k: Any, method: Any) -> Triplets:
+    """conj(A) = conj(U) Σ conj(V)^H for A = U Σ V^H"""
+    U, s, V = svd(A.A, k, method)
+    return U.conj(), s, V.conj()
+
+
+def left_factor_is_orthonormal(A: LinearOperator) -> bool:
+    """Whether the first factor is known to have orthonormal columns."""
+    return has_orthonormal_columns(A.operands[0])
+
+
+def right_factor_is_orthonormal(A: LinearOperator) -> bool:
+    """Whether the last factor is known to have orthonormal rows."""
+    return has_orthonormal_rows(A.operands[-1])
+
+
+@rule(svd, Product, when=left_factor_is_orthonormal)
+def svd_orthonormal_times(A: Any, k: Any, method: Any) -> Triplets:
+    """Q A = (Q U) Σ V^H for A = U Σ V^H and Q^H Q = I"""
+    Q, *rest = placed(A)
+    return _peeled(A, Q, Product(*rest), _count(A, k), method)
+
+
+@rule(svd, Product, when=right_factor_is_orthonormal)
+def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
+    """A Q^H = U Σ (Q V)^H for A = U Σ V^H and Q^H Q = I"""
+    *rest, Q = placed(A)
+    V, s, U = _peeled(A.H, Q.H._claim(STIEFEL), Product(*rest).H, _count(A, k), method)
+    return U, s, V
+
+
+def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -> Triplets:
+    """Of A = Q B. If Q B has more singular values than B, then U is square, and what completes Q completes Q U."""
+    U, s, V = svd(B, min(k, *B.shape[-2:]), method)
+    QU = Product(Q, U)._claim(STIEFEL)
+    if k > U.shape[-1]:
+        QU = hstack(QU, first_columns(complement(Q), k - U.shape[-1]))._claim(STIEFEL)
+    return QU, padded(A.xp, s, k), completed(V, k)
+
+
+@rule(svd, Kronecker)
+def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
+    """A ⊗ B = (U ⊗ W) (Σ ⊗ T) (V ⊗ Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
+    k, factors, xp = _count(A, k), placed(A), A.xp
+    lesser = [min(factor.shape[-2:]) for factor in factors]
+    parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
+    s = reduce(lambda v, w: _flat(xp, v[..., :, None] * w[..., None, :]), (s for _, s, _ in parts))
+    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
+    if k <= math.prod(lesser):
+        return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k)
+    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
+    return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k, [_leading(sides, lesser) for sides in (lefts, rights)])
+
+
+def _flat(xp: Any, grid: Array) -> Array:
+    return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+
+def _leading(factors: Any, sizes: Any) -> Any:
+    """The columns of a Kronecker product that come from the first columns of each factor."""
+    whole = np.arange(math.prod(Q.shape[-1] for Q in factors)).reshape([Q.shape[-1] for Q in factors])
+    return whole[tuple(slice(size) for size in sizes)].reshape(-1)
+
+
+def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Triplets]:
+    """The k largest triplets of each block; of many dense ones of a size, by one batched decomposition."""
+    counts = [min(k, *block.shape[-2:]) for block in blocks]
+    alike = len({(type(block), block.shape, block.properties) for block in blocks}) == 1 and len(blocks) > 3
+    first: Any = blocks[0]
+    if planning() or not alike or not isinstance(first, Dense) or first.batch_shape or has_orthonormal_columns(first):
+        return [svd(block, count, method) for block, count in zip(blocks, counts)]
+    found: list[Triplets] = []
+    groups: Any = [blocks] if is_detailed() else in_groups(first.xp, blocks)
+    for group in groups:
+        U, s, V = svd(Dense(first.xp.stack([block.A for block in group], axis=0)), counts[0], method)
+        sides = [[Q._replace(A=M) for M in Q.A] for Q in (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))]
+        found.extend(zip(sides[0], s, sides[1]))
+    return found
+
+
+@rule(svd, BlockDiag)
+def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
+    """diag(A, B) = diag(U, W) diag(Σ, T) diag(V, Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
+    k, blocks, xp = _count(A, k), placed(A), A.xp
+    lesser = [min(block.shape[-2:]) for block in blocks]
+    parts = each_svd(blocks, k, method)
+    s = xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in parts], axis=-1)
+    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
+    if k <= sum(lesser):
+        return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k)
+    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
+    places = [
+        np.concatenate([start + np.arange(r) for start, r in zip(np.cumsum([0, *(Q.shape[-1] for Q in sides)]), lesser)])
+        for sides in (lefts, rights)
+    ]
+    return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k, places)
+
+
+@rule(svd, Inverse)
+def svd_inverse(A: Any, k: Any, method: Any) -> Triplets:
+    """A^-1 = V Σ^-1 U^H for A = U Σ V^H, in reverse"""
+    U, s, V = svd(A.A, None, method)
+    return sorted_triplets(V, reciprocal(s), U, _count(A, k))
+
+
+# ---------------------------------------------------------------------------------------------------- rank
+
+
+def checked_tolerance(tol: Any) -> Any:
+    if tol is not None and not tol >= 0:
+        raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
+    return tol
+
+
+@rule(rank, Kronecker)
+def rank_kronecker(A: Any, tol: Any, method: Any) -> Array:
+    """rank(A ⊗ B) = rank(A) rank(B), each to its own rounding; with `tol`, by all products of singular values"""
+    if checked_tolerance(tol) is not None:
+        return rank.base(A, tol, method)
+    return math.prod(rank(factor, None, method) for factor in placed(A))
+
+
+# ---------------------------------------------------------------------------------------------------- cond
+
+
+def factors_are_square(A: LinearOperator) -> bool:
+    """Whether every factor is square."""
+    return all(factor.shape[-1] == factor.shape[-2] for factor in A.operands)
+
+
+@rule(cond, Kronecker, when=factors_are_square)
+def cond_kronecker(A: Any, p: Any, method: Any) -> Array:
+    """cond(A ⊗ B) = cond(A) cond(B), in every norm"""
+    if p == -2:  # 0 for singular operators and infinite for zero ones, whose product says nothing
+        return cond.base(A, p, method)
+    return reduce(lambda a, b: a * b, (cond(factor, p, method) for factor in placed(A)))

@@ -1,0 +1,111 @@
+"""Convolutions of large grids with zeros around them: Krylov methods, preconditioned by the periodic convolution nearest to them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..dispatch import rule
+from ..info import failed, planning, report
+from ..methods import CG, GMRES, Auto
+from ..operators.base import LinearOperator
+from ..operators.convolution import Convolution
+from ..operators.sparse import Sparse
+from ..operators.sparsity import from_coordinates
+from ..properties import SELF_ADJOINT
+from ._arrays import is_watched
+from .determinant import slogdet
+from .determinant_rules import Determinant
+from .inverse import inv
+from .solve import solve, solve_by_inverse
+
+LARGE = 1000  # points of a grid from which its matrix is not formed
+FEW = 32  # entries of a kernel up to which the matrix counts as sparse
+
+
+def is_large_with_zeros_around(A: Any) -> bool:
+    """Whether the grid has more than one dimension, many points, and zeros around it."""
+    return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE
+
+
+@rule(solve, Convolution, when=is_large_with_zeros_around, direct=True)
+def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
+    """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| / n_d), which transforms invert"""
+    if planning() or isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
+        return solve_by_inverse(A, b, method)
+    periodic, info = inv(nearest_periodic(A), info=True)
+    limits: Any = {"tol": getattr(method, "tol", None), "max_iters": getattr(method, "max_iters", None)}
+    preconditioner = None if failed(info._status) is True else periodic
+    for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
+        x, info = solve(A, b, kind(preconditioner=preconditioner, **limits), info=True)
+        if failed(info._status) is not True:  # it has converged, or its values cannot be seen
+            report(info)
+            return x
+    if is_sparse(A):
+        return solve(sparse_of_convolution(A)._claim(A.properties), b, method)
+    return solve_by_inverse(A, b, method)
+
+
+def is_sparse(A: Any) -> bool:
+    """Whether the kernel has few entries."""
+    return math.prod(A.kernel.shape[-len(A.grid) :]) <= FEW
+
+
+def is_large_sparse_and_seen(A: Any) -> bool:
+    """Whether the grid has several dimensions, many points and zeros around it, and the kernel few entries, which can be seen."""
+    return is_large_with_zeros_around(A) and is_sparse(A) and not is_watched(A.xp, A.kernel)
+
+
+@rule(inv, Convolution, when=is_large_sparse_and_seen, direct=True)
+def inv_sparse_convolution(A: Any, method: Any) -> LinearOperator:
+    """A convolution by a small kernel, with zeros around the grid, is a sparse matrix"""
+    return inv(sparse_of_convolution(A)._claim(A.properties), method)
+
+
+@rule(slogdet, Convolution, when=is_large_sparse_and_seen)
+def slogdet_sparse_convolution(A: Any, method: Any) -> Determinant:
+    """A convolution by a small kernel, with zeros around the grid, is a sparse matrix"""
+    return slogdet(sparse_of_convolution(A)._claim(A.properties), method)
+
+
+def nearest_periodic(A: Any) -> LinearOperator:
+    """The periodic convolution that is nearest to A in the Frobenius norm (T. Chan 1988, in each dimension)."""
+    xp = A.xp
+    kernel, origins = A._fitted()
+    dimensions = len(A.grid)
+    for axis, (n, origin) in enumerate(zip(A.grid, origins, strict=True)):
+        reach = np.abs(np.arange(kernel.shape[axis - dimensions]) - origin)
+        weights = xp.asarray(1 - reach / n, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        kernel = kernel * weights[(slice(None), *(None,) * (dimensions - 1 - axis))]
+    periodic: LinearOperator = Convolution._of(kernel, A.grid, "wrap", origins)
+    return periodic._claim(A.properties & SELF_ADJOINT)
+
+
+def sparse_of_convolution(A: Any) -> LinearOperator:
+    """The matrix A[i, l] = kernel[i - l + origin] as a sparse one."""
+    xp, (kernel, origins) = A.xp, A._fitted()
+    points = np.arange(math.prod(A.grid)).reshape(A.grid)
+    rows, columns, which = [], [], []
+    for at, j in enumerate(np.ndindex(*kernel.shape[-len(A.grid) :])):
+        steps = [index - origin for index, origin in zip(j, origins, strict=True)]  # i - l
+        rows.append(points[tuple(slice(max(0, s), n + min(0, s)) for s, n in zip(steps, A.grid, strict=True))].ravel())
+        columns.append(points[tuple(slice(max(0, -s), n + min(0, -s)) for s, n in zip(steps, A.grid, strict=True))].ravel())
+        which.append(np.full(len(rows[-1]), at))
+    structure, places = from_coordinates(np.concatenate(rows), np.concatenate(columns), A.shape[-2:])
+    order = np.concatenate(which) if places is None else np.concatenate(which)[np.argsort(places)]
+    entries = xp.reshape(kernel, (*A.batch_shape, -1))
+    return Sparse._of(xp.take(entries, xp.asarray(order, device=A._context.device), axis=-1), structure)
+
+
+def is_self_adjoint(A: Any) -> bool:
+    """Whether A is known or seen to be self-adjoint."""
+    if A.properties & SELF_ADJOINT:
+        return True
+    kernel, origins = A._fitted()
+    values = A.xp.peek(kernel)
+    sizes = kernel.shape[-len(A.grid) :]
+    if values is None or any(size != 2 * origin + 1 for size, origin in zip(sizes, origins, strict=True)):
+        return False
+    return bool(np.array_equal(values, np.conj(np.flip(values, axis=tuple(range(-len(A.grid), 0))))))

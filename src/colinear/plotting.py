@@ -1,0 +1,82 @@
+"""The history of an iteration as a picture, with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import backends
+from .status import Status, combine, is_unseen
+
+if TYPE_CHECKING:
+    from .info import Info
+
+MOST_NAMED = 10  # columns that a legend names
+
+
+def plot_history(info: Info, axes: Any = None) -> Any:
+    """The residuals of `info.history` by iteration, a line for each column: see `Info.plot`."""
+    recorded = list(_with_history(info))
+    if not recorded:
+        raise ValueError(
+            f"Info.plot: there is no history of residuals here (method {info.method or 'unknown'}). Iterative methods keep one where "
+            "info=True asks for it: x, info = solve(A, b, CG(), info=True)."
+        )
+    if any(is_unseen(each.history) for each in recorded):
+        raise _traced_error()
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            "Info.plot draws with matplotlib, which is not installed: pip install 'colinear[plot]'", name="matplotlib"
+        ) from error
+    if axes is None:
+        axes = pyplot.subplots()[1]
+    lines = [line for each in recorded for line in _lines(each, len(recorded) > 1)]
+    for label, residuals in lines:
+        axes.plot(np.arange(len(residuals)), residuals, label=label)
+    if any((residuals > 0).any() for _, residuals in lines):
+        axes.set_yscale("log")
+    if 1 < len(lines) <= MOST_NAMED:
+        axes.legend()
+    axes.set(xlabel="iteration", ylabel="relative residual", title=_title(info, recorded))
+    return axes
+
+
+def _traced_error() -> Exception:
+    from .errors import BackendError
+
+    return BackendError(
+        "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info from the transformed function and plot it there."
+    )
+
+
+def _with_history(info: Info) -> Iterator[Info]:
+    """The Info itself if it has a history, else those of its parts that do."""
+    if info.history is not None:
+        yield info
+        return
+    for child in info.children:
+        yield from _with_history(child)
+
+
+def _lines(info: Info, is_part: bool) -> Iterator[tuple[str, Any]]:
+    """A label and the residuals of each column; zeros, which a logarithm has no place for, and what was not recorded are NaN."""
+    xp: Any = backends.namespace_of(info.history)
+    history = np.asarray(xp.to_numpy(info.history), float)
+    name = " ".join(part for part in (info.function, info.method) if part) if is_part else ""
+    for column in np.ndindex(history.shape[1:]):
+        residuals = history[(slice(None), *column)]
+        recorded = np.flatnonzero(~np.isnan(residuals))
+        residuals = residuals[: recorded[-1] + 1] if recorded.size else residuals[:0]
+        which = f"column {column[0] if len(column) == 1 else column}" if column else ""
+        yield ", ".join(part for part in (name, which) if part), np.where(residuals > 0, residuals, np.nan)
+
+
+def _title(info: Info, recorded: list[Info]) -> str:
+    methods = ", ".join(dict.fromkeys(each.method for each in recorded if each.method))
+    status = combine([info._status])
+    who = " by ".join(part for part in (info.function, methods) if part)
+    return f"{who}: {status.name if isinstance(status, Status) else 'traced'}".lstrip(": ")

@@ -1,0 +1,138 @@
+"""How a computation ended: statuses with their meaning and remedy, and the worst of several."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+from . import backends
+
+
+class Status(enum.IntEnum):
+    """How a computation ended, ordered by severity, so that the worst of several is their maximum."""
+
+    SUCCESS = 0
+    FELL_BACK = 1
+    STOPPED = 2
+    STAGNATION = 3
+    MAX_ITERATIONS = 4
+    INACCURATE = 5
+    BREAKDOWN = 6
+    NOT_POSITIVE_DEFINITE = 7
+    SINGULAR = 8
+    NONFINITE = 9
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the answer may miss what was asked for, without the user's having wanted that."""
+        return self >= FIRST_FAILURE
+
+    @property
+    def meaning(self) -> str:
+        return _TEXTS[self][0]
+
+    @property
+    def remedy(self) -> str:
+        return _TEXTS[self][1]
+
+
+FIRST_FAILURE = Status.STAGNATION
+
+_TEXTS = {
+    Status.SUCCESS: ("the answer is right to the tolerance", ""),
+    Status.FELL_BACK: (
+        "the first choice of factorisation failed and another gave the answer",
+        "Correct the annotation (`verify` tests it), or name the method.",
+    ),
+    Status.STOPPED: ("the callback stopped it", "Return a false value from the callback to go on."),
+    Status.STAGNATION: (
+        "the residual stopped falling at the accuracy of the dtype",
+        "Compute in a wider dtype, ask for a larger tol, or use a preconditioner.",
+    ),
+    Status.MAX_ITERATIONS: (
+        "the iterations ran out before the tolerance was reached",
+        "Raise max_iters, use a preconditioner, or use a direct method.",
+    ),
+    Status.INACCURATE: (
+        "the answer is finite but its residual misses the tolerance: the operator is ill-conditioned",
+        "Compute in float64, regularise, or use lstsq or QR().",
+    ),
+    Status.BREAKDOWN: (
+        "the recurrence broke down",
+        "Use a method made for this operator: MINRES for indefinite, GMRES for nonsymmetric ones.",
+    ),
+    Status.NOT_POSITIVE_DEFINITE: (
+        "the operator is not positive definite, which the method needs",
+        "Remove the annotation, or use LDL(), LU() or MINRES().",
+    ),
+    Status.SINGULAR: ("the operator is singular to working accuracy", "Use lstsq or pinv, or regularise it."),
+    Status.NONFINITE: (
+        "NaN or infinity in the input or in the result",
+        "Look for NaN, infinity or overflow in the operator's data.",
+    ),
+}
+
+
+def is_unseen(x: Any) -> bool:
+    """Whether x is an array whose values cannot be seen: under tracing."""
+    xp = backends.namespace_of(x)
+    return xp is not None and bool(xp.is_traced(x))
+
+
+def _largest(x: Any) -> Any:
+    """The largest of a status, array or number: a `Status` if its value can be seen, else an array."""
+    if isinstance(x, int):
+        return Status(x)
+    xp = backends.namespace_of(x)
+    if xp is None:  # one of NumPy's numbers
+        return Status(int(x))
+    if 0 in x.shape:  # of an empty batch nothing can fail
+        return Status.SUCCESS
+    worst = xp.max(x) if x.shape else x
+    return worst if xp.is_traced(worst) else Status(int(worst))
+
+
+def combine(statuses: Iterable[Any]) -> Any:
+    """The worst of several statuses: a `Status`, or an integer array where a value cannot be seen (under tracing).
+
+    Examples
+    --------
+    >>> combine([Status.SUCCESS, Status.SINGULAR, Status.MAX_ITERATIONS]).name
+    'SINGULAR'
+    """
+    worst: Any = Status.SUCCESS
+    for status in map(_largest, statuses):
+        if isinstance(worst, Status) and isinstance(status, Status):
+            worst = max(worst, status)
+        else:
+            worst = _larger(worst, status)
+    return worst
+
+
+def _larger(a: Any, b: Any) -> Any:
+    """The larger of two statuses of which at least one is an array."""
+    if isinstance(a, Status):
+        a, b = b, a
+    xp: Any = backends.namespace_of(a)
+    if isinstance(b, Status):
+        b = xp.full((), int(b), dtype=a.dtype, device=xp.device_of(a))
+    return xp.maximum(a, b)
+
+
+def failed(status: Any) -> Any:
+    """Whether a status is a failure: a bool, or an array of them where values cannot be seen."""
+    return status >= int(FIRST_FAILURE)
+
+
+def number_text(x: Any) -> str:
+    """A number or an array as a short text; of an array the largest, since that is the one to worry about."""
+    if is_unseen(x):
+        return "traced"
+    xp = backends.namespace_of(x)
+    if xp is not None:
+        x = xp.to_numpy(x)
+        if x.size == 0:
+            return "none"
+        x = x.max().item()
+    return f"{x:.2g}" if isinstance(x, float) else str(x)
