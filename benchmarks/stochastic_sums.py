@@ -136,12 +136,16 @@ def elevators(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     return found
 
 
-def neural(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
+def network_system() -> tuple[Any, Any, Any]:
+    """M(θ) + c I, a right side, and the Jacobian that M is made of."""
     J = network_jacobian(20_000, 20)
     operator = co.Dense(J)
     largest = np.linalg.norm(J.T @ (J @ np.ones(J.shape[1]))) / np.sqrt(J.shape[1]) / len(J)
-    b = J.T @ np.sin(np.arange(len(J))) / len(J)
-    A = operator.H @ operator / len(J) + 1e-4 * largest * co.Identity(J.shape[1])
+    return operator.H @ operator / len(J) + 1e-4 * largest * co.Identity(J.shape[1]), J.T @ np.sin(np.arange(len(J))) / len(J), J
+
+
+def neural(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    A, b, J = network_system()
     found = []
     for rank in (0, 60):
         title = f"Neural-IVP-like, {J.shape[0]} samples, {J.shape[1]} weights, Nyström of rank {rank}, batch 100"
@@ -164,12 +168,12 @@ def ridge(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
 # ---------------------------------------------------------------------------------------------------- the figure
 
 
-def curve(solve: Callable[[Any], Any], method: Any) -> tuple[Any, Any]:
-    """Passes and the largest residual after each iteration."""
+def curve(solve: Callable[[Any], Any], method: Any, size: float) -> tuple[Any, Any]:
+    """Passes and the largest residual after each iteration; power iteration shows |A v - λ v|, not relative to |A|."""
     seen: list[float] = []
 
     def watch(progress: Any) -> None:
-        seen.append(float(np.max(progress.residual)))
+        seen.append(float(np.max(progress.residual)) / (size if isinstance(method, co.PowerIteration) else 1))
 
     info = solve(dataclasses.replace(method, callback=watch))
     return np.linspace(0, info.matvecs, len(seen) + 1)[1:], seen
@@ -181,13 +185,11 @@ def draw(path: str, rows: int) -> None:
 
     X, _, _ = data("buzz_subset", (18_350, 77))
     E, y, _ = data("elevators", (16_599, 18))
-    J = network_jacobian(20_000, 20)
-    operators = [co.Dense(more_rows(X, rows)).H, co.Dense(features(E, 1000, 0.1)), co.Dense(J).H]
-    sums = [F @ F.H / scale for F, scale in zip(operators, (rows, 1, len(J)))]
-    sums[1] = sums[1] + 0.1 * co.Identity(len(E))
-    sums[2] = sums[2] + 1e-4 * np.linalg.norm(J, 2) ** 2 / len(J) * co.Identity(J.shape[1])
-    b = J.T @ np.sin(np.arange(len(J))) / len(J)
-    M = co.Nystrom(60)(sums[2])
+    rows_of, Phi = co.Dense(more_rows(X, rows) / np.sqrt(rows)), co.Dense(features(E, 1000, 0.1))
+    A, b, _ = network_system()
+    sums = [rows_of.H @ rows_of, Phi @ Phi.H + 0.1 * co.Identity(len(E)), A]
+    largest = float(co.eigmax(sums[0]))
+    M = co.Nystrom(60)(A)
 
     def pca(method: Any) -> Any:
         return co.eig(sums[0], 1, "LM", method, info=True)[1]
@@ -203,7 +205,7 @@ def draw(path: str, rows: int) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
     for axis, (title, solve, methods) in zip(axes, panels):
         for method in methods:
-            axis.semilogy(*curve(solve, method), marker=".", label=method.name)
+            axis.semilogy(*curve(solve, method, largest), marker=".", label=method.name)
         axis.set(title=title, xlabel="passes", ylabel="relative residual")
         axis.legend()
     figure.savefig(path, dpi=150)
