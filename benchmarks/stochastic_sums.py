@@ -149,7 +149,7 @@ def neural(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     found = []
     for rank in (0, 60):
         title = f"Neural-IVP-like, {J.shape[0]} samples, {J.shape[1]} weights, Nyström of rank {rank}, batch 100"
-        found.append((title, systems(A, b, (1e-2, 1e-6), 100, co.Nystrom(rank) if rank else None, most=30)))
+        found.append((title, systems(A, b, (1e-2, 1e-6), 100, co.Nystrom(rank)(A) if rank else None, most=30)))
     return found
 
 
