@@ -32,6 +32,7 @@ FUNCTIONS = """
 """.split()
 ESTIMATORS = "Hutchinson HutchPP XTrace XDiag XNysTrace SLQ".split()
 METHODS = "Auto Cholesky LU LDL QR Eigh Eig SVD".split()  # the direct ones; the iterative and stochastic join as they are written
+APPROXIMATIONS = "nystrom rp_cholesky range_finder interpolative cur SVRG".split()
 PRECONDITIONERS = "Jacobi BlockJacobi ILU IC PivotedCholesky Nystrom Chebyshev AMG".split()
 DISPATCH = "function rule check_rules explain Plan".split()
 REPORTS = "Info Status ApproximationWarning AnnotationError AmbiguityError".split()
@@ -54,7 +55,17 @@ def imported() -> set[str]:
 
 @pytest.mark.parametrize(
     "name",
-    BASE + COMPOSED + OPERATOR_TOOLS + PROPERTIES + FUNCTIONS + METHODS + ESTIMATORS + PRECONDITIONERS + DISPATCH + REPORTS,
+    BASE
+    + COMPOSED
+    + OPERATOR_TOOLS
+    + PROPERTIES
+    + FUNCTIONS
+    + METHODS
+    + ESTIMATORS
+    + APPROXIMATIONS
+    + PRECONDITIONERS
+    + DISPATCH
+    + REPORTS,
 )
 def test_every_public_name_is_exported(name: str) -> None:
     assert hasattr(colinear, name), f"colinear.{name} is in the contract and is not exported"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 
 from . import backends, testing
+from .approximations import cur, interpolative, nystrom, range_finder, rp_cholesky
 from .dispatch import Cost, Function, check_rules, function, rule
 from .explain import Plan, explain
 from .functions import (
@@ -80,6 +81,7 @@ from .methods import (
     QR,
     SLQ,
     SVD,
+    SVRG,
     Arnoldi,
     Auto,
     BiCGSTAB,
@@ -177,9 +179,11 @@ __all__ = [
     "solve_and_logdet",
     "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
     "to_dense",
+    # approximations
+    "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",
     # methods
     "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
-    "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov",
+    "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov", "SVRG",
     "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace", "SLQ",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",

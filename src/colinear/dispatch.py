@@ -98,9 +98,7 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None and (
-            (chosen.direct and method.is_iterative) or (not chosen.estimates and getattr(method, "is_stochastic", False))
-        ):
+        if method is not None and _runs_whole(chosen, method, A):
             chosen = self.base_rule  # the user wants A itself iterated with
         outer = state.current
         if info or on_failure != "warn":
@@ -419,6 +417,16 @@ def _convert(name: str, A: Any) -> Any:
     if _converter is None:
         raise TypeError(f"{name}: expected a linear operator, got {type(A).__name__}.")
     return _converter(A)
+
+
+def _runs_whole(rule: Rule, method: Any, A: Any) -> bool:
+    """Whether a method that the user named takes A itself, instead of the parts into which the rule splits it."""
+    if rule.direct and method.is_iterative:
+        return True
+    if not rule.estimates and getattr(method, "is_stochastic", False):
+        return True
+    uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself
+    return uses is not None and bool(uses(A))
 
 
 def _not_a_method(name: str, method: Any) -> MethodError:

@@ -97,6 +97,44 @@ def test_functions_of_the_basis_give_nan_and_say_why(name: str, framework: str) 
     assert np.isnan(found).any()
 
 
+def second(framework: str, f: Any) -> float:
+    """The second derivative of f(xp, A) along SYMMETRIC, backwards over backwards."""
+    xp = backends.get(framework)
+    A, D = xp.asarray(REPEATED), xp.asarray(SYMMETRIC)
+    if framework == "jax":
+        return float(jax.grad(jax.grad(lambda t: f(xp, A + t * D)))(0.0))
+    t = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    first = torch.autograd.grad(f(xp, A + t * D), t, create_graph=True)[0]
+    return float(torch.autograd.grad(first, t)[0])
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize("name", ["exp", "sqrt", "apply", "logdet"])
+def test_functions_of_the_matrix_have_second_derivatives_at_repeated_eigenvalues(name: str, framework: str) -> None:
+    if framework == "jax" and name == "sqrt":
+        pytest.skip("as in torch, by the same rule")
+
+    def tanh(x: Any) -> Any:
+        e = backends.namespace_of(x).exp(-2 * x)
+        return (1 - e) / (1 + e)
+
+    f = {**SMOOTH, "apply": lambda xp, A: xp.sum(co.apply(tanh, co.SelfAdjoint(A)).to_dense() * xp.asarray(W))}[name]
+    xp, h = backends.get("numpy"), 1e-3
+    at = [float(f(xp, REPEATED + k * h * SYMMETRIC)) for k in (-2, -1, 0, 1, 2)]
+    wanted = (-at[0] + 16 * at[1] - 30 * at[2] + 16 * at[3] - at[4]) / (12 * h**2)
+    np.testing.assert_allclose(second(framework, f), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_repeated_eigenvalues_themselves_have_no_second_derivatives(framework: str) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = second(framework, lambda xp, A: xp.sum(eigh(A)[0] ** 2))
+        jax.effects_barrier()
+    assert np.isnan(found)
+    assert any("no second derivatives" in str(warning.message) for warning in seen)
+
+
 def test_functions_of_phases_give_nan_and_say_why() -> None:
     H = G + 1j * W + (G + 1j * W).conj().T
     with pytest.warns(co.DerivativeWarning, match="phases"):

@@ -40,7 +40,7 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
-        values, V = eigh_known(xp, A, values, V) if is_hermitian else eig_known(xp, A, values, V)
+        values, V = (eigh_known if is_hermitian else eig_known)(xp, A, values, V, 0)
         D, (M, W) = divided_differences(xp, f, values[..., :, None], values[..., None, :]), inside(A, *primals[1:])
         if is_hermitian:
             Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])

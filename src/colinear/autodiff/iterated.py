@@ -12,6 +12,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import Info, settle
+from ..methods import GMRES, MINRES
 from ..methods.describing import described
 from ..methods.gmres import gmres
 from ..methods.iteration import NOBODY, Outcome
@@ -27,15 +28,8 @@ ACCURACY = 0.75  # the power of eps to which the systems of a derivative are sol
 LIMIT = 20  # times n: iterations
 
 
-class _Name:
-    """What `described` asks of a method."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-def _report(xp: Any, outcome: Outcome, name: str) -> None:
-    info: Info = described(xp, outcome, _Name(name), NOBODY, False)
+def _report(xp: Any, outcome: Outcome, method: Any) -> None:
+    info: Info = described(xp, outcome, method, NOBODY, False)
     settle(info.replace(message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()), "warn")
 
 
@@ -96,7 +90,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     def solve(B: Array, *parameters: Array) -> tuple[Array, None]:
         tol = xp.eps(B.dtype) ** ACCURACY
         outcome = minres(xp, lambda X: multiply(X, *parameters), B, tol=tol, max_iters=LIMIT * n)
-        _report(xp, outcome, "MINRES")
+        _report(xp, outcome, MINRES())
         return outcome.X, None
 
     def flipped(
@@ -189,7 +183,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         def solve(B: Array, *parameters: Array) -> tuple[Array, None]:
             tol = xp.eps(B.dtype) ** ACCURACY
             outcome = gmres(xp, lambda X: product(X, *parameters), B, tol=tol, max_iters=LIMIT * n, restart=min(n + 1, 100))
-            _report(xp, outcome, "GMRES")
+            _report(xp, outcome, GMRES())
             return outcome.X, None
 
         return solve

@@ -68,7 +68,7 @@ def off_diagonal(xp: Any, same: Array) -> Array:
 
 def left_out(xp: Any, name: str, K: Array, same: Array, order: int) -> Array:
     """K, zero inside clusters, as it is; NaN there where a tangent is differentiated again."""
-    if order == 1:
+    if order < 2:
         return K
     apart = off_diagonal(xp, same)
     xp.warn_later(xp.any(apart, axis=(-2, -1)), TWICE.format(name), category=DerivativeWarning)
@@ -163,7 +163,7 @@ def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
 
 
 def eigh_known(xp: Any, A: Array, values: Array, V: Array, order: int = 1) -> tuple[Array, Array]:
-    """The same, of pairs that are known."""
+    """The same, of pairs that are known. `order` 0: for one who knows about clusters; 2: inside of a tangent."""
     return attached(xp, A, (values, V), program(xp, _eigh_tangent, order), (1, 2))
 
 
@@ -182,7 +182,8 @@ def _eigh_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: 
         return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
 
     moved = xp.real(xp.diagonal(P))
-    moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
+    if order:
+        moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
     return moved, xp.matmul(V, left_out(xp, "eig", K, same, order))
 
 
@@ -203,7 +204,7 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
 
 
 def eig_known(xp: Any, A: Array, values: Array, V: Array, order: int = 1) -> tuple[Array, Array]:
-    """The same, of pairs that are known."""
+    """The same, of pairs that are known. `order` as in `eigh_known`."""
     return attached(xp, A, (values, V), program(xp, _eig_tangent, order), (1, 2))
 
 
@@ -222,7 +223,9 @@ def _eig_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: t
         inside = xp.where(apart, S, 0 * S)
         return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
 
-    moved, K = guarded(xp, "eig", (xp.diagonal(P), K), P, lambda P, same: differs(xp, P, same), judge, same)
+    moved = xp.diagonal(P)
+    if order:
+        moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
     T = xp.matmul(V, left_out(xp, "eig", K, same, order))
     row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
     turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))

@@ -10,7 +10,7 @@ from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, Status, report
-from ..methods import EIGEN, LOBPCG, Auto, Eigh, Lanczos, Method, PowerIteration, Spectral, fitting
+from ..methods import EIGEN, LOBPCG, SVRG, Auto, Eigh, Lanczos, Method, PowerIteration, Spectral, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
@@ -75,7 +75,7 @@ def eigenpairs(
     is_hermitian = is_hermitian_by(A, chosen)
     check_algebraic(which, is_hermitian)
     if 0 not in (k, *A.shape):
-        if isinstance(chosen, Spectral):
+        if isinstance(chosen, (Spectral, SVRG)):
             return iterative_pairs(A, k, which, chosen, is_hermitian, None)
         if isinstance(chosen, Auto) and (iteration := automatic(A, k, which, chosen, is_hermitian)) is not None:
             otherwise = (lambda: _dense_pairs(A, n, k, which, chosen, is_hermitian)) if is_affordable(A) else None
@@ -109,7 +109,7 @@ def _dense_pairs(
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
     """Whether the eigenvalues are those of a self-adjoint operator: by what is known of A, or by what the method is for."""
-    if isinstance(method, (Auto, PowerIteration)):
+    if isinstance(method, (Auto, PowerIteration, SVRG)):
         return bool(A.properties & SELF_ADJOINT)
     return isinstance(method, (Eigh, Lanczos, LOBPCG))
 
@@ -198,7 +198,7 @@ def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None)
     if isinstance(chosen, Auto):
         iteration = automatic(A, checked(A, k, which)[1], which, chosen, is_hermitian)
     else:
-        iteration = chosen if isinstance(chosen, Spectral) else None
+        iteration = chosen if isinstance(chosen, (Spectral, SVRG)) else None
     if iteration is not None:
         why = "asked for" if iteration is chosen else "a few eigenvalues of a large operator"
         return iteration.name, expected_cost(A, checked(A, k, which)[1], iteration), why

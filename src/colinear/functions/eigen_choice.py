@@ -8,7 +8,7 @@ from typing import Any
 from .. import backends
 from ..dispatch import Cost
 from ..info import MethodError
-from ..methods import Arnoldi, Auto, Lanczos, Method
+from ..methods import SVRG, Arnoldi, Auto, Lanczos, Method
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..properties import POSITIVE_SEMIDEFINITE
@@ -60,6 +60,9 @@ def dense_flops(A: LinearOperator, is_hermitian: bool) -> float:
 
 def cost(A: LinearOperator, k: int, method: Any) -> Cost:
     """What a run is expected to cost; its memory is sure."""
-    n, m = A.shape[-1], method.size(A.shape[-1], k)
-    steps, batch = STEPS * m, math.prod(A.batch_shape)
+    n, batch = A.shape[-1], math.prod(A.batch_shape)
+    if isinstance(method, SVRG):
+        return Cost(batch * k * method.typical(n, n) * A.flops, 8.0 * batch * n * 5 * k)
+    m = method.size(n, k)
+    steps = STEPS * m
     return Cost(batch * steps * (A.flops + 8.0 * m * n), 8.0 * batch * n * (m + k + 3))

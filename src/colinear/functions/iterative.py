@@ -10,11 +10,13 @@ from ..dispatch import Cost
 from ..info import BackendError, MethodError, ShapeError
 from ..methods import Method
 from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
+from ..methods.svrg_object import SVRG
 from ..operators.base import LinearOperator
 from ..operators.context import check_device
 from ..operators.iterative import Iterated, working_memory
+from ..operators.sampled import sampled_terms
 
-ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR)
+ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR, SVRG)
 
 
 def is_iterative(method: Any) -> bool:
@@ -26,6 +28,8 @@ def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> I
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
     from ..preconditioners import as_preconditioner  # which is made of functions, so it comes after them
 
+    if isinstance(method, SVRG):
+        sampled_terms(A, method)  # an error where there are none
     M = as_preconditioner(method.preconditioner, A)
     return Iterated._of(A, M, starting_point(A, method), method.without_arrays(), consistent)
 

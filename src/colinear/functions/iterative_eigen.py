@@ -13,13 +13,14 @@ from typing import Any
 from .. import autodiff, backends
 from ..backends import Array
 from ..info import Info, MethodError, Status, recording, report
-from ..methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
+from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration
 from ..methods.krylov import pick, plain
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._factorise import is_half, narrow, quiet, seen
 from .eigen_run import Found, program_of
+from .sampled_subspaces import DIVERGED, sampled_pairs
 from .shift_invert import beyond, cheap_inverse, edge_of
 
 FLOOR = 100  # roundings below which no tolerance is met
@@ -30,6 +31,8 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     xp = A.xp
     check_visible("eig", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    if isinstance(method, SVRG):
+        return _sampled(xp, sampled_pairs(fixed, k, which, method))
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     if positive and which in ("LM", "SM"):
@@ -77,6 +80,15 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
         found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
     return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
+
+
+def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
+    """A run of SVRG, which has judged its answer by A itself."""
+    size = xp.where(run.norm > 0, run.norm, 1)
+    status = run.status if xp.is_traced(run.status) else Status(int(run.status))
+    finite = run.status != int(Status.NONFINITE)
+    found = Found(run.values, run.vectors, run.residual / size, run.matvecs, run.epochs, run.status == 0, finite, False)
+    return found, status
 
 
 def check_visible(function: str, A: LinearOperator, method: str) -> None:
@@ -157,6 +169,8 @@ def iterative_pairs(
 def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool) -> str:
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
+    if status is Status.BREAKDOWN:
+        return DIVERGED
     if status is Status.INACCURATE and is_hermitian:
         return "A is not self-adjoint, as was claimed"
     if isinstance(status, Status) and status.is_failure:

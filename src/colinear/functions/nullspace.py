@@ -10,7 +10,7 @@ from .. import autodiff
 from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import BackendError, Info, ShapeError, Status, report
-from ..methods import SVD, Method, fitting
+from ..methods import SVD, SVRG, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
@@ -18,6 +18,7 @@ from ..properties import STIEFEL
 from ._arrays import dense, narrow, seen
 from ._columns import identity_like
 from .least_squares import checked_rtol
+from .sampled_subspaces import sampled_nullspace
 from .singular import cutoff
 
 
@@ -29,7 +30,9 @@ def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: 
     A : operator or array, (*batch, m, n)
     rtol : float, optional
         Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
-    method : Auto or SVD, optional
+    method : Auto, SVD or SVRG, optional
+        `SVRG` finds it by products with minibatches of a sum, or of the rows of A; what it cannot tell from zero by its `tol`
+        counts as zero.
 
     Returns
     -------
@@ -42,10 +45,12 @@ def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: 
     >>> co.nullspace(np.array([[1.0, 1.0]])).shape
     (2, 1)
     """
-    fitting("nullspace", method, SVD)
+    fitting("nullspace", method, SVD, SVRG)
     checked_rtol("nullspace", rtol)
     if 0 in A.shape[-2:]:
         return identity_like(A, A.shape[-1])
+    if isinstance(method, SVRG):
+        return sampled_nullspace(A, rtol, method)
     return null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol))
 
 
@@ -92,8 +97,10 @@ def _stand_in(A: LinearOperator, rtol: Any) -> LinearOperator:
 
 
 def _choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("nullspace", method, SVD)
+    fitting("nullspace", method, SVD, SVRG)
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+    if isinstance(method, SVRG):
+        return "SVRG", Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors), "asked for"
     return (
         "SVD",
         Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),

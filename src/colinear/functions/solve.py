@@ -83,7 +83,7 @@ def structured_solve(
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
     if inverse is None and is_iterative(method):
-        whole = runs_whole(A)
+        whole = runs_whole(A, method)
         X = iterated(A, method).solve(B, vector, dtype) if whole else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
     elif inverse is None and (X := _tried(A, inv.find(A), B, method, vector)) is not None:
         pass
@@ -98,12 +98,12 @@ def structured_solve(
     return X[..., 0] if vector else X
 
 
-def runs_whole(A: LinearOperator) -> bool:
+def runs_whole(A: LinearOperator, method: Any) -> bool:
     """Whether an iterative method that the user named is run on A itself: no rule splits it."""
     if isinstance(A, Sparse) and not A.properties & UNITARY:
         return True  # its rules all eliminate, and the guards of some would look at the pattern first
     found = inv.find(A)
-    return found.is_base or found.direct
+    return found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A))
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:

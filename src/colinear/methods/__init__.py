@@ -6,8 +6,9 @@ from .objects import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Method, fittin
 from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
 from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
 from .stochastic_objects import SLQ, Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
+from .svrg_object import SVRG
 
-EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration)  # the methods for eigenvalues
+EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration, SVRG)  # the methods for eigenvalues
 SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "MINRES",
     "QR",
     "SVD",
+    "SVRG",
     "Arnoldi",
     "Auto",
     "BiCGSTAB",

@@ -63,6 +63,8 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
             if worst < PRECONDITIONER
             else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
         )
+    if worst % 10 == int(Status.BREAKDOWN) and method.needs_terms:
+        return f"it diverged {where}{of}: the step is too large. Leave out `step`, which finds one, or take a larger batch_size"
     if worst % 10 == int(Status.SINGULAR) and method.name == "GMRES":
         return f"{'A M, M being the preconditioner,' if preconditioned else 'A'} is singular on the subspace {where}{of}"
     if worst % 10 == int(Status.SINGULAR):

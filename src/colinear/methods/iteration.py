@@ -48,13 +48,15 @@ class Outcome(NamedTuple):
 
 
 class Products(NamedTuple):
-    """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not there; and the columns of A."""
+    """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not there; the columns of A; and, for
+    methods that draw from a sum, its terms."""
 
     multiply: Callable[[Array], Array]
     adjoint: Callable[[Array], Array] | None
     precondition: Callable[[Array], Array] | None
     precondition_adjoint: Callable[[Array], Array] | None
     columns: int
+    terms: Any = None
 
 
 class Cycles(NamedTuple):

@@ -19,6 +19,8 @@ class Method:
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
+    # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule must split it first.
+    runs_on: ClassVar[Any] = None
 
     @property
     def name(self) -> str:

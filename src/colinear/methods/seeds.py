@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import namespace_of
+from ..backends import get, namespace_of
+from ..info import BackendError
 
 SMALL = 2**31  # seeds below this are the same number in every framework
 
@@ -28,3 +29,24 @@ def part_seeds(seed: Any, count: int) -> list[Any]:
         return [int(child.generate_state(1)[0]) % SMALL for child in children]
     xp = namespace_of(seed)
     return [seed] * count if xp is None else [xp.fold_in(xp.generator(seed), i) for i in range(count)]
+
+
+def drawn_seed(seed: Any) -> Any:
+    """An integer in place of a generator, which moves on by it; integers and JAX keys as they are."""
+    if isinstance(seed, (int, np.integer)):
+        return int(seed)
+    if namespace_of(seed) is not None:
+        return seed
+    return int(get("numpy").generator(seed).integers(SMALL))
+
+
+def static_seed(name: str, seed: Any) -> int:
+    """An integer, which a compiled program can be made for, in place of any seed."""
+    seed = drawn_seed(seed)
+    if isinstance(seed, int):
+        return seed
+    if namespace_of(seed).is_traced(seed):
+        raise BackendError(
+            f"{name}: a JAX key that is traced cannot be its seed. Use an integer, or make the key outside of jit."
+        )
+    return int(get("numpy").generator(seed).integers(SMALL))

@@ -56,6 +56,7 @@ class Iterative(Method):
     is_iterative: ClassVar[bool] = True
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
+    needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
     splits_preconditioner: ClassVar[bool] = False  # applies it by itself, as if split, so that its faults can be told from A's
     vectors: ClassVar[int] = 6  # at most at a time, for one right side, b and what the step computes among them
 

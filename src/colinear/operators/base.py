@@ -9,6 +9,7 @@ define `shape` and `_matmat`; everything else here is derived from those two, an
     _to_dense()     the matrix
     _infer()        the properties that the class, the children and the dtype imply (a bit mask)
     _flops          of one matvec
+    _term_count, _some_terms, _rows    of a sum, for minibatches: see terms.py
     _expression()   how it prints
 """
 
@@ -300,6 +301,25 @@ class LinearOperator:
     def _summed_matmat(self, X: Array, axis: int) -> Array:
         """The sum of A X over the batch dimension `axis` (negative, from the last one): what `BatchSum` multiplies by."""
         return namespace_of(X).sum(self @ X, axis=axis - 2)
+
+    # ------------------------------------------------------------------ sums by their terms: see terms.py
+
+    @property
+    def _term_count(self) -> int:
+        """How many terms a sum has; 1 of what is no sum."""
+        return 1
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        """sum_k weights[k] A_indices[k], as an operator."""
+        raise TypeError(f"{type(self).__name__} is no sum of terms.")
+
+    @property
+    def _has_rows(self) -> bool:
+        return type(self)._rows is not LinearOperator._rows
+
+    def _rows(self, indices: Array) -> LinearOperator:
+        """The rows of these indices, which may be traced, as an operator."""
+        raise TypeError(f"{type(self).__name__} has no rows to take.")
 
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):

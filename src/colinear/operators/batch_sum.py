@@ -8,6 +8,8 @@ from ..backends import Array, namespace_of
 from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
+from .batching import take_terms
+from .scaled import Scaled
 from .transposed import bracketed
 
 
@@ -72,6 +74,16 @@ class BatchSum(LinearOperator):
         if len(X.shape) - 2 >= -self.axis:
             X = namespace_of(X).expand_dims(X, axis=self.axis - 2)
         return self.A._summed_matmat(X, self.axis)
+
+    @property
+    def _term_count(self) -> int:
+        return self.terms
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        xp, after = namespace_of(indices), -self.axis - 1  # batch dimensions behind the one that is summed
+        taken = take_terms(self.A, self.axis, indices)
+        weights = xp.reshape(weights, (*weights.shape, *(1,) * after))
+        return BatchSum._of(Scaled(weights, taken), self.axis)
 
     def _to_dense(self) -> Array:
         return (

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
+from ..info import MethodError
 from .base import LinearOperator
 from .context import broadcast_batches
 from .fields import Index, is_data
@@ -59,6 +60,19 @@ def take_batch(A: LinearOperator, keys: tuple[Any, ...]) -> LinearOperator:
     if taken is not None and taken.batch_shape == wanted:
         return taken
     return BatchElements._of(A, Index(numbers[keys]))
+
+
+def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:
+    """The elements of these indices, which may be traced, along the batch dimension `axis` (negative, from the last one)."""
+    before = len(A.batch_shape) + axis
+    keys = (slice(None),) * before + (indices,) + (slice(None),) * (-axis - 1)
+    taken = _take(A, A.batch_shape, keys)
+    if taken is None:
+        raise MethodError(
+            f"BatchSum: terms cannot be taken out of {A!r}. Make it of Dense, LowRank, Diagonal, Sparse and the like, or define "
+            "`_term_count` and `_some_terms` for an operator of your own."
+        )
+    return taken
 
 
 def _checked(key: Any, size: int, axis: int) -> Any:
@@ -112,7 +126,9 @@ def _take_value(value: Any, batch: tuple[int, ...], keys: tuple[Any, ...], own: 
 def _placed(key: Any, xp: Any, device: Any) -> Any:
     if isinstance(key, slice) and (key.step or 1) < 0:
         raise IndexError("batch axes take slices of positive step.")
-    return key if isinstance(key, (slice, int)) or key.dtype == bool else Index(key).on(xp, device)
+    if isinstance(key, (slice, int)) or namespace_of(key) is xp or key.dtype == bool:
+        return key
+    return Index(key).on(xp, device)
 
 
 class BatchElements(LinearOperator):

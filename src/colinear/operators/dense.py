@@ -52,6 +52,9 @@ class Dense(LinearOperator):
 
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
 
+    def _rows(self, indices: Array) -> LinearOperator:
+        return Dense._of(self.A[..., indices, :])  # NumPy's take would copy all of a transposed matrix first
+
     def _right_matmat(self, X: Array) -> Array:
         return self.xp.matmul(X, self.xp.matrix_transpose(self.A))  # in the order that is needed next, so nothing is copied
 

@@ -19,6 +19,7 @@ from .context import Context, broadcast_batches
 from .fields import rebuilt
 from .memo import memo
 from .opaque import Opaque
+from .sampled import sampled_terms
 
 
 class Iterated(LinearOperator):
@@ -146,9 +147,10 @@ def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | 
 
 
 def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
-    both = method.needs_adjoint
+    terms = sampled_terms(A, method) if method.needs_terms else None
+    both = method.needs_adjoint or (terms is not None and terms.squared)
     adjoints = _product(A.H if both else None, dtype), _product(M.H if both and M is not None else None, dtype)
-    return Products(_product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1])
+    return Products(_product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1], terms)
 
 
 def _product(A: LinearOperator | None, dtype: Any) -> Any:

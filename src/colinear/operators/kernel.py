@@ -122,6 +122,16 @@ class Kernel(LinearOperator):
         columns = xp.reshape(xp.moveaxis(V, -2, 0), (V.shape[-2], math.prod(batch) * k))
         return xp.moveaxis(xp.reshape(self._by_blocks(xp, columns), (self.shape[-2], *batch, k)), 0, -2)
 
+    @property
+    def _has_rows(self) -> bool:
+        return not self.batch_shape
+
+    def _rows(self, indices: Array) -> LinearOperator:
+        rows, columns = self._points()
+        rows = self.xp.take(rows, indices, axis=-2)
+        X, Y = (columns, rows) if self.transposed else (rows, columns)
+        return Kernel._of(self.k, X, Y, self.parameters, self.block, self.transposed)
+
     def _to_dense(self) -> Array:
         return self._by_blocks(self.xp, None)
 

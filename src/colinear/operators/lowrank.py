@@ -85,6 +85,21 @@ class LowRank(LinearOperator):
         inner = xp.matmul(xp.conj(xp.matrix_transpose(V)), X)
         return xp.matmul(self.U, inner if self.core is None else xp.matmul(self.core, inner))
 
+    def _rows(self, indices: Array) -> LinearOperator:
+        V = self.U if self.V is None else self.V
+        return LowRank._of(self.xp.take(self.U, indices, axis=-2), V, self.core)
+
+    @property
+    def _term_count(self) -> int:
+        return self.U.shape[-1] if self.core is None else 1
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        """sum_k w_k u_k v_k^H of columns u_k and v_k."""
+        xp = namespace_of(indices)
+        U = xp.take(self.U, indices, axis=-1)
+        V = U if self.V is None else xp.take(self.V, indices, axis=-1)
+        return LowRank._of(U * weights, V, None)
+
     def _summed_matmat(self, X: Array, axis: int) -> Array:
         """sum_i U_i core_i V_i^H X, with the factors of all terms side by side: two products, however many the terms."""
         xp = namespace_of(X)

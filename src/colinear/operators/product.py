@@ -18,6 +18,7 @@ from .memo import memo
 from .permutation import Permutation
 from .scaled import Scaled, multiply_scalars
 from .sum import operator_list
+from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
 from .zero import Zero
 
@@ -87,6 +88,25 @@ class Product(LinearOperator):
         if any(len(factor.shape) > 2 for factor in self.operands):
             return self._matmat(x[:, None])[..., 0]  # a batched factor turns the vector into a stack of columns
         return self._matmat(x)
+
+    @memo
+    def _cut(self) -> Any:
+        return inner_cut(self.operands)
+
+    @property
+    def _term_count(self) -> int:
+        """A B = sum_k a_k b_k, columns times rows: as many as the largest inner dimension."""
+        return 1 if self._cut is None else self._cut.terms
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        return inner_terms(self.operands, self._cut, indices, weights)
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.operands[0]._has_rows
+
+    def _rows(self, indices: Array) -> LinearOperator:
+        return Product._of((self.operands[0]._rows(indices), *self.operands[1:]))
 
     def _to_dense(self) -> Array:
         # From the right, as blocks of columns, or from the left where that side is thinner.

@@ -94,6 +94,20 @@ class Scaled(LinearOperator):
         scalar = self.scalar
         return (scalar if getattr(scalar, "ndim", 0) == 0 else scalar[..., None]) * (self.A @ x)
 
+    @property
+    def _term_count(self) -> int:
+        return self.A._term_count
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        return Scaled._of(self.scalar, self.A._some_terms(indices, weights))
+
+    @property
+    def _has_rows(self) -> bool:
+        return self.A._has_rows
+
+    def _rows(self, indices: Array) -> LinearOperator:
+        return Scaled._of(self.scalar, self.A._rows(indices))
+
     def _to_dense(self) -> Array:
         return self._column_scalar * dense_part(self.A, self)
 

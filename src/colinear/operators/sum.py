@@ -15,6 +15,7 @@ from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
+from .terms import sum_parts, terms_of_sum
 from .zero import Zero
 
 
@@ -72,6 +73,18 @@ class Sum(LinearOperator):
 
     def _rmatmat(self, X: Array) -> Array:
         return self.H @ X
+
+    @memo
+    def _sampled_parts(self) -> Any:
+        return sum_parts(self.operands)
+
+    @memo
+    def _term_count(self) -> int:
+        return max(1, sum(term._term_count for term in self._sampled_parts[0]))
+
+    def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        sampled, whole = self._sampled_parts
+        return terms_of_sum(sampled, whole, indices, weights)
 
     def _to_dense(self) -> Array:
         total = reduce(lambda total, term: total + dense_part(term, self), self.operands[1:], dense_part(self.operands[0], self))

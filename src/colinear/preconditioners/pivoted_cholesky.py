@@ -67,8 +67,12 @@ class PivotedCholesky(Preconditioner):
         return Inverse(P, inv(P, on_failure="ignore"))  # an approximation: the method that uses it is judged, not this
 
 
-def partial_factor(K: LinearOperator, rank: int) -> tuple[Array, Array]:
-    """L, (*batch, n, rank), with K ≈ L L^H, and the diagonal of K - L L^H."""
+def partial_factor(K: LinearOperator, rank: int, draws: Array | None = None) -> tuple[Array, Array]:
+    """L, (*batch, n, rank), with K ≈ L L^H, and the diagonal of K - L L^H.
+
+    The next pivot is the largest entry of the diagonal that remains; or, with numbers `draws` in [0, 1), (*batch, rank), one of a
+    probability proportional to its entry.
+    """
     xp, device = K.xp, K._context.device
     d = xp.real(diag(K))
     numbers = xp.arange(K.shape[-1], device=device)
@@ -77,7 +81,7 @@ def partial_factor(K: LinearOperator, rank: int) -> tuple[Array, Array]:
 
     def step(i: Any, state: Any) -> Any:
         columns, d = state
-        pivot = xp.argmax(d, axis=-1)
+        pivot = xp.argmax(d, axis=-1) if draws is None else drawn(xp, d, draws[..., i])
         here = xp.broadcast_to(pivot[..., None, None], (*columns.shape[:-1], 1))
         known = xp.matmul(xp.matrix_transpose(columns), xp.conj(xp.take_along_axis(columns, here, -1)))[..., 0]  # L L^H e_p
         top = xp.take_along_axis(d, pivot[..., None], -1)
@@ -88,3 +92,10 @@ def partial_factor(K: LinearOperator, rank: int) -> tuple[Array, Array]:
 
     columns, d = xp.fori_loop(rank, step, (columns, d))
     return xp.matrix_transpose(columns), d
+
+
+def drawn(xp: Any, weights: Array, u: Array) -> Array:
+    """The position that the number u in [0, 1) gives, where each has a probability proportional to its weight."""
+    upto = xp.cumsum(weights, axis=-1)
+    before = xp.sum(upto <= u[..., None] * upto[..., -1:], axis=-1)
+    return xp.minimum(before, weights.shape[-1] - 1)

@@ -1,0 +1,210 @@
+"""Sums by their terms: how many there are, and minibatches of them by index, for methods that look at a few at a time.
+
+A family offers its terms by two methods of `LinearOperator`, and a factor its rows by a third; an operator of a user's own joins by
+defining them:
+
+    _term_count                       how many terms A is a sum of; 1 if it is no sum
+    _some_terms(indices, weights)     sum_k weights[k] A_indices[k], plus all of what is not sampled, as an operator
+    _rows(indices)                    the rows of A of these indices, as an operator: X^H X is then a sum over them
+
+Indices may be traced, so that the loop of a method compiles into one program; there are never objects for single terms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..backends import Array, namespace_of
+from ..info import MethodError
+from .base import LinearOperator
+from .context import Context, broadcast_batches, common_context
+from .memo import memo
+from .transposed import are_adjoint
+
+NOT_A_SUM = (
+    "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over the rows of X), scaled or shifted "
+    "as you like"
+)
+
+
+def term_count(A: LinearOperator) -> int:
+    """How many terms A is a sum of; 1 if it is no sum."""
+    return A._term_count
+
+
+def minibatch(A: LinearOperator, indices: Any) -> LinearOperator:
+    """An unbiased estimate of a sum of n terms, from b of them: (n / b) sum_k A_indices[k], for indices drawn uniformly.
+
+    What the sum holds besides its terms, such as c I, is in it whole.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> from colinear.operators.terms import minibatch
+    >>> X = co.Dense(np.arange(8.0).reshape(4, 2))
+    >>> A = X.H @ X + co.Identity(2)
+    >>> halves = [minibatch(A, np.array(pair)).to_dense() for pair in ([0, 1], [2, 3])]
+    >>> bool(np.allclose(sum(halves) / 2, A.to_dense()))
+    True
+    """
+    n = term_count(A)
+    if n < 2:
+        raise MethodError(f"minibatch: {A!r} {NOT_A_SUM}.")
+    xp = A.xp if namespace_of(indices) is None else namespace_of(indices)
+    indices = xp.asarray(indices)
+    weights = xp.full(indices.shape, n / indices.shape[0], dtype=xp.real_dtype(A.dtype), device=xp.device_of(indices))
+    return A._some_terms(indices, weights)
+
+
+# ---------------------------------------------------------------------------------------------------- what minibatches are
+
+
+class InnerTerms(LinearOperator):
+    """sum_k w_k l_k^H r_k of rows l_k of `left` and r_k of `right`; those of `right` twice where `left` is None."""
+
+    left: LinearOperator | None
+    right: LinearOperator
+    weights: Array
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.right,) if self.left is None else (self.left, self.right)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        left = self.right if self.left is None else self.left
+        return (*self.right.shape[:-2], left.shape[-1], self.right.shape[-1])
+
+    @memo
+    def _context(self) -> Context:
+        return common_context("terms", list(self.operands))
+
+    def _adjoint(self) -> LinearOperator:
+        weights = namespace_of(self.weights).conj(self.weights)
+        left, right = (None, self.right) if self.left is None else (self.right, self.left)
+        return InnerTerms._of(left, right, weights)
+
+    def _matmat(self, X: Array) -> Array:
+        left = self.right if self.left is None else self.left
+        return left.H @ (self.weights[..., None] * (self.right @ X))
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self.H @ X
+
+    @property
+    def _flops(self) -> float:
+        return self.right.flops + (self.right if self.left is None else self.left).flops
+
+
+class ListedTerms(LinearOperator):
+    """sum_j w_j A_j of a list of operators, those of weight zero left out: not multiplied, even where weights are traced."""
+
+    weights: Array
+    flops_of_some: float  # of those that a minibatch meets, on average
+    operands: tuple[LinearOperator, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*broadcast_batches(*(A.batch_shape for A in self.operands)), *self.operands[0].shape[-2:])
+
+    @memo
+    def _context(self) -> Context:
+        return common_context("terms", list(self.operands))
+
+    def _adjoint(self) -> LinearOperator:
+        weights = namespace_of(self.weights).conj(self.weights)
+        return ListedTerms._of(weights, self.flops_of_some, tuple(A.H for A in self.operands))
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        batch = broadcast_batches(self.batch_shape, tuple(X.shape[:-2]))
+        dtype = xp.result_type(self.dtype, X.dtype)
+        total = xp.zeros((*batch, self.shape[-2], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
+        for A, weight in zip(self.operands, self.weights):
+
+            def met(weight: Array, total: Array, X: Array, A: LinearOperator = A) -> Array:
+                return total + xp.astype(weight * (A @ X), dtype)
+
+            total = xp.cond(weight != 0, met, lambda weight, total, X: total, weight, total, X)
+        return total
+
+    def _rmatmat(self, X: Array) -> Array:
+        return self.H @ X
+
+    @property
+    def _flops(self) -> float:
+        return self.flops_of_some
+
+
+# ---------------------------------------------------------------------------------------------------- how families offer them
+
+
+class Cut(NamedTuple):
+    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays: it is remembered across traces."""
+
+    position: int  # of the first factor of R
+    terms: int
+    same: bool  # whether L is R^H
+
+
+def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
+    """A product cut at its largest inner dimension, where only a diagonal may stand between; None where rows cannot be taken."""
+    from .diagonal import Diagonal
+
+    inner = [A.shape[-1] for A in factors[:-1]]
+    n = max(inner)
+    i, j = inner.index(n), len(inner) - inner[::-1].index(n)
+    middle = factors[i + 1 : j]
+    if n < 2 or i > 0 or len(middle) > 1 or not all(isinstance(D, Diagonal) for D in middle):
+        return None
+    same = len(factors) == j + 1 and are_adjoint(factors[0], factors[j])
+    return Cut(j, n, same) if factors[j]._has_rows and (same or factors[0].H._has_rows) else None
+
+
+def inner_terms(factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, weights: Array) -> LinearOperator:
+    """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns times rows."""
+    from .product import Product
+
+    if cut.position == 2:
+        weights = weights * namespace_of(indices).take(factors[1].d, indices, axis=-1)  # type: ignore[attr-defined]
+    right = factors[cut.position]._rows(indices)
+    if len(factors) > cut.position + 1:
+        right = Product(right, *factors[cut.position + 1 :])
+    return InnerTerms._of(None if cut.same else factors[0].H._rows(indices), right, weights)
+
+
+def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator], list[LinearOperator]]:
+    """The operands of a sum that are sampled, and those that are in every minibatch: diagonals, and single operators beside sums.
+
+    A single operator among a million terms would be met once in a million, with a weight of a million: whole it adds no variance.
+    """
+    from .diagonal import Diagonal
+    from .identity import Identity, ScaledIdentity
+    from .zero import Zero
+
+    many = [A for A in operands if A._term_count > 1]
+    if many:
+        return many, [A for A in operands if A._term_count == 1]
+    plain = [A for A in operands if not isinstance(A, (Diagonal, Identity, ScaledIdentity, Zero))]
+    return plain, [A for A in operands if not any(A is B for B in plain)]
+
+
+def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], indices: Array, weights: Array) -> LinearOperator:
+    """Some terms of a sum: those of its parts one after the other, each part with the weights of its own."""
+    from .sum import Sum
+
+    xp = namespace_of(indices)
+    if all(A._term_count == 1 for A in sampled):
+        numbers = xp.arange(len(sampled), device=xp.device_of(indices))
+        own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
+        share = sum(A.flops for A in sampled) / len(sampled) * indices.shape[0]
+        listed = ListedTerms._of(own, float(min(share, sum(A.flops for A in sampled))), tuple(sampled))
+        return Sum._of((listed, *whole)) if whole else listed
+    parts, first = [], 0
+    for A in sampled:
+        n = A._term_count
+        inside = (indices >= first) & (indices < first + n)
+        local = xp.where(inside, indices - first, 0) if len(sampled) > 1 else indices
+        parts.append(A._some_terms(local, xp.where(inside, weights, 0) if len(sampled) > 1 else weights))
+        first += n
+    return parts[0] if len(parts) + len(whole) == 1 else Sum._of((*parts, *whole))
