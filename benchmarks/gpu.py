@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--json", help="save the table here")
     parser.add_argument("--grid", type=int, default=GRID)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--eigen", action="store_true", help="eigenvalues too, which takes minutes")
     arguments = parser.parse_args()
     if not has_cuda():
         print("no CUDA device that torch can use: nothing to measure")
@@ -172,7 +173,8 @@ def main() -> None:
     print(f"{'microseconds':52}{'colinear':>12}{'bar':>12}{'floor':>12}   ratio")
     torch_rows(rows, arguments.grid, arguments.steps)
     jax_rows(rows, arguments.grid, arguments.steps)
-    eigen_rows(rows, arguments.grid)
+    if arguments.eigen:
+        eigen_rows(rows, arguments.grid)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(rows, file, indent=1)

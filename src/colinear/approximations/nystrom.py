@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dispatch import function
-from ..functions._factorise import narrow, quiet
+from ..functions._arrays import narrow, quiet
 from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
 from ..preconditioners.interface import compiled

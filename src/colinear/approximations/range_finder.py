@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends import Array
 from ..dispatch import function
-from ..functions._factorise import narrow, quiet
+from ..functions._arrays import narrow, quiet
 from ..info import BackendError, Info, Status, report
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense

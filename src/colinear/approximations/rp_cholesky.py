@@ -6,7 +6,7 @@ from typing import Any
 
 from ..backends import Array
 from ..dispatch import function
-from ..functions._factorise import narrow, quiet
+from ..functions._arrays import narrow, quiet
 from ..functions.diagonal import diag
 from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank

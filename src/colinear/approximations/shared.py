@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import backends
 from ..backends import Array
-from ..functions._factorise import is_detailed, is_half, seen, square_size
+from ..functions._arrays import is_detailed, is_half, seen, square_size
 from ..info import Info, MethodError, Status, report
 from ..methods.seeds import check_seed, drawn_seed
 from ..operators.base import LinearOperator

@@ -29,10 +29,8 @@ from ..operators.base import LinearOperator
 from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ..operators.matrix_factor import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, square_size, wide  # noqa: F401
-from ._residuals import MARGIN, are_small, column_norms, is_singular, probe, squares  # noqa: F401
-
-# Some are imported from here by others.
+from ._arrays import dense, is_detailed, is_watched, quiet, seen
+from ._residuals import MARGIN, are_small, column_norms, probe, squares
 from .cost import itemsize
 
 REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried

@@ -26,7 +26,7 @@ from ..operators.iterative import working_memory
 from ..operators.matrixfree import MatrixFree
 from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import seen
+from ._arrays import seen
 from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_iteration, worthwhile
 from .iterative import iterated
 

@@ -16,7 +16,7 @@ from ..operators.dense import Dense
 from ..operators.identity import Identity
 from ..operators.kronecker import KroneckerSum
 from ..properties import SELF_ADJOINT, STIEFEL
-from ._factorise import dense, narrow, quiet, seen, square_size
+from ._arrays import dense, narrow, quiet, seen, square_size
 from ._spectral import combinations, kronecker, selection
 from ._values import once_each, placed
 from .eigen_choice import automatic, is_affordable

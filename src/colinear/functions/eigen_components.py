@@ -19,7 +19,7 @@ from ..operators.dense import Dense
 from ..operators.sparse import Sparse
 from ..operators.sparsity import SparseStructure
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
-from ._factorise import narrow, seen
+from ._arrays import narrow, seen
 from ._spectral import by_key
 from .eigen import check_algebraic, checked, eig, is_hermitian_by, stand_in
 

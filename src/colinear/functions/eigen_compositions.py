@@ -18,7 +18,7 @@ from ..operators.scaled import Scaled, peek_scalar
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
-from ._factorise import narrow, wide
+from ._arrays import narrow, wide
 from ._spectral import (
     by_key,
     columns,

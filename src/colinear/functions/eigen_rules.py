@@ -26,7 +26,7 @@ from ..operators.projection import Projection
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
-from ._factorise import narrow, quiet, wide
+from ._arrays import narrow, quiet, wide
 from ._spectral import (
     by_key,
     columns,

@@ -22,7 +22,7 @@ from ..operators.product import Product
 from ..operators.sine import Sine
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
-from ._factorise import is_watched, quiet
+from ._arrays import is_watched, quiet
 from .eigen import eig, judge_pairs
 from .eigen_shared import Pairs, asked, finish
 

@@ -20,7 +20,7 @@ from ..operators.kronecker import Kronecker
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..properties import SELF_ADJOINT, STIEFEL, UNITARY, Unitary
-from ._factorise import is_watched, narrow, seen, wide
+from ._arrays import is_watched, narrow, seen, wide
 from ._fourier_pairs import few_pairs
 from ._spectral import (
     cycles,

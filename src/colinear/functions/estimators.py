@@ -17,7 +17,7 @@ from ..methods.hutchinson import outside, range_part, samples
 from ..methods.probes import draw, product
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
-from ._factorise import is_half, narrow, quiet
+from ._arrays import is_half, narrow, quiet
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 TRACE = (Hutchinson, HutchPP, XTrace, XNysTrace)  # the methods

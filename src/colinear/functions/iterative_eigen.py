@@ -18,7 +18,7 @@ from ..methods.krylov import pick, plain
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
-from ._factorise import is_half, narrow, quiet, seen
+from ._arrays import is_half, narrow, quiet, seen
 from .eigen_run import Found, program_of
 from .sampled_subspaces import DIVERGED, sampled_pairs
 from .shift_invert import beyond, cheap_inverse, edge_of

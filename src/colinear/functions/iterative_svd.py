@@ -19,7 +19,7 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.product import Product
 from ..properties import STIEFEL
-from ._factorise import is_half, is_watched, narrow, quiet, seen
+from ._arrays import is_half, is_watched, narrow, quiet, seen
 from .eigen_choice import PENALTY, STEPS
 from .eigen_run import watcher
 from .inverse import LARGEST_DENSE

@@ -20,7 +20,7 @@ from ..operators.dense import Dense
 from ..operators.function_of import FunctionOf
 from ..operators.scaled import Scaled
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import is_half, narrow, quiet
+from ._arrays import is_half, narrow, quiet
 from .inverse import LARGEST_DENSE
 
 STEPS = 200  # the most of a run, unless told

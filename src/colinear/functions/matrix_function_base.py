@@ -15,7 +15,8 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._factorise import dense, is_singular, is_watched, narrow, quiet, seen, square_size
+from ._arrays import dense, is_watched, narrow, quiet, seen, square_size
+from ._residuals import is_singular
 from ._values import report_status
 from .eigen import eig
 from .krylov_functions import krylov_operator, runs_krylov

@@ -14,7 +14,7 @@ from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
-from ._factorise import square_size
+from ._arrays import square_size
 from ._values import place, placed
 from .eigen_compositions import is_a_similarity
 from .inverse import all_square

@@ -30,7 +30,7 @@ from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
-from ._factorise import is_watched, narrow, seen, square_size
+from ._arrays import is_watched, narrow, seen, square_size
 from ._spectral import cycles, grid_of, mirrored, symbol
 from .eigen import eig
 from .eigen_compositions import split_shift

@@ -19,7 +19,7 @@ from ..operators.kronecker import KroneckerSum
 from ..operators.permutation import Permutation
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
-from ._factorise import square_size
+from ._arrays import square_size
 from ._values import place, placed, report_status
 from .eigen_compositions import split_shift
 from .eigen_unitary import cycles_can_be_seen

@@ -17,7 +17,7 @@ from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity, ScaledIdentity
 from ..properties import SELF_ADJOINT
-from ._factorise import square_size
+from ._arrays import square_size
 from .krylov_functions import cost as product_cost
 from .krylov_functions import krylov_operator, runs_krylov
 from .matrix_function_base import (

@@ -18,7 +18,7 @@ from ..methods.slq import Runs, advance, start
 from ..operators.base import LinearOperator
 from ..operators.function_of import FunctionOf
 from ..properties import SELF_ADJOINT
-from ._factorise import is_half, narrow, quiet
+from ._arrays import is_half, narrow, quiet
 from .estimators import is_traced
 from .quadrature_starts import prepared
 from .quadrature_traced import traced_quadrature

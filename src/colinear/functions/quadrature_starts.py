@@ -16,7 +16,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.lowrank import LowRank
 from ..operators.sum import Sum
-from ._factorise import is_half
+from ._arrays import is_half
 from ._values import place
 
 

@@ -11,7 +11,7 @@ from ..methods import SLQ
 from ..methods.averaging import quantile
 from ..methods.gauss import traced_nodes_and_weights, with_node
 from ..methods.slq import advance, start
-from ._factorise import narrow
+from ._arrays import narrow
 from .scalar_functions import Scalar
 
 STEPS = 64

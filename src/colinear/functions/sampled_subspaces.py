@@ -17,7 +17,7 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.sampled import sampled_terms
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
-from ._factorise import is_half, narrow, seen
+from ._arrays import is_half, narrow, seen
 
 FIRST = 8  # vectors that a null space is looked for with; twice as many whenever all are found to be in it
 SURE = 0.3  # of a Ritz value, its residual, from which it counts as one that is not zero

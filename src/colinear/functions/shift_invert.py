@@ -13,7 +13,7 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
 from ..operators.sparse import Sparse
-from ._factorise import quiet, seen
+from ._arrays import quiet, seen
 from .inverse import LARGEST_DENSE, inv
 
 FILL = 40_000_000  # entries of triangular factors that are affordable

@@ -20,7 +20,7 @@ from ..operators.base import LinearOperator
 from ..operators.context import as_array, broadcast_batches
 from ..operators.inverse import Inverse
 from ..properties import SELF_ADJOINT
-from ._factorise import is_half, narrow, quiet, square_size
+from ._arrays import is_half, narrow, quiet, square_size
 from .determinant import logdet, needs_estimate
 from .estimators import announce, is_traced
 from .inverse import inv

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array
-from ..functions._factorise import quiet
+from ..functions._arrays import quiet
 from ..functions.diagonal import diag
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
