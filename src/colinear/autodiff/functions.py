@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array
 from ..methods import roots
-from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal
+from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
 
@@ -40,7 +40,7 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
-        values, V = (eigh_known if is_hermitian else eig_known)(xp, A, values, V, 0)
+        values, V = (eigh_known if is_hermitian else eig_known)(xp, A, values, V, False)
         D, (M, W) = divided_differences(xp, f, values[..., :, None], values[..., None, :]), inside(A, *primals[1:])
         if is_hermitian:
             Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])
@@ -230,7 +230,7 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
         N, X = output[0], pseudoinverse(xp, A, X)
         moved = -xp.matmul(X, xp.matmul(tangents[0], N))
         K = 0 * xp.matmul(adjoint(xp, N), moved)  # the change of basis, there for its cotangent
-        K, moved = guarded(xp, "nullspace", (K, moved), moved, nowhere, judge)
+        K, moved = guarded(xp, once("nullspace"), (K, moved), moved, nowhere, judge)
         return xp.matmul(N, K) + moved, 0 * X
 
     return attached(xp, A, (N, X), tangent, (2, 2))[0]

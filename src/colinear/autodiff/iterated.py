@@ -22,7 +22,7 @@ from ..operators.block import Block
 from ..operators.fields import rebuilt
 from ..operators.zero import Zero
 from .functions import solve_adjoint
-from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, reciprocal, spread
+from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
 LIMIT = 20  # times n: iterations
@@ -117,7 +117,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         W = xp.linear_solve(multiply, solve, transposed, xp.matmul(V, P) - E, (*leaves, values, V))[0]
         W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
         unequal = lambda P, same: differs(xp, P, same)  # noqa: E731
-        moved, K, W = guarded(xp, "eig", (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same)
+        moved, K, W = guarded(xp, once("eig"), (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same)
         return moved, xp.matmul(V, K) + W
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
@@ -125,7 +125,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         same = close(xp, values)
         S = xp.matmul(adjoint(xp, V), G)
         outside = G - xp.matmul(V, S)
-        g, S, outside = checked(xp, "eig", (g, S, outside), judge, same)
+        g, S, outside = checked(xp, once("eig")[1], (g, S, outside), judge, same)
         S = S * reciprocal(xp, values[..., None, :] - values[..., :, None], same) + xp.make_diagonal(xp.astype(g, V.dtype))
         W = solve_adjoint(xp, (multiply, solve), transposed, outside, (*leaves, values, V))
         W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
@@ -200,14 +200,14 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         X = xp.linear_solve(multiply, solver(multiply), transposed, B, (*leaves, values, V))[0]
         nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))  # noqa: E731
         turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
-        turn, moved = guarded(xp, "eig", (turn, X[..., :n, :]), E, nowhere, judge)
+        turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
         return X[..., n, :], moved + 1j * V * turn[..., None, :]
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
         leaves, (values, V) = primals[:count], output
         g, G = cotangents
         turn = xp.imag(xp.vecdot(V, G, axis=-2))
-        _, G = checked(xp, "eig", (turn, G), judge)
+        _, G = checked(xp, once("eig")[1], (turn, G), judge)
         transposed = (multiply_transposed, solver(multiply_transposed))
         R = xp.concat([G, g[..., None, :]], axis=-2)
         X = solve_adjoint(xp, (multiply, solver(multiply)), transposed, R, (*leaves, values, V))

@@ -6,9 +6,11 @@ a cluster multiplies zero. Backwards this shows, in the cotangents, and where it
 Forwards it cannot be seen what becomes of the tangents: those of a cluster are right in its sum and in its projector, and a warning
 says so if they are not all the same.
 
-Second derivatives are another matter: that of Σ g(λ_i), say, has g'' times the products of all entries of P inside a cluster, of which
-the derivatives of single values know those on the diagonal only. So where a tangent is differentiated again (`order` 2), what was left
-out is NaN, with a warning; f(A) itself has its second derivative there all the same (`functions.spectral_function`).
+Second derivatives along H need Q = V^H H V inside of a cluster too, of which differentiating values and vectors gives the diagonal only.
+The rest is the derivative of M = V^H A V, V held, between different vectors of one value: zero, but for its derivative. Those of the
+vectors can be written with it. Those of the values cannot: that of Σ g(λ_i) has g'' times P_ij Q_ji, which shows in no tangent of a
+value. There M is a trap (`unknown`): backwards what needs M is NaN, with a warning, and forwards a warning says that it is left out.
+f(A) itself has its second derivative all the same (`functions.spectral_function`).
 
 The same holds for the phases of complex eigenvectors of self-adjoint matrices and of singular vectors, which no library promises.
 """
@@ -35,8 +37,8 @@ FORWARD = (
     "common space; one by one they depend on the basis."
 )
 TWICE = (
-    "{}: values repeat. They and their vectors have no second derivatives there, so NaN is given. Functions of the matrix have them: "
-    "apply(f, A), exp(A), trace, ..."
+    "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of the matrix have them: apply(f, A), "
+    "exp(A), ..., and so has trace(apply(g, A)), the sum of g over all values."
 )
 
 
@@ -66,15 +68,6 @@ def off_diagonal(xp: Any, same: Array) -> Array:
     return xp.logical_and(same, xp.logical_not(xp.eye(same.shape[-1], dtype=xp.bool, device=xp.device_of(same))))
 
 
-def left_out(xp: Any, name: str, K: Array, same: Array, order: int) -> Array:
-    """K, zero inside clusters, as it is; NaN there where a tangent is differentiated again."""
-    if order < 2:
-        return K
-    apart = off_diagonal(xp, same)
-    xp.warn_later(xp.any(apart, axis=(-2, -1)), TWICE.format(name), category=DerivativeWarning)
-    return K * xp.astype(xp.where(apart, math.nan, 1.0), K.dtype)
-
-
 def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any], ranks: tuple[int, ...]) -> tuple[Array, ...]:
     """What was found from A, with its derivative: `jvp((A, *pairs), tangents, pairs)`."""
     pairs = tuple(xp.stop_gradient(x) for x in pairs)
@@ -84,41 +77,71 @@ def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any
 
 
 @functools.cache
-def program(xp: Any, tangent: Callable[..., Any], order: int) -> Callable[..., Any]:
-    """`tangent(xp, order, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
-    return xp.jit(functools.partial(tangent, xp, order))
+def program(xp: Any, tangent: Callable[..., Any], guard: bool) -> Callable[..., Any]:
+    """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
+    return xp.jit(functools.partial(tangent, xp, guard))
 
 
 def guarded(
     xp: Any,
-    name: str,
+    texts: tuple[str, str],
     tangents: tuple[Array, ...],
     P: Array,
     unequal: Callable[..., Array],
     judge: Callable[..., Array],
     *constants: Array,
 ) -> Any:
-    """The tangents as they are. Forwards, a warning where `unequal(P, *constants)`, (*batch,), holds; backwards, NaN and a warning where
-    `judge(cotangents, *constants)` does."""
+    """The tangents as they are. Forwards, a warning, the first text, where `unequal(P, *constants)`, (*batch,), holds; backwards, NaN
+    and a warning, the second one, where `judge(cotangents, *constants)` does."""
 
     def forward(parts: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
         *tangents, P = parts
-        xp.warn_later(unequal(P, *constants), FORWARD.format(name), category=DerivativeWarning)
+        xp.warn_later(unequal(P, *constants), texts[0], category=DerivativeWarning)
         return tuple(x + 0 for x in tangents)
 
     def backward(cotangents: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
-        parts = checked(xp, name, cotangents, judge, *constants)
+        parts = checked(xp, texts[1], cotangents, judge, *constants)
         return *parts, xp.zeros(P.shape, dtype=P.dtype, device=xp.device_of(P))
 
     return xp.linear_map(forward, backward, (*tangents, P), *constants)
 
 
+def once(name: str) -> tuple[str, str]:
+    """The texts of `guarded` for first derivatives."""
+    return FORWARD.format(name), SEPARATE.format(name)
+
+
+def change(xp: Any, M: Array) -> Array:
+    """Zero, with the derivative of M."""
+    return M - xp.stop_gradient(M)
+
+
+def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
+    """Zero, for `change(xp, M)` between different vectors of one value where that is not known: forwards a warning if there is one,
+    backwards NaN and a warning if it is needed. (All of M is taken, to tell what is rounding.)"""
+
+    def counts(M: Array, same: Array) -> Array:
+        return exceeds(xp, xp.where(off_diagonal(xp, same), M, 0 * M), largest(xp, M, 2), 2)
+
+    def forward(parts: tuple[Array, ...], same: Array) -> tuple[Array, ...]:
+        (M,) = parts
+        text = TWICE.format(name, ": what is inside of their common space is left out")
+        xp.warn_later(counts(M, same), text, category=DerivativeWarning)
+        return (0 * M,)
+
+    def backward(cotangents: tuple[Array, ...], same: Array) -> tuple[Array, ...]:
+        parts = checked(xp, TWICE.format(name, ", so NaN is given"), cotangents, lambda parts, same: counts(parts[0], same), same)
+        return tuple(xp.where(xp.isnan(M), M, 0 * M) for M in parts)
+
+    return xp.linear_map(forward, backward, (M,), same)[0]
+
+
 def checked(
-    xp: Any, name: str, cotangents: tuple[Array, ...], judge: Callable[..., Array], *constants: Array
+    xp: Any, text: str, cotangents: tuple[Array, ...], judge: Callable[..., Array], *constants: Array
 ) -> tuple[Array, ...]:
     """The cotangents, NaN and a warning where `judge(cotangents, *constants)` holds."""
     bad = judge(tuple(xp.stop_gradient(x) for x in cotangents), *(xp.stop_gradient(x) for x in constants))
-    xp.warn_later(bad, SEPARATE.format(name), category=DerivativeWarning)
+    xp.warn_later(bad, text, category=DerivativeWarning)
     spoil = xp.where(bad, math.nan, 0.0)
     return tuple(x + xp.astype(xp.reshape(spoil, (*spoil.shape, *(1,) * (x.ndim - spoil.ndim))), x.dtype) for x in cotangents)
 
@@ -162,17 +185,17 @@ def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
     return eigh_known(xp, A, *xp.eigh(xp.stop_gradient(A)))
 
 
-def eigh_known(xp: Any, A: Array, values: Array, V: Array, order: int = 1) -> tuple[Array, Array]:
-    """The same, of pairs that are known. `order` 0: for one who knows about clusters; 2: inside of a tangent."""
-    return attached(xp, A, (values, V), program(xp, _eigh_tangent, order), (1, 2))
+def eigh_known(xp: Any, A: Array, values: Array, V: Array, guard: bool = True) -> tuple[Array, Array]:
+    """The same, of pairs that are known; without `guard` for one who knows about clusters."""
+    return attached(xp, A, (values, V), program(xp, _eigh_tangent, guard), (1, 2))
 
 
-def _eigh_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-    A, *known = primals
-    values, V = eigh_known(xp, A, known[0], known[1], 2)
+def _eigh_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    values, V = output
     P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, tangents[0]), V))
     same = close(xp, values)
-    K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+    inverse = reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+    K = P * inverse
 
     def judge(cotangents: tuple, same: Array) -> Array:
         g, S = cotangents
@@ -182,9 +205,19 @@ def _eigh_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: 
         return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
 
     moved = xp.real(xp.diagonal(P))
-    if order:
-        moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
-    return moved, xp.matmul(V, left_out(xp, "eig", K, same, order))
+    if guard:
+        held = xp.stop_gradient(V)
+        moved, K = twice(xp, moved, K, P, xp.matmul(adjoint(xp, held), xp.matmul(primals[0], held)), same, inverse)
+        moved, K = guarded(xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
+    return moved, xp.matmul(V, K)
+
+
+def twice(xp: Any, moved: Array, K: Array, P: Array, M: Array, same: Array, inverse: Array) -> tuple[Array, Array]:
+    """Tangents that know of M, for their own derivatives: P + (Λ + M) K - K (Λ + M) = dΛ, with 1 / (λ_j - λ_i), zero in a cluster."""
+    M = change(xp, M)
+    trap = xp.sum(P * xp.matrix_transpose(unknown(xp, "eig", M, same)), axis=-1)
+    M = xp.where(off_diagonal(xp, same), M, 0 * M)
+    return moved + (trap if xp.is_complex(moved) else xp.real(trap)), K + (xp.matmul(M, K) - xp.matmul(K, M)) * inverse
 
 
 # ---------------------------------------------------------------------------------------------------- any matrix
@@ -203,18 +236,18 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
     return eig_known(xp, A, *xp.eig(xp.stop_gradient(A)))
 
 
-def eig_known(xp: Any, A: Array, values: Array, V: Array, order: int = 1) -> tuple[Array, Array]:
-    """The same, of pairs that are known. `order` as in `eigh_known`."""
-    return attached(xp, A, (values, V), program(xp, _eig_tangent, order), (1, 2))
+def eig_known(xp: Any, A: Array, values: Array, V: Array, guard: bool = True) -> tuple[Array, Array]:
+    """The same, of pairs that are known; without `guard` for one who knows about clusters."""
+    return attached(xp, A, (values, V), program(xp, _eig_tangent, guard), (1, 2))
 
 
-def _eig_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-    A, *known = primals
-    values, V = eig_known(xp, A, known[0], known[1], 2)
+def _eig_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    values, V = output
     dA = xp.astype(tangents[0], V.dtype)
     P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
     same = close(xp, values)
-    K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+    inverse = reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+    K = P * inverse
 
     def judge(cotangents: tuple, same: Array) -> Array:
         g, S = cotangents
@@ -224,9 +257,12 @@ def _eig_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: t
         return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
 
     moved = xp.diagonal(P)
-    if order:
-        moved, K = guarded(xp, "eig", (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
-    T = xp.matmul(V, left_out(xp, "eig", K, same, order))
+    if guard:
+        held = xp.stop_gradient(V)
+        A = xp.astype(primals[0], V.dtype)
+        moved, K = twice(xp, moved, K, P, xp.lu_solve(*xp.lu_factor(held), xp.matmul(A, held)), same, inverse)
+        moved, K = guarded(xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
+    T = xp.matmul(V, K)
     row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
     turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))
     grow = xp.real(xp.vecdot(V, T, axis=-2))[..., None, :]
@@ -248,16 +284,11 @@ def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of the null spaces: what depends on
     them has none either.
     """
-    return _svd_known(xp, A, *xp.svd(xp.stop_gradient(A)))
+    return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent, True), (2, 1, 2))
 
 
-def _svd_known(xp: Any, A: Array, U: Array, s: Array, Vh: Array, order: int = 1) -> tuple[Array, Array, Array]:
-    return attached(xp, A, (U, s, Vh), program(xp, _svd_tangent, order), (2, 1, 2))
-
-
-def _svd_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
-    A, *known = primals
-    (U, s, Vh), dA = _svd_known(xp, A, known[0], known[1], known[2], 2), tangents[0]
+def _svd_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
+    (U, s, Vh), dA = output, tangents[0]
     m, n, k = U.shape[-2], Vh.shape[-1], s.shape[-1]
     V, Uh = adjoint(xp, Vh), adjoint(xp, U)
     dAV = xp.matmul(dA, V)
@@ -293,7 +324,11 @@ def _svd_tangent(xp: Any, order: int, primals: tuple, tangents: tuple, output: t
     def unequal(P: Array, same: Array, zero: Array) -> Array:
         return differs(xp, hermitian(xp, P), same)
 
-    moved, X, Y, R, Q = guarded(xp, "svd", (moved, X, Y, R, Q), P, unequal, judge, same, zero)
-    X, Y = left_out(xp, "svd", X, same, order), left_out(xp, "svd", Y, nothing, order)
+    held = xp.stop_gradient(Uh), xp.stop_gradient(V)
+    M = change(xp, hermitian(xp, xp.matmul(held[0], xp.matmul(primals[0], held[1]))))
+    M = unknown(xp, "svd", M, same)
+    moved = moved + xp.real(xp.sum(P * xp.matrix_transpose(M), axis=-1))
+    X, Y = (x + xp.matmul(M, x) - xp.matmul(x, M) for x in (X, Y))  # what they lack is of this kind
+    moved, X, Y, R, Q = guarded(xp, once("svd"), (moved, X, Y, R, Q), P, unequal, judge, same, zero)
     dU, dV = xp.matmul(U, X + Y) / 2 + R, xp.matmul(V, X - Y) / 2 + Q
     return dU, moved, adjoint(xp, dV)
