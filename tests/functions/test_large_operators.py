@@ -55,3 +55,11 @@ def test_extreme_singular_values_of_large_operators_are_found_by_iteration():
 
 def test_the_condition_number_of_a_large_singular_operator_is_infinite():
     assert co.cond(graded(0.0)) == np.inf
+
+
+def test_a_smallest_singular_value_from_solves_that_failed_is_flagged(monkeypatch):
+    from colinear.functions import inverse
+
+    wrong = co.opaque(co.ScaledIdentity(0.5, N))  # where 1 / 3 would be right
+    monkeypatch.setattr(inverse, "inv", lambda A, info: (wrong, co.Info(co.Status.SUCCESS)))
+    assert co.norm(free(), -2, info=True)[1].status is co.Status.INACCURATE

@@ -17,7 +17,7 @@ from ..operators.identity import Identity
 from ..operators.opaque import opaque
 from ..properties import STIEFEL
 from ._arrays import dense, narrow, quiet, seen, square_size
-from ._residuals import squares
+from ._residuals import MARGIN, squares
 from ._values import report_finite
 from .cost import is_too_large
 from .iterative_svd import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
@@ -220,14 +220,24 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
 
 
 def smallest_singular_value(A: LinearOperator) -> Array:
-    """Of a square operator that is too large to form: 1 / |A^-1|, and 0 for a singular one."""
+    """Of a square operator that is too large to form: 1 / |A^-1|, and 0 for a singular one.
+
+    A^-1 may be solves by iteration, of which nothing is heard inside of another one: so the pair is judged by A itself.
+    """
     from .inverse import inv
 
     xp, (inverse, info) = A.xp, inv(A, info=True)
     if info.status is Status.SINGULAR:
         return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    largest = svd(opaque(inverse), 1)[1][..., 0]  # opaque: the rule for an inverse would ask for all of A's
-    return xp.where(xp.asarray(info.status == int(Status.SINGULAR), device=A._context.device), 0, 1 / largest)
+    U, s, V = svd(opaque(inverse), 1)  # opaque: the rule for an inverse would ask for all of A's
+    with quiet(xp):
+        residual = xp.sqrt(squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense()))  # A u = v / s
+        right = residual <= MARGIN * Auto().tolerance(xp, A.dtype)
+    status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
+    visible = seen(xp, status)
+    report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual))
+    singular = xp.asarray(info.status == int(Status.SINGULAR), device=A._context.device)
+    return xp.where(singular, 0, 1 / s[..., 0])
 
 
 cond = function("cond", base=condition_number)
