@@ -50,7 +50,6 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("nullspace under vmap", "torch"): "the number of columns depends on values, which cannot be seen under vmap",
     ("nullspace", "jax"): "the number of columns depends on values, which cannot be seen under a transformation",
     ("second derivatives of apply(f, A) b by Krylov", "*"): "nothing is known of f but its values; Eigh() has them",
-    ("second derivatives of lstsq by LSQR, LSMR", "jax"): "JAX loses the rule where it transposes it; SVD() and QR() have them",
     ("svd by RandomizedSVD", "*"): "a random projection has no triplets of A; GolubKahan() and SVD() have",
 }
 
