@@ -150,6 +150,18 @@ def test_derivatives_that_did_not_converge_warn() -> None:
         torch.func.jvp(f, (easy,), (torch.ones_like(easy),))
 
 
+def test_eigenvectors_that_are_no_basis_are_flagged() -> None:
+    A = torch.diag(torch.ones(N - 1, dtype=torch.float64), 1).requires_grad_(True)  # one Jordan block
+    y = (co.exp(co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).sum()  # which an exponential does not mind
+    with torch.no_grad():
+        right = torch.func.grad(lambda A: (torch.matrix_exp(A) @ torch.tensor(B[:, 0])).sum())(A)
+    np.testing.assert_allclose(torch.autograd.grad(y, A)[0].numpy(), right.numpy(), atol=1e-8)
+    with pytest.warns(co.ConvergenceWarning, match="Krylov"):
+        y = (co.apply(torch.exp, co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).real.sum()
+    with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
+        torch.autograd.grad(y, A)
+
+
 def test_exponentials_taken_in_parts_are_differentiated_in_parts() -> None:
     d = torch.linspace(-1200, 0, 300, dtype=torch.float64, requires_grad=True)
     b = torch.tensor(np.cos(np.arange(300.0)))
