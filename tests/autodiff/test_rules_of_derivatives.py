@@ -384,6 +384,16 @@ def test_parameters_of_kernels_and_products_are_leaves() -> None:
     np.testing.assert_allclose([float(scale.grad), float(free.grad)], wanted, rtol=1e-6)
 
 
+def test_numbers_of_python_can_be_differentiated_in_jax() -> None:
+    D, b = jnp.asarray(START @ START.T), jnp.asarray(W[0])
+
+    def f(scale: Any) -> Any:
+        A = co.PD(co.MatrixFree(lambda X, s: s * (D @ X), (N, N), dtype=D.dtype, like=D, parameters=(scale,)))
+        return jnp.sum(co.solve(A, b, co.CG(tol=1e-12)))
+
+    np.testing.assert_allclose([jax.grad(f)(0.5), jax.jvp(f, (0.5,), (1.0,))[1]], -4 * jnp.sum(jnp.linalg.solve(D, b)), rtol=1e-8)
+
+
 @pytest.mark.parametrize("name", ["solve", "exp", "eig"])
 def test_second_derivatives_are_linear_and_symmetric(name: str) -> None:
     xp = backends.get("torch")

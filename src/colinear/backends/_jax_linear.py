@@ -38,6 +38,7 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
 
 
 def _apply(*arrays: Any, rule: Any, count: int) -> list:
+    arrays = tuple(map(jnp.asarray, arrays))  # among what JAX keeps for a transpose are numbers of Python's
     return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
 
 
@@ -48,6 +49,7 @@ def _shapes(*avals: Any, rule: Any, count: int) -> Any:
 
 
 def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int) -> Any:
+    primals = [jnp.asarray(x) for x in primals]
     out = linear.bind(*primals, rule=rule, count=count)
     filled = [jnp.zeros_like(x) if type(t) is ad.Zero else t for x, t in zip(primals, tangents, strict=True)]
     straight = any(type(t) is not ad.Zero for t in tangents[:count])

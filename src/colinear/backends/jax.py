@@ -488,8 +488,10 @@ def custom_derivative(
 
         @forward.defjvp
         def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
+            primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
             output = forward(*primals)
-            moved = (jnp.zeros_like(x) if t.dtype == jax.dtypes.float0 else t for x, t in zip(primals, tangents, strict=True))
+            still = [getattr(t, "dtype", None) == jax.dtypes.float0 for t in tangents]
+            moved = (jnp.zeros_like(x) if no else jnp.asarray(t) for x, t, no in zip(primals, tangents, still, strict=True))
             return output, jvp(primals, tuple(moved), output)
 
         return forward
