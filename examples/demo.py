@@ -87,12 +87,13 @@ def picture(path: Path, truth: np.ndarray, noisy: np.ndarray, found: np.ndarray,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", type=lambda s: 60 if s == "small" else int(s), default=1000, help="pixels along each side")
+    parser.add_argument("--size", type=int, default=1000, help="pixels along each side")
+    parser.add_argument("--small", action="store_true", help="60 pixels along each side")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long the alternative may run")
     parser.add_argument("--output", type=Path, default=Path("output/demo.png"))
     arguments = parser.parse_args()
 
-    n, noise, rng = arguments.size, 0.5, np.random.default_rng(0)
+    n, noise, rng = 60 if arguments.small else arguments.size, 0.5, np.random.default_rng(0)
     truth = landscape(n, rng)
     noisy = truth + np.sqrt(noise) * rng.normal(size=(n, n))
     y = noisy.ravel()
