@@ -125,7 +125,9 @@ def _group_size(A: LinearOperator, method: Hutchinson) -> int:
 
 def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
     """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i z_i, each z_i drawn anew."""
-    xp, total, all_good, worst = A.xp, 0, None, 0
+    xp, worst = A.xp, 0
+    total: Any = 0
+    all_good: Any = None
     for i, terms in enumerate(terms_of(A, size, k)):
         operator = terms.operator
         Z = draw(xp, xp.fold_in(key, i), method.distribution, probe_shape(terms, k), A.dtype, A._context.device)

@@ -13,14 +13,14 @@ from ..backends import Array, is_array
 from ..info import Info, MethodError, Status, recording, report
 from ..methods import SLQ
 from ..methods.averaging import FEWEST, Mean, merged, ratio_to_goal, standard_error
-from ..methods.gauss import nodes_and_weights, with_node
-from ..methods.slq import Runs, advance, start
+from ..methods.gauss import first_column, nodes_and_weights, relative_tail, with_node
+from ..methods.slq import Runs, advance, combined, start
 from ..operators.base import LinearOperator
 from ..operators.function_of import FunctionOf
 from ..properties import SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet
 from .estimators import is_traced
-from .quadrature_starts import prepared
+from .quadrature_starts import one_of_each, prepared
 from .quadrature_traced import traced_quadrature
 from .scalar_functions import LOG, Scalar
 
@@ -41,6 +41,8 @@ class Found(NamedTuple):
     status: Status
     steps: int
     converged: bool
+    column: Any = None  # f'(T) e_1, (steps, *batch, k), if a derivative is asked for
+    tail: Any = None
 
 
 # ---------------------------------------------------------------------------------------------------- what is asked
@@ -85,16 +87,18 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     traced = is_traced(A, method.seed)
-    if traced and xp.name == "torch":
-        raise NotImplementedError("SLQ: not under torch.func.vmap. Give a batch of operators, of shape (*batch, n, n), instead.")
     leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
     if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
         from .solve_and_logdet import differentiable_logdet
 
         return differentiable_logdet(A, method)
-    if xp.name != "numpy" and xp.is_differentiated(*leaves):
+    if xp.name == "numpy" or not xp.is_differentiated(*leaves):
+        return _mean(A, method, f, traced)[0]
+    if method.quadrature != "gauss":
         return _refusing(A, method, f, traced)
-    return _mean(A, method, f, traced)
+    from .quadrature_derivatives import differentiable_trace, slope_of
+
+    return differentiable_trace(A, method, lambda A: _mean(A, method, f, traced, slope_of(f)))
 
 
 def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
@@ -102,14 +106,14 @@ def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     xp = A.xp
 
     def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
-        raise NotImplementedError("SLQ: traces of f(A) and bounds have no derivatives; logdet has. Use Eigh(), or a smaller A.")
+        raise NotImplementedError('SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".')
 
     leaves, told = [leaf for leaf in A.leaves() if is_array(leaf)], []
 
     def value(*arrays: Array) -> tuple[Array, ...]:
         given = iter(arrays)
         with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found = _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)
+            found = _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)[0]
         info = reports[-1]
         told.append(info.replace(status=0, converged=True, error=None))
         status = info._status if is_array(info._status) else xp.asarray(int(info._status), device=A._context.device)
@@ -121,23 +125,27 @@ def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     return found
 
 
-def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
+def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool, slope: Any = None) -> tuple[Any, ...]:
+    """tr f(A); and for its derivative, if `slope` is f', the random vectors R, f'(A) R and how small its last coefficients are."""
     xp, n, batch, most = A.xp, A.shape[-1], A.batch_shape, method.most
     M, directions, logarithm = prepared(A, method)
     gen = xp.generator(method.seed)
     if traced:
-        return traced_quadrature(
-            A, M, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32)), method, f, logarithm
-        )
+        R = one_of_each(A, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32)))
+        return traced_quadrature(A, M, R, method, f, logarithm, slope)
     width = max(1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most))
-    host = backends.get("numpy")
+    host, real = backends.get("numpy"), xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
+    array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
     state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
     rest, status, matvecs, converged, met = np.zeros(batch), Status.SUCCESS, 0, True, False
+    kept: list[tuple[Any, ...]] = []
     with quiet(xp), np.errstate(all="ignore"):
         while state.drawn < most:
             k = min(width, most - state.drawn)
             R = directions(xp.fold_in(gen, state.block), k)
-            found = quadrature(A, M, R, method, f)
+            found = quadrature(A, M, R, method, f, slope)
+            if slope is not None:
+                kept.append((R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail)))
             state = merged(host, state, found.values, np.isfinite(found.values), int(found.status), 0)
             rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
             status, converged = max(status, found.status), converged and found.converged
@@ -154,10 +162,9 @@ def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     if status is Status.SUCCESS and (not converged or (method.tol is not None and not met)):
         status = Status.MAX_ITERATIONS
     message = _message(status, method, converged)
-    real = xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
-    array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
     report(Info(status, error=array(error), matvecs=matvecs, iterations=matvecs // state.drawn, method="SLQ", message=message))
-    return narrow(xp, array(value), A.dtype)
+    value = narrow(xp, array(value), A.dtype)
+    return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
 
 
 def _seen(xp: Any, x: Any) -> Any:
@@ -174,8 +181,11 @@ def _message(status: Status, method: SLQ, converged: bool) -> str:
     return ""
 
 
-def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SLQ, f: Scalar) -> Found:
-    """z^H f(A) z for each column of R, in steps until the differences between looks say that it has converged."""
+def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SLQ, f: Scalar, slope: Any = None) -> Found:
+    """z^H f(A) z for each column of R, in steps until the differences between looks say that it has converged.
+
+    With `slope`, that is f', also until f'(A) z has: that takes about twice as many.
+    """
     xp, n = A.xp, A.shape[-1]
     limit = method.max_iters or STEPS
     program = _program(xp.name)
@@ -187,6 +197,7 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
     values = before = difference = None
     rest = np.full(shape, np.inf)
     j, look, status, converged = 0, LOOK, Status.SUCCESS, False
+    column = tail = None
     eps = xp.eps(R.dtype)
     while j < limit:
         steps = min(LOOK, limit - j)
@@ -210,6 +221,9 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
         status = max(status, worst)
         if status < Status.BREAKDOWN and not np.isfinite(values).all():
             status = Status.NONFINITE
+        if slope is not None:
+            column = _column(xp, a, b, f, slope).reshape(j, *shape)
+            tail = np.where(alive, relative_tail(np, column), 0)
         if status >= Status.BREAKDOWN:
             rest = np.zeros(shape)
             break
@@ -227,8 +241,20 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
         goal = np.maximum(SHARE * spread, (math.sqrt(eps) if method.tol is None else SHARE * method.tol) * np.abs(mean))
         if (np.mean(rest, axis=-1) <= goal).all():
             converged = True
-            break
-    return Found(values, rest, status, j, converged)
+            if tail is None or (tail <= math.sqrt(eps)).all():
+                break
+    return Found(values, rest, status, j, converged, column, tail)
+
+
+def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
+    """f'(T) e_1 for each run, (steps, runs)."""
+    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
+
+    def of(nodes: Any) -> Any:
+        nodes = np.where(nodes > 0, nodes, 1) if f.principal else nodes  # others have failed the status
+        return np.asarray(xp.to_numpy(slope(xp, xp.asarray(nodes, dtype=xp.float64))))
+
+    return first_column(np.where(ended, a[0], a), b, of)
 
 
 def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int) -> tuple[Any, Status, Any]:
