@@ -24,7 +24,7 @@ class Runs(NamedTuple):
 
     U: Array
     before: Array  # u_{j-1}
-    P: Array  # M u, or u
+    P: Array | None  # M u; None without a preconditioner: a loop would copy what it carries twice
     beta: Array  # (*batch, k)
     size: Array  # the largest of the coefficients so far
     alive: Array  # whether a run goes on
@@ -37,7 +37,7 @@ def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> t
     scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
     zero = 0 * length
     U = R * scale
-    return Runs(U, 0 * U, U if precondition is None else P * scale, zero, zero, length > 0), length
+    return Runs(U, 0 * U, None if precondition is None else P * scale, zero, zero, length > 0), length
 
 
 def advance(
@@ -75,8 +75,9 @@ def combined(xp: Any, multiply: Callable[[Array], Array], R: Array, weights: Arr
 
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
     """One step of all runs, and their α. The vectors before the last are written over, where the framework can."""
-    W = multiply(s.P)
-    alpha = xp.real(xp.column_dot(s.P, W))
+    P = s.U if s.P is None else s.P
+    W = multiply(P)
+    alpha = xp.real(xp.column_dot(P, W))
     if xp.is_traced(W):  # torch.func.vmap writes nothing in place
         W = W - s.U * _as(xp, alpha, W)[..., None, :] - s.before * _as(xp, s.beta, W)[..., None, :]
     else:
@@ -91,7 +92,7 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     beta = xp.where(alive, beta, 0 * beta)
     scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
     U = times(xp, W, scale)
-    return Runs(U, s.U, U if precondition is None else V * scale, beta, size, alive), alpha
+    return Runs(U, s.U, None if precondition is None else V * scale, beta, size, alive), alpha
 
 
 def times(xp: Any, W: Array, scale: Array) -> Array:
