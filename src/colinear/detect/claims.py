@@ -15,7 +15,7 @@ from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT,
 from .matrix import SMALL, Matrix
 
 LARGEST_DENSE = 6000  # rows of a dense matrix that is factored to see whether it is definite
-WORK = 2e9  # flops of a banded factorisation for the same
+WORK = 5e9  # flops of a banded factorisation for the same
 
 
 def claims(A: LinearOperator, M: Matrix, apart: float = 0.0) -> int:

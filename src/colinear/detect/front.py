@@ -64,7 +64,7 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
 
     The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often O(m n), and about five times its
     memory; a sparse one of more than 2^20 places is never formed and costs O(nnz) for each of the divisors of its size and each level of
-    blocks, and a banded Cholesky factorisation of at most 2e9 flops.
+    blocks, and a banded Cholesky factorisation of at most 5e9 flops.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     >>> noise = 1e-6 * np.random.default_rng(1).standard_normal((100, 100))
     >>> B, info = co.detect(U @ U.T + noise, tol=1e-4, info=True)
     >>> B, bool(info.residual < 1e-4)
-    (<LowRank 100x100 float64 numpy: LowRank(100x100, rank 2)>, True)
+    (<LowRank 100x100 float64 numpy [PSD]: LowRank(100x100, rank 2)>, True)
     """
     operator = as_operator(A)
     limit = _checked(operator, tol)
