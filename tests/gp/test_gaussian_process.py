@@ -203,7 +203,7 @@ def test_the_posterior_passes_through_jit_and_agrees_with_torch(rng):
 
 def test_a_transposed_cross_covariance_is_refused_with_the_remedy(rng):
     K, cross, new = dense_structure(rng)
-    with pytest.raises(co.ShapeError, match="must be 12x6.*Give its transpose"):
+    with pytest.raises(co.ShapeError, match=r"must be 12x6.*Give its transpose"):
         gp.posterior(K, cross.T, new, np.ones(12))
 
 
