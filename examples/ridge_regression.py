@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     (w, info), seconds = gallery.timed(lambda: co.solve(A, b, info=True))
     by_hand = np.linalg.solve(train.T @ train + 0.1 * np.eye(d), train.T @ y)
     difference = float(np.linalg.norm(w - by_hand) / np.linalg.norm(by_hand))
-    print(f"\nλ = 0.1: {1e3 * seconds:.1f} ms, residual {float(info.residual.max()):.0e}, {difference:.0e} from the normal equations")
+    print(
+        f"\nλ = 0.1: {1e3 * seconds:.1f} ms, residual {float(info.residual.max()):.0e}, {difference:.0e} from the normal equations"
+    )
 
     # The paper's way, conjugate gradients: `opaque` leaves nothing but products with A.
     iterated, info = co.solve(co.opaque(A), b, co.CG(tol=1e-4), info=True)
@@ -79,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             error.semilogx(penalties, curve, label=name)
         for axis in (weights, error):
             axis.axvline(penalties[best], color="tab:gray", linestyle=":")
-        error.set(xlabel="penalty λ", ylabel="root mean square error", title=f"λ = {penalties[best]:.3g}: error {judged[best]:.3f}")
+        error.set(
+            xlabel="penalty λ", ylabel="root mean square error", title=f"λ = {penalties[best]:.3g}: error {judged[best]:.3f}"
+        )
         error.legend(title="songs")
     return found
 

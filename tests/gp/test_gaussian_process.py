@@ -109,6 +109,13 @@ def test_the_likelihood_of_structured_covariances_never_forms_them(rng):
             gp.log_marginal_likelihood(K, np.ones(12))
 
 
+def test_the_plan_of_a_dense_covariance_is_the_one_factorisation_that_is_made(rng):
+    plan = co.explain(
+        gp.log_marginal_likelihood, co.PSD(np.eye(2000)) + 0.1 * co.Identity(2000)
+    )  # where solve alone would iterate
+    assert plan.rules[2:] == ["Cholesky"]
+
+
 def test_a_batch_of_covariances_gives_a_batch_of_likelihoods(rng):
     X, y = points(rng), rng.standard_normal(12)
     stack = np.stack([gp.rbf(X, length=length) + 0.1 * np.eye(12) for length in (0.5, 2.0)])
