@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     (train, y), (valid, y_valid), (test, y_test) = (
         (data[part], target[part]) for part in (slice(first), slice(first, second), slice(second, None))
     )
-    n, d = train.shape
+    d = train.shape[1]
     X, I = co.Dense(train), co.Identity(d)
 
     # The normal equations, written as they are. X^T X is known to be positive semidefinite, so the sum is positive definite, and a

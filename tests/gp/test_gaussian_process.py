@@ -140,6 +140,31 @@ def test_the_likelihood_differentiates_in_torch_and_jax_alike(rng):
         assert float(gradients[0][i]) == pytest.approx(difference / 2e-6, rel=1e-6)
 
 
+def test_the_likelihood_differentiates_where_eigenvalues_repeat(rng):
+    """Of a Kronecker product with noise, by the eigenvectors of its factors, which have no derivative there."""
+    given = points(rng, 5), np.array([0.7, 0.1]), np.diag([2.0, 1.0, 1.0, 1.0]), rng.standard_normal(20)
+
+    def likelihood(X, theta, task, y, dense=False):
+        K = co.Kronecker(co.PSD(task), co.PSD(gp.rbf(X, None, theta[0]))) + theta[1] * co.Identity(20)
+        return gp.log_marginal_likelihood(K.to_dense() if dense else K, y)
+
+    def gradients(dense):
+        leaves = [torch.tensor(a, requires_grad=True) for a in given]
+        likelihood(*leaves, dense=dense).backward()
+        return [leaf.grad.numpy() for leaf in leaves]
+
+    expected = gradients(dense=True)
+    compiled = jax.jit(jax.grad(likelihood, argnums=(0, 1, 2, 3)))(*map(jnp.asarray, given))
+    for found in (gradients(dense=False), compiled):
+        for ours, theirs in zip(found, expected, strict=True):
+            if ours.shape == (4, 4):  # only symmetric changes of a covariance have a meaning
+                ours, theirs = ours + ours.T, theirs + theirs.T
+            np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-8)
+    X, theta, task, y = map(torch.tensor, given)
+    second = [torch.func.hessian(lambda theta, d=dense: likelihood(X, theta, task, y, dense=d))(theta) for dense in (True, False)]
+    np.testing.assert_allclose(second[0], second[1], rtol=1e-7)
+
+
 def test_an_indefinite_covariance_is_a_failure_and_no_likelihood():
     K, y = np.diag([1.0, -1.0, 2.0]), np.array([2.0, 0.1, 0.1])  # y^T K^-1 y > 0: Cholesky alone sees it
     with pytest.warns(co.ConvergenceWarning, match="NOT_POSITIVE_DEFINITE"):

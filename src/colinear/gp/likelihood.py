@@ -7,12 +7,13 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function
-from ..functions import solve_and_logdet
+from ..functions import inv, logdet, solve_and_logdet
 from ..functions._arrays import square_size
 from ..functions._values import report_status
 from ..info import BackendError, DtypeError, ShapeError, Status, planning, recording, report
-from ..methods import Method
+from ..methods import SLQ, Method
 from ..operators.base import LinearOperator
+from ..operators.fields import rebuilt
 from ..properties import PSD
 
 
@@ -75,13 +76,31 @@ def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Met
     difference = checked_observations("log_marginal_likelihood", K, y, mean)
     xp, vector = namespace_of(difference), difference.ndim == 1
     with recording(detailed=True) as reports:
-        x, logarithm = solve_and_logdet(PSD(K), difference, method)
+        x, logarithm = solution_and_logarithm(PSD(K), difference, method)
     quadratic = xp.sum(difference * x, axis=-1 if vector else -2)
     if not planning():
         _report_definiteness(xp, reports, quadratic)
     if not vector:
         logarithm = logarithm[..., None]
     return -(quadratic + logarithm + K.shape[-1] * math.log(2 * math.pi)) / 2
+
+
+def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -> tuple[Array, Array]:
+    """K^-1 y and log det K; where rules find the solution by the structure of K, its derivative is that of the equation K x = y.
+
+    Some rules go through the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a covariance
+    do near zero. The solution has one all the same, dx = K^-1 (dy - dK x), by the inverse that is there already.
+    """
+    xp = K.xp
+    leaves = tuple(leaf for leaf in K.leaves() if namespace_of(leaf) is xp)
+    if inv.find(K).is_base or isinstance(method, SLQ) or planning() or not xp.is_differentiated(y, *leaves):
+        return solve_and_logdet(K, y, method)
+    inverse = inv(rebuilt(K, [xp.stop_gradient(leaf) for leaf in leaves]), method)
+    product, known = (lambda X, *leaves: rebuilt(K, leaves) @ X), (lambda B, *leaves: (inverse @ B, None))
+    # K is real and symmetric: its transpose is itself.
+    columns = y[..., None] if y.ndim == 1 else y
+    x = xp.linear_solve(product, known, (product, known), columns, leaves)[0]
+    return (x[..., 0] if y.ndim == 1 else x), logdet(K, method)
 
 
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
