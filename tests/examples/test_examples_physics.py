@@ -39,3 +39,15 @@ def test_a_plate_bends_as_it_should_and_its_structure_saves_products(found):
     assert plate["order"] == pytest.approx(2, abs=0.01)
     assert plate["error"] < 1e-4
     assert plate["sines"] == 0 and 2 * plate["CG on L, twice"] < plate["CG on L L"]
+
+
+def test_a_soap_film_is_in_balance_and_is_scherks_surface(found):
+    film = found("minimal_surface")
+    assert film["residual"] < 1e-8
+    assert film["order"] == pytest.approx(2, abs=0.1) and film["error"] < 2e-3
+
+
+def test_equivariant_layers_are_as_many_as_group_theory_says(found):
+    layers = found("equivariant_layers")
+    assert layers["pairs to pairs"] == 15  # Bell(4)
+    assert layers["whole layer"] == layers["expected"] == 4 * 1 + 4 * 2 * 1 + 4 * 2 + 2 * 2 * 2 + 2 * 2 * 5 + 15
