@@ -51,3 +51,9 @@ def test_equivariant_layers_are_as_many_as_group_theory_says(found):
     layers = found("equivariant_layers")
     assert layers["pairs to pairs"] == 15  # Bell(4)
     assert layers["whole layer"] == layers["expected"] == 4 * 1 + 4 * 2 * 1 + 4 * 2 + 2 * 2 * 2 + 2 * 2 * 5 + 15
+
+
+def test_a_network_follows_a_wave(found):
+    wave = found("neural_pde")
+    assert wave["error"] < 0.05  # of which most is that of the fit at t = 0
+    assert 3 * wave["iterations"] < wave["iterations of CG alone"]

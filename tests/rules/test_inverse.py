@@ -468,3 +468,17 @@ def test_wide_corrections_and_full_bands_are_left_to_the_dense_factorisation():
     ):
         assert co.explain(co.inv, A).rules in (["LU"], ["LDL"]), A
         close(co.inv(A), np.linalg.inv(host(A)), 1e-9)
+
+
+def test_what_is_known_of_a_shifted_multiple_is_known_of_its_parts_under_tracing():
+    """Numbers become arrays that cannot be seen; a factory that needs positive definite operators must not be told less for it."""
+    import jax
+    import jax.numpy as jnp
+
+    def solved(X, shift):
+        A = X.T @ X
+        assert (0.5 * co.PSD(A)).isa(co.PSD) and not (-0.5 * co.PSD(A)).isa(co.PSD)
+        M = co.PSD(co.opaque(co.PSD(A)) / 5 + shift * co.Identity(3))
+        return co.solve(M, jnp.ones(3), co.CG(preconditioner=co.Nystrom(2)), info=True)[0]
+
+    assert jax.eval_shape(solved, jnp.ones((5, 3)), jnp.asarray(0.1)).shape == (3,)  # traced, which is enough: not compiled
