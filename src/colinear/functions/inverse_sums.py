@@ -86,6 +86,8 @@ def inv_merged(A: Any, method: Any) -> LinearOperator:
 def merged(A: Any) -> LinearOperator:
     """A + D as one operator of the kind of A."""
     whole, D = arrange(A, TAKES_SHIFT | TAKES_DIAGONAL, DIAGONAL)
+    if isinstance(whole, BlockDiag):
+        return _add_to_blocks(whole, D, A)
     return _ADD[type(whole)](whole, _scalar(D) if isinstance(whole, TAKES_SHIFT) else diagonal_of(D, A), A)
 
 
@@ -140,11 +142,13 @@ def _add_to_sparse(S: Any, d: Array, A: LinearOperator) -> LinearOperator:
     return Sparse._of(xp.scatter_add(zeros, places, values, axis=-1), joined)
 
 
-def _add_to_blocks(B: Any, d: Array, A: LinearOperator) -> LinearOperator:
+def _add_to_blocks(B: BlockDiag, D: Any, A: LinearOperator) -> LinearOperator:
+    """Each block with its part of D: a multiple of I remains one, which more rules know. Blocks are definite where the whole is."""
     blocks, start = [], 0
     for block in B.operands:
         stop = start + block.shape[-1]
-        blocks.append(Sum(block, Diagonal(d[..., start:stop])))
+        own = Diagonal(D.d[..., start:stop]) if isinstance(D, Diagonal) else ScaledIdentity(_scalar(D), stop - start, like=A)
+        blocks.append(Sum(block, own)._claim(A.properties & DEFINITE))
         start = stop
     return BlockDiag(*blocks)
 
@@ -156,7 +160,6 @@ _ADD: dict[type, Any] = {
     Tridiagonal: lambda T, d, A: Tridiagonal._of(T.lower, T.diag + d, T.upper),
     Banded: _add_to_banded,
     Sparse: _add_to_sparse,
-    BlockDiag: _add_to_blocks,
 }
 
 
