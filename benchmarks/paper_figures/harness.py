@@ -36,6 +36,11 @@ class Runner:
     prepare: Callable[[Any], Callable[[], Any]]
 
     @property
+    def compiles(self) -> bool:
+        """Whether a first call compiles, so that its time says nothing."""
+        return "jax" in self.needs
+
+    @property
     def missing(self) -> list[str]:
         return [module for module in self.needs if importlib.util.find_spec(module) is None]
 
@@ -169,10 +174,12 @@ class Contestant:
         """Whether the task was done; if not, the result says why and the process is gone."""
         try:
             self.connection.send(task)
-            if self.connection.poll(self.limits.timeout):
+            limit = self.limits.timeout * (3 if task == "first" and self.runner.compiles else 1)
+            if self.connection.poll(limit):
                 reply = self.connection.recv()
             else:
-                reply = {"status": "timeout", "reason": f"more than {self.limits.timeout:g} s ({task} call)"}
+                what = {"prepare": "its preparation", "first": "its first call"}.get(task, "a call")
+                reply = {"status": "timeout", "reason": f"{what} took more than {limit:g} s"}
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self.process.join(1)
             reply = {"status": "error", "reason": f"the process died ({self.process.exitcode})"}
@@ -185,8 +192,8 @@ class Contestant:
         return reply["status"] == "ok"
 
     def wants_more(self) -> bool:
-        if len(self.walls) == 1:  # a first call compiles, so it counts only where a second would take too long
-            return self.walls[0] < self.limits.timeout / 2
+        if len(self.walls) == 1:  # a first call warms up, so it counts only where a second would take too long
+            return self.runner.compiles or self.walls[0] < self.limits.timeout / 4
         return len(self.walls) <= self.limits.repeats and sum(self.walls[1:]) < self.limits.seconds
 
     def close(self) -> None:
@@ -202,7 +209,12 @@ def race(figure: Figure, scale: float, limits: Limits, say: Callable[[str], None
     for runner in figure.runners:
         if runner.missing:
             out[runner.name] = "absent"
-            yield {"runner": runner.name, "kind": runner.kind, "status": "absent", "reason": f"not installed: {', '.join(runner.missing)}"}
+            yield {
+                "runner": runner.name,
+                "kind": runner.kind,
+                "status": "absent",
+                "reason": f"not installed: {', '.join(runner.missing)}",
+            }
         for module in () if runner.missing else runner.needs:
             importlib.import_module(module)  # once, here: the forked processes have it
     for problem in figure.problems(scale):
@@ -223,8 +235,8 @@ def race(figure: Figure, scale: float, limits: Limits, say: Callable[[str], None
             if entrant.process.is_alive() and figure.memory:
                 entrant.ask("memory")
         for result in judged([entrant.result | _times(entrant, figure.clock) for entrant in entrants], problem):
-            if result["status"] in ("timeout", "declined", "error"):
-                out[result["runner"]] = {"timeout": "ran out of time", "declined": "declined", "error": "failed"}[result["status"]]
+            if result["status"] in ("timeout", "error"):
+                out[result["runner"]] = {"timeout": "ran out of time", "error": "failed"}[result["status"]]
             yield result
         for entrant in entrants:
             entrant.close()

@@ -40,7 +40,15 @@ def machine() -> dict[str, Any]:
 
 def header(scale: float, timeout: float, command: str) -> dict[str, Any]:
     date = datetime.date.today().isoformat()
-    return {"schema": 1, "date": date, "scale": scale, "timeout": timeout, "command": command, "machine": machine(), "figures": {}}
+    return {
+        "schema": 1,
+        "date": date,
+        "scale": scale,
+        "timeout": timeout,
+        "command": command,
+        "machine": machine(),
+        "figures": {},
+    }
 
 
 def entry(figure: Any, results: list[dict[str, Any]]) -> dict[str, Any]:

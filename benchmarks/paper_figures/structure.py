@@ -167,7 +167,9 @@ class BiPoisson:
 
     def transforms(self) -> Any:
         values = self.values[:, None] + self.values
-        return scipy.fft.dstn(scipy.fft.dstn(self.rho.reshape(self.m, -1), 1, norm="ortho") / values**2, 1, norm="ortho").reshape(-1)
+        return scipy.fft.dstn(scipy.fft.dstn(self.rho.reshape(self.m, -1), 1, norm="ortho") / values**2, 1, norm="ortho").reshape(
+            -1
+        )
 
     def line(self, xp: Any = np) -> tuple[Any, Any, Any]:
         side, middle = xp.full((self.m - 1,), -1.0, dtype=xp.float64), xp.full((self.m,), 2.0, dtype=xp.float64)
@@ -449,5 +451,3 @@ def _(p: Equivariant) -> Callable[[], Any]:
 
 
 FIGURES = (kronecker, product, blocks)
-
-

@@ -250,7 +250,11 @@ def _cola(p: Summed) -> Callable[[], Any]:
     def work() -> Answer:
         product = Counted(lambda X: B @ (B.T @ X) * p.factor + p.shift * X)
         A = cola.PSD(cola.ops.LinearOperator(torch.float64, (p.n, p.n), matmat=product))
-        P = None if U is None else cola.PSD(cola.ops.LinearOperator(torch.float64, (p.n, p.n), matmat=lambda R: R + U @ (w * (U.T @ R))))
+        P = (
+            None
+            if U is None
+            else cola.PSD(cola.ops.LinearOperator(torch.float64, (p.n, p.n), matmat=lambda R: R + U @ (w * (U.T @ R))))
+        )
         method = cola.linalg.CG(tol=p.tol, max_iters=1000, P=P) if P is not None else cola.linalg.CG(tol=p.tol, max_iters=1000)
         return Answer(cola.solve(A, b, method), product.count)
 
