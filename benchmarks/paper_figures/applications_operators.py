@@ -50,7 +50,7 @@ def _graphs(scale: float) -> Iterator[Graph]:
     W.setdiag(0)
     W.eliminate_zeros()
     W.data[:] = 1.0
-    for n in sizes(W.shape[0], scale, 400):
+    for n in sizes(W.shape[0], scale**0.5, 400):
         part = sp.csr_array(W[:n, :n])
         count, label = connected_components(part)
         rows = np.flatnonzero(label == np.bincount(label, minlength=count).argmax())
@@ -171,7 +171,7 @@ atom = Figure(
     "Hydrogen atom: 5 lowest energies, nonsymmetric",
     "grids of up to 5000 points, arctan coordinates; Arnoldi with 20 iterations, SciPy's and CoLA's",
     "error of the energies",
-    lambda scale: (Hydrogen(m) for m in sizes(17, scale ** (1 / 3), 6)),
+    lambda scale: (Hydrogen(m) for m in sizes(17, scale ** (1 / 6), 5)),
     x_label="points",
 )
 
@@ -297,7 +297,7 @@ newton = Figure(
     "Minimal surface: Newton's method with nonsymmetric systems",
     "grids of up to 100 x 100, GMRES to 5e-3; SciPy's, JAX's and CoLA's",
     "|f| / |f| at the start",
-    lambda scale: (Surface(m) for m in sizes(100, scale**0.5, 10)),
+    lambda scale: (Surface(m) for m in sizes(100, scale**0.25, 10)),
     x_label="points",
 )
 

@@ -45,7 +45,8 @@ doubly = Figure(
     x="passes",
     y="quality",
     x_label="passes",
-    note="Times are of three estimates. The exact diagonal of X^T X takes one pass, and `diag` without a method takes that: the figure is of the estimators.",
+    note="Times are of three estimates. The exact diagonal of X^T X takes one pass, and `diag` without a method takes that one; "
+    "the figure is of the estimators.",
 )
 
 

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import math
 import multiprocessing
+import os
 import time
 import traceback
 import warnings
@@ -74,7 +75,9 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    timeout: float = 60.0  # seconds for one call of a runner, and for its preparation
+    timeout: float = (
+        60.0  # seconds for one call of a runner, and for its preparation; three times as many where a first call compiles
+    )
     seconds: float = 1.0  # that a runner may use for repeats, after the first call
     repeats: int = 5
 
@@ -130,7 +133,12 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 def _compete(runner: Runner, problem: Any, connection: Any) -> None:
     warnings.simplefilter("ignore")  # what they warn of shows in the quality
     work: Callable[[], Any] = lambda: None  # noqa: E731
-    while (task := connection.recv()) != "end":
+    parent = os.getppid()
+    while True:
+        while not connection.poll(1.0):
+            if os.getppid() != parent:  # which was stopped
+                return
+        task = connection.recv()
         try:
             if task == "prepare":
                 work = runner.prepare(problem)
@@ -175,7 +183,7 @@ class Contestant:
         try:
             self.connection.send(task)
             limit = self.limits.timeout * (3 if task == "first" and self.runner.compiles else 1)
-            if self.connection.poll(limit):
+            if self.answered_within(limit):
                 reply = self.connection.recv()
             else:
                 what = {"prepare": "its preparation", "first": "its first call"}.get(task, "a call")
@@ -190,6 +198,22 @@ class Contestant:
         if reply["status"] != "ok":
             self.close()
         return reply["status"] == "ok"
+
+    def answered_within(self, limit: float) -> bool:
+        """Seconds of the processor, since the machine may be shared; of the wall three times as many."""
+        wall, cpu = time.monotonic(), self.cpu()
+        while not self.connection.poll(0.2):
+            if self.cpu() - cpu > limit or time.monotonic() - wall > 3 * limit:
+                return False
+        return True
+
+    def cpu(self) -> float:
+        try:
+            with open(f"/proc/{self.process.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        except OSError:
+            return 0.0
 
     def wants_more(self) -> bool:
         if len(self.walls) == 1:  # a first call warms up, so it counts only where a second would take too long
@@ -229,8 +253,9 @@ def race(figure: Figure, scale: float, limits: Limits, say: Callable[[str], None
             entrant = Contestant(runner, problem, limits)
             entrants.append(entrant)
             _ = entrant.ask("prepare") and entrant.ask("first")
-        while any([entrant.ask("again") for entrant in entrants if entrant.process.is_alive() and entrant.wants_more()]):
-            pass
+        while waiting := [entrant for entrant in entrants if entrant.process.is_alive() and entrant.wants_more()]:
+            for entrant in waiting:
+                entrant.ask("again")
         for entrant in entrants:
             if entrant.process.is_alive() and figure.memory:
                 entrant.ask("memory")
