@@ -18,6 +18,7 @@ Run it with `python examples/second_order.py`; `--small` takes three seconds.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,7 +30,7 @@ import colinear as co
 
 Tensor = torch.Tensor
 SIZES = (24, 20, 3, 20, 24)
-SHAPES = [(outputs, inputs + 1) for inputs, outputs in zip(SIZES[:-1], SIZES[1:], strict=True)]  # the last column is the bias
+SHAPES = [(outputs, inputs + 1) for inputs, outputs in itertools.pairwise(SIZES)]  # the last column is the bias
 
 
 def curves(count: int, generator: torch.Generator) -> Tensor:
