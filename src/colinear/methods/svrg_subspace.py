@@ -5,8 +5,8 @@ From an anchor W_0 with its product A W_0 an epoch makes one step for each minib
     W <- orth(W ± η (A_S (W - W_0 C) + A W_0 C)),     C = W_0^H W,     E A_S = A,
 
 up for the largest eigenvalues, down for the smallest. C is the best fit of W by the anchor, so what the minibatch multiplies vanishes as the
-run converges. Largest eigenvectors start from those of a few minibatches, whose powers give the step too. At each anchor the Ritz pairs and their true residuals are computed from A W, which the next epoch needs anyway: two passes
-an epoch.
+run converges. At each anchor the Ritz pairs and their true residuals are computed from A W, which the next epoch needs anyway: two passes
+an epoch. Largest eigenvectors start from those of a few minibatches, whose powers give the step too.
 
 Differs from the paper: C is the least-squares fit and not the nearest rotation, which needs no decomposition and leaves less to the minibatch;
 minibatches without replacement; where the sum of Ritz values and the residual both get worse, a step of ours is halved and the anchor kept.
