@@ -441,3 +441,13 @@ def test_as_a_process_it_reads_standard_input_and_survives_a_reader_that_leaves(
         running.stdin.close()
         errors = running.stderr.read()
     assert running.returncode == 141 and "Traceback" not in errors and "BrokenPipe" not in errors
+
+
+def test_the_commands_of_the_page_are_ones_that_there_are() -> None:
+    from colinear.cli.run import parser
+
+    page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    commands = [line.partition("#")[0].split()[2:] for line in page.splitlines() if line.startswith("$ colinear")]
+    assert len(commands) > 8
+    for command in commands:
+        parser().parse_args(command)  # raises SystemExit if not
