@@ -111,6 +111,14 @@ def test_the_likelihood_of_structured_covariances_never_forms_them(rng):
             gp.log_marginal_likelihood(K, np.ones(12))
 
 
+def test_the_likelihood_of_a_large_structured_covariance_is_exact(rng):
+    U, y = points(rng, 40_000, 2), rng.standard_normal(40_000)  # 12 GB as a matrix; an estimate would warn
+    inner = np.eye(2) + U.T @ U / 0.1
+    quadratic = (y @ y - (U.T @ y) @ np.linalg.solve(inner, U.T @ y) / 0.1) / 0.1
+    expected = -(quadratic + 40_000 * np.log(0.2 * np.pi) + np.linalg.slogdet(inner)[1]) / 2
+    assert float(gp.log_marginal_likelihood(co.LowRank(U) + 0.1 * co.Identity(40_000), y)) == pytest.approx(expected, rel=1e-10)
+
+
 def test_the_plan_of_a_dense_covariance_is_the_one_factorisation_that_is_made(rng):
     plan = co.explain(
         gp.log_marginal_likelihood, co.PSD(np.eye(2000)) + 0.1 * co.Identity(2000)
