@@ -120,11 +120,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         draw_regions(left, theta, x, arm, width)
         middle.semilogy(centers, exact, "k", linewidth=4, alpha=0.25, label="dense matrix")
         middle.errorbar(centers, density, 2 * errors, color="tab:blue", linewidth=1, label="Lanczos quadrature")
-        middle.plot(largest, np.full(10, exact.max() * 1e-5), "|", color="tab:red", markersize=14, label="largest, by Lanczos")
+        middle.plot(
+            largest.numpy(), np.full(10, exact.max() * 1e-5), "|", color="tab:red", markersize=14, label="largest, by Lanczos"
+        )
         middle.set(title="density of the eigenvalues", xlabel="eigenvalue", ylim=(exact.max() * 4e-6, None))
         middle.legend()
-        right_axis.plot(np.arange(1, 11), largest.flip(0), "o-", label="Hessian")
-        right_axis.plot(np.arange(1, 11), explained.flip(0), "x--", label="Gauss-Newton")
+        right_axis.plot(np.arange(1, 11), largest.flip(0).numpy(), "o-", label="Hessian")
+        right_axis.plot(np.arange(1, 11), explained.flip(0).numpy(), "x--", label="Gauss-Newton")
         right_axis.set(title="the ten largest", xlabel="number")
         right_axis.legend()
     return {
@@ -139,9 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 def draw_regions(axis: Any, theta: Tensor, x: Tensor, arm: Tensor, width: int) -> None:
     line = torch.linspace(-1.2, 1.2, 150, dtype=torch.float64)
     grid = torch.cartesian_prod(line, line)
-    image = scores(theta, grid, width).argmax(-1).reshape(150, 150).T
+    image = scores(theta, grid, width).argmax(-1).reshape(150, 150).T.numpy()
     axis.imshow(image, extent=(-1.2, 1.2, -1.2, 1.2), origin="lower", cmap="Set2", alpha=0.5, vmin=0, vmax=7)
-    axis.scatter(*x.T, c=arm, cmap="Set2", vmin=0, vmax=7, s=12, edgecolors="black", linewidths=0.3)
+    axis.scatter(*x.T.numpy(), c=arm.numpy(), cmap="Set2", vmin=0, vmax=7, s=12, edgecolors="black", linewidths=0.3)
     axis.set(title="what was learnt", xticks=[], yticks=[])
 
 
