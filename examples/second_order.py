@@ -18,9 +18,9 @@ Run it with `python examples/second_order.py`; `--small` takes three seconds.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import gallery
 import numpy as np
@@ -30,7 +30,7 @@ import colinear as co
 
 Tensor = torch.Tensor
 SIZES = (24, 20, 3, 20, 24)
-SHAPES = [(outputs, inputs + 1) for inputs, outputs in itertools.pairwise(SIZES)]  # the last column is the bias
+SHAPES = [(outputs, inputs + 1) for inputs, outputs in pairwise(SIZES)]  # the last column is the bias
 
 
 def curves(count: int, generator: torch.Generator) -> Tensor:
@@ -89,7 +89,7 @@ def kronecker_of(theta: Tensor, x: Tensor, generator: torch.Generator) -> co.Lin
 
 def descent(theta: Tensor, x: Tensor) -> Iterator[Tensor]:
     while True:
-        theta = theta - 0.02 * gradient(theta, x)
+        theta = theta - 0.01 * gradient(theta, x)
         yield theta
 
 
@@ -142,12 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
     n = theta.numel()
     damped = kronecker_of(theta, x, generator) + 0.1 * co.Identity(n)
+    gradient(theta, x), gauss_newton_of(theta, x) @ theta  # torch compiles some things on first use: not on the clock
     print(f"Gauss-Newton\n{gauss_newton_of(theta, x)}\n\nKronecker-factored\n{damped}")
     print(f"\nWhat solve will do with the second\n{co.explain(co.solve, damped)}\n")
 
     ways: dict[str, tuple[Callable[[Tensor, Tensor], Iterator[Tensor]], int]] = {
-        "gradient descent": (descent, 100 if options.small else 3000),
-        "Adam": (adam, 100 if options.small else 3000),
+        "gradient descent": (descent, 100 if options.small else 2000),
+        "Adam": (adam, 100 if options.small else 2000),
         "Kronecker-factored": (kronecker_factored, 25 if options.small else 400),
         "Gauss-Newton": (gauss_newton, 8 if options.small else 60),
     }

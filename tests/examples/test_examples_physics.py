@@ -57,3 +57,16 @@ def test_a_network_follows_a_wave(found):
     wave = found("neural_pde")
     assert wave["error"] < 0.05  # of which most is that of the fit at t = 0
     assert 3 * wave["iterations"] < wave["iterations of CG alone"]
+
+
+def test_curvature_trains_a_network_in_fewer_steps(found):
+    losses = found("second_order")
+    assert losses["Kronecker-factored"] < 0.5 * losses["Adam"] and losses["Gauss-Newton"] < losses["Adam"]
+    assert losses["Adam"] < losses["gradient descent"]
+
+
+def test_the_spectrum_of_a_hessian_is_that_of_the_dense_matrix(found):
+    spectrum = found("hessian_spectrum")
+    assert spectrum["ends"] < 1e-6 and spectrum["inside"] >= 0.9
+    assert spectrum["smallest"] < 0 < spectrum["largest"]  # not yet at a minimum, or at a saddle
+    assert spectrum["Gauss-Newton"] < 0.35
