@@ -53,11 +53,16 @@ class Spectrum(Matrix):
 
     def __init__(self, scale: float):
         super().__init__("mhd4800b", 4800, scale)
+        # Eigenvalues repeat, and a small Krylov space misses members: the reference is dense or of a large one.
+        found = np.linalg.eigvalsh(self.S.toarray()) if self.size <= 2000 else sla.eigsh(self.S, self.k, which="LA", ncv=120)[0]
+        self.values = np.sort(found)[-self.k :]
 
     def judge(self, pairs: Any) -> dict[str, float]:
+        """Residuals of the pairs and errors of the values, so that a member of a repeated eigenvalue that is missed shows."""
         values, V = as_numpy(pairs[0]), as_numpy(pairs[1])
         length = float(abs(self.S).sum(axis=1).max())
-        return {"quality": float(np.linalg.norm(self.S @ V - V * values, axis=0).max() / length)}
+        residual = np.linalg.norm(self.S @ V - V * values, axis=0).max()
+        return {"quality": float(max(residual, np.abs(np.sort(values.real) - self.values).max()) / length)}
 
 
 class Determinant(Matrix):
@@ -88,7 +93,7 @@ eig = Figure(
     "hardware-eig",
     "Hardware: 8 largest eigenpairs of mhd4800b",
     "mhd4800b, Lanczos to 1e-9 with at most 100 iterations beside torch.linalg.eigh",
-    "eigen residual / |A|",
+    "residual and error / |A|",
     _one(Spectrum),
     clock="wall",
 )
@@ -191,6 +196,11 @@ _methods: list[tuple[Figure, Callable, Callable, dict[str, Any]]] = [
     (logdet, _logdet, _dense_logdet, {"Auto": None, "SLQ": co.SLQ(25, max_iters=30)}),
 ]
 for _figure, _ours, _theirs, _named in _methods:
+
+    def _ready_numpy(p: Any, ours: Any = _ours, method: Any = _named["Auto"]) -> Any:
+        return ours(p, co.PSD(co.Sparse(p.S)), "cpu", method)
+
+    _figure.runner("colinear, NumPy, Auto, cpu", "colinear")(_ready_numpy)
     for _device in ("cpu", "cuda"):
         for _label, _method in _named.items():
 
@@ -221,9 +231,12 @@ def _(p: System) -> Callable[[], Any]:
     return lambda: sla.splu(S, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(p.b)
 
 
-@eig.runner("SciPy, eigsh, cpu", "iterative")
-def _(p: Spectrum) -> Callable[[], Any]:
-    return lambda: sla.eigsh(p.S, p.k, which="LA", tol=p.tol, v0=np.random.default_rng(0).standard_normal(p.size))
+def _eigsh(p: Spectrum, basis: int | None) -> Callable[[], Any]:
+    return lambda: sla.eigsh(p.S, p.k, which="LA", tol=p.tol, ncv=basis, v0=np.random.default_rng(0).standard_normal(p.size))
+
+
+eig.runner("SciPy, eigsh, cpu", "iterative")(lambda p: _eigsh(p, None))
+eig.runner("SciPy, eigsh with a basis of 48, cpu", "iterative")(lambda p: _eigsh(p, 48))
 
 
 @logdet.runner("SciPy, SuperLU, cpu", "peer")

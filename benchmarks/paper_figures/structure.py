@@ -48,7 +48,7 @@ kronecker = Figure(
     "Multi-task Gaussian process: solve with K_T ⊗ K_X",
     "11 tasks, 1000 points of 33 dimensions, CG to 1e-6 with at most 1000 iterations",
     "relative residual",
-    lambda scale: (MultiTask(n) for n in sizes(1000, scale**0.5, 20)),
+    lambda scale: (MultiTask(n) for n in sizes(1000, scale**0.25, 20)),
 )
 
 
@@ -402,7 +402,7 @@ def _(p: Equivariant) -> Callable[[], Any]:
     return lambda: co.nullspace(C)
 
 
-@blocks.runner("colinear, NumPy, blocks from a sparse matrix", "colinear")
+@blocks.runner("colinear, NumPy, told of a sparse matrix only", "colinear")
 def _(p: Equivariant) -> Callable[[], Any]:
     C = co.Sparse(p.sparse)
     return lambda: co.nullspace(C)

@@ -188,7 +188,7 @@ def _samples(scale: float) -> Iterator[Summed]:
     what = f"{m} samples, {d} weights"
     B = np.ascontiguousarray(J.T)
     for tol in (1e-2, 1e-4, 1e-6):
-        yield Summed(B, 1 / m, 1e-4 * largest, b, tol, max(20, m // 100), what, rank=max(10, round(250 * scale**0.5)))
+        yield Summed(B, 1 / m, 1e-4 * largest, b, tol, max(20, m // 100), what, rank=max(10, round(250 * scale)))
 
 
 rff = Figure(

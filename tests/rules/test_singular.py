@@ -579,3 +579,16 @@ def test_torch_differentiates_through_the_rules() -> None:
 def test_the_rules_are_unambiguous() -> None:
     for function in (co.svd, co.pinv, co.lstsq, co.rank, co.cond, co.norm, co.nullspace):
         assert co.check_rules(function) == []
+
+
+def test_the_null_space_of_a_block_that_stands_there_many_times_is_found_once():
+    block = co.vstack(
+        [co.Permutation(np.roll(np.arange(6), 1)) - co.Identity(6), co.Permutation(np.arange(6)[::-1]) - co.Identity(6)]
+    )
+    A = co.BlockDiag(*[block] * 50, co.Dense(np.ones((2, 2))), *[co.Zero(1, 2)] * 3)
+    Q = co.nullspace(A)
+    assert Q.shape == (308, 50 + 1 + 6)
+    assert len({id(part) for part in Q.operands}) <= 3
+    D = Q.to_dense()
+    assert np.abs(A.to_dense() @ D).max() < 1e-13
+    assert np.abs(D.T @ D - np.eye(57)).max() < 1e-13

@@ -69,7 +69,8 @@ def structured_solve(
     is_right: Callable[[Array, Array, float], bool] | None = None,
 ) -> Any:
     """`inverse`: that of A, if it is there; `checked`: whether it has been looked at if A is singular; `is_right(X, B, tol)`: a
-    proof that the residual is small enough, where there is one that costs less than a look at it."""
+    proof that the residual is small enough, where there is one that costs less than a look at it (its `is_final`, if it has one,
+    says that too little is gained by refining)."""
     n = square_size("solve", A, NEED, "Use lstsq(A, b).")
     b = right_side("solve", A, b, n)
     if isinstance(b, LinearOperator):
@@ -144,7 +145,11 @@ def _refined(
         return X
     if given is not None and not checked:
         inverse = inv(A, method)  # which reports if A is singular
-    X, residual = _improved(xp, A, inverse, X, R, B, tol)
+    is_final = getattr(is_right, "is_final", None)
+    if is_final is not None and not xp.is_traced(X) and is_final(X, R, B, tol):
+        residual = relative_residual(xp, R, B)
+    else:
+        X, residual = _improved(xp, A, inverse, X, R, B, tol)
     report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
     return X
 
