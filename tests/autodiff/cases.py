@@ -49,10 +49,12 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("rank", "*"): "a whole number has no derivative",
     ("nullspace under vmap", "torch"): "the number of columns depends on values, which cannot be seen under vmap",
     ("nullspace", "jax"): "the number of columns depends on values, which cannot be seen under a transformation",
-    ("f(A) b by Krylov", "*"): "products by Krylov() are not differentiated; Eigh() and the dense way are",
-    ("second derivatives of lstsq by LSQR, LSMR", "jax"): "JAX loses the rule where it transposes it; SVD() and QR() have them",
+    ("second derivatives of apply(f, A) b by Krylov", "*"): "nothing is known of f but its values; Eigh() has them",
     ("svd by RandomizedSVD", "*"): "a random projection has no triplets of A; GolubKahan() and SVD() have",
 }
+
+# Functions that have tests of their own, and the modes that these run: `test_krylov_derivatives.py`.
+APART: dict[str, dict[str, tuple[str, ...]]] = {"f(A) b by Krylov": MODES}
 
 # Families whose leaves cannot move freely: what they hold would no longer be what it claims to be.
 FIXED: dict[str, str] = {

@@ -2,7 +2,8 @@
 
     spectral.py    eigenvalues and eigenvectors, singular triplets                   A V = V Λ,  A = U Σ V^H
     functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
-    iterated.py    pairs and triplets found by iteration, f(A) b, least squares      the same, by solves that need products only
+    iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
+    krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
 
 Solves themselves are differentiated where they are made (`operators/iterative.py`): A X = B gives dX = A^-1 (dB - dA X).
 
@@ -13,9 +14,10 @@ they are tangents of, so they can be differentiated again.
 
 from .functions import logarithm, nullspace, pseudoinverse, spectral_function, square_root
 from .iterated import general_pairs, pairs, refused, triplets
+from .krylov import krylov_product
 from .spectral import eig, eigh, svd
 
 __all__ = [
-    "eig", "eigh", "general_pairs", "logarithm", "nullspace", "pairs", "pseudoinverse", "refused", "spectral_function", "square_root",
-    "svd", "triplets",
+    "eig", "eigh", "general_pairs", "krylov_product", "logarithm", "nullspace", "pairs", "pseudoinverse", "refused",
+    "spectral_function", "square_root", "svd", "triplets",
 ]  # fmt: skip

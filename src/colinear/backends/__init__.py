@@ -29,7 +29,7 @@ NAMES: tuple[str, ...] = tuple(
     matmul einsum vecdot vector_norm axpy xpby dot_real three_term column_dot
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
-    solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve linear_map
+    solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve linear_map linear_rule
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
     generator split fold_in normal rademacher uniform

@@ -40,11 +40,45 @@ def custom_derivative(
     if jvp is None and vjp is None:
         raise ValueError("custom_derivative: give jvp, vjp or both")
     rules = Rules(f, jvp or _jvp_from(vjp), vjp or _vjp_from(jvp), ranks)
-    function = _Through if ranks is None else _Batched
+    return _custom(_Through if ranks is None else _Batched, rules)
+
+
+def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose derivatives are those of the rule. Under
+    vmap it is applied to one element after the other, since it may look at values.
+
+    Parameters
+    ----------
+    rule : object
+        With the methods `apply(x, constants)`, `adjoint()` (a rule for cotangents, with the same constants), `tangent(x, constants,
+        moved)`, the change of the answer with the constants, and `cotangent(x, constants, g)`, which pulls g back to the constants,
+        None for those that do not move. The last two are made of what can be differentiated.
+    """
+    count = len(x)
+
+    def apply(*arrays: Any) -> tuple:
+        with torch.no_grad():
+            found = rule.apply(tuple(arrays[:count]), tuple(arrays[count:]))
+            return tuple(x.clone() if x.is_conj() or x._is_view() else x for x in found)  # a Function gives no views
+
+    def push(primals: tuple, tangents: tuple, output: Any) -> tuple:
+        straight = linear_rule(rule, tuple(tangents[:count]), tuple(primals[count:]))
+        turned = rule.tangent(tuple(primals[:count]), tuple(primals[count:]), tuple(tangents[count:]))
+        return tuple(a + b for a, b in zip(straight, turned, strict=True))
+
+    def pull(primals: tuple, output: Any, g: Any) -> tuple:
+        back = linear_rule(rule.adjoint(), tuple(g), tuple(primals[count:]))
+        return *back, *rule.cotangent(tuple(primals[:count]), tuple(primals[count:]), tuple(g))
+
+    return tuple(_custom(_Looped, Rules(apply, push, pull, None))(*x, *constants))
+
+
+def _custom(function: Any, rules: Rules) -> Callable:
+    """Arrays to what the rules make of them, with their derivatives where these are recorded."""
 
     def custom(*arrays: Any) -> Any:
         if not is_differentiated(*arrays):
-            return f(*arrays)
+            return rules.f(*arrays)
         return function.apply(rules, *arrays)
 
     return custom
@@ -147,3 +181,20 @@ class _Batched(torch.autograd.Function):
         ]
         result = _Batched.apply(rules, *aligned)
         return result, (0,) * len(result) if isinstance(result, tuple) else 0
+
+
+class _Looped(torch.autograd.Function):
+    """The same for functions that look at values: under vmap, one element after the other."""
+
+    forward = _Through.forward
+    setup_context = _Through.setup_context
+    backward = _Through.backward
+    jvp = _Through.jvp
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
+        results = [
+            _Looped.apply(rules, *(x if dim is None else x.select(dim, i) for x, dim in zip(arrays, in_dims[1:], strict=True)))
+            for i in range(info.batch_size)
+        ]
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])

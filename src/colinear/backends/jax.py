@@ -38,6 +38,7 @@ from colinear.backends._jax_linalg import (
     solve_tridiagonal,
     svd,
 )
+from colinear.backends._jax_linear import linear_rule
 
 name = "jax"
 array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False

@@ -565,6 +565,11 @@ def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> A
     return apply(x, *constants)
 
 
+def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives are for other frameworks."""
+    return tuple(rule.apply(x, constants))
+
+
 def linear_solve(
     multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
 ) -> tuple[Any, Any]:

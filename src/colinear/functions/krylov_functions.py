@@ -22,6 +22,7 @@ from ..operators.scaled import Scaled
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet
 from .inverse import LARGEST_DENSE
+from .krylov_derivatives import KrylovRuns
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -59,37 +60,54 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     """f(A) X, columns in groups for which there is room; reports how it went."""
     xp = backends.namespace_of(X)
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
-    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
-        raise MethodError(
-            f"{f.name}: Krylov looks at values, which torch.func.vmap and torch.compile hide. Give it all columns, (n, k), at once."
-        )
+    if xp.is_compiling():
+        raise MethodError(f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of what is compiled.")
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
     dtype = xp.result_type(X.dtype, A.dtype)
     out = xp.complex_dtype(dtype) if is_complex else dtype
     if 0 in X.shape:
         return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
-    m = min(A.shape[-1], method.max_iters or STEPS)
-    width = max(1, ROOM // (m * A.shape[-1] * math.prod(batch)))
     X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+    runs = KrylovRuns(f, method)
+    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
+        return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
-    program = _program(xp.name, f, method, m)
-    parts, errors, steps, statuses = [], [], 0, []
-    for i in range(0, X.shape[-1], width):
-        part = xp.astype(xp.stop_gradient(X[..., i : i + width]), dtype)
-        Y, error, count, status = program(fixed, part)
-        if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
-            Y, error, count, status = _in_parts(xp, f, method, m, fixed, part)
-        parts.append(Y)
-        errors.append(error)
-        statuses.append(status)
-        steps = steps + count * min(width, X.shape[-1] - i)
-    error = xp.concat(errors, axis=-1)
-    status = functools.reduce(lambda a, b: pick(xp, a > b, a, b), statuses)
+    result, error, steps, status, parts = _product(xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype))
     seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
     converged = error <= method.tolerance(xp, dtype)
     report(Info(seen_status, converged, matvecs=steps, error=error, method="Krylov"))
-    result = xp.astype(xp.concat(parts, axis=-1), out)
-    return autodiff.refused(xp, result, (X, *leaves), f"{f.name}: a product by Krylov()", "Eigh(), or a smaller A")
+    result = xp.astype(result, out)
+    if not xp.is_differentiated(X, *leaves):
+        return result
+    X = xp.astype(X, out)
+    for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
+        X = autodiff.krylov_product(runs, (1 / parts) * A, X, None)
+    return autodiff.krylov_product(runs, A if parts == 1 else (1 / parts) * A, X, result)
+
+
+def _product(xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array) -> tuple[Array, Array, Any, Any, int]:
+    """f(A) X, its estimated error, the products with A, the worst status, and in how many parts an exponential was taken."""
+    m, width = _sizes(A, X, method)
+    program = _program(xp.name, f, method, m)
+    groups, errors, steps, statuses, most = [], [], 0, [], 1
+    for i in range(0, X.shape[-1], width):
+        group = X[..., i : i + width]
+        Y, error, count, status = program(A, group)
+        if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
+            Y, error, count, status, parts = _in_parts(xp, f, method, m, A, group)
+            most = max(most, parts)
+        groups.append(Y)
+        errors.append(error)
+        statuses.append(status)
+        steps = steps + count * min(width, X.shape[-1] - i)
+    status = functools.reduce(lambda a, b: pick(xp, a > b, a, b), statuses)
+    return xp.concat(groups, axis=-1), xp.concat(errors, axis=-1), steps, status, most
+
+
+def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
+    """The most steps of a run, and how many columns there is room for."""
+    m = min(A.shape[-1], method.max_iters or STEPS)
+    return m, max(1, ROOM // (m * A.shape[-1] * math.prod(X.shape[:-2])))
 
 
 def _ran_out(xp: Any, status: Any) -> bool:
@@ -107,11 +125,11 @@ def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arr
         if int(status) == Status.SUCCESS:
             break
     else:
-        return Y, error, total, status
+        return Y, error, total, status, 1
     for _ in range(parts - 1):  # errors of parts add up; where they would shrink, that is on the safe side
         Y, more, count, again = program(B, Y)
         error, total, status = error + more, total + count, pick(xp, again > status, again, status)
-    return Y, error, total, status
+    return Y, error, total, status, parts
 
 
 @functools.lru_cache(maxsize=256)

@@ -30,6 +30,8 @@ class Scalar:
         Whether its real values are never negative.
     mirrored : bool
         Whether f(conj(x)) = conj(f(x)) everywhere, also on a cut: then it is real for real matrices.
+    exponent : number, optional
+        Of a power.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Scalar:
     pole: bool = False
     nonnegative: bool = False
     mirrored: bool = False
+    exponent: Any = None
 
 
 EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True, mirrored=True)
@@ -50,8 +53,10 @@ def power_of(p: Any) -> Scalar:
     whole = as_integer(p)
     if whole is not None:
         even = whole % 2 == 0
-        return Scalar("power", lambda xp, x: x**whole, principal=False, pole=whole < 0, nonnegative=even, mirrored=True)
-    return Scalar("power", lambda xp, x: x**p, pole=p.real <= 0, nonnegative=not isinstance(p, complex))
+        return Scalar(
+            "power", lambda xp, x: x**whole, principal=False, pole=whole < 0, nonnegative=even, mirrored=True, exponent=whole
+        )
+    return Scalar("power", lambda xp, x: x**p, pole=p.real <= 0, nonnegative=not isinstance(p, complex), exponent=p)
 
 
 def scalar_of(f: Callable[[Array], Array]) -> Scalar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array, namespace_of
@@ -24,60 +25,80 @@ def attached(xp: Any, inverse: Any, B: Array, X: Array, run: Run) -> Array:
     if not xp.is_differentiated(B, *leaves):
         return X
 
+    plus = Plus(xp, inverse, run)
+
     def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
         _, B, *leaves = primals
-        return _tangent(xp, inverse, run, (B, *leaves), tangents[1:], X)
+        straight, turned = plus((tangents[1],), tuple(leaves)), plus.change(B, X, tuple(leaves), tangents[2:])
+        return straight[0] + turned
 
     def cotangent(primals: tuple, X: Array, G: Array) -> tuple:
         _, B, *leaves = primals
-        return None, *_cotangent(xp, inverse, run, (B, *leaves), X, G)
+        w = plus.adjoint()((G,), tuple(leaves))[0]
+        return None, w, *plus.pulled(B, X, tuple(leaves), G, w)
 
     held = xp.stop_gradient(X)
     return xp.custom_derivative(lambda X, B, *leaves: X + 0, jvp=tangent, vjp=cotangent)(held, B, *leaves)
 
 
-def times_pseudoinverse(xp: Any, inverse: Any, run: Run, B: Array, *leaves: Array) -> Array:
-    """A^+ B, linear in B, with all its derivatives."""
+@dataclass(frozen=True, eq=False)
+class Plus:
+    """B -> A^+ B, or A^+H B if flipped, linear, with all its derivatives: a rule of `xp.linear_rule`. The constants are the leaves."""
 
-    def forward(B: Array, *leaves: Array) -> Array:
-        return run(rebuilt(inverse, leaves), B)
+    xp: Any
+    inverse: Any
+    run: Run
+    flipped: bool = False
 
-    def backward(G: Array, *leaves: Array) -> Array:
-        return run(rebuilt(inverse, leaves).H, G)
+    def __call__(self, x: tuple, leaves: tuple) -> tuple:
+        found: tuple = self.xp.linear_rule(self, x, leaves)
+        return found
 
-    def linear(B: Array, *leaves: Array) -> Array:
-        held = leaves if xp.name != "jax" else tuple(_once(xp, leaf) for leaf in leaves)
-        return xp.linear_map(forward, backward, B, *held)
+    def at(self, leaves: Any) -> Any:
+        inverse = rebuilt(self.inverse, leaves)
+        return inverse.H if self.flipped else inverse
 
-    return xp.custom_derivative(
-        linear,
-        jvp=lambda primals, tangents, X: _tangent(xp, inverse, run, primals, tangents, X),
-        vjp=lambda primals, X, G: _cotangent(xp, inverse, run, primals, X, G),
-    )(B, *leaves)
+    def apply(self, x: tuple, leaves: tuple) -> tuple:
+        return (self.run(self.at(leaves), x[0]),)
 
+    def adjoint(self) -> Plus:
+        return Plus(self.xp, self.inverse, self.run, not self.flipped)
 
-def _once(xp: Any, leaf: Array) -> Array:
-    """A leaf that is held fixed, or an error where its derivative would be lost: JAX transposes what is inside a function with its own
-    derivative, and there knows nothing of the rule."""
+    def tangent(self, x: tuple, leaves: tuple, moved: tuple) -> tuple:
+        return (self.change(x[0], self(x, leaves)[0], leaves, moved),)
 
-    def refuse(*_: Any) -> Any:
-        raise NotImplementedError("lstsq: by LSQR or LSMR there are no second derivatives in JAX. Use SVD() or QR().")
+    def cotangent(self, x: tuple, leaves: tuple, g: tuple) -> tuple:
+        return self.pulled(x[0], self(x, leaves)[0], leaves, g[0], self.adjoint()(g, leaves)[0])
 
-    return xp.custom_derivative(lambda leaf: leaf, jvp=refuse)(leaf) if xp.is_floating(leaf) else leaf
+    def change(self, B: Array, X: Array, leaves: tuple, moved: Any) -> Array:
+        """That of X = A^+ B with the leaves: three runs, of which two for every direction."""
+        xp, A, moving = self.xp, self.at(leaves).A, self._moving(leaves)
+        r, u = B - A @ X, self.adjoint()((X,), leaves)[0]
 
+        def products(some: Any) -> tuple[Array, Array, Array]:
+            A = self.at(_moved(leaves, moving, some)).A
+            return A @ X, A.H @ r, A.H @ u
 
-def _both(xp: Any, inverse: Any, run: Run, leaves: Any) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
-    """A^+ and A^+H as functions."""
-    flipped: Any = rebuilt(inverse, leaves).H
-    here = tuple(leaf for leaf in flipped.leaves() if namespace_of(leaf) is xp)
-    return (
-        lambda B: times_pseudoinverse(xp, inverse, run, B, *leaves),
-        lambda B: times_pseudoinverse(xp, flipped, run, B, *here),
-    )
+        at, along = tuple(leaves[i] for i in moving), tuple(moved[i] for i in moving)
+        dAX, dAr, dAu = xp.jvp(products, at, along)[1]
+        return self((self.adjoint()((dAr,), leaves)[0] - dAX - A @ dAu,), leaves)[0] + dAu
 
+    def pulled(self, B: Array, X: Array, leaves: tuple, G: Array, w: Array) -> tuple:
+        """What G, a cotangent of X, with w = A^+H G, is for the leaves."""
+        xp, A, moving = self.xp, self.at(leaves).A, self._moving(leaves)
+        r, u, z, q = B - A @ X, self.adjoint()((X,), leaves)[0], self((w,), leaves)[0], G - A.H @ w
 
-def _along(xp: Any, leaves: Any) -> list[int]:
-    return [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
+        def products(some: Any) -> Array:
+            return self.at(_moved(leaves, moving, some)).A @ xp.concat([X, z, q], axis=-1)
+
+        found: list[Any] = [None] * len(leaves)
+        pulled = xp.vjp(products, tuple(leaves[i] for i in moving))[1](xp.concat([-w, r, u], axis=-1))
+        for i, part in zip(moving, pulled, strict=True):
+            found[i] = part
+        return tuple(found)
+
+    def _moving(self, leaves: Any) -> list[int]:
+        return [i for i, leaf in enumerate(leaves) if self.xp.is_floating(leaf)]
 
 
 def _moved(leaves: Any, moving: list[int], some: Any) -> list[Array]:
@@ -85,35 +106,3 @@ def _moved(leaves: Any, moving: list[int], some: Any) -> list[Array]:
     for i, leaf in zip(moving, some, strict=True):
         every[i] = leaf
     return every
-
-
-def _tangent(xp: Any, inverse: Any, run: Run, primals: tuple, tangents: tuple, X: Array) -> Array:
-    (B, *leaves), (dB, *moved) = primals, tangents
-    A, moving = rebuilt(inverse, leaves).A, _along(xp, leaves)
-    plus, plus_adjoint = _both(xp, inverse, run, leaves)
-    r, u = B - A @ X, plus_adjoint(X)
-
-    def products(some: Any) -> tuple[Array, Array, Array]:
-        A = rebuilt(inverse, _moved(leaves, moving, some)).A
-        return A @ X, A.H @ r, A.H @ u
-
-    at, along = tuple(leaves[i] for i in moving), tuple(moved[i] for i in moving)
-    dAX, dAr, dAu = xp.jvp(products, at, along)[1]
-    return plus(dB - dAX - A @ dAu + plus_adjoint(dAr)) + dAu
-
-
-def _cotangent(xp: Any, inverse: Any, run: Run, primals: tuple, X: Array, G: Array) -> tuple:
-    B, *leaves = primals
-    A, moving = rebuilt(inverse, leaves).A, _along(xp, leaves)
-    plus, plus_adjoint = _both(xp, inverse, run, leaves)
-    w = plus_adjoint(G)
-    r, u, z, q = B - A @ X, plus_adjoint(X), plus(w), G - A.H @ w
-
-    def products(some: Any) -> Array:
-        return rebuilt(inverse, _moved(leaves, moving, some)).A @ xp.concat([X, z, q], axis=-1)
-
-    found: list[Any] = [None] * len(leaves)
-    pulled = xp.vjp(products, tuple(leaves[i] for i in moving))[1](xp.concat([-w, r, u], axis=-1))
-    for i, part in zip(moving, pulled, strict=True):
-        found[i] = part
-    return w, *found

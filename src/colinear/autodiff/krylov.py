@@ -1,0 +1,296 @@
+"""Derivatives of f(A) B where it is found from Krylov spaces: by more of them, with respect to B and to every leaf θ of A = A(θ).
+
+    y = f(A) b,     dy = f(A) db + L(A, dA) b,     L the derivative of f at A (`methods/krylov_derivatives.py`)
+
+Backwards, for a cotangent g of y: f(A)^H g for b, and for A the matrix U X V^H with Re <U X V^H, dA> = Re <g, L(A, dA) b>, which the leaves
+see as the pullback of U X through θ -> A(θ) V. Both bases are kept while this is computed, m vectors each: memory does not grow
+beyond that, but it is not that of one vector.
+
+All these maps are bilinear, so they come as linear maps (`xp.linear_rule`) in each of their arguments, which are each other's adjoints
+and each other's derivatives:
+
+    times     B -> f(A) B                        along     dθ -> L(A, dA) B            moved     B -> L(A, dA) B
+    back      G -> the cotangent of θ            second    dθ' -> the derivative of L(A, dA) B along dθ'
+    pulled    G -> the gradient of Re <G, L(A, dA) B>                    curved    dθ -> the same, linear in dθ: symmetric
+
+`flipped` ones are those of f(A)^H: f(A)^H G = conj(f(A^T) conj(G)), and as A -> A^T on leaves L(A, dA)^H G = conj(L(A^T, dA^T) conj(G)).
+Second derivatives are first ones of [A dA; 0 A] (`Dual`), in which L(A, dA) B is the upper half of f of (0, B). Third ones are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..operators.base import LinearOperator
+from ..operators.context import Context
+from ..operators.fields import rebuilt
+from ..operators.memo import memo
+
+
+class Dual(LinearOperator):
+    """[A dA; 0 A], of which the products need the derivative of A(θ) along `moved`; or its adjoint."""
+
+    A: LinearOperator
+    moved: tuple[Array, ...]
+    flipped: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, m, n = self.A.shape
+        return (*batch, 2 * m, 2 * n)
+
+    @memo
+    def _context(self) -> Context:
+        return self.A._context
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(flipped=not self.flipped)
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint().conj()
+
+    def _matmat(self, X: Array) -> Array:
+        n, xp = self.A.shape[-1], namespace_of(X)
+        upper, lower = X[..., :n, :], X[..., n:, :]
+        if self.flipped:
+            straight, turned = with_tangent(xp, self.A, self.moved, lambda A: A.H @ upper)
+            return xp.concat([straight, turned + self.A.H @ lower], axis=-2)
+        straight, turned = with_tangent(xp, self.A, self.moved, lambda A: A @ lower)
+        return xp.concat([self.A @ upper + turned, straight], axis=-2)
+
+
+def leaves_of(A: LinearOperator) -> tuple[Array, ...]:
+    return tuple(leaf for leaf in A.leaves() if namespace_of(leaf) is not None)
+
+
+def moving(xp: Any, leaves: tuple) -> list[int]:
+    """Which leaves can move: whole numbers cannot."""
+    return [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
+
+
+def with_tangent(xp: Any, A: LinearOperator, moved: tuple, f: Callable[[LinearOperator], Any]) -> tuple[Any, Any]:
+    """f(A) and its derivative along the tangents of the leaves that move."""
+    leaves = leaves_of(A)
+    places = moving(xp, leaves)
+    return xp.jvp(lambda some: f(_with(A, leaves, places, some)), tuple(leaves[i] for i in places), tuple(moved))
+
+
+def pulled_back(xp: Any, A: LinearOperator, f: Callable[[LinearOperator], Any], G: Any) -> tuple[Array, ...]:
+    """The pullback of G through f, to the leaves that move."""
+    leaves = leaves_of(A)
+    places = moving(xp, leaves)
+    return tuple(xp.vjp(lambda some: f(_with(A, leaves, places, some)), tuple(leaves[i] for i in places))[1](G))
+
+
+def _with(A: LinearOperator, leaves: tuple, places: list[int], some: Any) -> LinearOperator:
+    every = list(leaves)
+    for i, leaf in zip(places, some, strict=True):
+        every[i] = leaf
+    return rebuilt(A, every)
+
+
+# ---------------------------------------------------------------------------------------------------- the linear maps
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One of the maps above; the constants begin with all leaves of A.
+
+    `runs` computes them: `runs.times(A, X)`, `runs.along(A, moved, X)`, `runs.back(A, X, G)`.
+    """
+
+    runs: Any
+    A: LinearOperator
+    flipped: bool = False
+
+    def __call__(self, x: tuple, constants: tuple) -> tuple:
+        return self.A.xp.linear_rule(self, x, constants)
+
+    def of(self, kind: Any, flip: bool = False) -> Any:
+        return kind(self.runs, self.A, self.flipped ^ flip)
+
+    def parts(self, constants: tuple) -> tuple[LinearOperator, tuple, tuple]:
+        """A, its leaves, and what else is constant."""
+        count = len(leaves_of(self.A))
+        return rebuilt(self.A, constants[:count]), tuple(constants[:count]), tuple(constants[count:])
+
+    def moves(self, leaves: tuple, moved: tuple) -> tuple:
+        return tuple(moved[i] for i in moving(self.A.xp, leaves))
+
+    def spread(self, leaves: tuple, cotangents: tuple) -> tuple:
+        """Cotangents of the leaves that move, None for the others."""
+        found: list[Any] = [None] * len(leaves)
+        for i, part in zip(moving(self.A.xp, leaves), cotangents, strict=True):
+            found[i] = part
+        return tuple(found)
+
+    def turned(self, f: Callable[..., Array], A: LinearOperator, *arrays: Any) -> Array:
+        """f, or for f(A)^H the same of A^T, conjugated."""
+        if not self.flipped:
+            return f(A, *arrays)
+        xp = self.A.xp
+        return xp.conj(f(A, *arrays[:-1], xp.conj(arrays[-1]), transposed=True))
+
+    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+        raise NotImplementedError(
+            f"{self.runs.name}: products by Krylov() have first and second derivatives, no third ones. Use Eigh(), or a smaller A."
+        )
+
+    cotangent = tangent
+
+
+class Times(Rule):
+    """B -> f(A) B, with the leaves."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        return (self.turned(self.runs.times, self.parts(constants)[0], x[0]),)
+
+    def adjoint(self) -> Rule:
+        return self.of(Times, flip=True)
+
+    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+        return self.of(Along)(self.moves(constants, moved), (*constants, x[0]))
+
+    def cotangent(self, x: tuple, constants: tuple, g: tuple) -> tuple:
+        return self.spread(constants, self.of(Back)(g, (*constants, x[0])))
+
+
+class Along(Rule):
+    """dθ -> L(A, dA) B, with the leaves and B."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        A, _, (X,) = self.parts(constants)
+        return (self.turned(self.runs.along, A, x, X),)
+
+    def adjoint(self) -> Rule:
+        return self.of(Back)
+
+    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+        (_, leaves, (X,)), count = self.parts(constants), len(constants) - 1
+        (straight,) = self.of(Moved)((moved[count],), (*leaves, *x))
+        (turned,) = self.of(Second)(self.moves(leaves, moved[:count]), (*leaves, X, *x))
+        return (straight + turned,)
+
+    def cotangent(self, x: tuple, constants: tuple, g: tuple) -> tuple:
+        _, leaves, (X,) = self.parts(constants)
+        back = self.of(Pulled)(g, (*leaves, X, *x))
+        return *self.spread(leaves, back), *self.of(Moved, flip=True)(g, (*leaves, *x))
+
+
+class Moved(Rule):
+    """B -> L(A, dA) B, with the leaves and dθ."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        A, _, way = self.parts(constants)
+        return (self.turned(self.runs.along, A, way, x[0]),)
+
+    def adjoint(self) -> Rule:
+        return self.of(Moved, flip=True)
+
+
+class Back(Rule):
+    """G -> the cotangent of the leaves that move, with the leaves and B."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        A, _, (X,) = self.parts(constants)
+        pair = (x[0], X) if self.flipped else (X, x[0])  # <G, L^H X> = <X, L G>
+        return tuple(self.runs.back(A, *pair))
+
+    def adjoint(self) -> Rule:
+        return self.of(Along)
+
+    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+        (_, leaves, (X,)), count = self.parts(constants), len(constants) - 1
+        straight = self.of(Back, flip=True)((moved[count],), (*leaves, x[0]))
+        turned = self.of(Curved)(self.moves(leaves, moved[:count]), (*leaves, X, x[0]))
+        return tuple(a + b for a, b in zip(straight, turned, strict=True))
+
+    def cotangent(self, x: tuple, constants: tuple, g: tuple) -> tuple:
+        _, leaves, (X,) = self.parts(constants)
+        curved = self.of(Curved)(g, (*leaves, X, x[0]))
+        return *self.spread(leaves, curved), *self.of(Along, flip=True)(g, (*leaves, x[0]))
+
+
+class Second(Rule):
+    """dθ' -> the derivative of L(A, dA) B along dθ', with the leaves, B and dθ."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        A, _, (X, *way) = self.parts(constants)
+        xp, n = self.A.xp, A.shape[-1]
+        still = tuple(xp.zeros(leaf.shape, dtype=leaf.dtype, device=xp.device_of(leaf)) for leaf in x)
+
+        def of_dual(A: LinearOperator, X: Array, transposed: bool = False) -> Array:
+            zero = 0 * X  # of the transpose the halves change places
+            Y = self.runs.along(
+                Dual._of(A, tuple(way), False),
+                (*x, *still),
+                xp.concat([X, zero] if transposed else [zero, X], axis=-2),
+                transposed=transposed,
+            )
+            return Y[..., n:, :] if transposed else Y[..., :n, :]
+
+        return (self.turned(of_dual, A, X),)
+
+    def adjoint(self) -> Rule:
+        return self.of(Pulled)
+
+
+def _gradient(rule: Rule, A: LinearOperator, way: tuple, X: Array, G: Array) -> tuple:
+    """That of Re <G, L(A, dA) X> with respect to the leaves."""
+    xp = rule.A.xp
+    X, G = (G, X) if rule.flipped else (X, G)
+    cotangents = rule.runs.back(Dual._of(A, tuple(way), False), xp.concat([0 * X, X], axis=-2), xp.concat([G, 0 * G], axis=-2))
+    return tuple(cotangents[: len(way)])
+
+
+class Pulled(Rule):
+    """G -> the gradient of Re <G, L(A, dA) B>, with the leaves, B and dθ."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        A, _, (X, *way) = self.parts(constants)
+        return _gradient(self, A, tuple(way), X, x[0])
+
+    def adjoint(self) -> Rule:
+        return self.of(Second)
+
+
+class Curved(Rule):
+    """dθ -> the gradient of Re <G, L(A, dA) B>, with the leaves, B and G."""
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        A, _, (X, G) = self.parts(constants)
+        return _gradient(self, A, x, X, G)
+
+    def adjoint(self) -> Rule:
+        return self
+
+
+# ---------------------------------------------------------------------------------------------------- f(A) B
+
+
+def krylov_product(runs: Any, A: LinearOperator, X: Array, Y: Array | None) -> Array:
+    """Y = f(A) X, as it is, with its derivatives; computed here if it is not given."""
+    xp, leaves = A.xp, leaves_of(A)
+    rule = Times(runs, A)
+    if Y is None:
+        return rule((X,), leaves)[0]
+    if not xp.is_differentiated(X, *leaves):
+        return Y
+
+    def tangent(primals: tuple, tangents: tuple, Y: Array) -> Array:
+        _, X, *leaves = primals
+        (straight,) = rule((tangents[1],), tuple(leaves))
+        (turned,) = rule.tangent((X,), tuple(leaves), tuple(tangents[2:]))
+        return straight + turned
+
+    def cotangent(primals: tuple, Y: Array, G: Array) -> tuple:
+        _, X, *leaves = primals
+        (back,) = rule.adjoint()((G,), tuple(leaves))
+        back = back if xp.is_complex(X) or not xp.is_complex(back) else xp.real(back)
+        return None, back, *rule.cotangent((X,), tuple(leaves), (G,))
+
+    held = xp.stop_gradient(Y)
+    return xp.custom_derivative(lambda Y, X, *leaves: Y + 0, jvp=tangent, vjp=cotangent)(held, X, *leaves)

@@ -1,0 +1,99 @@
+"""Linear maps with rules of their own in JAX: for their transposes, and for derivatives with respect to what they depend on.
+
+JAX transposes what is inside a `custom_jvp` function and there forgets its rule; `custom_linear_solve` can be told its transpose, but not
+the derivative of it. So this is a primitive: M(c) x for arrays x, linear, and constants c, with
+
+    tangent     M(c) dx + rule.tangent(x, c, dc)
+    transpose   that of rule.adjoint, conjugated before and after: JAX transposes without conjugation
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+linear = Primitive("colinear_linear_rule")
+linear.multiple_results = True
+
+
+def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose derivatives are those of the rule.
+
+    Parameters
+    ----------
+    rule : object
+        With the methods `apply(x, constants)`, `adjoint()` (a rule for cotangents, with the same constants), `tangent(x, constants,
+        moved)`, the change of the answer with the constants, and `cotangent(x, constants, g)`, which pulls g back to the constants,
+        None for those that do not move. The last two are made of what can be differentiated.
+    """
+    arrays = [jnp.asarray(array) for array in (*x, *constants)]
+    return tuple(linear.bind(*arrays, rule=rule, count=len(x)))
+
+
+def _apply(*arrays: Any, rule: Any, count: int) -> list:
+    return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
+
+
+def _shapes(*avals: Any, rule: Any, count: int) -> Any:
+    given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    closed = jax.make_jaxpr(lambda *arrays: _apply(*arrays, rule=rule, count=count))(*given)
+    return closed.out_avals, closed.effects
+
+
+def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int) -> Any:
+    out = linear.bind(*primals, rule=rule, count=count)
+    moved = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
+    filled = [jnp.zeros_like(x) if type(t) is ad.Zero else t for x, t in zip(primals, tangents, strict=True)]
+    if any(type(t) is not ad.Zero for t in tangents[:count]):
+        moved = linear.bind(*filled[:count], *primals[count:], rule=rule, count=count)
+    if any(type(t) is not ad.Zero for t in tangents[count:]):
+        more = rule.tangent(tuple(primals[:count]), tuple(primals[count:]), tuple(filled[count:]))
+        moved = [b if type(a) is ad.Zero else a + b for a, b in zip(moved, more, strict=True)]
+    return out, moved
+
+
+def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int) -> Any:
+    x, constants = arrays[:count], arrays[count:]
+    given = [jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g) for g in cotangents]
+    pulled = linear.bind(*given, *constants, rule=rule.adjoint(), count=len(given))
+    back = [jnp.conj(g) if ad.is_undefined_primal(a) else None for a, g in zip(x, pulled, strict=True)]
+    return [*back, *(None,) * len(constants)]
+
+
+def _batch(arrays: Any, axes: Any, *, rule: Any, count: int) -> Any:
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
+    mapped = tuple(None if axis is None else 0 for axis in axes)
+    x = [a if axis == 0 else jnp.broadcast_to(a, (size, *a.shape)) for a, axis in zip(moved[:count], mapped, strict=False)]
+    out = linear.bind(*x, *moved[count:], rule=Mapped(rule, mapped[count:]), count=count)
+    return out, [0] * len(out)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A rule under vmap: over all of x, and over those constants whose axis is not None."""
+
+    rule: Any
+    axes: tuple[int | None, ...]
+
+    def apply(self, x: tuple, constants: tuple) -> tuple:
+        return jax.vmap(self.rule.apply, ((0,) * len(x), self.axes))(x, constants)
+
+    def adjoint(self) -> Mapped:
+        return Mapped(self.rule.adjoint(), self.axes)
+
+    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+        return jax.vmap(self.rule.tangent, ((0,) * len(x), self.axes, self.axes))(x, constants, moved)
+
+
+linear.def_impl(_apply)
+linear.def_effectful_abstract_eval(_shapes)
+mlir.register_lowering(linear, mlir.lower_fun(_apply, multiple_results=True))
+ad.primitive_jvps[linear] = _jvp
+ad.primitive_transposes[linear] = _transpose
+batching.primitive_batchers[linear] = _batch
