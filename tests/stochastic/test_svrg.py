@@ -159,12 +159,16 @@ def test_dtypes_are_kept(dtype: Any) -> None:
     assert x.dtype == dtype and np.linalg.norm(A @ x - b) <= 4 * np.sqrt(np.finfo(dtype).eps) * np.linalg.norm(b)
 
 
-def test_a_solve_in_jax_is_one_compiled_loop() -> None:
+def test_a_solve_in_jax_is_one_compiled_loop_with_a_key_that_is_traced() -> None:
     jax = pytest.importorskip("jax")
     xp = backends.get("jax")
     A, b = problem(xp, 300)
-    x, info = jax.jit(lambda A, b: co.solve(A, b, co.SVRG(), info=True))(A, b)
+    solve = jax.jit(lambda A, b, key: co.solve(A, b, co.SVRG(seed=key), info=True))
+    (x, info), (again, _), (other, _) = (solve(A, b, jax.random.key(seed)) for seed in (0, 0, 1))
     assert int(info.status) == 0 and np.linalg.norm(A @ x - b) < 1e-7 * np.linalg.norm(b)
+    assert np.array_equal(x, again) and not np.array_equal(x, other)
+    slope = jax.grad(lambda A: co.solve(A, b, co.SVRG(seed=jax.random.key(0))).sum(), allow_int=True)(A)
+    assert all(np.isfinite(leaf).all() for leaf in slope.leaves() if hasattr(leaf, "shape"))
 
 
 def test_seeds_decide() -> None:
