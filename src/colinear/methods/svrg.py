@@ -62,6 +62,7 @@ class Terms(NamedTuple):
     share: float  # of a pass, that the product with one minibatch costs
     batch_size: int
     squared: bool
+    generator: Any = None  # of the minibatches, if the terms bring one
 
     @property
     def steps(self) -> int:
@@ -111,7 +112,7 @@ def svrg(
     size = column_norms(xp, R)
     zero = xp.where(norms == norms, 0, 0)
     status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
-    generator, start = xp.split(xp.generator(seed))
+    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(B))
     uphill = gradient_of(products)
 

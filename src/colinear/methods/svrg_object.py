@@ -19,8 +19,8 @@ EPOCHS = 500
 class SVRG(Iterative):
     """Stochastic variance-reduced gradients, for A that is a sum of many terms: `BatchSum`, `Sum`, or a product such as X^H X.
 
-    For `solve` and `inv`, the outermost eigenvectors of self-adjoint A (`eig(A, k, "LA")` or `"SA"`, by VR-PCA) and `nullspace`.
-    Steps with minibatches of the terms, and an exact residual at each anchor: two passes through the terms make an epoch.
+    For `solve` and `inv`, `lstsq` (by the rows of A), `nullspace`, and the outermost eigenvectors of self-adjoint A (`eig(A, k, "LA")`
+    or `"SA"`, by VR-PCA). Steps with minibatches of the terms, and an exact residual at each anchor: two passes make an epoch.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class SVRG(Iterative):
         return bool(A._term_count > 1)
 
     def without_arrays(self) -> Any:
-        return replace(self, preconditioner=None, x0=None, seed=static_seed("SVRG", self.seed))
+        return replace(self, preconditioner=None, x0=None, seed=static_seed(self.seed))
 
     def batch_of(self, count: int) -> int:
         """The size of minibatches of so many terms."""

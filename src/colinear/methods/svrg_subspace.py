@@ -68,7 +68,7 @@ def svrg_subspace(
 ) -> Subspace:
     """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual, norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
-    generator, start = xp.split(xp.generator(seed))
+    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(W))
     with quiet(xp):
         if largest:  # the powers that find the step have gone a good part of the way
