@@ -11,6 +11,7 @@ from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
+from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -77,6 +78,8 @@ def sparse_entries(A: Any) -> Any:
         return reduce(_kronecker_sum, map(sparse_entries, parts))
     if isinstance(A, Circulant):
         return _repeated(A.col, np.arange(n), (n, n), wraps=True)
+    if isinstance(A, Convolution):
+        return _convolution(A.kernel, A.grid)
     if isinstance(A, Toeplitz):
         return _repeated(A._diagonals(), np.arange(1 - n, m), (m, n), wraps=False)
     return csr(A.to_dense())
@@ -87,6 +90,17 @@ def _kronecker_sum(S: Any, T: Any) -> Any:
 
     eyes = [sparse.eye_array(each.shape[0], dtype=each.dtype) for each in (S, T)]
     return sparse.csr_array(sparse.kron(S, eyes[1], "csr") + sparse.kron(eyes[0], T, "csr"))
+
+
+def _convolution(kernel: Any, grid: tuple[int, ...]) -> Any:
+    """The matrix of a periodic convolution of two dimensions, with a kernel as large as the grid."""
+    from scipy.sparse import csr_array
+
+    places, n = np.nonzero(kernel), grid[0] * grid[1]
+    columns = np.tile(np.arange(n), len(places[0]))
+    shifts = [np.repeat(axis, n) for axis in places]
+    rows = (columns // grid[1] + shifts[0]) % grid[0] * grid[1] + (columns % grid[1] + shifts[1]) % grid[1]
+    return csr_array((np.repeat(kernel[places], n), (rows, columns)), shape=(n, n))
 
 
 def _repeated(values: Any, shifts: Any, shape: tuple[int, int], wraps: bool) -> Any:

@@ -112,6 +112,12 @@ class Matrix:
         """Without its smallest entries, as many as the tolerance pays for."""
         if tol == 0 or self.nnz == 0:
             return self
+        kept = self.__dict__.setdefault("_dropped", {})  # several finders ask
+        if tol not in kept:
+            kept[tol] = self._dropped_now(tol)
+        return kept[tol]
+
+    def _dropped_now(self, tol: float) -> Matrix:
         weights = self.weights(tol)
         order = np.argsort(weights)
         count = int(np.searchsorted(np.cumsum(weights[order]), tol**2 / 2))  # the other half is for what is found in the rest
@@ -128,6 +134,11 @@ class Matrix:
         if dense is None and S.shape[0] * S.shape[1] <= SMALL:
             dense = S.toarray()
         return Matrix(S, dense, self.eps)
+
+
+def entries_at(M: Matrix, rows: Any, columns: Any) -> Any:
+    """The entries of these pairs of a row and a column."""
+    return M.dense[rows, columns] if M.dense is not None else np.asarray(M.S[rows, columns]).ravel()
 
 
 def same(S: Any, T: Any) -> bool:
