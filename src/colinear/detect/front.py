@@ -30,10 +30,10 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     """The structure of a matrix that was given by its entries, as an operator that makes use of it.
 
     Finds zero, (scaled) identity, diagonal, tridiagonal, banded and triangular matrices, permutations, matrices that are triangular or
-    block diagonal after permutations (the blocks are searched too), Toeplitz and circulant ones, low rank, low rank plus diagonal,
-    Kronecker products, also plus c I, and sums (their factors are searched too), periodic convolutions of two dimensions, sparse ones; and of each whether it is self-adjoint, symmetric, or has
-    orthonormal columns, and positive definite where that can be proven. Of several structures the one that is cheapest to solve with is
-    taken, and none that is dearer than the matrix itself.
+    block diagonal after permutations (the blocks are searched too), Toeplitz and circulant ones, periodic convolutions of two dimensions,
+    low rank, low rank plus diagonal, Kronecker products, also plus c I, and Kronecker sums (their factors are searched too), and sparse
+    ones. Of each it tells whether it is self-adjoint or symmetric, has orthonormal columns, and is positive definite, where that can be
+    proven. Of several structures the one that is cheapest to solve with is taken, and none that is dearer than the matrix itself.
 
     Parameters
     ----------
