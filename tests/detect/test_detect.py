@@ -97,6 +97,15 @@ def test_one_entry_that_is_off_is_a_near_miss(key: str) -> None:
     assert info.residual <= 1e-13
 
 
+def test_small_rows_are_not_lost_in_the_rounding_of_large_ones() -> None:
+    scale = np.where(np.arange(N) < 30, 1.0, 1e-18)
+    A = scale[:, None] * DENSE * scale + np.outer(scale * U[:, 0], scale * V[:, 0])
+    A[:30, :30] = np.outer(U[:30, 0], V[:30, 0])  # of rank one, but for what is too small to be seen beside it
+    found = co.detect(A)
+    small = np.s_[30:, 30:]
+    np.testing.assert_allclose(found.to_dense()[small], A[small], rtol=1e-8)
+
+
 def test_what_overflows_is_left_alone() -> None:
     A = np.full((20, 20), 1e308) + np.diag(np.full(20, 7e307))
     found, info = co.detect(A, info=True)

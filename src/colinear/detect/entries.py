@@ -22,13 +22,41 @@ from ..operators.sparse import Sparse
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
-from .matrix import Matrix, norm
+from .matrix import Matrix, entries_at, norm
+
+UNEVEN = 8.0  # how much larger than on average rounding may be in one entry
 
 
 def residual(M: Matrix, A: LinearOperator) -> float:
     """|A - M| / |M| in the Frobenius norm."""
-    apart = A.to_dense() - M.dense if M.dense is not None else (sparse_entries(A) - M.S).data
-    found = norm(apart)
+    return _relative(M, _difference(M, A))
+
+
+def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
+    """The residual, and whether it is small enough: at most `tol`, or for exact structure (`tol` 0) what rounding explains.
+
+    Rounding is that of each entry, which is small in rows and columns of small entries: a matrix whose rows are of very different sizes
+    is not to lose the small ones.
+    """
+    apart = _difference(M, A)
+    found = _relative(M, apart)
+    if tol > 0 or not 0 < found <= M.rounding:
+        return found, found <= max(tol, M.rounding)
+    of_rows, of_columns = M.sizes
+    if M.dense is not None:
+        allowed = np.maximum(np.multiply.outer(of_rows / M.norm, of_columns), np.abs(M.dense))
+        return found, bool(np.all(np.abs(apart) <= UNEVEN * M.rounding * allowed))
+    entries = apart.tocoo()
+    allowed = np.maximum(of_rows[entries.row] / M.norm * of_columns[entries.col], np.abs(entries_at(M, entries.row, entries.col)))
+    return found, bool(np.all(np.abs(entries.data) <= UNEVEN * M.rounding * allowed))
+
+
+def _difference(M: Matrix, A: LinearOperator) -> Any:
+    return A.to_dense() - M.dense if M.dense is not None else sparse_entries(A) - M.S
+
+
+def _relative(M: Matrix, apart: Any) -> float:
+    found = norm(apart if isinstance(apart, np.ndarray) else apart.data)
     return found / M.norm if M.norm else found
 
 

@@ -82,6 +82,14 @@ class Matrix:
     def norm(self) -> float:
         return norm(self.values)
 
+    @cached_property
+    def sizes(self) -> tuple[Any, Any]:
+        """The norms of the rows and of the columns."""
+        squares = np.abs(self.values / (self.norm or 1.0)) ** 2
+        both = (np.bincount(place, squares, size) for place, size in zip((self.rows, self.columns), self.shape))
+        of_rows, of_columns = (self.norm * np.sqrt(sums) for sums in both)
+        return of_rows, of_columns
+
     @property
     def rounding(self) -> float:
         """The relative residual that rounding explains."""

@@ -15,7 +15,7 @@ from ..properties import SELF_ADJOINT, STIEFEL
 from .claims import claims, is_orthonormal
 from .components import components
 from .costs import INDIRECT, cost
-from .entries import entries, multiplies_alike, residual
+from .entries import entries, fits, multiplies_alike
 from .kroneckers import kronecker, kronecker_plus_identity, kronecker_sum
 from .matrix import Found, Matrix, norm
 from .patterns import banded, diagonal, permutation, permuted_triangular, triangular, tridiagonal, zero
@@ -75,9 +75,10 @@ def search(M: Matrix, tol: float) -> Found:
             if found not in OBVIOUS:
                 tried.append(f"not {name}: {found}")
             continue
-        apart = residual(M, found.operator)
-        if not apart <= allowed or not multiplies_alike(M, found.operator, allowed):
-            tried.append(f"not {name}: the residual would be {apart:.1e}")
+        apart, agrees = fits(M, found.operator, tol)
+        if not agrees or not multiplies_alike(M, found.operator, allowed):
+            large = "in small rows" if apart <= allowed else f"of {apart:.1e}"
+            tried.append(f"not {name}: there would be a residual {large}")
             continue
         found_price = cost(found.operator)
         if found_price >= BETTER * price and name not in FINAL:
