@@ -24,7 +24,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from .matrix import Matrix, entries_at, norm
 
-UNEVEN = 8.0  # how much larger than on average rounding may be in one entry
+UNEVEN = 64.0  # how much larger than on average rounding may be in one entry
 
 
 def residual(M: Matrix, A: LinearOperator) -> float:
