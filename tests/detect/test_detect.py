@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import colinear as co
+from colinear.methods.sparse_direct import SparseLU
 
 N = 60
 rng = np.random.default_rng(0)
@@ -21,6 +22,9 @@ POSITIVE = 1 + rng.random(N)
 BLOCKS = co.BlockDiag(DENSE[:20, :20], LAPLACE[:30, :30], np.diag(POSITIVE[:10])).to_dense()
 TRIANGLE = np.tril(DENSE) + 10 * np.eye(N)
 GRID = np.kron(LAPLACE[:8, :8], np.eye(9)) + np.kron(np.eye(8), 3 * LAPLACE[:9, :9])
+SMOOTH6, SMOOTH10 = (
+    np.exp(-((np.arange(n)[:, None] - np.arange(n)) ** 2) / 3.0) + 0.1 * np.outer(range(n), range(n)) for n in (6, 10)
+)
 B4, B15 = DENSE[:4, :4], DENSE[:15, :15]
 
 # The matrix, the name of what is found, and a rule or method that a solve with it uses.
@@ -46,6 +50,8 @@ PLANTED: dict[str, tuple[Any, str, str]] = {
     "three factors": (np.kron(np.kron(B4, DENSE[:3, :3]), DENSE[:5, :5]), "Kronecker product", "inv_kronecker"),
     "repeated block": (np.kron(np.eye(4), B15), "Kronecker product", "inv_kronecker"),
     "kronecker sum": (GRID, "Kronecker sum", "kronecker_sum"),
+    "noisy grid": (np.kron(SMOOTH6, SMOOTH10) + 0.3 * np.eye(N), "Kronecker product plus identity", "kronecker"),
+    "convolution": (co.Convolution(rng.standard_normal((3, 4)), (6, 10)).to_dense(), "periodic convolution", "convolution"),
     "dense": (DENSE, "dense", "LU"),
     "self-adjoint": (DENSE + DENSE.T, "dense", "LDL"),
     "definite": (DENSE @ DENSE.T + np.eye(N), "dense", "Cholesky"),
@@ -89,6 +95,23 @@ def test_one_entry_that_is_off_is_a_near_miss(key: str) -> None:
     _, info = co.detect(spoilt, info=True)
     assert info.rule != name
     assert info.residual <= 1e-13
+
+
+def test_small_rows_are_not_lost_in_the_rounding_of_large_ones() -> None:
+    scale = np.where(np.arange(N) < 30, 1.0, 1e-18)
+    A = scale[:, None] * DENSE * scale + np.outer(scale * U[:, 0], scale * V[:, 0])
+    A[:30, :30] = np.outer(U[:30, 0], V[:30, 0])  # of rank one, but for what is too small to be seen beside it
+    found = co.detect(A)
+    small = np.s_[30:, 30:]
+    np.testing.assert_allclose(found.to_dense()[small], A[small], rtol=1e-8)
+
+
+def test_what_overflows_is_left_alone() -> None:
+    A = np.full((20, 20), 1e308) + np.diag(np.full(20, 7e307))
+    found, info = co.detect(A, info=True)
+    assert isinstance(found, co.Dense) and "scale it" in info.message
+    huge = co.detect((np.kron(LAPLACE, B4) * 1e25).astype(np.float32))  # whose squares overflow
+    assert "Tridiagonal(60x60) ⊗ Dense(4x4)" in repr(huge)
 
 
 def test_a_tiny_entry_is_not_zero() -> None:
@@ -146,20 +169,24 @@ def big_sparse() -> dict[str, tuple[Any, str]]:
     n = 2500
     T = laplacian(50)
     order = np.random.default_rng(1).permutation(n)
-    lower = sp.csr_array(sp.tril(sp.random_array((n, n), density=1e-3, rng=1), -1) + sp.eye_array(n))
+    column = sp.csr_array((np.ones(n), (np.arange(n), np.zeros(n, int))), shape=(n, n))  # which makes it connected
+    lower = sp.csr_array(sp.tril(sp.random_array((n, n), density=1e-3, rng=1), -1) + sp.eye_array(n) + column)
     blocks = sp.block_diag([laplacian(1500), sp.csr_array(DENSE), sp.eye_array(n - 1500 - N)], format="csr")
     ring = sp.csr_array(laplacian(n) - sp.csr_array(([1.0, 1.0], ([0, n - 1], [n - 1, 0])), shape=(n, n)))
+    shift = sp.csr_array((np.ones(50), (np.arange(50), (np.arange(50) + 1) % 50)), shape=(50, 50))
+    torus = sp.kron(shift, shift) + 2 * sp.kron(shift.T, sp.eye_array(50)) + 5 * sp.kron(sp.eye_array(50), shift @ shift)
     return {
         "tridiagonal": (laplacian(10_000), "tridiagonal"),
         "grid": (sp.kronsum(T, T), "Kronecker sum"),
         "space": (sp.kronsum(sp.kronsum(laplacian(13), laplacian(14)), laplacian(15)), "Kronecker sum"),
         "kronecker": (sp.kron(laplacian(50), sp.csr_array(np.tril(DENSE[:50, :50]))), "Kronecker product"),
         "ring": (ring, "circulant"),
+        "torus": (sp.csr_array(torus), "periodic convolution"),
         "banded": (sp.diags_array([1.0, 5.0, 2.0, 1.0], offsets=[-2, 0, 1, 2], shape=(n, n)), "banded"),
         "permutation": (sp.eye_array(n, format="csr")[order], "permutation"),
         "blocks": (blocks[order][:, order], "permuted block diagonal"),
         "repeated": (sp.kron(sp.eye_array(500), DENSE[:5, :5], format="csr"), "Kronecker product"),
-        "triangle": (lower[order][:, order], "sparse"),
+        "triangle": (lower[order][:, order[::-1]], "permuted triangular"),
         "nothing": (sp.random_array((n, n), density=2e-3, rng=2, format="csr"), "sparse"),
     }
 
@@ -182,6 +209,23 @@ def test_the_grid_that_was_found_is_solved_by_its_own_rule() -> None:
     x, info = co.solve(found, np.ones(3600), info=True)
     assert info.status is co.Status.SUCCESS
     np.testing.assert_allclose(sp.kronsum(T, T) @ x, 1, atol=1e-9)
+
+
+def test_a_sparse_triangle_is_solved_by_substitution_whatever_its_order() -> None:
+    S, _ = big_sparse()["triangle"]
+    found = co.detect(S)
+    plan = co.explain(co.solve, found)
+    assert uses(plan, "inv_sparse") and plan.cost.flops < 100 * S.nnz
+    x, info = co.solve(found, np.ones(S.shape[0]), info=True)
+    assert info.status is co.Status.SUCCESS
+    np.testing.assert_allclose(S @ x, 1, atol=1e-8)
+    triangle = found.operands[1]
+    factors = SparseLU(triangle.data, triangle.structure.indptr, triangle.structure.columns, False).factors
+    assert factors.nnz == S.nnz, "nothing fills in"
+    for form, A in (("N", triangle.S), ("T", triangle.S.T), ("H", triangle.S.T)):
+        np.testing.assert_allclose(A @ factors.solve(np.ones(S.shape[0]), form), 1, atol=1e-8)
+    sign, logarithm = co.slogdet(triangle)
+    assert sign == 1 and logarithm == pytest.approx(np.log(2))  # of the one 2 on a diagonal of ones
 
 
 def test_the_given_sparse_matrix_stays_as_it_is() -> None:

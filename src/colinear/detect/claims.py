@@ -55,7 +55,7 @@ def is_orthonormal(M: Matrix) -> bool:
         return False
     limit = M.rounding
     norms = np.linalg.norm(A, axis=0)
-    if np.any(np.abs(norms - 1) > limit):
+    if not np.all(np.abs(norms - 1) <= limit):
         return False
     return bool(np.max(np.abs(A.conj().T @ A - np.eye(A.shape[1]))) <= limit)
 

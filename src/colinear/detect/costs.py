@@ -10,6 +10,7 @@ from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
+from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -37,7 +38,7 @@ def cost(A: Any) -> float:
         return INDIRECT * 2 * size
     if isinstance(A, Tridiagonal):
         return INDIRECT * 8 * n
-    if isinstance(A, Circulant):
+    if isinstance(A, (Circulant, Convolution)):
         return INDIRECT * 10 * n * math.log2(n + 1)
     if isinstance(A, Triangular):
         return INDIRECT * n * n / 2
@@ -52,8 +53,7 @@ def cost(A: Any) -> float:
     if isinstance(A, KroneckerSum):
         return sum(OPERAND + _spectral(part) for part in A.operands) + 2 * INDIRECT * A.flops
     if isinstance(A, Sum):
-        low = [part for part in A.operands if isinstance(part, LowRank)]
-        return OPERAND + sum(map(cost, A.operands)) if low else _formed(A)
+        return _cost_of_sum(A)
     if m != n:
         return least_squares_work(A).work
     if isinstance(A, Toeplitz):
@@ -63,6 +63,16 @@ def cost(A: Any) -> float:
         return min(INDIRECT * 2 * n * (lower + 1) * (lower + upper + 1), _formed(A))
     if isinstance(A, Sparse):
         return min(sparse_work(A).work, _formed(A))
+    return _formed(A)
+
+
+def _cost_of_sum(A: Sum) -> float:
+    """Low rank plus diagonal by the matrix inversion lemma, a Kronecker product plus c I by the eigenvectors of its factors."""
+    if any(isinstance(part, LowRank) for part in A.operands):
+        return OPERAND + sum(map(cost, A.operands))
+    products = [part for part in A.operands if isinstance(part, Kronecker)]
+    if products:
+        return sum(OPERAND + _spectral(part) for part in products[0].operands) + 2 * INDIRECT * A.flops
     return _formed(A)
 
 

@@ -11,6 +11,7 @@ from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
+from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -21,13 +22,41 @@ from ..operators.sparse import Sparse
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
-from .matrix import Matrix, norm
+from .matrix import Matrix, entries_at, norm
+
+UNEVEN = 64.0  # how much larger than on average rounding may be in one entry
 
 
 def residual(M: Matrix, A: LinearOperator) -> float:
     """|A - M| / |M| in the Frobenius norm."""
-    apart = A.to_dense() - M.dense if M.dense is not None else (sparse_entries(A) - M.S).data
-    found = norm(apart)
+    return _relative(M, _difference(M, A))
+
+
+def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
+    """The residual, and whether it is small enough: at most `tol`, or for exact structure (`tol` 0) what rounding explains.
+
+    Rounding is that of each entry, which is small in rows and columns of small entries: a matrix whose rows are of very different sizes
+    is not to lose the small ones.
+    """
+    apart = _difference(M, A)
+    found = _relative(M, apart)
+    if tol > 0 or not 0 < found <= M.rounding:
+        return found, found <= max(tol, M.rounding)
+    of_rows, of_columns = M.sizes
+    if M.dense is not None:
+        allowed = np.maximum(np.multiply.outer(of_rows / M.norm, of_columns), np.abs(M.dense))
+        return found, bool(np.all(np.abs(apart) <= UNEVEN * M.rounding * allowed))
+    entries = apart.tocoo()
+    allowed = np.maximum(of_rows[entries.row] / M.norm * of_columns[entries.col], np.abs(entries_at(M, entries.row, entries.col)))
+    return found, bool(np.all(np.abs(entries.data) <= UNEVEN * M.rounding * allowed))
+
+
+def _difference(M: Matrix, A: LinearOperator) -> Any:
+    return A.to_dense() - M.dense if M.dense is not None else sparse_entries(A) - M.S
+
+
+def _relative(M: Matrix, apart: Any) -> float:
+    found = norm(apart if isinstance(apart, np.ndarray) else apart.data)
     return found / M.norm if M.norm else found
 
 
@@ -77,6 +106,8 @@ def sparse_entries(A: Any) -> Any:
         return reduce(_kronecker_sum, map(sparse_entries, parts))
     if isinstance(A, Circulant):
         return _repeated(A.col, np.arange(n), (n, n), wraps=True)
+    if isinstance(A, Convolution):
+        return _convolution(A.kernel, A.grid)
     if isinstance(A, Toeplitz):
         return _repeated(A._diagonals(), np.arange(1 - n, m), (m, n), wraps=False)
     return csr(A.to_dense())
@@ -87,6 +118,17 @@ def _kronecker_sum(S: Any, T: Any) -> Any:
 
     eyes = [sparse.eye_array(each.shape[0], dtype=each.dtype) for each in (S, T)]
     return sparse.csr_array(sparse.kron(S, eyes[1], "csr") + sparse.kron(eyes[0], T, "csr"))
+
+
+def _convolution(kernel: Any, grid: tuple[int, ...]) -> Any:
+    """The matrix of a periodic convolution of two dimensions, with a kernel as large as the grid."""
+    from scipy.sparse import csr_array
+
+    places, n = np.nonzero(kernel), grid[0] * grid[1]
+    columns = np.tile(np.arange(n), len(places[0]))
+    shifts = [np.repeat(axis, n) for axis in places]
+    rows = (columns // grid[1] + shifts[0]) % grid[0] * grid[1] + (columns % grid[1] + shifts[1]) % grid[1]
+    return csr_array((np.repeat(kernel[places], n), (rows, columns)), shape=(n, n))
 
 
 def _repeated(values: Any, shifts: Any, shape: tuple[int, int], wraps: bool) -> Any:

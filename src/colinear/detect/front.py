@@ -30,10 +30,10 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     """The structure of a matrix that was given by its entries, as an operator that makes use of it.
 
     Finds zero, (scaled) identity, diagonal, tridiagonal, banded and triangular matrices, permutations, matrices that are triangular or
-    block diagonal after permutations (the blocks are searched too), Toeplitz and circulant ones, low rank, low rank plus diagonal,
-    Kronecker products and sums (their factors are searched too), sparse ones; and of each whether it is self-adjoint, symmetric, or has
-    orthonormal columns, and positive definite where that can be proven. Of several structures the one that is cheapest to solve with is
-    taken, and none that is dearer than the matrix itself.
+    block diagonal after permutations (the blocks are searched too), Toeplitz and circulant ones, periodic convolutions of two dimensions,
+    low rank, low rank plus diagonal, Kronecker products, also plus c I, and Kronecker sums (their factors are searched too), and sparse
+    ones. Of each it tells whether it is self-adjoint or symmetric, has orthonormal columns, and is positive definite, where that can be
+    proven. Of several structures the one that is cheapest to solve with is taken, and none that is dearer than the matrix itself.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     """
     operator = as_operator(A)
     limit = _checked(operator, tol)
-    found = _of_tree(operator, limit)
+    with np.errstate(all="ignore"):  # what overflows here is no structure: all comparisons are such that NaN fails them
+        found = _of_tree(operator, limit)
     return (found.operator, _report(found)) if info else found.operator
 
 
@@ -118,6 +119,8 @@ def _of_tree(A: LinearOperator, tol: float) -> Found:
 
 def _of_matrix(A: Any, tol: float) -> Found:
     M = _on_host(A)
+    if not np.isfinite(M.norm):  # then no residual can be told from zero
+        return Found("dense" if isinstance(A, Dense) else "sparse", A, "its norm overflows: scale it first")
     near, apart = symmetrised(M, tol)
     found = search(near, tol - apart)
     operator = found.operator
@@ -127,7 +130,7 @@ def _of_matrix(A: Any, tol: float) -> Found:
     if A.backend != "numpy" or str(A.dtype) != str(M.values.dtype):
         operator = operator.to(A.backend, A._context.device, A.dtype)
     difference = residual(M, _as_numpy(operator, M))  # of what is returned, in its own framework and dtype
-    if difference > max(tol, M.rounding):
+    if not difference <= max(tol, M.rounding):
         name = "dense" if isinstance(A, Dense) else "sparse"
         return Found(name, A, tried=(*found.tried, f"{found.name}, but its parts cannot be held in this dtype"))
     return Found(found.name, operator, found.detail, found.parts, found.tried, difference)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.identity import Identity
+from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
-from .matrix import Found, Matrix, norm
+from .matrix import Found, Matrix, entries_at, norm
 
 SAMPLE = 256  # entries that are looked at before all are
-STEPS = 12  # of the power method
+STEPS = 4  # of the power method: what is near rank one needs no more
 MOST_PAIRS = 400  # of factors' shapes that are tried
 
 
@@ -28,8 +28,9 @@ def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -
     pivot = int(np.argmax(np.abs(M.values)))
     place = int(M.rows[pivot]), int(M.columns[pivot])
     pairs = list(_shapes(*M.shape))
+    some = np.unique(np.linspace(0, M.nnz - 1, SAMPLE).astype(np.int64))
     for inner in pairs[:MOST_PAIRS]:
-        if tol == 0 and not _passes(M, place, M.values[pivot], inner):
+        if not (_passes(M, place, M.values[pivot], inner, some) if tol == 0 else _may_pass(M, inner, tol)):
             continue
         factors = _factors(M, place, M.values[pivot], inner, tol)
         if factors is None:
@@ -40,6 +41,46 @@ def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -
         detail = f"{_size(B)} ⊗ {_size(C)}"
         return Found("Kronecker product", _product([part.operator for part in parts]), detail, parts)
     return f"none of {len(pairs)} ways to cut it into blocks gives multiples of one block"
+
+
+def kronecker_plus_identity(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+    """A = B ⊗ C + c I: the covariance of a process on a grid that is seen with noise.
+
+    Where a pivot is neither on the diagonal of its block nor in a block of the diagonal, the row and the column that B and C are read
+    off hold no entry of the diagonal of A.
+    """
+    n = M.shape[0]
+    if not M.is_square or M.dense is None or n < 9:
+        return (
+            "not square"
+            if not M.is_square
+            else "not looked for in a large sparse matrix"
+            if M.dense is None
+            else "too small to matter"
+        )
+    beside = np.flatnonzero(M.rows != M.columns)
+    if not len(beside):
+        return "diagonal"
+    some = beside[np.unique(np.linspace(0, len(beside) - 1, SAMPLE).astype(np.int64))]
+    sizes = np.abs(M.values)
+    for inner in _shapes(n, n):
+        p = inner[0]
+        free = (M.rows // p != M.columns // p) & (M.rows % p != M.columns % p)
+        pivot = int(np.argmax(np.where(free, sizes, -1)))
+        place = int(M.rows[pivot]), int(M.columns[pivot])
+        if not free[pivot] or (tol == 0 and not _passes(M, place, M.values[pivot], inner, some)):
+            continue
+        (r, c), A = place, M.dense
+        top, left = r // p * p, c // p * p
+        B, C = _scaled(A[r % p :: p, c % p :: p], A[top : top + p, left : left + p], M.values[pivot])
+        rest = A - np.kron(B, C)
+        shift = np.diagonal(rest).mean().astype(A.dtype)
+        if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= max(tol, M.rounding) * M.norm:
+            continue
+        parts = tuple(search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
+        whole = _product([part.operator for part in parts]) + ScaledIdentity(shift, n)
+        return Found("Kronecker product plus identity", whole, f"{n // p}x{n // p} ⊗ {p}x{p} + {shift:.3g} I", parts)
+    return "no way to cut it into blocks gives one"
 
 
 def _product(parts: list[Any]) -> Any:
@@ -63,21 +104,25 @@ def _shapes(m: int, n: int) -> Iterator[tuple[int, int]]:
     yield from (pair for pair in sorted(both, key=lambda pair: -pair[0] * pair[1]) if pair not in ((1, n), (m, 1)))
 
 
-def _passes(M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int]) -> bool:
+def _passes(M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], some: Any) -> bool:
     """Whether A[i, j] A[pivot] = B[i, j] C[i, j] holds for some of its entries: most cuts fail here, at next to no cost."""
     p, q = inner
-    some = np.unique(np.linspace(0, M.nnz - 1, SAMPLE).astype(np.int64))
     rows, columns, (r, c) = M.rows[some], M.columns[some], place
-    B = _entries(M, rows // p * p + r % p, columns // q * q + c % q)
-    C = _entries(M, r // p * p + rows % p, c // q * q + columns % q)
+    B = entries_at(M, rows // p * p + r % p, columns // q * q + c % q)
+    C = entries_at(M, r // p * p + rows % p, c // q * q + columns % q)
     wanted = M.values[some]
     return bool(np.all(np.abs(B * (C / pivot) - wanted) <= M.rounding * np.abs(wanted)))
 
 
-def _entries(M: Matrix, rows: Any, columns: Any) -> Any:
-    if M.dense is not None:
-        return M.dense[rows, columns]
-    return np.asarray(M.S[rows, columns]).ravel()
+def _may_pass(M: Matrix, inner: tuple[int, int], tol: float) -> bool:
+    """Whether a part of the matrix of blocks is near enough to rank one; if it is not, neither is the whole."""
+    (m, n), (p, q), random = M.shape, inner, np.random.default_rng(0)
+    some = [
+        np.sort(random.permutation(size)[:SAMPLE])[axis] for size, axis in ((m * n // (p * q), np.s_[:, None]), (p * q, np.s_[:]))
+    ]
+    block, inside = some
+    part = M.dense[block // (n // q) * p + inside // q, block % (n // q) * q + inside % q]
+    return bool(norm(np.linalg.svd(part, compute_uv=False)[1:]) <= tol * M.norm)
 
 
 def _factors(
@@ -94,12 +139,12 @@ def _factors(
     R = A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)  # a row for each block
     b, c = _scaled(A[r % p :: p, c % q :: q].ravel(), A[top : top + p, left : left + q].ravel(), pivot)
     apart = norm(R - np.multiply.outer(b, c)) / M.norm
-    if apart > M.rounding and tol > 0:
+    if not apart <= M.rounding and tol > 0:
         for _ in range(STEPS):  # the leading singular pair of R
             b = R @ c.conj() / np.vdot(c, c)
             c = (b.conj() @ R) / np.vdot(b, b)
         apart = norm(R - np.multiply.outer(b, c)) / M.norm
-    if apart > max(tol, M.rounding):
+    if not apart <= max(tol, M.rounding):
         return None
     B, C = b.reshape(m // p, n // q), c.reshape(p, q)
     return apart, Matrix.of(B.astype(A.dtype), M.eps), Matrix.of(C.astype(A.dtype), M.eps)

@@ -82,6 +82,14 @@ class Matrix:
     def norm(self) -> float:
         return norm(self.values)
 
+    @cached_property
+    def sizes(self) -> tuple[Any, Any]:
+        """The norms of the rows and of the columns."""
+        squares = np.abs(self.values / (self.norm or 1.0)) ** 2
+        both = (np.bincount(place, squares, size) for place, size in zip((self.rows, self.columns), self.shape))
+        of_rows, of_columns = (self.norm * np.sqrt(sums) for sums in both)
+        return of_rows, of_columns
+
     @property
     def rounding(self) -> float:
         """The relative residual that rounding explains."""
@@ -112,6 +120,12 @@ class Matrix:
         """Without its smallest entries, as many as the tolerance pays for."""
         if tol == 0 or self.nnz == 0:
             return self
+        kept = self.__dict__.setdefault("_dropped", {})  # several finders ask
+        if tol not in kept:
+            kept[tol] = self._dropped_now(tol)
+        return kept[tol]
+
+    def _dropped_now(self, tol: float) -> Matrix:
         weights = self.weights(tol)
         order = np.argsort(weights)
         count = int(np.searchsorted(np.cumsum(weights[order]), tol**2 / 2))  # the other half is for what is found in the rest
@@ -128,6 +142,11 @@ class Matrix:
         if dense is None and S.shape[0] * S.shape[1] <= SMALL:
             dense = S.toarray()
         return Matrix(S, dense, self.eps)
+
+
+def entries_at(M: Matrix, rows: Any, columns: Any) -> Any:
+    """The entries of these pairs of a row and a column."""
+    return M.dense[rows, columns] if M.dense is not None else np.asarray(M.S[rows, columns]).ravel()
 
 
 def same(S: Any, T: Any) -> bool:

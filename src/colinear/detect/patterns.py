@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.banded import Banded, natural_length
+from ..operators.banded import Banded
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.permutation import Permutation
+from ..operators.sparse import Sparse
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from .matrix import Found, Matrix, constant
+
+FEW = 200  # rows up to which a triangle is kept dense, however empty
+MANY = 64  # rows for which NumPy is faster than Python
 
 
 def zero(M: Matrix, tol: float) -> Found | str:
@@ -69,13 +73,13 @@ def banded(M: Matrix, tol: float) -> Found | str:
     offsets = np.flatnonzero(weights) - (m - 1)
     outwards = offsets[np.argsort(-np.abs(offsets), kind="stable")]
     spent = np.cumsum(weights[outwards + (m - 1)])
-    kept = sorted(int(k) for k in outwards[np.searchsorted(spent, tol**2, side="right") :])
-    if not kept:
+    kept = np.sort(outwards[np.searchsorted(spent, tol**2, side="right") :])
+    if not len(kept):
         return "nothing would be left"
-    stored = sum(natural_length(k, m, n) for k in kept)
+    stored = int(np.sum(np.minimum(m, n - kept) - np.maximum(0, -kept)))
     if stored > min(2 * M.nnz, m * n // 2):
         return f"its {len(kept)} diagonals, from {kept[0]} to {kept[-1]}, hold {stored} places for {M.nnz} entries"
-    detail = f"{len(kept)} diagonals from {kept[0]} to {kept[-1]}"
+    detail, kept = f"{len(kept)} diagonals from {kept[0]} to {kept[-1]}", kept.tolist()
     return Found("banded", Banded([M.S.diagonal(k) for k in kept], kept, (m, n)), detail)
 
 
@@ -116,13 +120,35 @@ def permuted_triangular(M: Matrix, tol: float) -> Found | str:
 
 
 def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
+    """Rows with one entry left, with the column of that entry, in the order in which they come to be so."""
     by_column = M.S.tocsc()
+    left = counts.astype(np.int64)
+    sums = np.zeros(M.shape[0], np.int64)  # of the columns that each row has left: of one, it is the column
+    np.add.at(sums, M.rows, M.columns)
+    rows, columns = [], []
+    ready = np.flatnonzero(left == 1)
+    while len(ready) >= MANY:  # many at once, while there are many
+        taken, first = np.unique(sums[ready], return_index=True)
+        rows.append(ready[first])
+        columns.append(taken)
+        starts, lengths = by_column.indptr[taken], np.diff(by_column.indptr)[taken]
+        places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        others = by_column.indices[places]
+        np.subtract.at(left, others, 1)
+        np.subtract.at(sums, others, np.repeat(taken, lengths))
+        others = np.unique(others)
+        ready = others[left[others] == 1]
+    if len(ready):
+        one_by_one = _order_one_by_one(by_column, ready.tolist(), left.tolist(), sums.tolist())
+        rows.append(one_by_one[0])
+        columns.append(one_by_one[1])
+    empty = np.zeros(0, np.int64)
+    return np.concatenate([*rows, empty]), np.concatenate([*columns, empty])
+
+
+def _order_one_by_one(by_column: Any, ready: list[int], left: list[int], sums: list[int]) -> tuple[Any, Any]:
+    """The same where there is little to do at a time."""
     starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
-    left = counts.tolist()
-    totals = np.zeros(M.shape[0], np.int64)
-    np.add.at(totals, M.rows, M.columns)
-    sums = totals.tolist()  # of the columns that each row has left: of one, it is the column
-    ready = [row for row, count in enumerate(left) if count == 1]
     rows, columns = [], []
     for row in ready:  # which grows
         if left[row] != 1:
@@ -139,6 +165,7 @@ def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
 
 
 def _triangle(M: Matrix, name: str) -> Found | str:
-    if M.dense is None:
-        return f"{name}, and too large to be written down: it stays sparse"
+    """Dense, or sparse if it is too large to be written down or has few entries: both are solved by substitution."""
+    if M.dense is None or (M.shape[0] > FEW and M.density < 0.1):
+        return Found(name, Sparse(M.S))
     return Found(name, Triangular(M.dense, lower=name.startswith("lower")))

@@ -169,10 +169,10 @@ def _alternated(M: Matrix, d: Any, rank: int, most: int, limit: float, is_noisy:
         R = L - Q @ rest
         beside = norm(R - np.diag(np.diagonal(R)))
         d = d + np.diagonal(R)
-        if beside <= limit / 2 or beside > 0.95 * last:
+        if beside <= limit / 2 or not beside <= 0.95 * last:
             break
         last = beside
-    if beside > limit:
+    if not beside <= limit:
         return f"rank {rank} and a diagonal leave a residual of {beside / M.norm:.1e}"
     if M.is_hermitian:
         d = d.real.astype(A.dtype)

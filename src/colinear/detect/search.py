@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.sparse import Sparse
@@ -13,12 +15,12 @@ from ..properties import SELF_ADJOINT, STIEFEL
 from .claims import claims, is_orthonormal
 from .components import components
 from .costs import INDIRECT, cost
-from .entries import entries, multiplies_alike, residual
-from .kroneckers import kronecker, kronecker_sum
+from .entries import entries, fits, multiplies_alike
+from .kroneckers import kronecker, kronecker_plus_identity, kronecker_sum
 from .matrix import Found, Matrix, norm
 from .patterns import banded, diagonal, permutation, permuted_triangular, triangular, tridiagonal, zero
 from .ranks import low_rank, low_rank_plus_diagonal
-from .shifts import circulant, toeplitz
+from .shifts import block_circulant, circulant, toeplitz
 
 FINAL = ("zero", "diagonal", "permutation", "tridiagonal")  # nothing is cheaper
 SPARSE = 0.25  # the part of the entries up to which a dense matrix may be better as a sparse one
@@ -45,8 +47,10 @@ def finders() -> list[tuple[str, Finder]]:
         ("Toeplitz", toeplitz),
         ("a Kronecker product", inside(kronecker)),
         ("a Kronecker sum", inside(kronecker_sum)),
-        ("block diagonal", inside(components)),
+        ("a Kronecker product plus c I", inside(kronecker_plus_identity)),
+        ("a periodic convolution", block_circulant),
         ("triangular up to permutations", permuted_triangular),
+        ("block diagonal", inside(components)),
         ("of low rank", low_rank),
         ("of low rank plus diagonal", low_rank_plus_diagonal),
     ]
@@ -63,14 +67,18 @@ def search(M: Matrix, tol: float) -> Found:
     for name, finder in finders():
         if "rank" in name and price <= enough:
             continue
-        found = finder(M, tol)
+        try:
+            found = finder(M, tol)
+        except np.linalg.LinAlgError:  # an iteration inside that did not converge
+            found = "it could not be computed"
         if isinstance(found, str):
             if found not in OBVIOUS:
                 tried.append(f"not {name}: {found}")
             continue
-        apart = residual(M, found.operator)
-        if apart > allowed or not multiplies_alike(M, found.operator, allowed):
-            tried.append(f"not {name}: the residual would be {apart:.1e}")
+        apart, agrees = fits(M, found.operator, tol)
+        if not agrees or not multiplies_alike(M, found.operator, allowed):
+            large = "in small rows" if apart <= allowed else f"of {apart:.1e}"
+            tried.append(f"not {name}: there would be a residual {large}")
             continue
         found_price = cost(found.operator)
         if found_price >= BETTER * price and name not in FINAL:

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..operators.circulant import Circulant
+from ..operators.convolution import Convolution
 from ..operators.toeplitz import Toeplitz
-from .matrix import Found, Matrix, norm
+from .matrix import Found, Matrix, entries_at, norm
 
+SAMPLE = 256  # entries that are looked at before all are
 LEAST = 4  # rows from which a diagonal can be said to repeat
 
 
@@ -36,6 +38,26 @@ def toeplitz(M: Matrix, tol: float) -> Found | str:
     if m == n and np.array_equal(row, col.conj()) and np.isreal(col[0]):
         return Found("Toeplitz", Toeplitz(col))
     return Found("Toeplitz", Toeplitz(col, row))
+
+
+def block_circulant(M: Matrix, tol: float) -> Found | str:
+    """Circulant in blocks and inside of them, as a periodic convolution of two dimensions is."""
+    n = M.shape[0]
+    if not M.is_square or n < LEAST**2 or not M.nnz:
+        return "not square" if not M.is_square else "too small to matter"
+    some = np.unique(np.linspace(0, M.nnz - 1, SAMPLE).astype(np.int64))
+    for p in (k for k in range(2, n // 2 + 1) if n % k == 0):
+        if tol == 0:  # what is in row i is in the first row, moved
+            rows, columns = M.rows[some], M.columns[some]
+            first = (columns // p - rows // p) % (n // p) * p + (columns % p - rows % p) % p
+            if not np.array_equal(entries_at(M, np.zeros_like(first), first), M.values[some]):
+                continue
+        labels = (M.rows // p - M.columns // p) % (n // p) * p + (M.rows % p - M.columns % p) % p
+        kernel = _shared(M, labels, np.full(n, n), tol)
+        if kernel is not None:
+            grid = (n // p, p)
+            return Found("periodic convolution", Convolution(kernel.reshape(grid), grid), f"on a grid of {n // p} x {p}")
+    return "no way to cut it into blocks gives a periodic convolution"
 
 
 def _shared(M: Matrix, labels: Any, sizes: Any, tol: float) -> Any:
