@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             axis.set(title=title, xlabel="task", ylabel="task")
         figure.colorbar(image, ax=axes[:2])
         for p, colour, shift, name in ((single, "tab:gray", -0.2, "alone"), (predicted, "tab:blue", 0.2, "together")):
-            by_task = (p.mean - hidden).reshape(tasks, -1).square().mean(1).sqrt()
+            by_task = (p.mean - hidden).reshape(tasks, -1).square().mean(1).sqrt().numpy()
             axes[2].bar(np.arange(tasks) + shift, by_task, 0.4, color=colour, label=name)
         axes[2].set(xlabel="task", ylabel="root mean square error", title=f"{len(hidden)} values never seen")
         axes[2].legend()
