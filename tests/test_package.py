@@ -23,7 +23,7 @@ COMPOSED = """
     Sum Product Scaled Kronecker KroneckerSum BlockDiag Block hstack vstack BatchSum
     Transpose Adjoint Conjugate Sliced Hadamard Inverse
 """.split()
-OPERATOR_TOOLS = "LinearOperator as_operator opaque".split()
+OPERATOR_TOOLS = "LinearOperator as_operator opaque detect".split()
 PROPERTIES = "SelfAdjoint Symmetric PSD PD Unitary Stiefel verify".split()
 FUNCTIONS = """
     solve inv lstsq pinv nullspace  eig eigmax eigmin svd  diag trace det slogdet logdet
