@@ -7,11 +7,12 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function
-from ..functions import inv, logdet, solve_and_logdet
+from ..functions import inv, logdet, slogdet, solve_and_logdet
 from ..functions._arrays import square_size
 from ..functions._values import report_status
+from ..functions.determinant import needs_estimate
 from ..info import BackendError, DtypeError, ShapeError, Status, planning, recording, report
-from ..methods import SLQ, Method
+from ..methods import SLQ, Auto, Cholesky, Method
 from ..operators.base import LinearOperator
 from ..operators.fields import rebuilt
 from ..properties import PSD
@@ -87,7 +88,11 @@ def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Met
 
 def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -> tuple[Array, Array]:
     """K^-1 y and log det K, both by the structure of K, or from one factorisation where it has none."""
-    if inv.find(K).is_base or isinstance(method, SLQ) or planning() or not is_differentiated(K, y):
+    if inv.find(K).is_base:
+        # The determinant needs a factorisation, so the solution takes it too, where `Auto` would iterate for the solution alone.
+        direct = method is None and slogdet.find(K).is_base and not needs_estimate(K, Auto())
+        return solve_and_logdet(K, y, Cholesky() if direct else method)
+    if isinstance(method, SLQ) or planning() or not is_differentiated(K, y):
         return solve_and_logdet(K, y, method)
     return solution(K, inv(held(K), method), y), logdet(K, method)
 
@@ -121,13 +126,17 @@ def is_differentiated(K: LinearOperator, y: Array) -> bool:
 
 
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
-    """Pass on what was reported; that Cholesky's factorisation had to give way to another, or x^T K^-1 x < 0, is a failure here."""
+    """Pass on what was reported, with the remedy; that Cholesky had to give way to another, or x^T K^-1 x < 0, is a failure here."""
     negative = xp.any(quadratic < 0)
     for info in reports:
-        report(info)
-        negative = negative | xp.any(xp.asarray(info._status) == int(Status.FELL_BACK))
+        status = xp.asarray(info._status)
+        negative = negative | xp.any((status == int(Status.FELL_BACK)) | (status == int(Status.NOT_POSITIVE_DEFINITE)))
     status = xp.where(negative, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS))
-    report_status(xp, status, message="the covariance has a negative eigenvalue: add noise, or a multiple of the identity")
+    report_status(
+        xp, status, message="The covariance has an eigenvalue that is not positive: add noise, a multiple of the identity."
+    )
+    for info in reports:
+        report(info)
 
 
 def _stand_in(K: LinearOperator, y: Any, mean: Any) -> Array:
@@ -136,7 +145,7 @@ def _stand_in(K: LinearOperator, y: Any, mean: Any) -> Array:
 
 
 def _choose(K: LinearOperator, y: Any, mean: Any, method: Method | None) -> tuple[str, Any, str]:
-    solve_and_logdet(PSD(K), y, method)
+    solution_and_logarithm(PSD(K), y, method)
     return "gaussian_log_density", None, "-(y^T K^-1 y + log det K + n log 2π) / 2"
 
 
