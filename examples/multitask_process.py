@@ -8,7 +8,7 @@ observations is a Kronecker product with noise (the paper's figure "structure", 
 whose inverse and determinant come from the eigenvalues of the factors. The tasks' covariance is learned, with the length and the noise,
 by L-BFGS through our gradients; what one task tells of another then makes its predictions better than they would be alone.
 
-    python examples/multitask_process.py               # --small for a quick one
+    python examples/multitask_process.py               # needs torch; --small for a quick one
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -172,6 +175,14 @@ def test_parts_that_are_not_connected_are_announced():
 def test_bad_input_is_refused_with_what_was_expected(estimator, X, error, message):
     with pytest.raises(error, match=message):
         estimator.fit(X, np.ones(4))
+
+
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("colinear.estimators")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ImportError, match=r"colinear\[sklearn\]"):
+        importlib.import_module("colinear.estimators")
 
 
 def test_operators_of_another_width_are_refused(rng):
