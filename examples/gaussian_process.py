@@ -8,7 +8,7 @@ Kin40K, 8 joint angles of a robot arm and where its hand is. The covariance of t
 with one length l_i for each input. The log marginal likelihood is maximised by L-BFGS, SciPy's, with gradients that torch takes through
 `solve_and_logdet`; then new points are predicted, with error bars.
 
-    python examples/gaussian_process.py                # --small for a quick one
+    python examples/gaussian_process.py                # needs torch; --small for a quick one
 """
 
 from __future__ import annotations

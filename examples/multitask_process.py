@@ -8,7 +8,7 @@ observations is a Kronecker product with noise (the paper's figure "structure", 
 whose inverse and determinant come from the eigenvalues of the factors. The tasks' covariance is learned, with the length and the noise,
 by L-BFGS through our gradients; what one task tells of another then makes its predictions better than they would be alone.
 
-    python examples/multitask_process.py               # --small for a quick one
+    python examples/multitask_process.py               # needs torch; --small for a quick one
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             axis.set(title=title, xlabel="task", ylabel="task")
         figure.colorbar(image, ax=axes[:2])
         for p, colour, shift, name in ((single, "tab:gray", -0.2, "alone"), (predicted, "tab:blue", 0.2, "together")):
-            by_task = (p.mean - hidden).reshape(tasks, -1).square().mean(1).sqrt()
+            by_task = (p.mean - hidden).reshape(tasks, -1).square().mean(1).sqrt().numpy()
             axes[2].bar(np.arange(tasks) + shift, by_task, 0.4, color=colour, label=name)
         axes[2].set(xlabel="task", ylabel="root mean square error", title=f"{len(hidden)} values never seen")
         axes[2].legend()

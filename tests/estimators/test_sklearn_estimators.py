@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -16,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import colinear as co
 from colinear.estimators import PCA, Ridge, SpectralEmbedding
-from colinear.testing import forbid_dense
+from colinear.testing import count_matvecs, forbid_dense
 
 
 # A tenth of the few samples of a check are too few neighbours to connect them; scikit-learn's embedding warns there too.
@@ -47,6 +50,14 @@ def test_principal_components_are_those_of_scikit_learn(shape, k, rng):
         for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_", "noise_variance_"):
             np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-8, err_msg=name)
         assert (ours.n_components_, ours.n_samples_) == (theirs.n_components_, theirs.n_samples_)
+
+
+def test_small_components_are_as_accurate_as_those_of_a_singular_value_decomposition(rng):
+    X = rng.standard_normal((60, 4)) * [1, 1e-2, 1e-5, 1e-7]  # squares of the last are below the rounding of those of the first
+    theirs = sklearn.decomposition.PCA(svd_solver="full").fit(X)
+    ours = PCA().fit(X)
+    np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-7)
+    np.testing.assert_allclose(ours.components_, theirs.components_, atol=1e-7)
 
 
 def test_whitened_coordinates_have_unit_variance_and_can_be_inverted(rng):
@@ -96,6 +107,14 @@ def test_ridge_takes_the_method_it_is_given(rng):
     X, y = rng.standard_normal((30, 4)), rng.standard_normal(30)
     direct, iterated = Ridge().fit(X, y), Ridge(method=co.CG(tol=1e-10)).fit(co.opaque(co.Dense(X)), y)
     np.testing.assert_allclose(direct.coef_, iterated.coef_, atol=1e-8)
+
+
+def test_ridge_on_sparse_data_takes_few_products(rng):
+    """Not one for each feature, as to form the normal equations, or to have their diagonal for a preconditioner."""
+    X = sp.random_array((4000, 1500), density=0.01, rng=0, format="csr")
+    with count_matvecs() as counter:
+        Ridge(1.0).fit(X, rng.standard_normal(4000))
+    assert counter.matvecs < 1000, counter
 
 
 # ---------------------------------------------------------------------------------------------------- embedding
@@ -156,6 +175,14 @@ def test_parts_that_are_not_connected_are_announced():
 def test_bad_input_is_refused_with_what_was_expected(estimator, X, error, message):
     with pytest.raises(error, match=message):
         estimator.fit(X, np.ones(4))
+
+
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("colinear.estimators")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ImportError, match=r"colinear\[sklearn\]"):
+        importlib.import_module("colinear.estimators")
 
 
 def test_operators_of_another_width_are_refused(rng):

@@ -119,11 +119,11 @@ def test_the_likelihood_of_a_large_structured_covariance_is_exact(rng):
     assert float(gp.log_marginal_likelihood(co.LowRank(U) + 0.1 * co.Identity(40_000), y)) == pytest.approx(expected, rel=1e-10)
 
 
-def test_the_plan_of_a_dense_covariance_is_the_one_factorisation_that_is_made(rng):
-    plan = co.explain(
-        gp.log_marginal_likelihood, co.PSD(np.eye(2000)) + 0.1 * co.Identity(2000)
-    )  # where solve alone would iterate
-    assert plan.rules[2:] == ["Cholesky"]
+def test_the_plan_without_structure_is_the_one_factorisation_that_is_made(rng):
+    X = points(rng, 2000)
+    for K in (co.PSD(np.eye(2000)), co.Kernel(gp.rbf, X)):  # where solve alone would iterate
+        plan = co.explain(gp.log_marginal_likelihood, K + 0.1 * co.Identity(2000))
+        assert plan.rules[2:] == ["Cholesky"]
 
 
 def test_a_batch_of_covariances_gives_a_batch_of_likelihoods(rng):
@@ -177,7 +177,7 @@ def test_the_likelihood_differentiates_where_eigenvalues_repeat(rng):
 
 def test_an_indefinite_covariance_is_a_failure_and_no_likelihood():
     K, y = np.diag([1.0, -1.0, 2.0]), np.array([2.0, 0.1, 0.1])  # y^T K^-1 y > 0: Cholesky alone sees it
-    with pytest.warns(co.ConvergenceWarning, match="NOT_POSITIVE_DEFINITE"):
+    with pytest.warns(co.ConvergenceWarning, match=r"NOT_POSITIVE_DEFINITE.*add noise"):
         gp.log_marginal_likelihood(K, y)
     _, info = gp.log_marginal_likelihood(K, y, info=True)
     assert info.status == co.Status.NOT_POSITIVE_DEFINITE
@@ -228,6 +228,12 @@ def test_variances_are_never_negative():
     assert gp.posterior(K, K, K, X[:, 0]).variance.min() >= 0
 
 
+def test_a_matrix_that_is_no_covariance_predicts_nothing():
+    with pytest.warns(co.ConvergenceWarning, match="NOT_POSITIVE_DEFINITE"):
+        found = gp.posterior(np.diag([1.0, -1.0]), np.ones((2, 1)), np.ones((1, 1)), np.ones(2))
+    assert np.isnan(found.mean).all()
+
+
 def test_the_posterior_passes_through_jit_and_agrees_with_torch(rng):
     X, Z, y = points(rng), points(rng, 3), rng.standard_normal(12)
 
@@ -241,6 +247,47 @@ def test_the_posterior_passes_through_jit_and_agrees_with_torch(rng):
     for found in (compiled, in_torch):
         np.testing.assert_allclose(found.mean, expected.mean, atol=1e-12)
         np.testing.assert_allclose(found.variance, expected.variance, atol=1e-12)
+
+
+def test_predicted_means_differentiate_where_eigenvalues_repeat(rng):
+    given = points(rng, 4), points(rng, 2)
+
+    def total(X, Z, dense):
+        K = co.Kronecker(co.PSD(torch.eye(3, dtype=torch.float64)), co.PSD(gp.rbf(X))) + 0.1 * co.Identity(12)
+        cross = co.Kronecker(torch.eye(3, dtype=torch.float64), gp.rbf(X, Z))
+        K, cross = (co.as_operator(A.to_dense()) if dense else A for A in (K, cross))
+        return gp.posterior(K, cross, co.Identity(6), torch.arange(12.0, dtype=torch.float64)).mean.square().sum()
+
+    gradients = []
+    for dense in (False, True):
+        leaves = [torch.tensor(a, requires_grad=True) for a in given]
+        total(*leaves, dense).backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for ours, theirs in zip(*gradients, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+def test_a_batch_of_parameters_by_vmap(rng):
+    X, y = points(rng), rng.standard_normal(12)
+
+    def likelihood(length, X, y):
+        return gp.log_marginal_likelihood(co.PSD(gp.rbf(X, None, length)) + 0.1 * co.Identity(12), y)
+
+    lengths = [0.5, 1.0, 2.0]
+    expected = [float(likelihood(length, X, y)) for length in lengths]
+    mapped = jax.jit(jax.vmap(likelihood, in_axes=(0, None, None)))(jnp.array(lengths), X, y)
+    np.testing.assert_allclose(mapped, expected, rtol=1e-10)
+    leaf = torch.tensor(lengths, dtype=torch.float64)
+    in_torch = torch.func.vmap(likelihood, in_dims=(0, None, None))(leaf, torch.tensor(X), torch.tensor(y))
+    np.testing.assert_allclose(in_torch, expected, rtol=1e-10)
+
+
+def test_single_precision_stays_single(rng):
+    X, y = points(rng).astype(np.float32), rng.standard_normal(12).astype(np.float32)
+    K = co.PSD(gp.matern52(X, length=0.7)) + 0.1 * co.Identity(12)
+    found = gp.posterior(K, gp.matern52(X, X[:3], 0.7), gp.matern52(X[:3], length=0.7), y)
+    given = (gp.log_marginal_likelihood(K, y), found.mean, found.variance, found.sample(), gp.sample(K, 2))
+    assert {np.asarray(x).dtype for x in given} == {np.dtype(np.float32)}
 
 
 def test_a_transposed_cross_covariance_is_refused_with_the_remedy(rng):

@@ -9,8 +9,11 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ..functions import norm, svd
+from ..functions import eig, norm, svd
 from ..methods import Method
+from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..properties import PSD
 from .inputs import as_data, centred, column_means, rows_of_positive_peak
 
 
@@ -63,12 +66,11 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         n, d = X.shape
         k = self._wanted(n, d)
         self.mean_ = column_means(X)
-        C = centred(X, self.mean_)
-        _, s, V = svd(C, None if k == min(n, d) else k, self.method)
-        self.components_ = rows_of_positive_peak(np.ascontiguousarray(V.to_dense().T[:k]))
-        self.singular_values_ = s[:k]
-        self.explained_variance_ = s[:k] ** 2 / (n - 1)
-        total = float(norm(C)) ** 2 / (n - 1)
+        s, rows, squares = self._decomposed(centred(X, self.mean_), k)
+        self.components_ = rows_of_positive_peak(np.ascontiguousarray(rows))
+        self.singular_values_ = s
+        self.explained_variance_ = s**2 / (n - 1)
+        total = squares / (n - 1)
         with np.errstate(invalid="ignore"):  # of data that does not vary at all: NaN, as scikit-learn has it
             self.explained_variance_ratio_ = self.explained_variance_ / np.asarray(total, s.dtype)
         rest = min(n, d) - k
@@ -89,6 +91,19 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         X = validate_data(self, X, reset=False, skip_check_array=True)
         X = np.asarray(X, self.components_.dtype)
         return (X * self._deviations() if self.whiten else X) @ self.components_ + self.mean_
+
+    def _decomposed(self, C: LinearOperator, k: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """k singular values and right singular vectors, as rows, of centred data, and the sum of all squares."""
+        n, d = C.shape
+        if isinstance(C, Dense) and self.method is None and n >= 2 * d:
+            # One pass over a tall matrix. Squares of singular values are right to eps times the largest square: good enough for
+            # those that are not too small beside it.
+            G = C.A.T @ C.A
+            values, V = eig(PSD(G), k, "LA")
+            if values[0] > np.sqrt(np.finfo(G.dtype).eps) * values[-1]:
+                return np.sqrt(values[::-1]), V.to_dense().T[::-1], float(np.trace(G))
+        _, s, V = svd(C, None if k == min(n, d) else k, self.method)
+        return s[:k], V.to_dense().T[:k], float(norm(C)) ** 2
 
     def _wanted(self, n: int, d: int) -> int:
         k = min(n, d) if self.n_components is None else self.n_components

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..functions import diag, inv
+from ..functions.automatic import iterates
 from ..info import ShapeError
-from ..methods import Method
+from ..methods import Cholesky, Method
 from ..operators.base import LinearOperator
 from ..operators.convert import as_operator
 from ..operators.dense import Dense
 from ..properties import PSD
-from .likelihood import checked_observations, of_framework
+from .likelihood import checked_observations, of_framework, solution
 from .roots import sample
 
 
@@ -108,6 +109,9 @@ def posterior(
         )
     if K_star_star.shape[-2] != m:
         raise ShapeError(f"posterior: K_star_star is {K_star_star.shape[-2]}x{m}; the covariance of new values is square.")
-    inverse = inv(PSD(K), method)
-    predicted = K_star.T @ (inverse @ difference)
+    K = PSD(K)
+    structured = not inv.find(K).is_base
+    # Without structure by Cholesky, which tells if K is no covariance; another factorisation would give variances below zero.
+    inverse = inv(K, Cholesky() if method is None and not structured and not iterates(K, None) else method)
+    predicted = K_star.T @ (solution(K, inverse, difference) if structured else inverse @ difference)
     return Posterior(predicted + of_framework("posterior", mean_star, K), K_star_star, K_star, inverse)
