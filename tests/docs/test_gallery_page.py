@@ -21,9 +21,3 @@ def test_the_gallery_lists_every_example() -> None:
 
 def test_the_gallery_is_up_to_date_and_its_pictures_are_small() -> None:
     assert gallery_pages.wrong() == []
-
-
-def test_every_example_has_a_test() -> None:
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    for names in gallery_pages.examples().values():
-        assert [name for name in names if f'"{name}"' not in tests and f"{name}.py" not in tests] == []
