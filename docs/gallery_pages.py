@@ -83,7 +83,7 @@ def section(name: str) -> str:
 
 ??? abstract "examples/{name}.py"
 
-    ``` { .python }
+    ``` {{ .python }}
     --8<-- "examples/{name}.py"
     ```
 """
