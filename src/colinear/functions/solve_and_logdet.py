@@ -19,7 +19,7 @@ from ..operators.inverse import Inverse
 from ..properties import SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet, square_size
 from .automatic import iterates
-from .determinant import logdet, needs_estimate
+from .determinant import logdet, needs_estimate, slogdet
 from .estimators import announce, is_traced
 from .inverse import inv
 from .iterative import iterated
@@ -59,7 +59,7 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     """
     square_size("solve_and_logdet", A, "a determinant", "Use lstsq(A, b).")
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    if isinstance(chosen, Auto) and needs_estimate(A, chosen):
+    if isinstance(chosen, Auto) and _estimates(A, chosen):
         chosen = SLQ(tol=chosen.tol)
         announce("solve_and_logdet", A, chosen.name)
     if isinstance(chosen, SLQ):
@@ -71,9 +71,14 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     return solve(A, b, method), logdet(A, method)
 
 
+def _estimates(A: LinearOperator, method: Any) -> bool:
+    """Whether the determinant is out of reach: of the matrix as a whole, and by rules."""
+    return needs_estimate(A, method) and slogdet.find(A).is_base
+
+
 def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
+    if isinstance(chosen, SLQ) or _estimates(A, chosen):
         found = chosen if isinstance(chosen, SLQ) else SLQ()
         return (
             "SLQ",

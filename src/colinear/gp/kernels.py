@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import DtypeError, ShapeError
-from ..operators.context import as_arrays, is_number
+from ..operators.context import as_arrays
 
 
 def squared_distances(name: str, X: Any, Y: Any, length: Any) -> Array:
@@ -27,7 +27,7 @@ def squared_distances(name: str, X: Any, Y: Any, length: Any) -> Array:
         raise DtypeError(
             f"{name}: the points are complex; distances are of real points. Give real and imaginary parts as coordinates."
         )
-    if is_number(length) and not length > 0:
+    if isinstance(length, int | float) and not length > 0:
         raise ValueError(f"{name}: the length scale is {length}; it must be positive.")
     if not xp.is_floating(points[0]):
         points = tuple(xp.astype(P, xp.default_float()) for P in points)

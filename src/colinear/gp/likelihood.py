@@ -86,21 +86,38 @@ def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Met
 
 
 def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -> tuple[Array, Array]:
-    """K^-1 y and log det K; where rules find the solution by the structure of K, its derivative is that of the equation K x = y.
-
-    Some rules go through the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a covariance
-    do near zero. The solution has one all the same, dx = K^-1 (dy - dK x), by the inverse that is there already.
-    """
-    xp = K.xp
-    leaves = tuple(leaf for leaf in K.leaves() if namespace_of(leaf) is xp)
-    if inv.find(K).is_base or isinstance(method, SLQ) or planning() or not xp.is_differentiated(y, *leaves):
+    """K^-1 y and log det K, both by the structure of K, or from one factorisation where it has none."""
+    if inv.find(K).is_base or isinstance(method, SLQ) or planning() or not is_differentiated(K, y):
         return solve_and_logdet(K, y, method)
-    inverse = inv(rebuilt(K, [xp.stop_gradient(leaf) for leaf in leaves]), method)
+    return solution(K, inv(held(K), method), y), logdet(K, method)
+
+
+def solution(K: LinearOperator, inverse: LinearOperator, y: Array) -> Array:
+    """x = K^-1 y by the inverse, with the derivative of the equation K x = y: dx = K^-1 (dy - dK x).
+
+    Some rules find the inverse by the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a
+    covariance do near zero. The solution has one all the same, and it takes no more than the inverse that is there already.
+    """
+    if not is_differentiated(K, y):
+        return inverse @ y
+    xp, inverse = K.xp, held(inverse)
     product, known = (lambda X, *leaves: rebuilt(K, leaves) @ X), (lambda B, *leaves: (inverse @ B, None))
-    # K is real and symmetric: its transpose is itself.
     columns = y[..., None] if y.ndim == 1 else y
-    x = xp.linear_solve(product, known, (product, known), columns, leaves)[0]
-    return (x[..., 0] if y.ndim == 1 else x), logdet(K, method)
+    x = xp.linear_solve(product, known, (product, known), columns, arrays(K))[0]  # K is real and symmetric: its own transpose
+    return x[..., 0] if y.ndim == 1 else x
+
+
+def arrays(A: LinearOperator) -> tuple[Array, ...]:
+    return tuple(leaf for leaf in A.leaves() if namespace_of(leaf) is A.xp)
+
+
+def held(A: LinearOperator) -> LinearOperator:
+    """A without derivatives."""
+    return rebuilt(A, [A.xp.stop_gradient(leaf) for leaf in arrays(A)])
+
+
+def is_differentiated(K: LinearOperator, y: Array) -> bool:
+    return bool(K.xp.is_differentiated(y, *arrays(K)))
 
 
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:

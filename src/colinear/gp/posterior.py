@@ -12,7 +12,7 @@ from ..operators.base import LinearOperator
 from ..operators.convert import as_operator
 from ..operators.dense import Dense
 from ..properties import PSD
-from .likelihood import checked_observations, of_framework
+from .likelihood import checked_observations, of_framework, solution
 from .roots import sample
 
 
@@ -109,5 +109,6 @@ def posterior(
     if K_star_star.shape[-2] != m:
         raise ShapeError(f"posterior: K_star_star is {K_star_star.shape[-2]}x{m}; the covariance of new values is square.")
     inverse = inv(PSD(K), method)
-    predicted = K_star.T @ (inverse @ difference)
+    structured = not inv.find(PSD(K)).is_base
+    predicted = K_star.T @ (solution(K, inverse, difference) if structured else inverse @ difference)
     return Posterior(predicted + of_framework("posterior", mean_star, K), K_star_star, K_star, inverse)
