@@ -40,7 +40,7 @@ from ._columns import (
     reordered,
 )
 from ._spectral import grid_of, symbol
-from ._values import placed
+from ._values import once_each, placed
 from .least_squares import checked_rtol
 from .norms import norm
 from .nullspace import null_vectors, nullspace, same_throughout, visible
@@ -209,16 +209,17 @@ def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> fl
 
 
 def _sizes(A: LinearOperator) -> list[float]:
-    return [float(visible(A.xp, A.xp.asarray(norm(part, "fro"))).max(initial=0)) for part in placed(A)]
+    return once_each(lambda part: float(visible(A.xp, A.xp.asarray(norm(part, "fro"))).max(initial=0)), placed(A))
 
 
 @rule(nullspace, BlockDiag)
 def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(A, B)) = diag(null(A), null(B))"""
     checked_rtol("nullspace", rtol)
-    sizes = [1.0] * len(A.operands) if planning() else _sizes(A)
-    parts = [nullspace(block, _relative_to(A, sizes, i, rtol), method) for i, block in enumerate(placed(A))]
-    return BlockDiag(*parts)._claim(STIEFEL)
+    blocks = placed(A)
+    sizes = [1.0] * len(blocks) if planning() else _sizes(A)
+    limits = {id(block): _relative_to(A, sizes, i, rtol) for i, block in enumerate(blocks)}
+    return BlockDiag(*once_each(lambda block: nullspace(block, limits[id(block)], method), blocks))._claim(STIEFEL)
 
 
 def is_a_stack(A: LinearOperator) -> bool:
