@@ -106,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
 def draw(figure: Any, sizes: list[int], table: np.ndarray, planes: dict[str, np.ndarray]) -> None:
     axes = figure.subplots(1, 4)
-    edges = points(np.linspace(-1, 1, sizes[-1] + 2)[1:-1])
+    x = points(np.linspace(-1, 1, sizes[-1] + 2)[1:-1])
     for axis, (name, psi) in zip(axes, planes.items(), strict=False):
-        axis.pcolormesh(edges, edges, psi.T, cmap="RdBu_r", vmin=-1, vmax=1, shading="gouraud")
+        axis.contourf(x, x, psi.T, levels=np.linspace(-1, 1, 42), cmap="RdBu_r")
         reach = 4 if name == "1s" else 12
         axis.set(title=f"{name}, next to z = 0", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="x (Bohr)")
     h = 1 / (np.array(sizes) + 1) ** 2
