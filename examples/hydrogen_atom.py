@@ -10,7 +10,7 @@ which is an operator as well: each product with it is a run of GMRES, preconditi
 eigenvectors of T give. The exact energies are -1/2, and -1/8 four times. A cube is no sphere: on the grid, the three 2p
 states keep one energy, that of 2s is a little off it, and both tend to -1/8.
 
-Run it with `python examples/hydrogen_atom.py`; `--small` takes three seconds.
+Run it with `python examples/hydrogen_atom.py`; `--small` takes a few seconds.
 """
 
 from __future__ import annotations
