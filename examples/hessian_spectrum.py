@@ -12,7 +12,7 @@ all weights by all weights, but a product with it costs two derivatives: `coline
 
 All of it is compared with the dense matrix, which is affordable for the network here: it sorts points on three spirals.
 
-Run it with `python examples/hessian_spectrum.py`; `--small` takes three seconds.
+Run it with `python examples/hessian_spectrum.py`; `--small` takes a few seconds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def bump(center: float, sigma: float) -> Callable[[Tensor], Tensor]:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     options = gallery.options(__doc__, arguments)
-    width, count, steps, places, probes = (8, 60, 150, 10, 8) if options.small else (40, 300, 400, 50, 10)
+    width, count, steps, places, probes = (8, 60, 100, 8, 8) if options.small else (40, 300, 400, 50, 10)
     generator = torch.Generator().manual_seed(0)
     x, arm = spirals(count, generator)
     theta = trained(x, arm, width, steps, generator)

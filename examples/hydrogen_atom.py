@@ -10,7 +10,7 @@ which is an operator as well: each product with it is a run of GMRES, preconditi
 eigenvectors of T give. The exact energies are -1/2, and -1/8 four times. A cube is no sphere: on the grid, the three 2p
 states keep one energy, that of 2s is a little off it, and both tend to -1/8.
 
-Run it with `python examples/hydrogen_atom.py`; `--small` takes three seconds.
+Run it with `python examples/hydrogen_atom.py`; `--small` takes a few seconds.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
 
 def draw(figure: Any, sizes: list[int], table: np.ndarray, planes: dict[str, np.ndarray]) -> None:
     axes = figure.subplots(1, 4)
-    edges = points(np.linspace(-1, 1, sizes[-1] + 2)[1:-1])
+    x = points(np.linspace(-1, 1, sizes[-1] + 2)[1:-1])
     for axis, (name, psi) in zip(axes, planes.items(), strict=False):
-        axis.pcolormesh(edges, edges, psi.T, cmap="RdBu_r", vmin=-1, vmax=1, shading="gouraud")
+        axis.contourf(x, x, psi.T, levels=np.linspace(-1, 1, 42), cmap="RdBu_r")
         reach = 4 if name == "1s" else 12
         axis.set(title=f"{name}, next to z = 0", xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="x (Bohr)")
     h = 1 / (np.array(sizes) + 1) ** 2

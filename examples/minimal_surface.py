@@ -9,7 +9,7 @@ forward derivative of f. It is not symmetric, so GMRES solves with it; near a fl
 by sines, is the preconditioner. Scherk found a surface in 1834 whose equation is known, z = log(cos y / cos x): the frame is its
 edge, and the film is compared with it.
 
-Run it with `python examples/minimal_surface.py`; `--small` takes two seconds.
+Run it with `python examples/minimal_surface.py`; `--small` takes a few seconds.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ close to singular, with eigenvalues that fall fast, so a preconditioner of low r
 Here: u_tt = u_xx + u_yy on a square without edges (periodic), as u' = v, v' = Δu; a network with the two outputs u and v, first
 fitted to the wave at t = 0 by the same systems (Gauss-Newton), and compared with the exact solution by Fourier series.
 
-Run it with `python examples/neural_pde.py`; `--small` takes three seconds.
+Run it with `python examples/neural_pde.py`; `--small` takes a few seconds.
 """
 
 from __future__ import annotations

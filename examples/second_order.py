@@ -13,7 +13,7 @@ to go along s = -(K + λ I)^-1 g is told by G; and (K + λ I)^-1 is a preconditi
 
 The network squeezes curves through three numbers and draws them again: small, but slow for gradients alone.
 
-Run it with `python examples/second_order.py`; `--small` takes three seconds.
+Run it with `python examples/second_order.py`; `--small` takes a few seconds.
 """
 
 from __future__ import annotations
@@ -147,10 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     print(f"\nWhat solve will do with the second\n{co.explain(co.solve, damped)}\n")
 
     ways: dict[str, tuple[Callable[[Tensor, Tensor], Iterator[Tensor]], int]] = {
-        "gradient descent": (descent, 100 if options.small else 2000),
-        "Adam": (adam, 100 if options.small else 2000),
-        "Kronecker-factored": (kronecker_factored, 25 if options.small else 400),
-        "Gauss-Newton": (gauss_newton, 8 if options.small else 60),
+        "gradient descent": (descent, 60 if options.small else 2000),
+        "Adam": (adam, 60 if options.small else 2000),
+        "Kronecker-factored": (kronecker_factored, 15 if options.small else 400),
+        "Gauss-Newton": (gauss_newton, 6 if options.small else 60),
     }
     runs: dict[str, np.ndarray] = {}
     for name, (way, steps) in ways.items():
