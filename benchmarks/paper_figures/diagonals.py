@@ -45,6 +45,7 @@ doubly = Figure(
     x="passes",
     y="quality",
     x_label="passes",
+    by="quality",
     note="Times are of three estimates. The exact diagonal of X^T X takes one pass, and `diag` without a method takes that one; "
     "the figure is of the estimators.",
 )

@@ -52,7 +52,7 @@ def header(scale: float, timeout: float, command: str) -> dict[str, Any]:
 
 
 def entry(figure: Any, results: list[dict[str, Any]]) -> dict[str, Any]:
-    keys = ("title", "paper", "quality", "note", "clock", "x", "y", "x_label", "memory")
+    keys = ("title", "paper", "quality", "note", "clock", "x", "y", "x_label", "memory", "by")
     return {key: getattr(figure, key) for key in keys} | {"results": [rounded(result) for result in results]}
 
 
