@@ -89,9 +89,9 @@ def section(name: str, figure: dict[str, Any]) -> list[str]:
     return lines + [row(result, counted, memory) for result in results]
 
 
-def best(results: list[dict[str, Any]], ours: bool) -> dict[str, Any] | None:
+def best(results: list[dict[str, Any]], ours: bool, by: str) -> dict[str, Any] | None:
     right = [r for r in results if r["status"] == "ok" and (r["kind"] == "colinear") == ours]
-    return min(right, key=lambda r: r["seconds"], default=None)
+    return min(right, key=lambda r: r[by], default=None)
 
 
 def summary(run: dict[str, Any]) -> list[str]:
@@ -103,7 +103,8 @@ def summary(run: dict[str, Any]) -> list[str]:
     ]
     for figure in run["figures"].values():
         label, results = largest(figure)
-        ours, other = best(results, True), best(results, False)
+        by = figure["by"]
+        ours, other = best(results, True, by), best(results, False, by)
         cells = [f"[{figure['title']}](#{anchor(figure['title'])})", label]
         cells += [
             f"{r['runner'].removeprefix('colinear, ')}, {seconds(r['seconds'])}" if r else "none is right" for r in (ours, other)
