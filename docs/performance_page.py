@@ -106,10 +106,10 @@ def summary(run: dict[str, Any]) -> list[str]:
         by = figure["by"]
         ours, other = best(results, True, by), best(results, False, by)
         cells = [f"[{figure['title']}](#{anchor(figure['title'])})", label]
-        cells += [
-            f"{r['runner'].removeprefix('colinear, ')}, {seconds(r['seconds'])}" if r else "none is right" for r in (ours, other)
-        ]
-        cells.append(ratio(ours["seconds"] / other["seconds"]) if ours and other else "")
+        show = seconds if by == "seconds" else "error {:.1e}".format
+        for r in (ours, other):
+            cells.append(f"{r['runner'].removeprefix('colinear, ')}, {show(r[by])}" if r else "none is right")
+        cells.append(ratio(ours[by] / other[by]) if ours and other else "")
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -46,8 +46,8 @@ doubly = Figure(
     y="quality",
     x_label="passes",
     by="quality",
-    note="Ratios are of errors; times are of three estimates. The exact diagonal of X^T X takes one pass, and `diag` without a method takes that one; "
-    "the figure is of the estimators.",
+    note="Ratios are of errors; times are of three estimates. The exact diagonal of X^T X takes one pass, and `diag` without a method "
+    "takes that one: the figure is of the estimators.",
 )
 
 
