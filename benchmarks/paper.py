@@ -67,11 +67,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.update and options.json.exists():
         before = json.loads(options.json.read_text(encoding="utf-8"))["figures"]
         run["figures"] = {name: before[name] for name in FIGURES if name in before}  # a figure that is run keeps its place
-    start = time.perf_counter()
+    start, failed = time.perf_counter(), []
     for figure in chosen:
         print(f"\n{figure.name}: {figure.title}\n  the paper: {figure.paper}", flush=True)
         limits = Limits(timeout=options.timeout, seconds=options.seconds)
-        results = list(race(figure, options.scale, limits, say=lambda text: None))
+        results = []
+        try:
+            results.extend(race(figure, options.scale, limits, say=lambda text: None))
+        except Exception as reason:  # of the problem itself: the other figures are still to come
+            failed.append(figure.name)
+            print(f"  {figure.name} could not be set up: {type(reason).__name__}: {reason}")
+            continue
         print(report.table(figure, results), flush=True)
         run["figures"][figure.name] = report.entry(figure, results)
         run["total_seconds"] = round(time.perf_counter() - start)
@@ -81,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\nsaved {options.json} and {options.picture}, after {run['total_seconds']} s")
     except ImportError:
         print(f"\nsaved {options.json}; matplotlib is not installed, so no picture")
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -89,26 +89,26 @@ def section(name: str, figure: dict[str, Any]) -> list[str]:
     return lines + [row(result, counted, memory) for result in results]
 
 
-def best(results: list[dict[str, Any]], ours: bool) -> dict[str, Any] | None:
-    right = [r for r in results if r["status"] == "ok" and (r["kind"] == "colinear") == ours]
-    return min(right, key=lambda r: r["seconds"], default=None)
+def best(results: list[dict[str, Any]], kinds: tuple[str, ...], by: str) -> dict[str, Any] | None:
+    right = [r for r in results if r["status"] == "ok" and r["kind"] in kinds]
+    return min(right, key=lambda r: r[by], default=None)
 
 
 def summary(run: dict[str, Any]) -> list[str]:
-    """One line for each figure: who is first, and by how much."""
-    lines = [
-        "",
-        "| figure | largest problem here | colinear's best | the best other | ratio |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    """One line for each figure: colinear's best beside what is written by hand for that problem, and beside the best of all others."""
+    head = "| figure | largest problem here | colinear's best | by hand | ratio | the best other | ratio |"
+    lines = ["", head, "|" + " --- |" * 7]
     for figure in run["figures"].values():
         label, results = largest(figure)
-        ours, other = best(results, True), best(results, False)
+        by = figure["by"]
+        show = seconds if by == "seconds" else "error {:.1e}".format
+        ours = best(results, ("colinear",), by)
         cells = [f"[{figure['title']}](#{anchor(figure['title'])})", label]
-        cells += [
-            f"{r['runner'].removeprefix('colinear, ')}, {seconds(r['seconds'])}" if r else "none is right" for r in (ours, other)
-        ]
-        cells.append(ratio(ours["seconds"] / other["seconds"]) if ours and other else "")
+        cells.append(f"{ours['runner'].removeprefix('colinear, ')}, {show(ours[by])}" if ours else "none is right")
+        for kinds in (("by hand",), ("dense", "iterative", "peer")):
+            other = best(results, kinds, by)
+            cells += [f"{other['runner']}, {show(other[by])}" if other else ""]
+            cells += [ratio(ours[by] / other[by]) if ours and other else ""]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

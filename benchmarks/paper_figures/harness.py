@@ -60,6 +60,7 @@ class Figure:
     x_label: str = "size"
     clock: str = "cpu"  # or "wall", where a GPU works
     memory: bool = False  # whether the peak is measured
+    by: str = "seconds"  # what the ratio is of; "quality" where all may take the same passes
     note: str = ""
     runners: list[Runner] = dataclasses.field(default_factory=list)
 
@@ -259,7 +260,7 @@ def race(figure: Figure, scale: float, limits: Limits, say: Callable[[str], None
         for entrant in entrants:
             if entrant.process.is_alive() and figure.memory:
                 entrant.ask("memory")
-        for result in judged([entrant.result | _times(entrant, figure.clock) for entrant in entrants], problem):
+        for result in judged([entrant.result | _times(entrant, figure.clock) for entrant in entrants], problem, figure.by):
             if result["status"] in ("timeout", "error"):
                 out[result["runner"]] = {"timeout": "ran out of time", "error": "failed"}[result["status"]]
             yield result
@@ -275,13 +276,13 @@ def _times(entrant: Contestant, clock: str) -> dict[str, Any]:
     return found | {"seconds": found[clock]}
 
 
-def judged(results: list[dict[str, Any]], problem: Any) -> list[dict[str, Any]]:
-    """Answers that miss are marked; times are set beside that of the fastest right answer that is not ours."""
+def judged(results: list[dict[str, Any]], problem: Any, by: str) -> list[dict[str, Any]]:
+    """Answers that miss are marked; times (or errors) are set beside the best of a right answer that is not ours."""
     for result in results:
         if result["status"] == "ok" and not result["quality"] <= problem.bar:
             result |= {"status": "miss", "reason": f"{result['quality']:.1e} > {problem.bar:.0e}"}
     right = [r for r in results if r["status"] == "ok"]
-    others = [r["seconds"] for r in right if r["kind"] != "colinear"]
+    others = [r[by] for r in right if r["kind"] != "colinear"]
     for result in right:
-        result["ratio"] = result["seconds"] / min(others) if others else None
+        result["ratio"] = result[by] / min(others) if others else None
     return results

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def header(scale: float, timeout: float, command: str) -> dict[str, Any]:
 
 
 def entry(figure: Any, results: list[dict[str, Any]]) -> dict[str, Any]:
-    keys = ("title", "paper", "quality", "note", "clock", "x", "y", "x_label", "memory")
+    keys = ("title", "paper", "quality", "note", "clock", "x", "y", "x_label", "memory", "by")
     return {key: getattr(figure, key) for key in keys} | {"results": [rounded(result) for result in results]}
 
 
@@ -112,29 +113,54 @@ def save(path: Path, run: dict[str, Any]) -> None:
 
 # ---------------------------------------------------------------------------------------------------- the picture
 
-COLOURS = {"colinear": "#c1272d", "dense": "#555555", "by hand": "#000000", "iterative": "#3b6fb6"}
+COLOURS = {"dense": "#777777", "by hand": "#000000", "iterative": "#3b6fb6"}
+REDS = ("#b2182b", "#ff6b4a", "#7a0019", "#f4a582", "#e31a8c")  # colinear's
+OTHERS = ("#1b9e77", "#e6ab02", "#7570b3", "#66a61e", "#a6761d", "#17becf", "#8c564b", "#9467bd")
+UNITS = {"seconds": "seconds", "peak_bytes": "peak memory, bytes", "passes": "passes"}
 
 
 def panel(axis: Any, name: str, figure: dict[str, Any], y: str | None = None) -> None:
     """One figure of a run (as it is in the JSON): what is right has a full line, what misses a cross."""
+    from matplotlib.ticker import NullFormatter
+
     x, y = figure["x"], y or figure["y"]
     results = [r for r in figure["results"] if isinstance(r.get(x), int | float) and isinstance(r.get(y), int | float)]
-    markers, others = "osD^v<>PXph*", iter(f"C{i % 10}" for i in (2, 1, 4, 5, 6, 7, 8, 9, 0, 3) * 3)
+    axis.set_title(textwrap.fill(f"{name}: {figure['title']}", 62), fontsize=8)
+    axis.grid(alpha=0.3)
+    if x == "size" and len({r[x] for r in results}) == 1:
+        bars(axis, results, y)
+        return
+    used = {"colinear": 0, "peer": 0}
     for i, runner in enumerate(dict.fromkeys(r["runner"] for r in results)):
         mine = sorted((r for r in results if r["runner"] == runner), key=lambda r: r[x])
         kind = mine[0]["kind"]
-        colour = COLOURS.get(kind) or next(others)
+        colour = COLOURS.get(kind) or (REDS if kind == "colinear" else OTHERS)[used[kind] % (5 if kind == "colinear" else 8)]
+        used[kind] = used.get(kind, 0) + 1
         style = "-" if kind == "colinear" else "--" if kind in COLOURS else ":"
-        shown = [max(r[y], 1e-17) if y == "quality" else r[y] for r in mine]
-        axis.plot([r[x] for r in mine], shown, style, color=colour, marker=markers[i % 12], ms=4, lw=1.3, label=runner)
-        wrong = [(r[x], v) for r, v in zip(mine, shown) if r["status"] == "miss"]
-        if wrong:
-            axis.plot(*zip(*wrong), "x", color=colour, ms=9, mew=2)
-    units = {"seconds": "seconds", "quality": figure["quality"], "peak_bytes": "peak bytes", "passes": "passes"}
-    axis.set(xscale="log", yscale="log", xlabel=figure["x_label"], ylabel=units[y])
-    axis.set_title(f"{name}: {figure['title']}", fontsize=8)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=5, ncols=2)
+        shown = [max(r[y], 1e-17) if y == "quality" else max(r[y], 1) if y == "peak_bytes" else r[y] for r in mine]
+        width = 1.8 if kind == "colinear" else 1.1
+        axis.plot([r[x] for r in mine], shown, style, color=colour, marker="osD^v<>PXph*"[i % 12], ms=4, lw=width, label=runner)
+        missed = [(r[x], v) for r, v in zip(mine, shown) if r["status"] == "miss"]
+        if missed:
+            axis.plot(*zip(*missed), "x", color=colour, ms=9, mew=2)
+    axis.set(xscale="log", yscale="log", xlabel=figure["x_label"], ylabel=UNITS.get(y, figure["quality"]))
+    if x == "size":
+        at = sorted({r[x] for r in results})
+        axis.set_xticks(at, [f"{v:g}" for v in at])
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.legend(fontsize=5.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
+
+
+def bars(axis: Any, results: list[dict[str, Any]], y: str) -> None:
+    """A figure of one problem: the fastest at the top, hatched if its answer misses."""
+    results = sorted(results, key=lambda r: -r[y])
+    colours = [REDS[0] if r["kind"] == "colinear" else COLOURS.get(r["kind"], OTHERS[0]) for r in results]
+    drawn = axis.barh([r["runner"] for r in results], [r[y] for r in results], color=colours)
+    for bar, result in zip(drawn, results):
+        if result["status"] == "miss":
+            bar.set(hatch="xxx", edgecolor="white")
+    axis.set(xscale="log", xlabel=UNITS.get(y, ""))
+    axis.tick_params(axis="y", labelsize=6)
 
 
 def picture(path: Path, run: dict[str, Any]) -> None:
@@ -143,12 +169,13 @@ def picture(path: Path, run: dict[str, Any]) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from PIL import Image  # which matplotlib needs
 
     panels = [(name, figure, None) for name, figure in run["figures"].items()]
     panels += [(name, figure, "peak_bytes") for name, figure in run["figures"].items() if figure["memory"]]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    sheet, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 3.9 * rows), layout="constrained", squeeze=False)
+    sheet, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), layout="constrained", squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
     for axis, (name, figure, y) in zip(axes.flat, panels):
@@ -156,3 +183,5 @@ def picture(path: Path, run: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.savefig(path, dpi=100)
     pyplot.close(sheet)
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(64).save(path, optimize=True)  # a third of the size
