@@ -134,12 +134,22 @@ class Rule:
         xp = self.A.xp
         return xp.conj(f(A, *arrays[:-1], xp.conj(arrays[-1]), transposed=True))
 
-    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+    def tangent(self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple) -> tuple:
+        """The change of the answer with x, and with the constants."""
+        turned = self.change(x, constants, moved)
+        if dx is None:
+            return turned
+        return tuple(a + b for a, b in zip(self(dx, constants), turned, strict=True))
+
+    def cotangent(self, x: tuple, constants: tuple, g: tuple, output: tuple, back: tuple) -> tuple:
+        return self.pull(x, constants, g)
+
+    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
         raise NotImplementedError(
             f"{self.runs.name}: products by Krylov() have first and second derivatives, no third ones. Use Eigh(), or a smaller A."
         )
 
-    cotangent = tangent
+    pull = change
 
 
 class Times(Rule):
@@ -151,10 +161,10 @@ class Times(Rule):
     def adjoint(self) -> Rule:
         return self.of(Times, flip=True)
 
-    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
         return self.of(Along)(self.moves(constants, moved), (*constants, x[0]))
 
-    def cotangent(self, x: tuple, constants: tuple, g: tuple) -> tuple:
+    def pull(self, x: tuple, constants: tuple, g: tuple) -> tuple:
         return self.spread(constants, self.of(Back)(g, (*constants, x[0])))
 
 
@@ -168,13 +178,13 @@ class Along(Rule):
     def adjoint(self) -> Rule:
         return self.of(Back)
 
-    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
         (_, leaves, (X,)), count = self.parts(constants), len(constants) - 1
         (straight,) = self.of(Moved)((moved[count],), (*leaves, *x))
         (turned,) = self.of(Second)(self.moves(leaves, moved[:count]), (*leaves, X, *x))
         return (straight + turned,)
 
-    def cotangent(self, x: tuple, constants: tuple, g: tuple) -> tuple:
+    def pull(self, x: tuple, constants: tuple, g: tuple) -> tuple:
         _, leaves, (X,) = self.parts(constants)
         back = self.of(Pulled)(g, (*leaves, X, *x))
         return *self.spread(leaves, back), *self.of(Moved, flip=True)(g, (*leaves, *x))
@@ -202,13 +212,13 @@ class Back(Rule):
     def adjoint(self) -> Rule:
         return self.of(Along)
 
-    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
+    def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
         (_, leaves, (X,)), count = self.parts(constants), len(constants) - 1
         straight = self.of(Back, flip=True)((moved[count],), (*leaves, x[0]))
         turned = self.of(Curved)(self.moves(leaves, moved[:count]), (*leaves, X, x[0]))
         return tuple(a + b for a, b in zip(straight, turned, strict=True))
 
-    def cotangent(self, x: tuple, constants: tuple, g: tuple) -> tuple:
+    def pull(self, x: tuple, constants: tuple, g: tuple) -> tuple:
         _, leaves, (X,) = self.parts(constants)
         curved = self.of(Curved)(g, (*leaves, X, x[0]))
         return *self.spread(leaves, curved), *self.of(Along, flip=True)(g, (*leaves, x[0]))
@@ -282,15 +292,14 @@ def krylov_product(runs: Any, A: LinearOperator, X: Array, Y: Array | None) -> A
 
     def tangent(primals: tuple, tangents: tuple, Y: Array) -> Array:
         _, X, *leaves = primals
-        (straight,) = rule((tangents[1],), tuple(leaves))
-        (turned,) = rule.tangent((X,), tuple(leaves), tuple(tangents[2:]))
-        return straight + turned
+        (moved,) = rule.tangent((X,), tuple(leaves), (tangents[1],), tuple(tangents[2:]), (Y,))
+        return moved
 
     def cotangent(primals: tuple, Y: Array, G: Array) -> tuple:
         _, X, *leaves = primals
         (back,) = rule.adjoint()((G,), tuple(leaves))
         back = back if xp.is_complex(X) or not xp.is_complex(back) else xp.real(back)
-        return None, back, *rule.cotangent((X,), tuple(leaves), (G,))
+        return None, back, *rule.pull((X,), tuple(leaves), (G,))
 
     held = xp.stop_gradient(Y)
     return xp.custom_derivative(lambda Y, X, *leaves: Y + 0, jvp=tangent, vjp=cotangent)(held, X, *leaves)

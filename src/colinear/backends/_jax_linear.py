@@ -3,7 +3,7 @@
 JAX transposes what is inside a `custom_jvp` function and there forgets its rule; `custom_linear_solve` can be told its transpose, but not
 the derivative of it. So this is a primitive: M(c) x for arrays x, linear, and constants c, with
 
-    tangent     M(c) dx + rule.tangent(x, c, dc)
+    tangent     M(c) dx where the constants stay, else rule.tangent(x, c, dx, dc, M(c) x)
     transpose   that of rule.adjoint, conjugated before and after: JAX transposes without conjugation
 """
 
@@ -27,9 +27,11 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
     Parameters
     ----------
     rule : object
-        With the methods `apply(x, constants)`, `adjoint()` (a rule for cotangents, with the same constants), `tangent(x, constants,
-        moved)`, the change of the answer with the constants, and `cotangent(x, constants, g)`, which pulls g back to the constants,
-        None for those that do not move. The last two are made of what can be differentiated.
+        With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same constants; `tangent(x, constants, dx,
+        moved, output)`, the change of the answer with x (None: it stays) and with the constants; and `cotangent(x, constants, g,
+        output, back)`, which pulls g back to the constants, None for those that do not move, where `back` is what g is for x. The
+        last two are made of what can be differentiated. Optional are `aux`, how many of the last arrays of the answer are not part of
+        it and have no derivative, and then `again()`, the rule without them.
     """
     arrays = [jnp.asarray(array) for array in (*x, *constants)]
     return tuple(linear.bind(*arrays, rule=rule, count=len(x)))
@@ -47,18 +49,24 @@ def _shapes(*avals: Any, rule: Any, count: int) -> Any:
 
 def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int) -> Any:
     out = linear.bind(*primals, rule=rule, count=count)
-    moved = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     filled = [jnp.zeros_like(x) if type(t) is ad.Zero else t for x, t in zip(primals, tangents, strict=True)]
-    if any(type(t) is not ad.Zero for t in tangents[:count]):
-        moved = linear.bind(*filled[:count], *primals[count:], rule=rule, count=count)
+    straight = any(type(t) is not ad.Zero for t in tangents[:count])
+    aux = _aux(rule)
     if any(type(t) is not ad.Zero for t in tangents[count:]):
-        more = rule.tangent(tuple(primals[:count]), tuple(primals[count:]), tuple(filled[count:]))
-        moved = [b if type(a) is ad.Zero else a + b for a, b in zip(moved, more, strict=True)]
-    return out, moved
+        dx, known = tuple(filled[:count]) if straight else None, tuple(out[: len(out) - aux])
+        moved = list(rule.tangent(tuple(primals[:count]), tuple(primals[count:]), dx, tuple(filled[count:]), known))
+    else:
+        moved = linear.bind(*filled[:count], *primals[count:], rule=rule.again() if aux else rule, count=count)
+    return out, [*moved, *(ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out[len(out) - aux :])]
+
+
+def _aux(rule: Any) -> int:
+    return getattr(rule, "aux", 0)
 
 
 def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int) -> Any:
     x, constants = arrays[:count], arrays[count:]
+    cotangents = cotangents[: len(cotangents) - _aux(rule)]
     given = [jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g) for g in cotangents]
     pulled = linear.bind(*given, *constants, rule=rule.adjoint(), count=len(given))
     back = [jnp.conj(g) if ad.is_undefined_primal(a) else None for a, g in zip(x, pulled, strict=True)]
@@ -84,11 +92,19 @@ class Mapped:
     def apply(self, x: tuple, constants: tuple) -> tuple:
         return jax.vmap(self.rule.apply, ((0,) * len(x), self.axes))(x, constants)
 
+    @property
+    def aux(self) -> int:
+        return _aux(self.rule)
+
+    def again(self) -> Mapped:
+        return Mapped(self.rule.again(), self.axes)
+
     def adjoint(self) -> Mapped:
         return Mapped(self.rule.adjoint(), self.axes)
 
-    def tangent(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
-        return jax.vmap(self.rule.tangent, ((0,) * len(x), self.axes, self.axes))(x, constants, moved)
+    def tangent(self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple) -> tuple:
+        axes = (0,) * len(x), self.axes, None if dx is None else (0,) * len(x), self.axes, (0,) * len(output)
+        return jax.vmap(self.rule.tangent, axes)(x, constants, dx, moved, output)
 
 
 linear.def_impl(_apply)

@@ -50,9 +50,10 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
     Parameters
     ----------
     rule : object
-        With the methods `apply(x, constants)`, `adjoint()` (a rule for cotangents, with the same constants), `tangent(x, constants,
-        moved)`, the change of the answer with the constants, and `cotangent(x, constants, g)`, which pulls g back to the constants,
-        None for those that do not move. The last two are made of what can be differentiated.
+        With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same constants; `tangent(x, constants, dx,
+        moved, output)`, the change of the answer with x (None: it stays) and with the constants; and `cotangent(x, constants, g,
+        output, back)`, which pulls g back to the constants, None for those that do not move, where `back` is what g is for x. The
+        last two are made of what can be differentiated.
     """
     count = len(x)
 
@@ -62,13 +63,13 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
             return tuple(x.clone() if x.is_conj() or x._is_view() else x for x in found)  # a Function gives no views
 
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple:
-        straight = linear_rule(rule, tuple(tangents[:count]), tuple(primals[count:]))
-        turned = rule.tangent(tuple(primals[:count]), tuple(primals[count:]), tuple(tangents[count:]))
-        return tuple(a + b for a, b in zip(straight, turned, strict=True))
+        x, fixed, dx, moved = primals[:count], primals[count:], tangents[:count], tangents[count:]
+        return tuple(rule.tangent(tuple(x), tuple(fixed), tuple(dx), tuple(moved), tuple(output)))
 
     def pull(primals: tuple, output: Any, g: Any) -> tuple:
-        back = linear_rule(rule.adjoint(), tuple(g), tuple(primals[count:]))
-        return *back, *rule.cotangent(tuple(primals[:count]), tuple(primals[count:]), tuple(g))
+        x, fixed = tuple(primals[:count]), tuple(primals[count:])
+        back = linear_rule(rule.adjoint(), tuple(g), fixed)
+        return *back, *rule.cotangent(x, fixed, tuple(g), tuple(output), back)
 
     return tuple(_custom(_Looped, Rules(apply, push, pull, None))(*x, *constants))
 

@@ -73,6 +73,7 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
 
 def visible(xp: Any, x: Array) -> Array:
     """The values that decide on the size of the answer, or an error if they cannot be seen."""
+    x = xp.stop_gradient(x)  # in JAX, what is only differentiated can be seen then
     if xp.is_traced(x):
         raise BackendError(
             "nullspace: the number of columns depends on values, which cannot be seen under jit, vmap or compilation. "

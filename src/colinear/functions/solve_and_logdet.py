@@ -168,11 +168,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
 
     def solve_with(arrays: Any, G: Array, x0: Array | None = None) -> Array:
         chosen = CG(tol=tol, preconditioner=preconditioner(arrays), x0=x0, max_iters=problem.limit)
-        inverse = iterated(operator(arrays[:own]), chosen)
-        if xp.name != "jax":
-            return inverse @ G  # a failure is warned of where the derivative is computed
-        with recording():  # tracers mean nothing outside the rule
-            return inverse @ G
+        return iterated(operator(arrays[:own]), chosen).solve_for_derivative(G)  # a failure is warned of there
 
     def multiplied(primals: Any, output: Any) -> Array:
         """X, A^-1 R and M R, side by side: what dA multiplies."""

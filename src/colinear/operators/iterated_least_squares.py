@@ -29,13 +29,13 @@ def attached(xp: Any, inverse: Any, B: Array, X: Array, run: Run) -> Array:
 
     def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
         _, B, *leaves = primals
-        straight, turned = plus((tangents[1],), tuple(leaves)), plus.change(B, X, tuple(leaves), tangents[2:])
-        return straight[0] + turned
+        (moved,) = plus.tangent((B,), tuple(leaves), (tangents[1],), tuple(tangents[2:]), (X,))
+        return moved
 
     def cotangent(primals: tuple, X: Array, G: Array) -> tuple:
         _, B, *leaves = primals
         w = plus.adjoint()((G,), tuple(leaves))[0]
-        return None, w, *plus.pulled(B, X, tuple(leaves), G, w)
+        return None, w, *plus.cotangent((B,), tuple(leaves), (G,), (X,), (w,))
 
     held = xp.stop_gradient(X)
     return xp.custom_derivative(lambda X, B, *leaves: X + 0, jvp=tangent, vjp=cotangent)(held, B, *leaves)
@@ -64,14 +64,9 @@ class Plus:
     def adjoint(self) -> Plus:
         return Plus(self.xp, self.inverse, self.run, not self.flipped)
 
-    def tangent(self, x: tuple, leaves: tuple, moved: tuple) -> tuple:
-        return (self.change(x[0], self(x, leaves)[0], leaves, moved),)
-
-    def cotangent(self, x: tuple, leaves: tuple, g: tuple) -> tuple:
-        return self.pulled(x[0], self(x, leaves)[0], leaves, g[0], self.adjoint()(g, leaves)[0])
-
-    def change(self, B: Array, X: Array, leaves: tuple, moved: Any) -> Array:
-        """That of X = A^+ B with the leaves: three runs, of which two for every direction."""
+    def tangent(self, x: tuple, leaves: tuple, dx: tuple | None, moved: tuple, output: tuple) -> tuple:
+        """Three runs, of which one does not depend on the direction."""
+        (B,), (X,) = x, output
         xp, A, moving = self.xp, self.at(leaves).A, self._moving(leaves)
         r, u = B - A @ X, self.adjoint()((X,), leaves)[0]
 
@@ -81,10 +76,11 @@ class Plus:
 
         at, along = tuple(leaves[i] for i in moving), tuple(moved[i] for i in moving)
         dAX, dAr, dAu = xp.jvp(products, at, along)[1]
-        return self((self.adjoint()((dAr,), leaves)[0] - dAX - A @ dAu,), leaves)[0] + dAu
+        right = self.adjoint()((dAr,), leaves)[0] - dAX - A @ dAu
+        return (self((right if dx is None else right + dx[0],), leaves)[0] + dAu,)
 
-    def pulled(self, B: Array, X: Array, leaves: tuple, G: Array, w: Array) -> tuple:
-        """What G, a cotangent of X, with w = A^+H G, is for the leaves."""
+    def cotangent(self, x: tuple, leaves: tuple, g: tuple, output: tuple, back: tuple) -> tuple:
+        (B,), (G,), (X,), (w,) = x, g, output, back
         xp, A, moving = self.xp, self.at(leaves).A, self._moving(leaves)
         r, u, z, q = B - A @ X, self.adjoint()((X,), leaves)[0], self((w,), leaves)[0], G - A.H @ w
 

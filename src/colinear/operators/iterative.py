@@ -18,6 +18,7 @@ from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
 from .fields import rebuilt
 from .hearing import heard
+from .iterated_solve import Solved
 from .memo import memo
 from .opaque import Opaque
 from .sampled import sampled_terms
@@ -74,6 +75,16 @@ class Iterated(LinearOperator):
         for info in told:
             report(info)
         return X
+
+    def solve_for_derivative(self, B: Array) -> Array:
+        """A^-1 B as part of a derivative: a failure is warned of at once, under tracing too. B is of the dtype of the answer."""
+        xp = namespace_of(B)
+        if xp.name != "jax":
+            return self @ B
+        method = self.method
+        watch = Watch(False, method.callback, method.progress, method.name, False)
+        with recording():
+            return Solved(xp, self, functools.partial(_again, xp, method, watch, float(method.tolerance(xp, B.dtype))))(B)[0]
 
     def run(self, B: Array, vector: bool, rounded: Any = None) -> tuple[Array, list[Info]]:
         """A^-1 B, and how it went."""
@@ -204,17 +215,17 @@ def _compiled(method: Any, watch: Watch, tol: float) -> Any:
             outcome = outcome_of(inverse, B, watch, tol)
             return outcome.X, outcome._replace(X=None)
 
-        def run_transposed(B: Array, inverse: Iterated) -> Any:
-            outcome = outcome_of(inverse.T, B, watch, tol)  # type: ignore[arg-type]
-            report_adjoint(xp, outcome, method, watch, inverse.preconditioner is not None)
-            return outcome.X, outcome._replace(X=None)
-
+        again = functools.partial(_again, xp, method, watch, tol)
         if method.least_squares:
-            held = xp.tree_map(xp.stop_gradient, (B, inverse))
-            X, told = run(*held)
-            again = functools.partial(_again, xp, method, watch, tol)
+            X, told = run(*xp.tree_map(xp.stop_gradient, (B, inverse)))
             return iterated_least_squares.attached(xp, inverse, B, X, again), told
-        return xp.linear_solve(lambda X, inverse: inverse.A @ X, run, (None, run_transposed), B, (inverse,))
+
+        def first(inverse: Iterated, B: Array) -> tuple:
+            X, told = run(B, inverse)
+            return X, *(xp.asarray(x) for x in told[1:] if x is not None)
+
+        X, *told = Solved(xp, inverse, again, first, 4 + watch.record)(B)
+        return X, Outcome(None, *told, *(() if watch.record else (None,)))
 
     return xp.jit(program)
 
@@ -252,7 +263,7 @@ def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found
 
 
 def _again(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> Array:
-    """A^+ B for a derivative; its failure is a warning."""
+    """A^-1 B or A^+ B for a derivative; its failure is a warning."""
     fresh = inverse._replace(x0=None, consistent=False)
     if any(xp.is_traced(leaf) for leaf in fresh.leaves() if namespace_of(leaf) is xp) and not xp.is_traced(B):
         B = _one_of_each(xp, B, [leaf for leaf in fresh.leaves() if namespace_of(leaf) is xp])
