@@ -53,10 +53,11 @@ def atom(n: int, report: bool) -> tuple[np.ndarray, np.ndarray]:
     H = K + co.Diagonal(V.ravel())
     M = co.inv(K - SHIFT * I)
     resolvent = co.inv(H - SHIFT * I, co.GMRES(tol=1e-7, preconditioner=M))
+    arnoldi = co.Arnoldi(tol=1e-6)
     if report:
         print(f"The operator\n{H}\n\nWhat its preconditioner is\n{co.explain(co.inv, K - SHIFT * I)}")
-        print(f"\nWhat eig will do\n{co.explain(co.eig, resolvent, k=5)}\n")
-    (values, vectors), info = co.eig(resolvent, k=5, which="LM", method=co.Arnoldi(tol=1e-6), info=True)
+        print(f"\nWhat eig will do\n{co.explain(co.eig, resolvent, k=5, method=arnoldi)}\n")
+    (values, vectors), info = co.eig(resolvent, k=5, which="LM", method=arnoldi, info=True)
     gallery.check(f"n = {n}: Arnoldi converged, with {info.matvecs} products with the inverse", bool(np.all(info.converged)))
     energies, states = SHIFT + 1 / values, vectors.to_dense()
     gallery.check("energies are real, though H is not symmetric", bool(np.abs(energies.imag).max() < 1e-6))
