@@ -205,7 +205,7 @@ def test_terms_have_vectors_of_their_own_in_every_framework(name: str) -> None:
         circulant @ co.Dense(xp.asarray(stack[0])),
     ]
     for A in sums if name != "jax" else sums[:2]:
-        for size in (1, 2):
+        for size in (1, 2) if name != "jax" else (2,):
             value, info = co.diag(A, co.Hutchinson(60, batch_size=size), info=True)
             exact = np.diag(xp.to_numpy(A.to_dense()))
             assert (abs(xp.to_numpy(value) - exact) <= 5 * xp.to_numpy(info.error) + 1e-9).all() and not info.failed

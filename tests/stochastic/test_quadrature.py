@@ -158,6 +158,30 @@ def test_negative_and_zero_eigenvalues_are_statuses_and_never_silent(name: str) 
     assert co.logdet(A, co.SLQ(5), info=True)[1].status is co.Status.NONFINITE
 
 
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_products_that_fail_inside_the_runs_are_heard(name: str) -> None:
+    """A is an inverse by iterations that end too early: the quadrature of what it gives instead converges very well."""
+    xp = backends.get(name)
+    hard = co.opaque(co.PSD(co.Diagonal(xp.asarray(np.logspace(0, 6, 40)))))
+    inverse = co.opaque(co.PSD(co.inv(hard, co.CG(max_iters=4))))
+    _, info = co.trace(co.exp(inverse, co.Krylov()), co.SLQ(10), info=True)
+    assert info.status is co.Status.MAX_ITERATIONS and "products with A" in info.message
+    if name != "jax":
+        easy = co.opaque(co.PSD(co.inv(co.opaque(co.PSD(co.Dense(xp.asarray(turned(NODES))))), co.CG(tol=1e-10))))
+        value, info = co.logdet(easy, co.SLQ(50), info=True)
+        assert not info.failed and abs(float(value) + np.log(NODES).sum()) <= 4 * info.error
+
+
+def test_vectors_whose_products_fail_are_left_out() -> None:
+    A = turned(NODES)
+
+    def multiply(X: np.ndarray) -> np.ndarray:
+        return np.where(X[0] > 0, np.nan, A @ X)
+
+    value, info = co.logdet(co.PSD(co.MatrixFree(multiply, (60, 60), dtype=float, rmatmat=multiply)), co.SLQ(60), info=True)
+    assert info.status is co.Status.NONFINITE and (np.isnan(value) or abs(value - np.log(NODES).sum()) <= 5 * info.error)
+
+
 def test_complex_hermitian_operators_are_right_and_others_refused() -> None:
     rng = np.random.default_rng(0)
     G = rng.standard_normal((50, 50)) + 1j * rng.standard_normal((50, 50))

@@ -160,6 +160,12 @@ def _if_good(xp: Any, good: Array, value: Array, diagonal: bool) -> Array:
     return xp.where(fine[..., None] if diagonal else fine, value, math.nan)
 
 
+def _both_if_good(xp: Any, good: Array, value: Array, error: Array, diagonal: bool) -> tuple[Array, Array]:
+    """The same for a value and its standard error, which is then infinite."""
+    value = _if_good(xp, good, value, diagonal)
+    return value, xp.where(xp.isfinite(value), error, math.inf)
+
+
 def _remaining(A: LinearOperator, Q: Array, diagonal: bool) -> Callable[[Array], Array]:
     """(I - Q Q^H) A, or (I - Q Q^H) A (I - Q Q^H), whose trace is the same."""
     xp = A.xp
@@ -221,7 +227,7 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         Z = draw(xp, second, "rademacher", (*A.batch_shape, n, k), A.dtype, device)
         Y, good, worst = product(xp, _remaining(A, Q, diagonal), Z)
         value, error = _summary(xp, samples(xp, Z, Y, diagonal))
-        return _if_good(xp, good, value + inside, diagonal), error, worse(xp, status, worst)
+        return *_both_if_good(xp, good, value + inside, error, diagonal), worse(xp, status, worst)
     kind = "rademacher" if diagonal else "gaussian"
     W = draw(xp, key, kind, (*A.batch_shape, n, columns), A.dtype, device)
     Y, good, status = product(xp, A.__matmul__, W)
@@ -229,7 +235,7 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
         value, error, positive = compiled(xp.name, nystrom_summary)(W, Y)
-        return _if_good(xp, good, value, diagonal), error, worse(xp, status, _indefinite(xp, positive))
+        return *_both_if_good(xp, good, value, error, diagonal), worse(xp, status, _indefinite(xp, positive))
     Q, R, S, lost = compiled(xp.name, range_of)(Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
@@ -237,7 +243,7 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         value, error = compiled(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
     else:
         value, error = compiled(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
-    return _if_good(xp, xp.logical_and(good, fine), value, diagonal), error, worse(xp, status, worst)
+    return *_both_if_good(xp, xp.logical_and(good, fine), value, error, diagonal), worse(xp, status, worst)
 
 
 def _summary(xp: Any, X: Array) -> tuple[Array, Array]:

@@ -142,19 +142,22 @@ def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool, slope: Any = 
     value = np.where(state.count > 0, state.mean, np.nan) + on_host(xp, logarithm)
     if status is Status.SINGULAR:
         value = np.full(batch, -np.inf if f is LOG else np.inf)
-    if status is Status.SUCCESS and (not converged or (method.tol is not None and not met)):
+    message = _message(status, method, converged, met)
+    if status is Status.SUCCESS and message:
         status = Status.MAX_ITERATIONS
-    message = _message(status, method, converged)
     report(Info(status, error=array(error), matvecs=matvecs, iterations=matvecs // state.drawn, method="SLQ", message=message))
     value = narrow(xp, array(value), A.dtype)
     return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
 
 
-def _message(status: Status, method: SLQ, converged: bool) -> str:
+def _message(status: Status, method: SLQ, converged: bool, met: bool) -> str:
+    """What went wrong, if anything did."""
     if status is Status.NOT_POSITIVE_DEFINITE:
         return "a Ritz value is negative, where the function is not real"
-    if status is Status.MAX_ITERATIONS:
-        if not converged:
-            return "the quadrature has not converged; raise max_iters, or use a preconditioner"
+    if Status.SUCCESS < status < Status.BREAKDOWN:
+        return "products with A, which is applied by an iteration, have failed"
+    if status is Status.SUCCESS and not converged:
+        return "the quadrature has not converged; raise max_iters, or use a preconditioner"
+    if status is Status.SUCCESS and method.tol is not None and not met:
         return f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
     return ""

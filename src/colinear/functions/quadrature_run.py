@@ -65,6 +65,7 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
         alphas.append(on_host(xp, alpha).reshape(steps, -1))
         betas.append(on_host(xp, beta).reshape(steps, -1))
         j += steps
+        status = max(status, Status(int(runs.status)))
         alive = np.asarray(xp.to_numpy(runs.alive))
         if j < look and j < limit and alive.any() and np.isfinite(betas[-1]).all():
             continue

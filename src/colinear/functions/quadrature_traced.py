@@ -8,7 +8,7 @@ from typing import Any
 from ..backends import Array
 from ..info import Info, Status, report
 from ..methods import SLQ
-from ..methods.averaging import quantile
+from ..methods.averaging import quantile, worse
 from ..methods.gauss import relative_tail, traced_first_column, traced_nodes_and_weights, with_node
 from ..methods.slq import advance, combined, start
 from ._arrays import narrow
@@ -42,7 +42,7 @@ def traced_quadrature(
     rest = xp.abs(mean - xp.mean(values[0], axis=-1))
     spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
     error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    status = xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE))
+    status = worse(xp, xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE)), runs.status)
     mean = mean + logarithm
     if method.tol is not None:
         met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean))

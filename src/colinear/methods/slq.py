@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from .krylov import put
+from .probes import heard, no_failure
 
 SMALL = 20  # roundings, of the size of A, up to which a remainder counts as zero
 
@@ -28,6 +29,7 @@ class Runs(NamedTuple):
     beta: Array  # (*batch, k)
     size: Array  # the largest of the coefficients so far
     alive: Array  # whether a run goes on
+    status: Any  # the worst that A, if it is applied by a method, has said of its products
 
 
 def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> tuple[Runs, Array]:
@@ -37,7 +39,7 @@ def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> t
     scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
     zero = 0 * length
     U = R * scale
-    return Runs(U, 0 * U, None if precondition is None else P * scale, zero, zero, length > 0), length
+    return Runs(U, 0 * U, None if precondition is None else P * scale, zero, zero, length > 0, no_failure(xp)), length
 
 
 def advance(
@@ -76,7 +78,7 @@ def combined(xp: Any, multiply: Callable[[Array], Array], R: Array, weights: Arr
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
     """One step of all runs, and their α. The vectors before the last are written over, where the framework can."""
     P = s.U if s.P is None else s.P
-    W = multiply(P)
+    W, status = heard(xp, multiply, P, s.status)
     alpha = xp.real(xp.column_dot(P, W))
     if xp.is_traced(W):  # torch.func.vmap writes nothing in place
         W = W - s.U * _as(xp, alpha, W)[..., None, :] - s.before * _as(xp, s.beta, W)[..., None, :]
@@ -92,7 +94,7 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     beta = xp.where(alive, beta, 0 * beta)
     scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
     U = times(xp, W, scale)
-    return Runs(U, s.U, None if precondition is None else V * scale, beta, size, alive), alpha
+    return Runs(U, s.U, None if precondition is None else V * scale, beta, size, alive, status), alpha
 
 
 def times(xp: Any, W: Array, scale: Array) -> Array:
