@@ -11,7 +11,6 @@ from ..operators.block import BlockDiag
 from ..operators.identity import Identity
 from ..operators.kronecker import Kronecker
 from ..operators.permutation import Permutation
-from ..operators.zero import Zero
 from .matrix import Found, Matrix
 
 MOST_BLOCKS = 256  # that differ: each is searched, and multiplied on its own
@@ -113,11 +112,6 @@ def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) 
     if not all(np.all(x == x[0]) for x in (lengths, places, values)):
         return None
     return M.part(rows[:height], columns[:width])
-
-
-def empty(M: Matrix) -> Found:
-    """What is left of rows and columns of zeros, if there are only rows, or only columns."""
-    return Found("zero", Zero(*M.shape, like=M.values))
 
 
 def _is_sorted(order: Any) -> bool:

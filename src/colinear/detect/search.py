@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,10 @@ def search(M: Matrix, tol: float) -> Found:
             continue
         if best.parts or best.name not in ("dense", "sparse"):
             tried.append(f"{best.name}, which costs more")
-        best = Found(found.name, found.operator, found.detail, found.parts, residual=apart)
-        price = found_price
+        best, price = replace(found, residual=apart), found_price
         if name in FINAL:
             break
-    return annotated(M, Found(best.name, best.operator, best.detail, best.parts, tuple(tried), best.residual))
+    return annotated(M, replace(best, tried=tuple(tried)))
 
 
 def unstructured(M: Matrix) -> Found:
@@ -118,7 +118,7 @@ def annotated(M: Matrix, found: Found) -> Found:
         A = A._claim(claims(A, own, apart))
     if found.name == "dense" and is_orthonormal(M):
         A = A._claim(STIEFEL)
-    return Found(found.name, A, found.detail, found.parts, found.tried, found.residual)
+    return replace(found, operator=A)
 
 
 def symmetrised(M: Matrix, tol: float) -> tuple[Matrix, float]:
