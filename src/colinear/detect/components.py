@@ -43,7 +43,7 @@ def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) 
         detail = f"{len(sizes)} blocks, the largest of {_size(*largest)}"
     if _is_sorted(rows) and _is_sorted(columns):
         return Found("block diagonal", inner, detail, parts)
-    P, Q = (Permutation(order, like=M.values) for order in (rows, columns))
+    P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
     detail += ", after a permutation of rows and columns" + (" alike" if alike else "")
     return Found("permuted block diagonal", P.T @ inner @ (P if alike else Q), detail, parts)
 

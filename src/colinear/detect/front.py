@@ -128,7 +128,7 @@ def _of_matrix(A: Any, tol: float) -> Found:
     if near is M and found.name in ("dense", "sparse") and (type(operator) is type(A) or isinstance(A, Sparse)):
         operator = A._claim(operator.properties)  # what was given, not a copy
         return Found("dense" if isinstance(A, Dense) else "sparse", operator, found.detail, (), found.tried)
-    if A.backend != "numpy" or str(A.dtype) != str(M.values.dtype):
+    if A.backend != "numpy" or str(A.dtype) != str(M.dtype):
         operator = operator.to(A.backend, A._context.device, A.dtype)
     difference = residual(M, _as_numpy(operator, M))  # of what is returned, in its own framework and dtype
     if not difference <= max(tol, M.rounding):
@@ -138,7 +138,7 @@ def _of_matrix(A: Any, tol: float) -> Found:
 
 
 def _as_numpy(A: LinearOperator, M: Matrix) -> LinearOperator:
-    dtype = str(M.values.dtype)
+    dtype = str(M.dtype)
     return A if A.backend == "numpy" and str(A.dtype) == dtype else A.to("numpy", dtype=dtype)
 
 
