@@ -63,7 +63,7 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     -----
     Structure depends on values, so nothing here is differentiable: detect once, outside, and differentiate through what it returns.
 
-    The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often O(m n), and ten to twenty times its
+    The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often O(m n), and two to ten times its
     memory; a sparse one of more than 2^20 places is never formed and costs O(nnz) for each of the divisors of its size and each level of
     blocks, and a banded Cholesky factorisation of at most 5e9 flops.
 
