@@ -32,13 +32,14 @@ def claims(A: LinearOperator, M: Matrix, apart: float = 0.0) -> int:
 
 def definiteness(M: Matrix, margin: float = 0.0) -> int:
     """POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE or 0, as far as it can be shown, for self-adjoint M and what is within `margin` of it."""
-    d = M.S.diagonal().real.astype(np.float64)
+    d = M.diagonal.real.astype(np.float64)
     if len(d) == 0 or d.min() < 0:
         return 0
     found = _dominance(M, d - margin)
     if found & POSITIVE_DEFINITE or d.min() == 0:
         return found
-    n, width = M.shape[0], int(np.max(np.abs(M.columns - M.rows), initial=0))
+    n = M.shape[0]
+    width = n - 1 if M.is_full else int(np.max(np.abs(M.columns - M.rows), initial=0))
     if M.dense is not None and n <= LARGEST_DENSE and not (n > 256 and width < n // 8):
         shown = _factors(_shifted(M.dense, _shift(n, n, d) + margin))
     else:
@@ -62,11 +63,10 @@ def is_orthonormal(M: Matrix) -> bool:
 
 def _dominance(M: Matrix, d: Any) -> int:
     """Gershgorin: every eigenvalue is at least the least of what the diagonal has more than all that stands beside it."""
-    beside = np.where(M.rows == M.columns, 0.0, np.abs(M.values))
-    with np.errstate(over="ignore"):
-        sums = np.bincount(M.rows, beside, M.shape[0])
-    counts = np.diff(M.S.indptr)
-    if np.all(d > sums * (1 + 4 * counts * np.finfo(np.float64).eps)):
+    sums = np.asarray(abs(M.S if M.dense is None else M.dense).sum(axis=1, dtype=np.float64)).ravel() - np.abs(d)
+    counts = M.shape[1] if M.dense is not None else np.diff(M.S.indptr)
+    spare = 4 * counts * np.finfo(np.float64).eps
+    if np.all(d - sums > spare * (d + sums)):
         return POSITIVE_DEFINITE
     if np.all(d >= sums) and _adds_exactly(M):
         return POSITIVE_SEMIDEFINITE
@@ -75,11 +75,11 @@ def _dominance(M: Matrix, d: Any) -> int:
 
 def _adds_exactly(M: Matrix) -> bool:
     """Whether sums of entries up to the largest are exact: all are multiples of one power of two, and small ones."""
-    if M.values.dtype.kind == "c":
+    if M.dtype.kind == "c":
         return False
-    largest = float(np.max(np.abs(M.values)))
+    largest = float(np.max(np.abs(M.stored)))
     unit = 2.0 ** (np.frexp(largest)[1] + 2 - 53)
-    return bool(unit > 0 and np.all(np.remainder(M.values.astype(np.float64), unit) == 0))
+    return bool(unit > 0 and np.all(np.remainder(M.stored.astype(np.float64), unit) == 0))
 
 
 def _shift(n: int, width: int, d: Any) -> float:

@@ -11,7 +11,6 @@ from ..operators.block import BlockDiag
 from ..operators.identity import Identity
 from ..operators.kronecker import Kronecker
 from ..operators.permutation import Permutation
-from ..operators.zero import Zero
 from .matrix import Found, Matrix
 
 MOST_BLOCKS = 256  # that differ: each is searched, and multiplied on its own
@@ -44,7 +43,7 @@ def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) 
         detail = f"{len(sizes)} blocks, the largest of {_size(*largest)}"
     if _is_sorted(rows) and _is_sorted(columns):
         return Found("block diagonal", inner, detail, parts)
-    P, Q = (Permutation(order, like=M.values) for order in (rows, columns))
+    P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
     detail += ", after a permutation of rows and columns" + (" alike" if alike else "")
     return Found("permuted block diagonal", P.T @ inner @ (P if alike else Q), detail, parts)
 
@@ -113,11 +112,6 @@ def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) 
     if not all(np.all(x == x[0]) for x in (lengths, places, values)):
         return None
     return M.part(rows[:height], columns[:width])
-
-
-def empty(M: Matrix) -> Found:
-    """What is left of rows and columns of zeros, if there are only rows, or only columns."""
-    return Found("zero", Zero(*M.shape, like=M.values))
 
 
 def _is_sorted(order: Any) -> bool:

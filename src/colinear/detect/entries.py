@@ -68,8 +68,8 @@ def entries(M: Matrix, A: LinearOperator) -> Matrix:
 def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
     """Whether A x is M x for a random x, but for what is `allowed` and the rounding of transforms."""
     n = M.shape[1]
-    x = np.random.default_rng(1).standard_normal(n).astype(M.values.real.dtype).astype(M.values.dtype)
-    wanted = M.S @ x
+    x = np.random.default_rng(1).standard_normal(n).astype(M.like.real.dtype).astype(M.dtype)
+    wanted = (M.S if M.dense is None else M.dense) @ x
     limit = (allowed + 1e3 * M.eps * (1 + np.log2(n + 1))) * M.norm * norm(x)
     return bool(norm(A @ x - wanted) <= limit)
 

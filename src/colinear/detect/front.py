@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     -----
     Structure depends on values, so nothing here is differentiable: detect once, outside, and differentiate through what it returns.
 
-    The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often O(m n), and about five times its
+    The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often O(m n), and two to ten times its
     memory; a sparse one of more than 2^20 places is never formed and costs O(nnz) for each of the divisors of its size and each level of
     blocks, and a banded Cholesky factorisation of at most 5e9 flops.
 
@@ -127,17 +128,17 @@ def _of_matrix(A: Any, tol: float) -> Found:
     if near is M and found.name in ("dense", "sparse") and (type(operator) is type(A) or isinstance(A, Sparse)):
         operator = A._claim(operator.properties)  # what was given, not a copy
         return Found("dense" if isinstance(A, Dense) else "sparse", operator, found.detail, (), found.tried)
-    if A.backend != "numpy" or str(A.dtype) != str(M.values.dtype):
+    if A.backend != "numpy" or str(A.dtype) != str(M.dtype):
         operator = operator.to(A.backend, A._context.device, A.dtype)
     difference = residual(M, _as_numpy(operator, M))  # of what is returned, in its own framework and dtype
     if not difference <= max(tol, M.rounding):
         name = "dense" if isinstance(A, Dense) else "sparse"
         return Found(name, A, tried=(*found.tried, f"{found.name}, but its parts cannot be held in this dtype"))
-    return Found(found.name, operator, found.detail, found.parts, found.tried, difference)
+    return replace(found, operator=operator, residual=difference)
 
 
 def _as_numpy(A: LinearOperator, M: Matrix) -> LinearOperator:
-    dtype = str(M.values.dtype)
+    dtype = str(M.dtype)
     return A if A.backend == "numpy" and str(A.dtype) == dtype else A.to("numpy", dtype=dtype)
 
 

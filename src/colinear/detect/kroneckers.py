@@ -17,6 +17,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from .matrix import Found, Matrix, entries_at, norm
 
 SAMPLE = 256  # entries that are looked at before all are
+LARGE_SAMPLE = 4096  # among which a large one is found that is nowhere near a diagonal
 STEPS = 4  # of the power method: what is near rank one needs no more
 MOST_PAIRS = 400  # of factors' shapes that are tried
 
@@ -25,14 +26,13 @@ def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -
     """A = B ⊗ C, the first of the smallest size; C may be such a product itself."""
     if M.nnz == 0 or (M.dense is None and tol > 0):
         return "not looked for approximately in a large sparse matrix" if M.nnz else "zero"
-    pivot = int(np.argmax(np.abs(M.values)))
-    place = int(M.rows[pivot]), int(M.columns[pivot])
+    place, pivot = _largest(M)
     pairs = list(_shapes(*M.shape))
-    some = np.unique(np.linspace(0, M.nnz - 1, SAMPLE).astype(np.int64))
+    some = M.sample(SAMPLE)
     for inner in pairs[:MOST_PAIRS]:
-        if not (_passes(M, place, M.values[pivot], inner, some) if tol == 0 else _may_pass(M, inner, tol)):
+        if not (_passes(M, place, pivot, inner, some) if tol == 0 else _may_pass(M, inner, tol)):
             continue
-        factors = _factors(M, place, M.values[pivot], inner, tol)
+        factors = _factors(M, place, pivot, inner, tol)
         if factors is None:
             continue
         apart, B, C = factors
@@ -58,21 +58,20 @@ def kronecker_plus_identity(M: Matrix, tol: float, search: Callable[[Matrix, flo
             if M.dense is None
             else "too small to matter"
         )
-    beside = np.flatnonzero(M.rows != M.columns)
-    if not len(beside):
-        return "diagonal"
-    some = beside[np.unique(np.linspace(0, len(beside) - 1, SAMPLE).astype(np.int64))]
-    sizes = np.abs(M.values)
+    found = M.sample(LARGE_SAMPLE)
+    rows, columns, values = some = tuple(part[found[0] != found[1]] for part in found)
     for inner in _shapes(n, n):
         p = inner[0]
-        free = (M.rows // p != M.columns // p) & (M.rows % p != M.columns % p)
-        pivot = int(np.argmax(np.where(free, sizes, -1)))
-        place = int(M.rows[pivot]), int(M.columns[pivot])
-        if not free[pivot] or (tol == 0 and not _passes(M, place, M.values[pivot], inner, some)):
+        free = (rows // p != columns // p) & (rows % p != columns % p)
+        if not free.any():
+            continue
+        best = int(np.argmax(np.where(free, np.abs(values), -1)))
+        place, pivot = (int(rows[best]), int(columns[best])), values[best]
+        if tol == 0 and not _passes(M, place, pivot, inner, some):
             continue
         (r, c), A = place, M.dense
         top, left = r // p * p, c // p * p
-        B, C = _scaled(A[r % p :: p, c % p :: p], A[top : top + p, left : left + p], M.values[pivot])
+        B, C = _scaled(A[r % p :: p, c % p :: p], A[top : top + p, left : left + p], pivot)
         rest = A - np.kron(B, C)
         shift = np.diagonal(rest).mean().astype(A.dtype)
         if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= max(tol, M.rounding) * M.norm:
@@ -93,6 +92,15 @@ def _product(parts: list[Any]) -> Any:
     return Kronecker(*factors)
 
 
+def _largest(M: Matrix) -> tuple[tuple[int, int], Any]:
+    """The place and the value of the entry of largest size."""
+    if M.dense is not None:
+        row, column = np.unravel_index(int(np.argmax(np.abs(M.dense))), M.shape)
+        return (int(row), int(column)), M.dense[row, column]
+    k = int(np.argmax(np.abs(M.values)))
+    return (int(M.rows[k]), int(M.columns[k])), M.values[k]
+
+
 def _shapes(m: int, n: int) -> Iterator[tuple[int, int]]:
     """The shapes that C can have, the largest first; square, if A is."""
     divisors = [[k for k in range(size, 0, -1) if size % k == 0] for size in (m, n)]
@@ -107,10 +115,9 @@ def _shapes(m: int, n: int) -> Iterator[tuple[int, int]]:
 def _passes(M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], some: Any) -> bool:
     """Whether A[i, j] A[pivot] = B[i, j] C[i, j] holds for some of its entries: most cuts fail here, at next to no cost."""
     p, q = inner
-    rows, columns, (r, c) = M.rows[some], M.columns[some], place
+    (rows, columns, wanted), (r, c) = some, place
     B = entries_at(M, rows // p * p + r % p, columns // q * q + c % q)
     C = entries_at(M, r // p * p + rows % p, c // q * q + columns % q)
-    wanted = M.values[some]
     return bool(np.all(np.abs(B * (C / pivot) - wanted) <= M.rounding * np.abs(wanted)))
 
 
@@ -213,7 +220,7 @@ def _agrees(M: Matrix, B: Any, C: Any, p: int, tol: float) -> bool:
     """Whether B ⊗ I + I ⊗ C is A, before its parts are searched."""
     from scipy.sparse import eye_array, kron
 
-    dtype = M.values.dtype
+    dtype = M.dtype
     whole = kron(B, eye_array(p, dtype=dtype), "csr") + kron(eye_array(M.shape[0] // p, dtype=dtype), C, "csr")
     return norm((whole - M.S).data) <= max(tol, M.rounding) * M.norm
 

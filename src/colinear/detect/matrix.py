@@ -28,9 +28,9 @@ class Found:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Compressed rows without stored zeros, the dense array or None, and the rounding unit of the dtype that was given."""
+    """A sparse matrix without stored zeros, or a dense one, or both; and the rounding unit of the dtype that was given."""
 
-    S: Any
+    given: Any  # a SciPy matrix, or None: then it is made of the array when it is first asked for
     dense: Any
     eps: float
 
@@ -39,20 +39,35 @@ class Matrix:
         """From an array or a SciPy sparse matrix."""
         from scipy.sparse import csr_array, issparse
 
+        if not issparse(values):
+            return cls(None, values, eps)
         S = csr_array(values)
-        if issparse(values):
-            if not S.has_canonical_format or not np.all(S.data):
-                S = csr_array((S.data.copy(), S.indices.copy(), S.indptr.copy()), shape=S.shape)  # the given one stays as it is
-                S.sum_duplicates()
-                S.eliminate_zeros()
-            dense = S.toarray() if S.shape[0] * S.shape[1] <= SMALL else None
-            return cls(S, dense, eps)
-        return cls(S, values, eps)
+        if not S.has_canonical_format or not np.all(S.data):
+            S = csr_array((S.data.copy(), S.indices.copy(), S.indptr.copy()), shape=S.shape)  # the given one stays as it is
+            S.sum_duplicates()
+            S.eliminate_zeros()
+        return cls(S, S.toarray() if S.shape[0] * S.shape[1] <= SMALL else None, eps)
+
+    @cached_property
+    def S(self) -> Any:
+        """Compressed rows."""
+        from scipy.sparse import csr_array
+
+        return csr_array(self.dense) if self.given is None else self.given
 
     @property
     def shape(self) -> tuple[int, int]:
-        m, n = self.S.shape
+        m, n = (self.given if self.dense is None else self.dense).shape
         return int(m), int(n)
+
+    @property
+    def dtype(self) -> Any:
+        return (self.given if self.dense is None else self.dense).dtype
+
+    @property
+    def like(self) -> Any:
+        """An array of this dtype, for operators that hold none."""
+        return np.zeros(0, self.dtype)
 
     @property
     def is_square(self) -> bool:
@@ -70,25 +85,49 @@ class Matrix:
     def rows(self) -> Any:
         return np.repeat(np.arange(self.shape[0]), np.diff(self.S.indptr))
 
-    @property
+    @cached_property
     def nnz(self) -> int:
-        return len(self.S.data)
+        return int(np.count_nonzero(self.dense)) if self.given is None else len(self.given.data)
 
     @property
     def density(self) -> float:
         return self.nnz / max(1, self.shape[0] * self.shape[1])
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no entry is zero."""
+        return self.nnz == self.shape[0] * self.shape[1]
+
+    @property
+    def stored(self) -> Any:
+        """The entries, in no particular order, perhaps with zeros among them."""
+        return self.given.data if self.dense is None else self.dense
+
     @cached_property
     def norm(self) -> float:
-        return norm(self.values)
+        return norm(self.stored)
 
     @cached_property
     def sizes(self) -> tuple[Any, Any]:
         """The norms of the rows and of the columns."""
-        squares = np.abs(self.values / (self.norm or 1.0)) ** 2
-        both = (np.bincount(place, squares, size) for place, size in zip((self.rows, self.columns), self.shape))
-        of_rows, of_columns = (self.norm * np.sqrt(sums) for sums in both)
+        scale = self.norm or 1.0
+        squares = abs(self.S if self.dense is None else self.dense) / scale
+        squares = squares * squares
+        of_rows, of_columns = (scale * np.sqrt(np.asarray(squares.sum(axis=axis)).ravel()) for axis in (1, 0))
         return of_rows, of_columns
+
+    @cached_property
+    def diagonal(self) -> Any:
+        return self.S.diagonal() if self.dense is None else np.diagonal(self.dense)
+
+    def sample(self, count: int) -> tuple[Any, Any, Any]:
+        """Rows, columns and values of some entries: of those that are not zero, if many are."""
+        if not self.is_full:
+            some = np.unique(np.linspace(0, self.nnz - 1, count).astype(np.int64))
+            return self.rows[some], self.columns[some], self.values[some]
+        some = np.random.default_rng(0).integers(0, self.nnz, count)
+        rows, columns = some // self.shape[1], some % self.shape[1]
+        return rows, columns, self.dense[rows, columns]
 
     @property
     def rounding(self) -> float:
@@ -97,11 +136,16 @@ class Matrix:
 
     @cached_property
     def is_hermitian(self) -> bool:
-        return self.is_square and same(self.S, self.S.conj().T)
+        return self.is_square and self._equals(lambda A: A.conj().T)
 
     @cached_property
     def is_symmetric(self) -> bool:
-        return self.is_square and same(self.S, self.S.T)
+        return self.is_square and self._equals(lambda A: A.T)
+
+    def _equals(self, image: Any) -> bool:
+        if self.dense is None:
+            return same(self.S, image(self.S))
+        return bool(np.array_equal(self.dense[0], image(self.dense)[0]) and np.array_equal(self.dense, image(self.dense)))
 
     def weights(self, tol: float) -> Any:
         """What it costs to leave each entry out: more than everything if all are to be kept, else its part of the squared norm."""
@@ -137,11 +181,9 @@ class Matrix:
 
     def part(self, rows: Any, columns: Any) -> Matrix:
         """The submatrix of these rows and columns."""
-        S = self.S[rows][:, columns]
-        dense = None if self.dense is None else self.dense[np.ix_(rows, columns)]
-        if dense is None and S.shape[0] * S.shape[1] <= SMALL:
-            dense = S.toarray()
-        return Matrix(S, dense, self.eps)
+        if self.dense is not None:
+            return Matrix(None, self.dense[np.ix_(rows, columns)], self.eps)
+        return Matrix.of(self.S[rows][:, columns], self.eps)
 
 
 def entries_at(M: Matrix, rows: Any, columns: Any) -> Any:

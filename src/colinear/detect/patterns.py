@@ -24,7 +24,7 @@ def zero(M: Matrix, tol: float) -> Found | str:
     """No entry at all."""
     if M.nnz:
         return f"{M.nnz} entries are not zero"
-    return Found("zero", Zero(*M.shape, like=M.values))
+    return Found("zero", Zero(*M.shape, like=M.like))
 
 
 def diagonal(M: Matrix, tol: float) -> Found | str:
@@ -49,7 +49,7 @@ def permutation(M: Matrix, tol: float) -> Found | str:
     n = M.shape[0]
     if not M.is_square or M.nnz != n or not np.all(np.diff(M.S.indptr) == 1) or len(np.unique(M.columns)) != n:
         return "not one entry in each row and column"
-    P = Permutation(M.columns, like=M.values)
+    P = Permutation(M.columns, like=M.like)
     c = constant(M.values, tol / 2)
     if c is None:
         return Found("scaled permutation", Diagonal(M.values) @ P)
@@ -114,7 +114,7 @@ def permuted_triangular(M: Matrix, tol: float) -> Found | str:
     inner = _triangle(M.part(rows, columns), "lower triangular")
     if isinstance(inner, str):
         return inner
-    P, Q = (Permutation(order, like=M.values) for order in (rows, columns))
+    P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
     kind = "of rows and columns alike" if np.array_equal(rows, columns) else "of rows and of columns"
     return Found("permuted triangular", P.T @ inner.operator @ Q, f"a permutation {kind}", (inner,))
 

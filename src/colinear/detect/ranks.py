@@ -32,6 +32,8 @@ def low_rank(M: Matrix, tol: float) -> Found | str:
     limit = max(tol, M.rounding) * M.norm
     random = np.random.default_rng(SEED)
     chosen = [np.sort(random.permutation(size)[: most + SPARE]) for size in M.shape]
+    if M.is_square:
+        chosen[1] = chosen[0]  # with its diagonal: low rank plus diagonal is ruled out here
     least = _rank(M.dense[np.ix_(*chosen)], limit)
     if least > most:
         return f"its rank is {least} or more, too large to pay"
@@ -69,6 +71,14 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
 
 def _rank(block: Any, limit: float) -> int:
     """The least rank of what is within `limit` of the block, in the Frobenius norm."""
+    if block.shape[0] == block.shape[1]:
+        try:
+            inverse = np.linalg.inv(block)
+        except np.linalg.LinAlgError:
+            inverse = None
+        # Every singular value is 1 / |A^-1| or more; a fifth of the work of finding them all.
+        if inverse is not None and 1 / norm(inverse) > 2 * limit:
+            return len(block)
     values = np.linalg.svd(block, compute_uv=False)
     tails = np.sqrt(np.cumsum(np.square(values[::-1], dtype=np.float64))[::-1])
     return int(np.count_nonzero(tails > limit))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.sparse import Sparse
 from ..operators.zero import Zero
@@ -23,6 +23,14 @@ from .ranks import low_rank, low_rank_plus_diagonal
 from .shifts import block_circulant, circulant, toeplitz
 
 FINAL = ("zero", "diagonal", "permutation", "tridiagonal")  # nothing is cheaper
+OF_ZEROS = (
+    *FINAL,
+    "triangular",
+    "banded",
+    "triangular up to permutations",
+    "block diagonal",
+    "a Kronecker sum",
+)  # which need zeros
 SPARSE = 0.25  # the part of the entries up to which a dense matrix may be better as a sparse one
 OBVIOUS = ("not square", "too small to matter")  # reasons that need not be told
 BETTER = 0.9  # how much cheaper something more complicated must be
@@ -59,13 +67,15 @@ def finders() -> list[tuple[str, Finder]]:
 def search(M: Matrix, tol: float) -> Found:
     """The cheapest structure that M has, to a relative residual of `tol`; 0 for exactly (but for rounding, in products)."""
     if 0 in M.shape:
-        return Found("empty", Zero(*M.shape, like=M.values))
-    best, tried = unstructured(M), []
+        return Found("empty", Zero(*M.shape, like=M.like))
+    best, tried = unstructured(M), ["no entry is zero"] if M.is_full else []
     price = cost(best.operator._claim(SELF_ADJOINT if M.is_hermitian else 0))
     allowed = max(tol, M.rounding)
     enough = INDIRECT * M.nnz / 2  # a few times what it takes to read the matrix
     for name, finder in finders():
-        if "rank" in name and price <= enough:
+        if price <= enough:
+            break
+        if M.is_full and tol == 0 and name in OF_ZEROS and min(M.shape) > 1:
             continue
         try:
             found = finder(M, tol)
@@ -86,24 +96,21 @@ def search(M: Matrix, tol: float) -> Found:
             continue
         if best.parts or best.name not in ("dense", "sparse"):
             tried.append(f"{best.name}, which costs more")
-        best = Found(found.name, found.operator, found.detail, found.parts, residual=apart)
-        price = found_price
+        best, price = replace(found, residual=apart), found_price
         if name in FINAL:
             break
-    return annotated(M, Found(best.name, best.operator, best.detail, best.parts, tuple(tried), best.residual))
+    return annotated(M, replace(best, tried=tuple(tried)))
 
 
 def unstructured(M: Matrix) -> Found:
     """The matrix as it is, sparse where that is cheaper to solve with."""
     m, n = M.shape
-    as_sparse: LinearOperator = Sparse(M.S)
-    detail = f"{M.nnz} of {m * n} entries are not zero"
-    if M.dense is None:
-        return Found("sparse", as_sparse, detail)
-    dense = Dense(M.dense)
-    if M.density <= SPARSE and cost(as_sparse) < BETTER * cost(dense):
-        return Found("sparse", as_sparse, detail)
-    return Found("dense", dense)
+    if M.dense is not None and M.density > SPARSE:
+        return Found("dense", Dense(M.dense))
+    as_sparse = Sparse(M.S)
+    if M.dense is not None and not cost(as_sparse) < BETTER * cost(Dense(M.dense)):
+        return Found("dense", Dense(M.dense))
+    return Found("sparse", as_sparse, f"{M.nnz} of {m * n} entries are not zero")
 
 
 def annotated(M: Matrix, found: Found) -> Found:
@@ -118,18 +125,20 @@ def annotated(M: Matrix, found: Found) -> Found:
         A = A._claim(claims(A, own, apart))
     if found.name == "dense" and is_orthonormal(M):
         A = A._claim(STIEFEL)
-    return Found(found.name, A, found.detail, found.parts, found.tried, found.residual)
+    return replace(found, operator=A)
 
 
 def symmetrised(M: Matrix, tol: float) -> tuple[Matrix, float]:
     """The self-adjoint matrix nearest to M if it is near enough, and how far it is."""
     if tol == 0 or not M.is_square or M.is_hermitian or not M.nnz:
         return M, 0.0
-    apart = norm((M.S - M.S.conj().T).data) / 2 / M.norm
+    A = M.S if M.dense is None else M.dense
+    half = A - A.conj().T
+    apart = norm(half if M.dense is not None else half.data) / 2 / M.norm
     return (M, 0.0) if apart > tol / 2 else (symmetric_part(M), apart)
 
 
 def symmetric_part(M: Matrix) -> Matrix:
     """(A + A^H) / 2"""
     A = M.S if M.dense is None else M.dense
-    return Matrix.of(((A + A.conj().T) / 2).astype(M.values.dtype), M.eps)
+    return Matrix.of(((A + A.conj().T) / 2).astype(M.dtype), M.eps)

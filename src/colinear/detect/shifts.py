@@ -20,6 +20,8 @@ def circulant(M: Matrix, tol: float) -> Found | str:
     n = M.shape[0]
     if not M.is_square or n < LEAST:
         return "not square" if not M.is_square else "too small to matter"
+    if tol == 0 and not _may_repeat(M):
+        return "the entries of a diagonal differ"
     col = _shared(M, (M.rows - M.columns) % n, np.full(n, n), tol)
     return "the entries of a wrapped diagonal differ" if col is None else Found("circulant", Circulant(col))
 
@@ -29,6 +31,8 @@ def toeplitz(M: Matrix, tol: float) -> Found | str:
     m, n = M.shape
     if min(m, n) < LEAST:
         return "too small to matter"
+    if tol == 0 and not _may_repeat(M):
+        return "the entries of a diagonal differ"
     offsets = np.arange(1 - n, m)
     lengths = np.minimum(m, n + offsets) - np.maximum(0, offsets)
     shared = _shared(M, M.rows - M.columns + (n - 1), lengths, tol)
@@ -40,17 +44,21 @@ def toeplitz(M: Matrix, tol: float) -> Found | str:
     return Found("Toeplitz", Toeplitz(col, row))
 
 
+def _may_repeat(M: Matrix) -> bool:
+    """Whether the second row of a dense matrix is the first one, moved: what most matrices fail."""
+    return M.dense is None or np.array_equal(M.dense[1, 1:], M.dense[0, :-1])
+
+
 def block_circulant(M: Matrix, tol: float) -> Found | str:
     """Circulant in blocks and inside of them, as a periodic convolution of two dimensions is."""
     n = M.shape[0]
     if not M.is_square or n < LEAST**2 or not M.nnz:
         return "not square" if not M.is_square else "too small to matter"
-    some = np.unique(np.linspace(0, M.nnz - 1, SAMPLE).astype(np.int64))
+    rows, columns, values = M.sample(SAMPLE)
     for p in (k for k in range(2, n // 2 + 1) if n % k == 0):
         if tol == 0:  # what is in row i is in the first row, moved
-            rows, columns = M.rows[some], M.columns[some]
             first = (columns // p - rows // p) % (n // p) * p + (columns % p - rows % p) % p
-            if not np.array_equal(entries_at(M, np.zeros_like(first), first), M.values[some]):
+            if not np.array_equal(entries_at(M, np.zeros_like(first), first), values):
                 continue
         labels = (M.rows // p - M.columns // p) % (n // p) * p + (M.rows % p - M.columns % p) % p
         kernel = _shared(M, labels, np.full(n, n), tol)

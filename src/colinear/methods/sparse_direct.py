@@ -107,15 +107,18 @@ class Substitution:
     def __init__(self, matrix: Any, lower: bool):
         if np.any(matrix.diagonal() == 0):
             raise RuntimeError("a triangular matrix with a zero on its diagonal is singular")
-        self.matrix, self.lower, self.nnz = matrix, lower, matrix.nnz
+        from scipy.sparse import csr_array
+
+        self.matrix, self.lower, self.nnz = csr_array(matrix), lower, matrix.nnz  # rows: what every version of SciPy takes
 
     def solve(self, B: Any, trans: str = "N") -> Any:
         """A^-1 B, A^-T B or A^-H B, as SuperLU's factors have it."""
+        from scipy.sparse import csr_array
         from scipy.sparse.linalg import spsolve_triangular
 
         if trans == "N":
             return spsolve_triangular(self.matrix, B, lower=self.lower)
-        A = self.matrix.T if trans == "T" else self.matrix.conj().T
+        A = csr_array(self.matrix.T if trans == "T" else self.matrix.conj().T)
         return spsolve_triangular(A, B, lower=not self.lower)
 
 
