@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help="names or beginnings of names; all if none is given")
     parser.add_argument("--scale", type=scale_of, default=0.1, help="of the paper's sizes: tiny, or a number (default 0.1)")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds for one call of a contestant (default 10)")
+    parser.add_argument("--timeout", type=float, default=5.0, help="seconds for one call of a contestant (default 5)")
     parser.add_argument("--seconds", type=float, default=0.5, help="for the repeats of a contestant (default 0.5)")
     parser.add_argument("--only", default="", help="contestants whose names contain one of these words, parted by commas")
     parser.add_argument("--json", type=Path, default=Path("output/paper.json"))
