@@ -217,9 +217,9 @@ class Contestant:
             return 0.0
 
     def wants_more(self) -> bool:
-        if len(self.walls) == 1:  # a first call warms up, so it counts only where a second would take too long
-            return self.runner.compiles or self.walls[0] < self.limits.timeout / 4
-        return len(self.walls) <= self.limits.repeats and sum(self.walls[1:]) < self.limits.seconds
+        if len(self.cpus) == 1:  # a first call warms up, so it counts only where a second would take too long
+            return self.runner.compiles or self.cpus[0] < self.limits.timeout / 2
+        return len(self.cpus) <= self.limits.repeats and sum(self.cpus[1:]) < self.limits.seconds
 
     def close(self) -> None:
         if self.process.is_alive():

@@ -87,6 +87,8 @@ def line(result: dict[str, Any], wide: int) -> str:
         parts.append(f"{result['passes']:7.1f} passes")
     if result.get("peak_bytes") is not None:
         parts.append(f"{result['peak_bytes'] / 2**20:8.1f} MB")
+    if "note" in result:
+        parts.append(f" {result['note']}")
     if result["status"] != "ok":
         parts.append(f" {result['status'].upper()}: {result.get('reason', '')}")
     return " ".join(parts).rstrip()
