@@ -1,12 +1,13 @@
 """What derivatives cost: the paper's figure on automatic differentiation, and the likelihood of a Gaussian process.
 
     python benchmarks/autodiff.py                     # prints the tables, saves output/autodiff.png; --size small is quick
-    python benchmarks/autodiff.py --only likelihood   # or solve, peers, logdet
+    python benchmarks/autodiff.py --only likelihood   # or solve, peers, logdet, quadrature
 
 solve: the gradient of |x|^2 / 2, (L + diag θ) x = b, with respect to θ, for a 5-point Laplacian L; θ shrinks, so that conjugate gradients
 take more and more iterations. Beside it the same iterations differentiated one by one ("unrolled").
 peers: the same gradient by the adjoint method written by hand and by other libraries, those that are installed.
 logdet: the gradient of a log-determinant by Cholesky beside the derivative of the factorisation.
+quadrature: that of log det(L + diag θ) by stochastic Lanczos quadrature, as iterations grow, beside the same iterations differentiated.
 likelihood: the negative log marginal likelihood of a Gaussian process and its gradient, N = 2000, beside NumPy by hand.
 
 Times are the least of several, interleaved, in seconds of CPU time of one thread: the machine may be shared. Memory is what is kept for the
@@ -339,6 +340,125 @@ def logdets(small: bool, repeats: int) -> list[dict[str, float]]:
     return rows
 
 
+PROBES = 8
+
+
+def plain_quadrature(xp: Any, multiply: Callable, Z: Any, steps: int) -> Any:
+    """log det by Lanczos from the columns of Z, as in a textbook: in torch, one step after the other, and in JAX by a scan."""
+    norms = (Z * Z).sum(0)
+
+    def step(state: Any) -> tuple[Any, Any]:
+        v, before, b = state
+        w = multiply(v) - b * before
+        a = (v * w).sum(0)
+        w = w - a * v
+        c = xp.sqrt((w * w).sum(0))
+        return (w / c, v, c), (a, c)
+
+    state = (Z / xp.sqrt(norms), 0 * Z, 0 * norms)
+    if xp is torch:
+        found = []
+        for _ in range(steps):
+            state, pair = step(state)
+            found.append(pair)
+        a, c = (torch.stack(part, 1) for part in zip(*found, strict=True))
+        T = torch.diag_embed(a) + torch.diag_embed(c[:, :-1], 1) + torch.diag_embed(c[:, :-1], -1)
+    else:
+        a, c = (part.T for part in jax.lax.scan(lambda s, _: step(s), state, None, length=steps)[1])
+        side = jax.vmap(lambda c: jnp.diag(c, 1) + jnp.diag(c, -1))(c[:, :-1])
+        T = jax.vmap(jnp.diag)(a) + side
+    values, Q = xp.linalg.eigh(T)
+    return (norms * (Q[:, 0, :] ** 2 * xp.log(xp.abs(values))).sum(-1)).mean()
+
+
+class Quadrature:
+    """The gradient of log det(L + diag θ) with respect to θ, by PROBES random vectors."""
+
+    def __init__(self, m: int, shift: float):
+        self.S = S = Solve(m, shift)
+        self.Z = torch.tensor(np.random.default_rng(1).choice([-1.0, 1.0], (S.n, PROBES)))
+        self.jZ = jnp.array(self.Z.numpy())
+        self.method = co.SLQ(probes=PROBES)
+        info = co.logdet(self.operator(S.theta.clone().requires_grad_()), self.method, info=True)[1]
+        self.iterations = int(info.iterations if info.iterations is not None else info.matvecs // PROBES)
+
+    def operator(self, theta: Any) -> Any:
+        return co.opaque(co.PD(self.S.L + co.Diagonal(theta)))
+
+    def colinear(self, theta: Any) -> Any:
+        return co.logdet(self.operator(theta), self.method)
+
+    def unrolled(self, theta: Any) -> Any:
+        return plain_quadrature(torch, lambda V: self.S.csr @ V + theta[:, None] * V, self.Z, self.iterations)
+
+    def jax_colinear(self, theta: Any) -> Any:
+        S, columns = self.S, jax.vmap(self.S.product, (1, None), 1)
+        A = co.MatrixFree(columns, (S.n, S.n), dtype=S.jb.dtype, like=S.jb, parameters=(theta,))
+        return co.logdet(co.opaque(co.PD(A)), self.method)
+
+    def jax_unrolled(self, theta: Any) -> Any:
+        columns = jax.vmap(self.S.product, (1, None), 1)
+        return plain_quadrature(jnp, lambda V: columns(V, theta), self.jZ, self.iterations)
+
+
+def quadratures(small: bool, repeats: int) -> list[dict[str, float]]:
+    print(f"{'iterations':>10s} | {'torch: forward':>14s} {'backward':>9s} {'unrolled':>9s} {'kept':>8s} {'unrolled':>9s}"
+          f" | {'JAX: forward':>12s} {'backward':>9s} {'unrolled':>9s} {'kept':>8s} {'unrolled':>9s} | errors")  # fmt: skip
+    rows = []
+    for shift in (1.0, 0.1) if small else (3.0, 0.3, 0.03, 0.01):
+        Q = Quadrature(30 if small else 100, shift)
+        S, theta = Q.S, Q.S.theta.clone().requires_grad_()
+        t = raced(
+            {
+                "forward": lambda Q=Q, theta=theta: Q.colinear(theta),
+                "gradient": lambda Q=Q, S=S: S.gradient(Q.colinear),
+                "plain": lambda Q=Q, theta=theta: Q.unrolled(theta),
+                "unrolled": lambda Q=Q, S=S: S.gradient(Q.unrolled),
+                "jax forward": compiled(Q.jax_colinear, S.jtheta),
+                "jax gradient": compiled(jax.value_and_grad(Q.jax_colinear), S.jtheta),
+                "jax plain": compiled(Q.jax_unrolled, S.jtheta),
+                "jax unrolled": compiled(jax.value_and_grad(Q.jax_unrolled), S.jtheta),
+            },
+            repeats,
+        )
+        exact = exact_slope(S)
+        errors = [
+            abs(float(np.asarray(g).sum()) / exact - 1)
+            for g in (S.gradient(Q.colinear), S.gradient(Q.unrolled), jax.grad(Q.jax_colinear)(S.jtheta))
+        ]
+        row = {"iterations": Q.iterations} | {
+            kind + name: t[kind + key] - (t[kind + less] if less else 0)
+            for kind in ("", "jax ")
+            for name, key, less in (
+                ("forward", "forward", ""),
+                ("backward", "gradient", "forward"),
+                ("unrolled", "unrolled", "plain"),
+            )
+        }
+        row |= {
+            "kept": saved_bytes(lambda Q=Q, theta=theta: Q.colinear(theta)),
+            "unrolled kept": saved_bytes(lambda Q=Q, theta=theta: Q.unrolled(theta)),
+            "jax kept": temporary_bytes(jax.grad(Q.jax_colinear), S.jtheta),
+            "jax unrolled kept": temporary_bytes(jax.grad(Q.jax_unrolled), S.jtheta),
+        }
+        rows.append(row)
+        cells = [
+            [f"{1e3 * row[kind + key]:.1f}ms" for key in ("forward", "backward", "unrolled")]
+            + [f"{row[kind + key] / 2**20:.1f}MB" for key in ("kept", "unrolled kept")]
+            for kind in ("", "jax ")
+        ]
+        (a, b, c, d, e), (f, g, h, i, j) = cells
+        print(f"{row['iterations']:10d} | {a:>14s} {b:>9s} {c:>9s} {d:>8s} {e:>9s} | {f:>12s} {g:>9s} {h:>9s} {i:>8s} {j:>9s} |"
+              f" {', '.join(f'{x:.1e}' for x in errors)}", flush=True)  # fmt: skip
+    return rows
+
+
+def exact_slope(S: Solve) -> float:
+    """The derivative of log det(L + t I), the sum of that with respect to θ: Σ 1 / (λ_i + λ_j + t)."""
+    x = 4 * np.sin(np.pi * np.arange(1, S.m + 1) / (2 * (S.m + 1))) ** 2
+    return float((1 / (x[:, None] + x + float(S.theta[0]))).sum())
+
+
 # ---------------------------------------------------------------------------------------------------- a Gaussian process
 
 
@@ -441,28 +561,34 @@ def likelihoods(small: bool, repeats: int) -> None:
 # ---------------------------------------------------------------------------------------------------- the figure
 
 
-def draw(rows: list[dict[str, float]], determinants: list[dict[str, float]], path: Path) -> None:
+def draw(
+    rows: list[dict[str, float]], quadrature: list[dict[str, float]], determinants: list[dict[str, float]], path: Path
+) -> None:
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
-    x = [row["iterations"] for row in rows]
+    figure, axes = pyplot.subplots(1, 5, figsize=(21, 3.8), layout="constrained")
+    for start, found in ((0, rows), (2, quadrature)):
+        x = [row["iterations"] for row in found]
+        for kind, colour, label in (("", "C1", "torch"), ("jax ", "C0", "JAX")):
+            for axis, key, other, scale in ((start, "backward", "unrolled", 1e3), (start + 1, "kept", "unrolled kept", 2**-20)):
+                mine, others = ([scale * row[kind + name] for row in found] for name in (key, other))
+                axes[axis].plot(x, mine, "o-", color=colour, label=f"colinear, {label}")
+                axes[axis].plot(x, others, "s--", color=colour, label=f"unrolled, {label}", alpha=0.6)
     for kind, colour, label in (("", "C1", "torch"), ("jax ", "C0", "JAX")):
-        for axis, key, other, scale in ((axes[0], "backward", "unrolled", 1e3), (axes[1], "kept", "unrolled kept", 2**-20)):
-            axis.plot(x, [scale * row[kind + key] for row in rows], "o-", color=colour, label=f"colinear, {label}")
-            axis.plot(x, [scale * row[kind + other] for row in rows], "s--", color=colour, label=f"unrolled, {label}", alpha=0.6)
         n = [row["n"] for row in determinants]
-        axes[2].plot(n, [1e3 * row[kind + "backward"] for row in determinants], "o-", color=colour, label=f"colinear, {label}")
-        axes[2].plot(
-            n,
-            [1e3 * row[kind + "unrolled"] for row in determinants],
-            "s--",
-            color=colour,
-            label=f"through Cholesky, {label}",
-            alpha=0.6,
-        )
-    titles = "Backward pass of a CG solve: time", "... and memory kept for it", "Backward pass of logdet: time"
-    for axis, title, unit, what in zip(axes, titles, ("ms", "MB", "ms"), ("iterations", "iterations", "n")):
-        axis.set(title=title, xlabel=what, ylabel=unit, xscale="log", yscale="log")
+        mine, others = ([1e3 * row[kind + name] for row in determinants] for name in ("backward", "unrolled"))
+        axes[4].plot(n, mine, "o-", color=colour, label=f"colinear, {label}")
+        axes[4].plot(n, others, "s--", color=colour, label=f"through Cholesky, {label}", alpha=0.6)
+    titles = (
+        "Backward pass of a CG solve: time",
+        "... and memory kept for it",
+        "Backward pass of logdet by quadrature",
+        "... and memory kept for it",
+        "Backward pass of logdet by Cholesky",
+    )
+    units, what = ("ms", "MB", "ms", "MB", "ms"), (*("iterations",) * 4, "n")
+    for axis, title, unit, along in zip(axes, titles, units, what, strict=True):
+        axis.set(title=title, xlabel=along, ylabel=unit, xscale="log", yscale="log")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -473,7 +599,7 @@ def draw(rows: list[dict[str, float]], determinants: list[dict[str, float]], pat
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument(
-        "--only", choices=("solve", "peers", "logdet", "likelihood"), help="one of the tables, without the picture"
+        "--only", choices=("solve", "peers", "logdet", "quadrature", "likelihood"), help="one of the tables, without the picture"
     )
     parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument("--repeats", type=int, default=5)
@@ -484,11 +610,12 @@ def main() -> None:
         print("\ngradient of a CG solve, beside others")
         peers(small, repeats)
     determinants = logdets(small, repeats) if only in (None, "logdet") else []
+    quadrature = quadratures(small, repeats) if only in (None, "quadrature") else []
     if only in (None, "likelihood"):
         print("\nlikelihood of a Gaussian process, value and gradient")
         likelihoods(small, repeats)
     if only is None:
-        draw(rows, determinants, Path("output/autodiff.png"))
+        draw(rows, quadrature, determinants, Path("output/autodiff.png"))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ python docs/derivatives_table.py            # writes it
 python docs/derivatives_table.py --check    # fails if it is not up to date
 
 The cases are the module tests/autodiff/cases.py: `CASES`, by name, each with the frameworks it is for (`only`) and the modes that are refused
-(`without`); `MODES` of each framework; and `REFUSALS`, by pairs of a name and a framework, or "*" for all.
+(`without`); `MODES` of each framework; `REFUSALS`, by pairs of a name and a framework, or "*" for all; and `APART`, what has tests of its
+own, by name and framework the modes.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ def covered() -> list[tuple[str, str, str]]:
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module
     specification.loader.exec_module(module)
-    return [
-        (name, mode, {"jax": "JAX"}.get(framework, framework))
+    spelt = {"torch": "torch", "jax": "JAX"}
+    cases = [
+        (name, mode, spelt[framework])
         for name, case in module.CASES.items()
         for framework, modes in module.MODES.items()
         for mode in modes
         if (not case.only or framework in case.only) and mode not in case.without
         and not {(name, framework), (name, "*")} & set(module.REFUSALS)
     ]  # fmt: skip
+    apart = module.APART.items()
+    return cases + [(name, mode, spelt[kind]) for name, modes in apart for kind, some in modes.items() for mode in some]
 
 
 def table(triples: Iterable[tuple[str, str, str]]) -> str:

@@ -48,13 +48,22 @@ MODES: dict[str, tuple[str, ...]] = {
 REFUSALS: dict[tuple[str, str], str] = {
     ("rank", "*"): "a whole number has no derivative",
     ("nullspace under vmap", "torch"): "the number of columns depends on values, which cannot be seen under vmap",
-    ("nullspace", "jax"): "the number of columns depends on values, which cannot be seen under a transformation",
+    ("nullspace under vmap and jit", "jax"): "the number of columns depends on values, which cannot be seen there",
     ("second derivatives of apply(f, A) b by Krylov", "*"): "nothing is known of f but its values; Eigh() has them",
-    ("svd by RandomizedSVD", "*"): "a random projection has no triplets of A; GolubKahan() and SVD() have",
 }
 
-# Functions that have tests of their own, and the modes that these run: `test_krylov_derivatives.py`.
-APART: dict[str, dict[str, tuple[str, ...]]] = {"f(A) b by Krylov": MODES}
+# What has tests of its own, and the modes that these run: `test_krylov_derivatives.py` and, of iterations, `test_rules_of_derivatives.py`.
+ITERATIONS = {"torch": ("reverse", "forward", "forward over reverse"), "jax": ("reverse", "forward", "jit of grad")}
+APART: dict[str, dict[str, tuple[str, ...]]] = {
+    "nullspace": {"jax": ("reverse", "forward")},
+    "f(A) b by Krylov": {**MODES, "jax": tuple(mode for mode in MODES["jax"] if mode != "forward over reverse")},
+    "solve by iteration": ITERATIONS,
+    "lstsq by LSQR, LSMR": {**ITERATIONS, "jax": (*ITERATIONS["jax"], "reverse over reverse")},
+    "eig by Lanczos, Arnoldi": ITERATIONS,
+    "eig by LOBPCG": {"torch": ITERATIONS["torch"]},
+    "svd by GolubKahan": ITERATIONS,
+    "svd by RandomizedSVD": {"torch": ITERATIONS["torch"]},
+}
 
 # Families whose leaves cannot move freely: what they hold would no longer be what it claims to be.
 FIXED: dict[str, str] = {

@@ -202,6 +202,11 @@ def _golub_kahan(xp: Any, A: Any) -> Any:
     return xp.sum(s * xp.asarray([1.0, 2.0])) + squares(xp, U) + squares(xp, V)
 
 
+def _randomized(xp: Any, A: Any) -> Any:
+    U, s, V = co.svd(hidden(A), 2, co.RandomizedSVD(power_iterations=25))
+    return xp.sum(s * xp.asarray([1.0, 2.0])) + squares(xp, U) + squares(xp, V)
+
+
 def _solved(method: Any) -> Any:
     return lambda xp, A: xp.sum(co.solve(hidden(A), xp.asarray(W[0]), method) ** 2)
 
@@ -211,6 +216,7 @@ ITERATED = {
     "LOBPCG": _lobpcg,
     "Arnoldi": _arnoldi,
     "GolubKahan": _golub_kahan,
+    "RandomizedSVD": _randomized,
     "GMRES": _solved(co.GMRES(tol=1e-13)),
     "BiCGSTAB": _solved(co.BiCGSTAB(tol=1e-13)),
     "LSQR": lambda xp, A: xp.sum(co.lstsq(hidden(A[:, :4]), xp.asarray(W[0]), co.LSQR(tol=1e-13)) ** 2),
@@ -242,6 +248,14 @@ def test_what_iterations_find_has_the_derivatives_of_the_equation_in_jax(name: s
     np.testing.assert_allclose(both, slope(f, START, E), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["LSQR"])
+def test_solutions_by_iteration_have_second_derivatives_in_jax(name: str) -> None:
+    f, xp = ITERATED[name], backends.get("jax")
+    second = jax.jit(jax.grad(jax.grad(lambda t: f(xp, jnp.asarray(START) + t * jnp.asarray(E)))))(0.0)
+    first = lambda t: slope(f, START + t * E, E)  # noqa: E731
+    np.testing.assert_allclose(second, (first(1e-3) - first(-1e-3)) / 2e-3, rtol=1e-3, atol=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------------- refusals and failures
 
 
@@ -253,10 +267,18 @@ def test_rank_refuses_to_be_differentiated() -> None:
     assert int(co.rank(torch.tensor(G))) == N
 
 
-def test_random_projections_refuse() -> None:
-    for framework in ("torch", "jax"):
-        with pytest.raises(NotImplementedError, match="random projection"):
-            gradient(framework, lambda xp, A: xp.sum(co.svd(A, 2, co.RandomizedSVD())[1]), G)
+def test_random_projections_that_have_not_converged_warn() -> None:
+    with pytest.warns(co.DerivativeWarning, match="power_iterations"):
+        gradient("torch", lambda xp, A: xp.sum(co.svd(hidden(A), 2, co.RandomizedSVD(oversampling=0, power_iterations=0))[1]), G)
+
+
+def test_nullspaces_are_differentiated_in_jax_where_values_can_be_seen() -> None:
+    f = lambda xp, A: xp.sum(projector(xp, co.nullspace(A[:2]).to_dense()) * xp.asarray(W))  # noqa: E731
+    np.testing.assert_allclose(along(gradient("jax", f, G), E), slope(f, G, E), rtol=1e-8)
+    line = lambda t: f(backends.get("jax"), jnp.asarray(G) + t * jnp.asarray(E))  # noqa: E731
+    np.testing.assert_allclose(jax.jvp(line, (0.0,), (1.0,))[1], slope(f, G, E), rtol=1e-8)
+    with pytest.raises(co.BackendError, match="nullspace"):
+        jax.jit(jax.grad(line))(0.0)
 
 
 def test_whole_numbers_are_refused_by_name_of_their_dtype() -> None:
@@ -277,6 +299,31 @@ def test_a_failing_adjoint_solve_warns(framework: str) -> None:
 
     with pytest.warns(co.ConvergenceWarning, match="solve for a derivative"):
         gradient(framework, f, A)
+        jax.effects_barrier()
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_failing_tangent_solve_warns(framework: str) -> None:
+    xp = backends.get(framework)
+    A, easy = co.opaque(co.PD(co.Diagonal(xp.asarray(np.logspace(0, 8, 100))))), xp.asarray(np.eye(100)[0])
+
+    def line(t: Any) -> Any:  # the answer takes one iteration, its derivative a hundred
+        return co.solve(A, easy + t * xp.asarray(np.ones(100)), co.CG(max_iters=30))
+
+    with pytest.warns(co.ConvergenceWarning, match="solve for a derivative"):
+        xp.jvp(line, xp.asarray(0.0, dtype=xp.float64), xp.asarray(1.0, dtype=xp.float64))
+        jax.effects_barrier()
+
+
+def test_a_failing_adjoint_solve_of_solve_and_logdet_warns_in_jax() -> None:
+    A, b = jnp.asarray(np.logspace(0, 8, 60)), jnp.asarray(np.eye(60)[0])
+    method = co.SLQ(probes=2, max_iters=20)
+
+    def f(d: Any) -> Any:
+        return jnp.sum(co.solve_and_logdet(co.opaque(co.PD(co.Diagonal(d))), b, method, on_failure="ignore")[0])
+
+    with pytest.warns(co.ConvergenceWarning, match="solve for a derivative"):
+        jax.grad(f)(A)
         jax.effects_barrier()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Info, Status, recording, report
+from ..info import DerivativeWarning, Info, Status, recording, report
 from ..methods import Auto, GolubKahan, Method, RandomizedSVD
 from ..methods.golub_kahan import golub_kahan
 from ..methods.krylov import pick
@@ -29,6 +29,11 @@ from .iterative_eigen import FLOOR, check_visible
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
 ORTHOGONAL = 1e-10  # loss of orthogonality up to which the left vectors of the Gram matrix's way are taken
+
+UNSETTLED = (
+    "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of triplets that have: they are off by about "
+    "the residual over the distance of singular values. Raise power_iterations or oversampling, or use GolubKahan()."
+)
 
 Result = tuple[LinearOperator, Array, LinearOperator]
 
@@ -104,10 +109,9 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     report(heard(info, fixed.H, U, dropped))
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):
-        if isinstance(method, RandomizedSVD):  # no triplets of A, but near them
-            U, s, V = (autodiff.refused(xp, x, leaves, f"{method.name}: a random projection", "GolubKahan()") for x in (U, s, V))
-        else:
-            U, s, V = autodiff.triplets(A, U, s, V)
+        if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
+            xp.warn_later(xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)), UNSETTLED, category=DerivativeWarning)
+        U, s, V = autodiff.triplets(A, U, s, V)
     U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
 
