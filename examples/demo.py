@@ -71,7 +71,7 @@ def others(n: int, rng: np.random.Generator) -> Iterator[tuple[str, co.LinearOpe
     N, side = n * n, np.arange(9) - 4
     yield "regression: low rank plus diagonal", co.Diagonal(rng.uniform(1, 2, N)) + co.LowRank(rng.normal(size=(N, 20)) / n)
 
-    line = co.Tridiagonal(-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1))
+    line = co.PD(co.Tridiagonal(-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1)))
     yield "Poisson's equation on a square", co.KroneckerSum(line, line)
 
     blur = np.exp(-(side[:, None] ** 2 + side**2) / 4)
