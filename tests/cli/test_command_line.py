@@ -108,6 +108,21 @@ def test_a_bad_file_is_one_line_and_exit_code_3(folder: Path, capsys: Any, name:
     assert words in printed.err and name in printed.err
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bool", "float16", ">f8", ">c8", "longdouble", "complex64"])
+def test_numbers_of_any_kind_are_read(folder: Path, capsys: Any, dtype: str) -> None:
+    np.save("A.npy", (2 * np.eye(4) if dtype != "bool" else np.eye(4)).astype(dtype))
+    for command in (["info"], ["trace"], ["eig", "-k", "2"]):
+        assert main([command[0], "A.npy", *command[1:]]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_an_empty_matrix_is_refused_but_described(folder: Path, capsys: Any, shape: tuple[int, int]) -> None:
+    np.save("A.npy", np.zeros(shape))
+    assert main(["info", "A.npy"]) == 0
+    assert main(["eig", "A.npy"]) == main(["trace", "A.npy"]) == 3
+    assert "the matrix is empty" in capsys.readouterr().err
+
+
 def test_nothing_is_unpickled(folder: Path, capsys: Any) -> None:
     class Trap:
         def __reduce__(self) -> Any:

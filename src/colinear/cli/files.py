@@ -127,8 +127,11 @@ def _checked(path: str, found: Any) -> Any:
     """As floating point, finite, dense or in compressed rows."""
     if found.dtype.kind not in "biufc":
         raise InputError(f"{path}: its entries are {found.dtype}; expected real or complex numbers")
-    if found.dtype.kind in "biu" or found.dtype.itemsize > 16 or found.dtype == np.longdouble:
-        found = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64)
+    known = (np.float32, np.float64, np.complex64, np.complex128)
+    if found.dtype not in known or not found.dtype.isnative:  # integers, half and extended precision, the other order of bytes
+        half, is_complex = found.dtype == np.float16, found.dtype.kind == "c"
+        wide = np.complex128 if is_complex else np.float32 if half else np.float64
+        found = found.astype(found.dtype.newbyteorder("=") if found.dtype in known else wide)
     if not isinstance(found, np.ndarray):
         from scipy.sparse import csr_array
 

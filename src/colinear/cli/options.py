@@ -68,6 +68,8 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     tell(options, f"reading {options.file}")
     matrix = read_matrix(options.file)
     read_seconds = time.perf_counter() - start
+    if 0 in matrix.shape and options.command != "info":
+        raise InputError(f"{options.file}: the matrix is empty, {matrix.shape[0]}x{matrix.shape[1]}")
     A: Any = co.as_operator(matrix)
     annotations = [_annotation(name) for name in options.annotate]
     if options.dtype is not None or options.backend != "numpy":

@@ -59,6 +59,8 @@ def picture(matrix: Any, facts: dict[str, Any], path: str) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("--picture draws with matplotlib, which is not installed: pip install 'colinear[plot]'") from error
+    if 0 in matrix.shape:
+        raise InputError(f"{path}: there is nothing to draw of an empty matrix")
     figure = Figure(figsize=(11, 5), layout="constrained")
     left, right = figure.subplots(1, 2)
     _, sizes = binned(matrix, 600, 600)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import ColinearWarning
 from . import codes
 from .answers import complain
 from .options import add_shared, whole
@@ -120,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(end.code or 0)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("always")
+            warnings.simplefilter("ignore")  # of others; what overflows shows in the answer
+            warnings.simplefilter("always", ColinearWarning)
             warnings.showwarning = _show_warning
             code = _command(options.command)(options)
         sys.stdout.flush()

@@ -20,9 +20,7 @@ from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..operators.sum import Sum
 from ..properties import strongest_names
-from .entries import residual
 from .matrix import Found, Matrix
-from .search import search, symmetrised
 
 COMPOSED = (Sum, Product, Kronecker, KroneckerSum, BlockDiag, Hadamard)
 
@@ -119,6 +117,9 @@ def _of_tree(A: LinearOperator, tol: float) -> Found:
 
 
 def _of_matrix(A: Any, tol: float) -> Found:
+    from .entries import residual  # imported here: `import colinear` is to be quick
+    from .search import search, symmetrised
+
     M = _on_host(A)
     if not np.isfinite(M.norm):  # then no residual can be told from zero
         return Found("dense" if isinstance(A, Dense) else "sparse", A, "its norm overflows: scale it first")
