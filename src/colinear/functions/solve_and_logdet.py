@@ -18,6 +18,7 @@ from ..operators.context import as_array, broadcast_batches
 from ..operators.inverse import Inverse
 from ..properties import SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet, square_size
+from .automatic import iterates
 from .determinant import logdet, needs_estimate
 from .estimators import announce, is_traced
 from .inverse import inv
@@ -79,8 +80,11 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost
             Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1]),
             "conjugate gradients with random vectors",
         )
+    if inv.find(A).is_base and not iterates(A, method):
+        inv(A, method)
+        return "solution_and_logarithm", None, "both from one factorisation: A has no structure"
     solve(A, b, method), logdet(A, method)
-    return "solution_and_logarithm", None, "both from one factorisation, where A has no structure"
+    return "solution_and_logarithm", None, "each by the structure of A"
 
 
 def _stand_in(A: LinearOperator, b: Any) -> tuple[Array, Array]:
