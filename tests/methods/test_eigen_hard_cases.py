@@ -1,4 +1,4 @@
-"""Smallest eigenvalues of graph Laplacians whose factors fill in: singular, so no iteration may stand for their inverse."""
+"""Eigenvalues that were missed or dearly found: of singular matrices whose factors fill in, and repeated ones of a nonsymmetric matrix."""
 
 from __future__ import annotations
 
@@ -33,3 +33,24 @@ def test_the_lower_end_of_a_singular_laplacian_that_fills_in_is_found_by_product
     assert info.status is co.Status.SUCCESS and info.matvecs < 1000
     assert np.abs(values - np.linalg.eigvalsh(S.toarray())[:4]).max() < 1e-7
     assert np.linalg.norm(S @ V - V * values) < 1e-6
+
+
+def hydrogen(m: int) -> sp.csr_array:
+    """-Δ/2 - 1/r on m^3 points of all space, x = tan(u) in each dimension: nonsymmetric, three energies are alike."""
+    h = np.pi / m
+    u = -np.pi / 2 + h * (np.arange(m) + 0.5)
+    c, s, ones = np.cos(u), np.sin(u), np.ones(m - 1)
+    second = sp.diags_array([ones, np.full(m, -2.0), ones], offsets=[-1, 0, 1]) / h**2
+    first = sp.diags_array([-ones, ones], offsets=[-1, 1]) / (2 * h)
+    line, one = sp.diags_array(c**4) @ second - sp.diags_array(2 * s * c**3) @ first, sp.eye_array(m)
+    laplacian = sp.kron(sp.kron(line, one), one) + sp.kron(sp.kron(one, line), one) + sp.kron(sp.kron(one, one), line)
+    r = np.sqrt(sum(x**2 for x in np.meshgrid(*[np.tan(u)] * 3, indexing="ij")))
+    return sp.csr_array(-0.5 * laplacian - sp.diags_array(1 / r.reshape(-1)))
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_no_copy_of_a_repeated_energy_is_missed(seed: int) -> None:
+    """Seed 8 gave a higher energy in place of the third copy, as a success."""
+    H = hydrogen(8)
+    values = co.eig(co.Sparse(H), 5, "SR", co.Arnoldi(tol=1e-6, seed=seed))[0]
+    assert np.abs(values - np.sort(np.linalg.eigvals(H.toarray()).real)[:5]).max() < 1e-5
