@@ -197,6 +197,12 @@ def test_complex_hermitian_operators_are_right_and_others_refused() -> None:
         co.trace(co.opaque(co.Dense(G)), co.SLQ())
 
 
+def test_an_interval_that_does_not_hold_the_spectrum_is_noticed() -> None:
+    for interval in ((1.0, 9.0), (0.1, 7.0)):
+        with pytest.raises(ValueError, match="eigenvalues outside of it"):
+            co.logdet(free(turned(NODES)), co.SLQ(6, quadrature="lower", interval=interval))
+
+
 def test_arguments_that_make_no_sense_are_refused() -> None:
     for bad, match in (
         ({"probes": 0}, "probes is 0"),
@@ -258,9 +264,11 @@ def test_bounds_and_traces_of_functions_under_jit() -> None:
             co.logdet(B, co.SLQ(6, max_iters=5, quadrature=q, interval=(0.125, 2.0)), on_failure="ignore")
             for q in ("lower", "upper")
         ]
-        return bounds, co.trace(co.exp(B, co.Krylov()), co.SLQ(60, max_iters=12), info=True)
+        wrong = co.logdet(B, co.SLQ(6, max_iters=5, quadrature="lower", interval=(1.0, 2.0)), info=True)
+        return bounds, co.trace(co.exp(B, co.Krylov()), co.SLQ(60, max_iters=12), info=True), wrong
 
-    (low, high), (value, info) = jax.jit(run)(jnp.asarray(A))
+    (low, high), (value, info), wrong = jax.jit(run)(jnp.asarray(A))
+    assert np.isnan(wrong[0]) and wrong[1].status == co.Status.NONFINITE
     assert low < high < low + 20
     eager = co.logdet(
         co.opaque(co.PSD(jnp.asarray(A))), co.SLQ(6, max_iters=5, quadrature="lower", interval=(0.125, 2.0)), on_failure="ignore"

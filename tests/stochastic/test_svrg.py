@@ -353,6 +353,7 @@ def test_nan_is_reported() -> None:
 def test_a_zero_right_side_gives_zero() -> None:
     A, _ = problem(backends.get("numpy"))
     assert not co.solve(A, np.zeros(6), co.SVRG()).any()
+    assert co.solve(A, np.zeros((6, 0)), co.SVRG()).shape == (6, 0)
 
 
 def test_bad_input_says_what_to_do() -> None:
@@ -367,6 +368,9 @@ def test_bad_input_says_what_to_do() -> None:
         co.eig(co.SelfAdjoint(co.BatchSum(co.Dense(SQUARES + SQUARES.swapaxes(1, 2)))), 1, "SM", co.SVRG())
     with pytest.raises(MethodError, match="preconditioner"):
         co.eig(A, 1, "LA", co.SVRG(preconditioner=co.Jacobi()))
+    for options in ({"momentum": 0.5}, {"averaging": True}):
+        with pytest.raises(MethodError, match="for linear systems"):
+            co.eig(A, 1, "LA", co.SVRG(**options))  # type: ignore[arg-type]
     with pytest.raises(MethodError, match="terms cannot be taken"):
         co.solve(co.BatchSum(co.MatrixFree(lambda X: X, (50, 3, 3), dtype=np.float64)), np.ones(3), co.SVRG())
     for options in (

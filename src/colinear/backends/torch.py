@@ -424,7 +424,7 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
 
 def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
     """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
-    return V.mul_(-b[..., None, :]).addcmul_(U, a[..., None, :], value=-1).add_(W)
+    return torch.addcmul(W, V, b[..., None, :], value=-1, out=V).addcmul_(U, a[..., None, :], value=-1)
 
 
 def column_dot(X: Any, Y: Any) -> torch.Tensor:

@@ -123,6 +123,7 @@ def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int)
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0  # rows behind the end of a run: decoupled, and of weight zero
     a = np.where(ended, a[0], a)
     if method.interval is not None and method.quadrature != "gauss":
+        _checked_interval(method.interval, a, b, eps)
         a, b = with_node(backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1])
     nodes, weights = nodes_and_weights(a, b)
     failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
@@ -138,6 +139,18 @@ def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int)
         nodes = np.where(nodes > 0, nodes, 1 if f.pole else 0)
     numbers = _of_user(xp, f, nodes) if f.name == "apply" else f.of(backends.get("numpy"), nodes)
     return np.sum(np.where(weights > 0, weights * numbers, 0), axis=-1), status, failing
+
+
+def _checked_interval(interval: tuple[float, float], a: Any, b: Any, eps: float) -> None:
+    """An error if a Ritz value, which lies between eigenvalues, lies outside of the interval that is said to hold them all."""
+    nodes, weights = nodes_and_weights(a, b)
+    nodes = nodes[weights > eps]
+    slack = 100 * eps * np.abs(nodes).max(initial=0)
+    if nodes.min(initial=np.inf) < interval[0] - slack or nodes.max(initial=-np.inf) > interval[1] + slack:
+        raise ValueError(
+            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from {nodes.min():.4g} to {nodes.max():.4g}. "
+            "Give one that holds them all; what it gives is no bound otherwise."
+        )
 
 
 def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:

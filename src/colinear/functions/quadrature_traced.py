@@ -30,13 +30,16 @@ def traced_quadrature(
     runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
     ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
     alpha = xp.where(ended, alpha[:1], alpha)
-    values = []
+    values, inside = [], None
     for j in (max(1, 3 * m // 4), m):
         a, b = alpha[:j], beta[:j]
         if method.interval is not None and method.quadrature != "gauss":
+            inside = _holds(xp, method.interval, a, b)
             a, b = with_node(xp, a, b, method.interval[0 if method.quadrature == "lower" else 1])
         nodes, weights = traced_nodes_and_weights(xp, a, b)
         values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
+        if inside is not None:
+            values[-1] = xp.where(inside, values[-1], math.nan)  # no bound
     value, k = values[-1], R.shape[-1]
     mean = xp.mean(value, axis=-1)
     rest = xp.abs(mean - xp.mean(values[0], axis=-1))
@@ -58,3 +61,11 @@ def traced_quadrature(
 def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:
     """Nodes as f takes them: a function that is real for positive numbers only must not see others (the value says so already)."""
     return xp.where(nodes > 0, nodes, 1) if f.principal else nodes
+
+
+def _holds(xp: Any, interval: tuple[float, float], alpha: Array, beta: Array) -> Array:
+    """Whether all Ritz values of each run lie in the interval that is said to hold the eigenvalues."""
+    nodes, weights = traced_nodes_and_weights(xp, alpha, beta)
+    slack = 100 * xp.eps(nodes.dtype) * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
+    outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
+    return xp.logical_not(xp.any(xp.logical_and(outside, weights > xp.eps(nodes.dtype)), axis=-1))

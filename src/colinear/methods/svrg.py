@@ -116,13 +116,13 @@ def svrg(
     sample = minibatches(xp, terms, xp.device_of(B))
     uphill = gradient_of(products)
 
-    if step is None:
+    if step is None and 0 not in B.shape:
         with quiet(xp):
             largest = largest_eigenvalue(xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start)
         rate = xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1) + 0 * size
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
-        rate = step + 0 * size
+        rate = (step or 1.0) + 0 * size
 
     def epoch(s: State) -> State:
         generator, own = xp.split(s.generator)

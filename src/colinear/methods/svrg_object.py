@@ -30,9 +30,9 @@ class SVRG(Iterative):
         The step size; by default the inverse of the largest eigenvalue of a few minibatches, found by a few power iterations, and
         halved whenever an epoch does harm.
     momentum : float
-        How much of the last step is made again, at least 0 and below 1.
+        How much of the last step is made again, at least 0 and below 1; for linear systems.
     averaging : bool
-        Whether the next anchor is the mean of an epoch's iterates instead of the last one.
+        Whether the next anchor is the mean of an epoch's iterates instead of the last one; for linear systems.
     seed : int, JAX key, or NumPy or torch generator
         Of the minibatches. One integer gives one answer; a generator moves on.
     tol, preconditioner, x0, callback, progress
