@@ -132,6 +132,7 @@ def origin(run: dict[str, Any]) -> str:
         f"{run['date']}, {machine['cores']} cores{shared}, one thread each; {clock}. `{run['command']}`: "
         f"a scale of {run['scale']:g} of the paper's sizes, {run['timeout']:g} seconds for a call. Python {machine['python']}, {versions}."
         + (f" Not installed there: {absent}." if absent else "")
+        + (f" It was {run['parts']}." if "parts" in run else "")
     )
 
 

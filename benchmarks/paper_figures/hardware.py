@@ -38,7 +38,7 @@ class Matrix:
 
 
 class System(Matrix):
-    bar, tol = 1.2e-11, 1e-11
+    bar, tol = 2e-11, 1e-11
 
     def __init__(self, scale: float):
         super().__init__("Trefethen_20000", 20_000, scale)
