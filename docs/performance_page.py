@@ -48,7 +48,7 @@ def number(x: Any) -> str:
 def ratio(x: float | None) -> str:
     if x is None:
         return ""
-    text = f"{x:.2f}" if x < 10 else f"{x:.0f}"
+    text = f"{x:.2g}" if x < 0.1 else f"{x:.2f}" if x < 10 else f"{x:.0f}"
     return f"**{text}**" if x < 1 else text
 
 
