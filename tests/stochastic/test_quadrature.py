@@ -243,14 +243,3 @@ def test_bounds_and_traces_of_functions_under_jit() -> None:
     )
     assert np.isclose(low, eager)
     assert abs(value - np.exp(NODES / 4).sum()) <= 4 * info.error and info.status == 0
-
-
-def test_what_has_no_derivative_says_so_instead_of_giving_zero() -> None:
-    import torch
-
-    A = torch.tensor(turned(NODES / 8), requires_grad=True)
-    value = co.trace(co.exp(co.opaque(co.PSD(A)), co.Krylov()), co.SLQ(5))
-    with pytest.raises(NotImplementedError, match="no derivatives"):
-        torch.autograd.grad(value, A)
-    with pytest.raises(NotImplementedError, match="batch of operators"):
-        torch.func.vmap(lambda M: co.logdet(co.opaque(co.PSD(M)), co.SLQ(4)))(A.detach()[None])

@@ -18,6 +18,7 @@ from ..methods.probes import draw, product
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import is_half, narrow, quiet
+from .estimate_parts import beside
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 TRACE = (Hutchinson, HutchPP, XTrace, XNysTrace)  # the methods
@@ -124,7 +125,9 @@ def _group_size(A: LinearOperator, method: Hutchinson) -> int:
 
 def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
     """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i z_i, each z_i drawn anew."""
-    xp, total, all_good, worst = A.xp, 0, True, 0
+    xp, worst = A.xp, 0
+    total: Any = 0
+    all_good: Any = None
     for i, terms in enumerate(terms_of(A, size, k)):
         operator = terms.operator
         Z = draw(xp, xp.fold_in(key, i), method.distribution, probe_shape(terms, k), A.dtype, A._context.device)
@@ -134,8 +137,11 @@ def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bo
         if terms.axis is not None:
             X = xp.sum(xp.where(good[..., None, :] if diagonal else good, X, 0), axis=terms.axis - (2 if diagonal else 1))
             good = xp.all(good, axis=terms.axis - 1)
-        total, all_good, worst = total + X, xp.logical_and(good, all_good), worse(xp, worst, status)
-    return total, all_good, worst
+        all_good = good if all_good is None else xp.logical_and(good, all_good)
+        total, worst = total + beside(terms.factor, 2 if diagonal else 1) * X, worse(xp, worst, status)
+    assert all_good is not None
+    shape = (*A.batch_shape, *total.shape[-2 if diagonal else -1 :])
+    return xp.broadcast_to(total, shape), xp.broadcast_to(all_good, (*A.batch_shape, k)), worst
 
 
 def _taken_out(A: LinearOperator, key: Any, k: int, diagonal: bool) -> tuple[Array, Array, Any]:

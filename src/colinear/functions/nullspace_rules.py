@@ -44,6 +44,7 @@ from ._values import once_each, place, placed
 from .least_squares import checked_rtol
 from .norms import norm
 from .nullspace import null_vectors, nullspace, same_throughout, visible
+from .nullspace_orbits import MOVED, leaves_orbits
 from .singular import cutoff, svd
 
 COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate | Adjoint | Transpose
@@ -58,7 +59,7 @@ def nothing(A: LinearOperator) -> LinearOperator:
 # ---------------------------------------------------------------------------------------------------- known null spaces
 
 
-@rule(nullspace, orthonormal(COMPOSED, SIMPLE))
+@rule(nullspace, orthonormal(COMPOSED, SIMPLE, MOVED))
 def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q) = {0} where Q^H Q = I"""
     checked_rtol("nullspace", rtol)
@@ -225,8 +226,9 @@ def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 def is_a_stack(A: LinearOperator) -> bool:
-    """Whether the blocks stand in one column, and none is empty."""
-    return all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+    """Whether the blocks stand in one column, and none is empty (nor each a permutation less the identity, of which more is known)."""
+    one_column = all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+    return one_column and not leaves_orbits(A)
 
 
 @rule(nullspace, Block, when=is_a_stack)

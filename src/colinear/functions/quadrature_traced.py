@@ -9,16 +9,21 @@ from ..backends import Array
 from ..info import Info, Status, report
 from ..methods import SLQ
 from ..methods.averaging import quantile
-from ..methods.gauss import traced_nodes_and_weights, with_node
-from ..methods.slq import advance, start
+from ..methods.gauss import relative_tail, traced_first_column, traced_nodes_and_weights, with_node
+from ..methods.slq import advance, combined, start
 from ._arrays import narrow
 from .scalar_functions import Scalar
 
 STEPS = 64
 
 
-def traced_quadrature(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any) -> Array:
-    """tr f(A) from runs that start at the columns of R: so many steps, and three quarters of them for comparison."""
+def traced_quadrature(
+    A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any, slope: Any = None
+) -> tuple[Array, Array, Array, Array]:
+    """tr f(A) from runs that start at the columns of R: so many steps, and three quarters of them for comparison.
+
+    And R, f'(A) R and how small its last coefficients are, for derivatives, if `slope` is f'.
+    """
     xp = A.xp
     m = method.max_iters or STEPS
     runs, length = start(xp, R, None if M is None else M.__matmul__)
@@ -43,4 +48,13 @@ def traced_quadrature(A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarith
         met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean))
         status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
-    return narrow(xp, mean, A.dtype)
+    if slope is None:
+        return narrow(xp, mean, A.dtype), R, R, 0 * length
+    column = traced_first_column(xp, alpha, beta, lambda nodes: slope(xp, _inside(xp, f, nodes)))
+    tail = xp.where(runs.alive, relative_tail(xp, column), 0)
+    return narrow(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
+
+
+def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:
+    """Nodes as f takes them: a function that is real for positive numbers only must not see others (the value says so already)."""
+    return xp.where(nodes > 0, nodes, 1) if f.principal else nodes

@@ -1,0 +1,132 @@
+"""The log marginal likelihood of observations under a Gaussian process."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..backends import Array, namespace_of
+from ..dispatch import function
+from ..functions import inv, logdet, solve_and_logdet
+from ..functions._arrays import square_size
+from ..functions._values import report_status
+from ..info import BackendError, DtypeError, ShapeError, Status, planning, recording, report
+from ..methods import SLQ, Method
+from ..operators.base import LinearOperator
+from ..operators.fields import rebuilt
+from ..properties import PSD
+
+
+def of_framework(name: str, x: Any, K: LinearOperator) -> Array:
+    """Numbers and lists as an array like those of K, and integers in its dtype; arrays of another framework are refused."""
+    if namespace_of(x) is None:
+        return K.xp.asarray(x, dtype=K.dtype, device=K._context.device)
+    if namespace_of(x) is not K.xp:
+        raise BackendError(f"{name}: K is of {K.backend}, and an array was given that is of {namespace_of(x).name}.")
+    return x if K.xp.is_floating(x) else K.xp.astype(x, K.dtype)
+
+
+def checked_observations(name: str, K: LinearOperator, y: Any, mean: Any) -> Array:
+    """y - mean, or an error that says what does not fit."""
+    n = square_size(name, K, "a covariance", "Give the covariance of the observations with each other, noise included.")
+    if K.xp.is_complex(K.dtype):
+        raise DtypeError(
+            f"{name}: K is {K.xp.dtype_name(K.dtype)}; a Gaussian process here is real. Give K.real or a real covariance."
+        )
+    y = of_framework(name, y, K)
+    axis = -1 if y.ndim == 1 else -2
+    if y.ndim == 0 or y.shape[axis] != n:
+        raise ShapeError(f"{name}: K is {n}x{n} and y has the shape {tuple(y.shape)}; it must be ({n},) or (*batch, {n}, k).")
+    return y - of_framework(name, mean, K)
+
+
+def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Method | None = None) -> Array:
+    """log p(y) = -(y - m)^T K^-1 (y - m) / 2 - log det K / 2 - n log(2 π) / 2: how likely the observations are.
+
+    Parameters
+    ----------
+    K : operator or array, (*batch, n, n)
+        The covariance of the observations, noise included. It need not be annotated: a covariance is positive semidefinite.
+    y : array, (n,) or (*batch, n, k)
+        One set of observations, or k independent ones, each in a column.
+    mean : number or array
+        The mean of y, of its shape or a number.
+    method : Auto, Cholesky or SLQ, optional
+        As for `solve_and_logdet`: by default exact, from one factorisation or by the structure of K; `SLQ` estimates.
+
+    Returns
+    -------
+    array, (*batch,) or (*batch, k)
+        Differentiable in the leaves of K, in y and in the mean.
+
+    Notes
+    -----
+    The cost of one solve and one log-determinant. A K that turns out not to be positive definite is a failure
+    (`NOT_POSITIVE_DEFINITE`), since log|det K| would be the logarithm of nothing that exists.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import colinear as co
+    >>> from colinear import gp
+    >>> K = co.Kronecker(co.PSD([[2.0, 1.0], [1.0, 2.0]]), co.PSD(np.eye(3))) + 0.5 * co.Identity(6)
+    >>> float(gp.log_marginal_likelihood(K, np.ones(6)).round(4))
+    -8.8581
+    """
+    difference = checked_observations("log_marginal_likelihood", K, y, mean)
+    xp, vector = namespace_of(difference), difference.ndim == 1
+    with recording(detailed=True) as reports:
+        x, logarithm = solution_and_logarithm(PSD(K), difference, method)
+    quadratic = xp.sum(difference * x, axis=-1 if vector else -2)
+    if not planning():
+        _report_definiteness(xp, reports, quadratic)
+    if not vector:
+        logarithm = logarithm[..., None]
+    return -(quadratic + logarithm + K.shape[-1] * math.log(2 * math.pi)) / 2
+
+
+def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -> tuple[Array, Array]:
+    """K^-1 y and log det K; where rules find the solution by the structure of K, its derivative is that of the equation K x = y.
+
+    Some rules go through the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a covariance
+    do near zero. The solution has one all the same, dx = K^-1 (dy - dK x), by the inverse that is there already.
+    """
+    xp = K.xp
+    leaves = tuple(leaf for leaf in K.leaves() if namespace_of(leaf) is xp)
+    if inv.find(K).is_base or isinstance(method, SLQ) or planning() or not xp.is_differentiated(y, *leaves):
+        return solve_and_logdet(K, y, method)
+    inverse = inv(rebuilt(K, [xp.stop_gradient(leaf) for leaf in leaves]), method)
+    product, known = (lambda X, *leaves: rebuilt(K, leaves) @ X), (lambda B, *leaves: (inverse @ B, None))
+    # K is real and symmetric: its transpose is itself.
+    columns = y[..., None] if y.ndim == 1 else y
+    x = xp.linear_solve(product, known, (product, known), columns, leaves)[0]
+    return (x[..., 0] if y.ndim == 1 else x), logdet(K, method)
+
+
+def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
+    """Pass on what was reported; that Cholesky's factorisation had to give way to another, or x^T K^-1 x < 0, is a failure here."""
+    negative = xp.any(quadratic < 0)
+    for info in reports:
+        report(info)
+        negative = negative | xp.any(xp.asarray(info._status) == int(Status.FELL_BACK))
+    status = xp.where(negative, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS))
+    report_status(xp, status, message="the covariance has a negative eigenvalue: add noise, or a multiple of the identity")
+
+
+def _stand_in(K: LinearOperator, y: Any, mean: Any) -> Array:
+    batch = K.batch_shape if getattr(y, "ndim", 1) == 1 else (*K.batch_shape, y.shape[-1])
+    return K.xp.zeros(batch, dtype=K.dtype, device=K._context.device)
+
+
+def _choose(K: LinearOperator, y: Any, mean: Any, method: Method | None) -> tuple[str, Any, str]:
+    solve_and_logdet(PSD(K), y, method)
+    return "gaussian_log_density", None, "-(y^T K^-1 y + log det K + n log 2π) / 2"
+
+
+def _example(K: LinearOperator) -> Array:
+    return K.xp.ones((K.shape[-1],), dtype=K.dtype, device=K._context.device)
+
+
+log_marginal_likelihood = function(
+    "log_marginal_likelihood", base=gaussian_log_density, stand_in=_stand_in, choose=_choose, examples={"y": _example}
+)
