@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("figures", nargs="*", metavar="FIGURE", help="names or beginnings of names; all if none is given")
     parser.add_argument("--scale", type=scale_of, default=0.1, help="of the paper's sizes: tiny, or a number (default 0.1)")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds for one call of a contestant (default 5)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="for the repeats of a contestant (default 0.5)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for the repeats of a contestant (default 0.3)")
     parser.add_argument("--only", default="", help="contestants whose names contain one of these words, parted by commas")
     parser.add_argument("--json", type=Path, default=Path("output/paper.json"))
     parser.add_argument("--update", action="store_true", help="keep the other figures of the JSON file, if there is one")

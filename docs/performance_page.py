@@ -48,7 +48,7 @@ def number(x: Any) -> str:
 def ratio(x: float | None) -> str:
     if x is None:
         return ""
-    text = f"{x:.2f}" if x < 10 else f"{x:.0f}"
+    text = f"{x:.2g}" if x < 0.1 else f"{x:.2f}" if x < 10 else f"{x:.0f}"
     return f"**{text}**" if x < 1 else text
 
 
@@ -132,6 +132,7 @@ def origin(run: dict[str, Any]) -> str:
         f"{run['date']}, {machine['cores']} cores{shared}, one thread each; {clock}. `{run['command']}`: "
         f"a scale of {run['scale']:g} of the paper's sizes, {run['timeout']:g} seconds for a call. Python {machine['python']}, {versions}."
         + (f" Not installed there: {absent}." if absent else "")
+        + (f" It was {run['parts']}." if "parts" in run else "")
     )
 
 

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order
 
 import colinear as co
 
-from .common import JAX, TORCH, as_numpy, compiled, one_thread
+from .common import JAX, TORCH, as_numpy, cola_sparse, compiled, one_thread
 from .harness import Figure, fits, sizes
 
 # ---------------------------------------------------------------------------------------------------- (d) spectral clustering
@@ -137,11 +137,11 @@ for _solver in ("arpack", "amg", "lobpcg"):
 
 @clustering.runner("cola-ml, Lanczos", needs=("torch", "cola"))
 def _(p: Graph) -> Callable[[], Any]:
-    torch = one_thread()
+    one_thread()
     import cola
 
-    S = sp.coo_array(p.L)
-    A = cola.PSD(cola.ops.Sparse(torch.tensor(S.data), torch.tensor(S.row), torch.tensor(S.col), S.shape))
+    S = p.L
+    A = cola.PSD(cola_sparse(S))
     return lambda: cola.eig(A, p.k, "SM", cola.linalg.Lanczos(tol=p.tol, max_iters=min(200, p.size)))[1].to_dense()
 
 
@@ -236,11 +236,11 @@ def _(p: Hydrogen) -> Callable[[], Any]:
 
 @atom.runner("cola-ml, Arnoldi of 150 steps", needs=("torch", "cola"))
 def _(p: Hydrogen) -> Callable[[], Any]:
-    torch = one_thread()
+    one_thread()
     import cola
 
-    S, steps = sp.coo_array(p.H), min(150, p.size - 1)
-    A = cola.ops.Sparse(torch.tensor(S.data), torch.tensor(S.row), torch.tensor(S.col), S.shape)
+    S, steps = p.H, min(150, p.size - 1)
+    A = cola_sparse(S)
     return lambda: cola.eig(A, steps, "LM", cola.linalg.Arnoldi(tol=1e-8, max_iters=steps))[0]  # all; the lowest are looked for
 
 
@@ -384,8 +384,8 @@ def _(p: Surface) -> Callable[[], Any]:
     import cola
 
     def solve(J: Any, f: Any) -> Any:
-        S = sp.coo_array(J)
-        A = cola.ops.Sparse(torch.tensor(S.data), torch.tensor(S.row), torch.tensor(S.col), S.shape)
+        S = sp.csr_array(J)
+        A = cola_sparse(S)
         return cola.solve(A, torch.tensor(f), cola.linalg.GMRES(tol=p.tol, max_iters=min(200, p.size))).numpy()
 
     return p.by_matrices(solve)

@@ -72,6 +72,20 @@ def sparse_for_linear_operator(S: Any) -> Any:
     return Products(csr.values())
 
 
+def cola_sparse(S: Any) -> Any:
+    """A matrix for cola-ml, in torch. Its `Sparse` sorts by rows with a sort that is not stable, which moves entries: mended here."""
+    import cola
+    import scipy.sparse as sp
+    import torch
+
+    rows = sp.csr_array(S)
+    rows.sort_indices()
+    triplets = sp.coo_array(rows)
+    A = cola.ops.Sparse(*(torch.tensor(x) for x in (triplets.data, triplets.row, triplets.col)), S.shape)
+    A.A = torch.sparse_csr_tensor(*(torch.tensor(x) for x in (rows.indptr, rows.indices, rows.data)), size=S.shape)
+    return A
+
+
 class Counted:
     """A product that counts the vectors it is asked for."""
 

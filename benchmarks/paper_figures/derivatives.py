@@ -15,7 +15,7 @@ from problems import laplacian
 
 import colinear as co
 
-from .common import JAX, TORCH, as_numpy, compiled, one_thread, relative
+from .common import JAX, TORCH, as_numpy, cola_sparse, compiled, one_thread, relative
 from .harness import Figure, fits, sizes
 
 BOTH = ("torch", "jax", *TORCH[1:], *JAX[1:])
@@ -95,14 +95,14 @@ def _(p: Gradient) -> Callable[[], Any]:
 
 @solve.runner("cola-ml, CG", needs=("cola", *BOTH))
 def _(p: Gradient) -> Callable[[], Any]:
-    torch = one_thread()
+    one_thread()
     import cola
 
-    S, L = p.make(p.m, 0.01), sp.coo_array(laplacian(p.m))
-    A = cola.ops.Sparse(torch.tensor(L.data), torch.tensor(L.row), torch.tensor(L.col), L.shape)
+    S, L = p.make(p.m, 0.01), laplacian(p.m)
+    A = cola_sparse(L)
 
     def loss(theta: Any) -> Any:
-        x = cola.solve(cola.PSD(A + cola.ops.Diagonal(theta)), S.b, cola.linalg.CG(tol=1e-8, max_iters=10_000))
+        x = cola.solve(cola.PSD(cola.ops.Sum(A, cola.ops.Diagonal(theta))), S.b, cola.linalg.CG(tol=1e-8, max_iters=10_000))
         return (x * x).sum() / 2
 
     return lambda: S.gradient(loss)
@@ -243,11 +243,11 @@ def _(p: Logarithm) -> Callable[[], Any]:
     torch = one_thread()
     import cola
 
-    S = sp.coo_array(laplacian(p.m))
-    A = cola.ops.Sparse(torch.tensor(S.data), torch.tensor(S.row), torch.tensor(S.col), S.shape)
+    S = laplacian(p.m)
+    A = cola_sparse(S)
 
     def value(c: Any) -> Any:
-        shifted = cola.PSD(A + cola.ops.Diagonal(c * torch.ones(p.size, dtype=torch.float64)))
+        shifted = cola.PSD(cola.ops.Sum(A, cola.ops.Diagonal(c * torch.ones(p.size, dtype=torch.float64))))
         return cola.logdet(shifted, cola.linalg.Lanczos(max_iters=p.steps), cola.linalg.Hutch(max_iters=1))
 
     return _scalar(torch, value, p.shift)

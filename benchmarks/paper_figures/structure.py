@@ -14,7 +14,7 @@ from problems import laplacian
 
 import colinear as co
 
-from .common import JAX, TORCH, as_numpy, compiled, one_thread, relative
+from .common import JAX, TORCH, as_numpy, cola_sparse, compiled, one_thread, relative
 from .harness import Figure, fits, sizes
 
 # ---------------------------------------------------------------------------------------------------- (a) multi-task
@@ -329,8 +329,8 @@ def _(p: BiPoisson) -> Callable[[], Any]:
     torch = one_thread()
     import cola
 
-    L = sp.coo_array(laplacian(p.m))
-    A = cola.PSD(cola.ops.Sparse(torch.tensor(L.data), torch.tensor(L.row), torch.tensor(L.col), L.shape))
+    L = laplacian(p.m)
+    A = cola.PSD(cola_sparse(L))
     A, rho = A @ A, torch.tensor(p.rho)
     return lambda: cola.solve(A, rho, cola.linalg.CG(tol=p.tol, max_iters=10_000))
 
