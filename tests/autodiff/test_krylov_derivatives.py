@@ -74,14 +74,14 @@ KINDS = ["definite", "indefinite", "general", "complex definite", "complex gener
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_first_derivatives_are_those_of_the_dense_function(name: str) -> None:
     turn = list(FUNCTIONS).index(name)
-    for i in (turn, turn + 1, turn + 3):
+    for i in (turn, turn + 3):
         kind = KINDS[i % len(KINDS)]
         for mode in ("reverse", "forward"):
             found = by_torch(mode, phi(backends.get("torch"), name, kind))[0]
             np.testing.assert_allclose(found, wanted(name, kind)[0], rtol=1e-8, err_msg=f"{kind}, {mode}")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("exp", "definite"), ("isqrt", "indefinite"), ("cube", "complex general")])
+@pytest.mark.parametrize(("name", "kind"), [("exp", "definite"), ("cube", "complex general")])
 def test_all_modes_of_torch_agree(name: str, kind: str) -> None:
     for mode in MODES["torch"][2:]:
         with warnings.catch_warnings():
@@ -94,13 +94,11 @@ def test_jax_differentiates_both_ways_under_jit_and_vmap() -> None:
     f = phi(backends.get("jax"), "exp", "definite")
     program = jax.jit(lambda t: (jax.vmap(jax.grad(f))(jnp.stack([t, t]))[1], jax.jvp(f, (t,), (1.0,))[1]))
     np.testing.assert_allclose(program(0.0), wanted("exp", "definite")[0], rtol=1e-8)
-    f = phi(backends.get("jax"), "apply", "complex general")
-    np.testing.assert_allclose(jax.grad(f)(0.0), wanted("apply", "complex general")[0], rtol=1e-8)
 
 
 def test_jax_has_second_derivatives() -> None:
-    f = phi(backends.get("jax"), "cube", "general")
-    np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(f)))(0.0), wanted("cube", "general")[1], rtol=1e-6)
+    f = phi(backends.get("jax"), "cube", "complex general")
+    np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(f)))(0.0), wanted("cube", "complex general")[1], rtol=1e-6)
 
 
 def test_second_derivatives_of_unknown_functions_are_refused() -> None:
@@ -148,6 +146,18 @@ def test_derivatives_that_did_not_converge_warn() -> None:
     with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
         f = lambda b: co.isqrt(co.opaque(co.PSD(co.Diagonal(d))), co.Krylov(max_iters=20)) @ b  # noqa: E731
         torch.func.jvp(f, (easy,), (torch.ones_like(easy),))
+
+
+def test_eigenvectors_that_are_no_basis_are_flagged() -> None:
+    A = torch.diag(torch.ones(N - 1, dtype=torch.float64), 1).requires_grad_(True)  # one Jordan block
+    y = (co.exp(co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).sum()  # which an exponential does not mind
+    with torch.no_grad():
+        right = torch.func.grad(lambda A: (torch.matrix_exp(A) @ torch.tensor(B[:, 0])).sum())(A)
+    np.testing.assert_allclose(torch.autograd.grad(y, A)[0].numpy(), right.numpy(), atol=1e-8)
+    with pytest.warns(co.ConvergenceWarning, match="Krylov"):
+        y = (co.apply(torch.exp, co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).real.sum()
+    with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
+        torch.autograd.grad(y, A)
 
 
 def test_exponentials_taken_in_parts_are_differentiated_in_parts() -> None:

@@ -57,7 +57,12 @@ def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int) -> Any:
         moved = list(rule.tangent(tuple(primals[:count]), tuple(primals[count:]), dx, tuple(filled[count:]), known))
     else:
         moved = linear.bind(*filled[:count], *primals[count:], rule=rule.again() if aux else rule, count=count)
-    return out, [*moved, *(ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out[len(out) - aux :])]
+    return out, [*moved, *map(_no_tangent, out[len(out) - aux :])]
+
+
+def _no_tangent(x: Any) -> Any:
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jax.dtypes.float0
+    return ad.Zero(jax.core.ShapedArray(x.shape, dtype))
 
 
 def _aux(rule: Any) -> int:

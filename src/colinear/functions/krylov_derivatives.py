@@ -197,21 +197,34 @@ def _status(xp: Any, done: Any, finite: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- f of small matrices
 
 
-def _corner(xp: Any, f: Any, A: LinearOperator, conjugated: bool) -> Callable[..., tuple[Array, Array]]:
-    """The corner of f([S C; 0 T]), as X e^s; if `conjugated`, of conj(f(conj(.)))."""
+def jostled(xp: Any, H: Array) -> Array:
+    """H moved by a few roundings."""
+    j = xp.arange(H.shape[-1], dtype=xp.real_dtype(H.dtype), device=xp.device_of(H))
+    pattern = xp.cos(1 + j[:, None] + 3 * j * j)
+    return H + xp.astype(4 * xp.eps(H.dtype) * xp.max(xp.abs(H), axis=(-2, -1), keepdims=True) * pattern, H.dtype)
+
+
+def relative_change(xp: Any, X: Array, Y: Array, axes: int) -> Array:
+    """|X - Y| / |X| along the last axes."""
+    change, size = (xp.sqrt(xp.sum(xp.abs(Z) ** 2, axis=tuple(range(-axes, 0)))) for Z in (X - Y, X))
+    return change / xp.where(size == 0, 1, size)
+
+
+def _corner(xp: Any, f: Any, A: LinearOperator, conjugated: bool) -> Callable[..., tuple[Array, Array, Array]]:
+    """The corner of f([S C; 0 T]), as X e^s, with what it is wrong by at least; if `conjugated`, of conj(f(conj(.)))."""
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     of = functools.partial(_of_hermitian, xp, f, positive) if A.properties & SELF_ADJOINT else functools.partial(_of_any, xp, f)
     if not conjugated:
         return of
 
-    def flipped(*blocks: Array) -> tuple[Array, Array]:
-        X, scale = of(*(xp.conj(block) for block in blocks))
-        return xp.conj(X), scale
+    def flipped(*blocks: Array) -> tuple[Array, Array, Array]:
+        X, scale, doubt = of(*(xp.conj(block) for block in blocks))
+        return xp.conj(X), scale, doubt
 
     return flipped
 
 
-def _of_hermitian(xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array) -> tuple[Array, Array]:
+def _of_hermitian(xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
     """Q (D ∘ Q^H C P) P^H for S = Q Λ Q^H and T = P M P^H, with the divided differences D_ij = f[λ_i, μ_j]."""
     (left, Q), (right, P) = (xp.eigh((B + xp.conj(xp.matrix_transpose(B))) / 2) for B in (S, T))
     scale = 0 * left[..., 0]
@@ -226,20 +239,18 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array)
     D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
     inside = D * xp.matmul(xp.conj(xp.matrix_transpose(Q)), xp.matmul(C, P))
     Q, P = (xp.astype(x, xp.result_type(x.dtype, inside.dtype)) for x in (Q, P))
-    return xp.matmul(Q, xp.matmul(inside, xp.conj(xp.matrix_transpose(P)))), scale
+    return xp.matmul(Q, xp.matmul(inside, xp.conj(xp.matrix_transpose(P)))), scale, 0 * scale
 
 
-def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array]:
-    """By the algorithms that need no eigenvectors; for functions of which nothing is known, by divided differences."""
+def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
+    """By the algorithms that need no eigenvectors; for functions of which nothing is known, by divided differences, and what the
+    eigenvectors are worth shows when S and T are moved by a few roundings."""
     j, scale = S.shape[-1], 0 * xp.real(S[..., 0, 0])
     if f.principal or f.name == "apply":
         S, C, T = (xp.astype(B, xp.complex_dtype(B.dtype)) for B in (S, C, T))
     if f.name == "apply":
-        (left, Q), (right, P) = xp.eig(S), xp.eig(T)
-        D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
-        inside = D * xp.lu_solve(*xp.lu_factor(Q), xp.matmul(C, P))
-        flipped = xp.lu_solve(*xp.lu_factor(P), xp.matrix_transpose(xp.matmul(Q, inside)), transpose=True)
-        return xp.matrix_transpose(flipped), scale
+        X, Y = _by_eigenvectors(xp, f, S, C, T), _by_eigenvectors(xp, f, jostled(xp, S), C, jostled(xp, T))
+        return X, scale, relative_change(xp, X, Y, 2)
     if f.name == "exp":
         scale = xp.maximum(*(xp.max(xp.real(xp.eigvals(B)), axis=-1) for B in (S, T)))
         shift = xp.astype(scale, S.dtype)[..., None, None] * xp.eye(j, dtype=S.dtype, device=xp.device_of(S))
@@ -248,7 +259,15 @@ def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array
     size, other = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
     factor = xp.where(size > 0, size, 1) / xp.where(other > 0, other, 1)
     upper, lower = xp.concat([S, C / factor], axis=-1), xp.concat([0 * S, T], axis=-1)
-    return factor * _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))[..., :j, j:], scale
+    return factor * _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))[..., :j, j:], scale, 0 * scale
+
+
+def _by_eigenvectors(xp: Any, f: Any, S: Array, C: Array, T: Array) -> Array:
+    (left, Q), (right, P) = xp.eig(S), xp.eig(T)
+    D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
+    inside = D * xp.lu_solve(*xp.lu_factor(Q), xp.matmul(C, P))
+    flipped = xp.lu_solve(*xp.lu_factor(P), xp.matrix_transpose(xp.matmul(Q, inside)), transpose=True)
+    return xp.matrix_transpose(flipped)
 
 
 def _of_matrix(xp: Any, f: Any, M: Array) -> Array:

@@ -22,7 +22,7 @@ from ..operators.scaled import Scaled
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet
 from .inverse import LARGEST_DENSE
-from .krylov_derivatives import KrylovRuns
+from .krylov_derivatives import KrylovRuns, jostled, relative_change
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -198,8 +198,8 @@ def _places(lanes: tuple[int, ...]) -> Any:
 # ---------------------------------------------------------------------------------------------------- f of the small matrix
 
 
-def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Array, Array]:
-    """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s."""
+def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Array, Array, Array]:
+    """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s, which is as good as f."""
     values, Q = xp.eigh(T)
     if c is not None:
         values = c * values
@@ -214,11 +214,12 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Ar
         else:
             values = xp.astype(values, xp.complex_dtype(values.dtype))
     weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
-    return xp.matmul(Q, weights[..., None])[..., 0], scale
+    return xp.matmul(Q, weights[..., None])[..., 0], scale, 0 * scale
 
 
-def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array]:
-    """The first column of f(H), as c e^s, by the dense algorithm of each function, which need no eigenvectors."""
+def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
+    """The first column of f(H), as c e^s, by the dense algorithm of each function, which need no eigenvectors. Those of other f do: what
+    they are worth shows when H is moved by a few roundings."""
     from . import matrix_functions as dense
 
     known = {
@@ -227,7 +228,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array]:
         "sqrt": lambda A: dense.sqrt(A),
         "isqrt": lambda A: dense.isqrt(A),
     }
-    scale = 0 * xp.real(H[..., 0, 0])
+    scale = doubt = 0 * xp.real(H[..., 0, 0])
     if f.name == "exp":
         scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
         H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
@@ -235,9 +236,14 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array]:
         with recording():
             column = known[f.name](Dense(H)).to_dense()[..., :, 0]
     else:
-        values, V = xp.eig(H)
-        unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
-        column = xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]
+        column = _by_eigenvectors(xp, f, H)
+        doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
         if f.mirrored and not xp.is_complex(H):
             column = xp.real(column)
-    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale
+    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale, doubt
+
+
+def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
+    values, V = xp.eig(H)
+    unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
+    return xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]

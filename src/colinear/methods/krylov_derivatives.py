@@ -30,7 +30,8 @@ from .krylov import SMALL, count_of, expand, fresh, norm, orthogonalise, plain, 
 from .krylov_functions import FASTEST, LOOK, MOST, SLOWEST, Product
 
 Multiply = Callable[[Array], Array]  # X of shape (*lanes, n) to such
-Corner = Callable[[Array, Array, Array], tuple[Array, Array]]  # S, C, T to the corner of f([S C; 0 T]), as X e^s
+# S, C, T to the corner of f([S C; 0 T]), as X e^s, and by how much of its norm X may be wrong
+Corner = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
 NOISE = 20  # roundings of the numbers that an answer is the sum of, below which it counts as zero
 
 
@@ -128,7 +129,7 @@ def judged(
     xp: Any,
     state: Any,
     step: Callable[[Any, Any], Any],
-    small: Callable[[Any, Any], tuple[Array, Array, Array]],
+    small: Callable[[Any, Any], tuple[Array, Array, Array, Array]],
     sizes: Callable[[Any], Array],
     exact: Callable[[Any, Any], Array],
     weight: Array,
@@ -137,8 +138,9 @@ def judged(
     tol: float,
 ) -> Judged:
     """Steps, `state = step(state, j)`, until coefficients `small(state, j)`, (*lanes, p) times e^s, have converged: relative to their
-    norm, or to the rounding of what they are the sum of, which is given too. Lanes of no weight need not."""
-    first, scale, _ = small(state, 1)
+    norm, or to the rounding of what they are the sum of, which is given too, with what they are wrong by at least. Lanes of no weight
+    need not."""
+    first, scale, *_ = small(state, 1)
     none = xp.zeros(first.shape[:-1], dtype=xp.real_dtype(first.dtype), device=xp.device_of(first))
     width = first.shape[-1] if xp.name == "jax" else 0
     empty = xp.zeros((*first.shape[:-1], width), dtype=first.dtype, device=xp.device_of(first))
@@ -151,7 +153,7 @@ def judged(
             lambda s: (step(*s), s[1] + 1),
             (r.state, r.j),
         )
-        c, scale, rounding = small(state, j)
+        c, scale, rounding, doubt = small(state, j)
         before = r.found if xp.name == "jax" else _wide(xp, r.found, c.shape[-1])
         shift = xp.exp(xp.minimum(r.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - before * shift[..., None]), norm(xp, c)
@@ -160,7 +162,7 @@ def judged(
         rest = xp.where(xp.isfinite(r.difference), difference * ratio / (1 - ratio), difference)
         error = rest / xp.where(size == 0, 1, size)
         known = xp.logical_or(exact(state, j), (rest <= NOISE * xp.eps(c.dtype) * rounding) & xp.isfinite(r.difference))
-        error = xp.where(xp.logical_or(known, weight == 0), 0 * error, error)
+        error = xp.where(weight == 0, 0 * error, xp.maximum(xp.where(known, 0 * error, error), doubt))
         return Judged(state, j, c, scale, difference, error, plain(xp, xp.all(error <= tol)))
 
     def going(r: Judged) -> Any:
@@ -195,13 +197,13 @@ def adjoint_factors(
     def step(s: tuple[Space, Space], j: Any) -> tuple[Space, Space]:
         return grown(xp, multiply, s[0], j, noise), grown(xp, multiply_adjoint, s[1], j, noise)
 
-    def small(s: tuple[Space, Space], j: Any) -> tuple[Array, Array, Array]:
+    def small(s: tuple[Space, Space], j: Any) -> tuple[Array, Array, Array, Array]:
         T, S = (square(xp, space.H, j) for space in s)
         place = xp.arange(S.shape[-1], device=xp.device_of(S)) == 0
         C = xp.astype(place[:, None] & place[None, :], S.dtype) + 0 * S
-        X, scale = corner(S, C, xp.conj(xp.matrix_transpose(T)))
+        X, scale, doubt = corner(S, C, xp.conj(xp.matrix_transpose(T)))
         flat = xp.reshape(_padded(xp, X, m), (*X.shape[:-2], m * m))
-        return flat, scale, 0 * scale
+        return flat, scale, 0 * scale, doubt
 
     def exact(s: tuple[Space, Space], j: Any) -> Array:
         closed = xp.logical_and(s[0].closed, s[1].closed)
@@ -295,11 +297,13 @@ def tangent_times(
         G = put(xp, s.G, (..., j + 1, slice(None)), a)
         return Pair(lower, U, AU, EV, S, C, G, moved, xp.logical_or(s.closed, ended))
 
-    def small(s: Pair, j: Any) -> tuple[Array, Array, Array]:
+    def small(s: Pair, j: Any) -> tuple[Array, Array, Array, Array]:
         T, S = square(xp, s.lower.H, j), square(xp, s.S, j, s.lower.H)
         C = s.C[..., :j, :j] if xp.name != "jax" else s.C
-        X, scale = corner(S, C, T)
-        return X[..., :, 0], scale, norm(xp, xp.reshape(X, (*X.shape[:-2], X.shape[-1] ** 2)))
+        X, scale, doubt = corner(S, C, T)
+        whole, column = norm(xp, xp.reshape(X, (*X.shape[:-2], X.shape[-1] ** 2))), norm(xp, X[..., :, 0])
+        doubt = xp.where(doubt > 0, doubt * whole / xp.where(column == 0, 1, column), 0 * doubt)
+        return X[..., :, 0], scale, whole, doubt
 
     def exact(s: Pair, j: Any) -> Array:
         still = s.moved == 0  # dA is zero as far as it can be seen

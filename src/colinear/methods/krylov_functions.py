@@ -47,7 +47,7 @@ def function_times(
     multiply: Callable[[Array], Array],
     start: Array,
     noise: Array,
-    small: Callable[[Array], tuple[Array, Array]],
+    small: Callable[[Array], tuple[Array, Array, Array]],
     *,
     m: int,
     tol: float,
@@ -60,7 +60,8 @@ def function_times(
     multiply : callable
         A X for X of shape (*lanes, n, 1).
     small : callable
-        The first column c e^s of f(T) for T of shape (*lanes, j, j): c and s, (*lanes, j) and (*lanes,).
+        The first column c e^s of f(T) for T of shape (*lanes, j, j): c and s, (*lanes, j) and (*lanes,); and by how much of its norm
+        c may be wrong, (*lanes,).
     m : int
         The most steps.
     hermitian : bool
@@ -70,7 +71,7 @@ def function_times(
     n = start.shape[-1]
     m = min(m, n)
     run = method._initial(xp, start, 1, m, False)
-    first, _ = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
+    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
     state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, count_of(xp, False))
@@ -82,7 +83,7 @@ def function_times(
             lambda r: method._step(xp, multiply, noise, r, m),
             s.run,
         )
-        c, scale = small(_small_matrix(xp, run, m, hermitian))
+        c, scale, doubt = small(_small_matrix(xp, run, m, hermitian))
         c = _padded(xp, c, m)
         grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
@@ -96,7 +97,7 @@ def function_times(
             exact, xp.logical_or((difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n)
         )
         error = xp.where(size > 0, error, 1 + 0 * error)  # f has vanished wherever it was looked at: nothing is known
-        error = xp.where(exact, 0 * error, error)
+        error = xp.maximum(xp.where(exact, 0 * error, error), doubt)
         return State(run, c, scale, difference, error, plain(xp, xp.all(error <= tol)))
 
     def going(s: State) -> Any:
