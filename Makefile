@@ -4,15 +4,17 @@
 PYTHON  ?= python3
 WORKERS ?= 2# test processes
 PYTEST  ?=# more arguments for pytest, as in: make test PYTEST="-k kronecker"
+PAPER   ?=# arguments of benchmarks/paper.py, as in: make bench-paper PAPER="structure --scale 1"
 
 VENV := .venv
 DEMO := .venv-demo
+PEERS := .venv-bench
 BIN  := $(VENV)/bin
 PIP_INSTALL := -m pip install --disable-pip-version-check --progress-bar off --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu lint format docs bench clean distclean
+.PHONY: help demo test test-gpu lint format docs bench bench-paper clean distclean
 
 help:
 	@echo "make demo       a million unknowns in NumPy: installs NumPy, SciPy and matplotlib alone, runs examples/demo.py"
@@ -20,7 +22,8 @@ help:
 	@echo "make test-gpu   the tests that need a CUDA device, with the packages of \$$PYTHON"
 	@echo "make lint       ruff and mypy alone;  make format: let ruff rewrite the files"
 	@echo "make docs       the site, into site/"
-	@echo "make bench      every script of benchmarks/"
+	@echo "make bench      every script of benchmarks/, in an environment with the libraries that compete"
+	@echo "make bench-paper  the paper's figures alone; PAPER=\"structure-a --scale 1\" picks figures and sizes"
 	@echo "make clean      remove caches and outputs;  make distclean: the environments too"
 
 # --- environments: made once, brought up to date when the files that describe them change ---------------
@@ -35,6 +38,11 @@ endef
 $(VENV)/.installed: pyproject.toml requirements/test.txt
 	$(call make_environment,$(VENV))
 	$(BIN)/python $(PIP_INSTALL) -r requirements/test.txt
+	@touch $@
+
+$(PEERS)/.installed: pyproject.toml requirements/bench.txt
+	$(call make_environment,$(PEERS))
+	$(PEERS)/bin/python $(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@
 
 $(DEMO)/.installed: pyproject.toml
@@ -76,14 +84,17 @@ docs: export NO_MKDOCS_2_WARNING = 1# mkdocs is held below 2 in pyproject.toml
 docs: $(VENV)/.installed
 	$(BIN)/mkdocs build --strict
 
-# problems.py holds the problems of the others.
+# problems.py holds the problems of the others. In an environment of its own, since it has all the libraries that compete.
 BENCHMARKS = $(filter-out benchmarks/problems.py,$(wildcard benchmarks/*.py))
-bench: $(VENV)/.installed
-	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
+bench: $(PEERS)/.installed
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(PEERS)/bin/python $$script; done
+
+bench-paper: $(PEERS)/.installed
+	$(PEERS)/bin/python benchmarks/paper.py $(PAPER)
 
 clean:
 	rm -rf build dist site output .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean
-	rm -rf $(VENV) $(DEMO)
+	rm -rf $(VENV) $(DEMO) $(PEERS)

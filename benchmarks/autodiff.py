@@ -466,8 +466,9 @@ def exact_slope(S: Solve) -> float:
 class Likelihood:
     """y^T A^-1 y / 2 + log det A / 2 + n log(2 π) / 2 with A = s exp(-|x - x'|^2 / 2 l^2) + σ I; θ = log (l, s, σ)."""
 
-    def __init__(self, n: int):
-        self.X, self.y = gaussian_process_data(n)
+    def __init__(self, X: Any, y: Any):
+        self.X, self.y = X, y
+        n = len(y)
         self.n, self.constant = n, n * math.log(2 * math.pi) / 2
         self.theta = np.log([math.sqrt(self.X.shape[1]), 1.0, 0.1])
         self.Xt, self.yt = torch.tensor(self.X), torch.tensor(self.y)
@@ -541,7 +542,7 @@ class Likelihood:
 
 
 def likelihoods(small: bool, repeats: int) -> None:
-    G = Likelihood(300 if small else 2000)
+    G = Likelihood(*gaussian_process_data(300 if small else 2000))
     contestants: Contestants = {
         "NumPy, by hand": G.by_hand,
         "torch, colinear": lambda: G.torch_gradient(G.colinear),

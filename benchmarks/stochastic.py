@@ -1,6 +1,7 @@
 """Estimators: the diagonal of a sum against passes over its data, and log-determinants by quadrature beside the peers.
 
     python benchmarks/stochastic.py                # prints the tables; --only NAME picks one, --size small is quick
+    python benchmarks/stochastic.py --only diagonal --figure diagonal.png
 
 `diagonal` redraws the paper's figure: the relative error of the diagonal of the Buzz covariance, for random vectors shared by all rows
 (Hutchinson) and for vectors of their own for each hundred rows. Real rows are read from COLINEAR_DATA or `../shared/data`; without them a
@@ -55,7 +56,7 @@ def buzz() -> tuple[np.ndarray, str]:
     return (X[:, keep] - X[:, keep].mean(0)) / spread[keep], what
 
 
-def diagonal(small: bool) -> None:
+def diagonal(small: bool, figure: str | None = None) -> None:
     X, what = buzz()
     if small:
         X = X[:2000]
@@ -85,6 +86,15 @@ def diagonal(small: bool) -> None:
         print(f"{name:32s}" + "".join(f"{e:9.4f}" for e in line), flush=True)
     ratio = table["Hutchinson"][-1] / table["doubly stochastic, 100 rows"][-1]
     print(f"Hutchinson's error is {ratio:.1f} times that of 100 rows at {passes[-1]} passes: {'ok' if ratio > 2 else 'MISS'}")
+    if figure:
+        import matplotlib.pyplot as plt
+
+        picture, axis = plt.subplots(figsize=(5, 3.5), layout="constrained")
+        for name, line in table.items():
+            axis.loglog(passes, line, marker=".", label=name)
+        axis.set(title=what, xlabel="passes over the rows", ylabel="relative error of the diagonal")
+        axis.legend()
+        picture.savefig(figure, dpi=150)
 
 
 # ---------------------------------------------------------------------------------------------------- log-determinants
@@ -228,12 +238,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["diagonal", "logdet"])
     parser.add_argument("--steps", type=int, default=STEPS, help="of Lanczos, for the peers")
+    parser.add_argument("--figure", help="draw the errors of the diagonal into this file too")
     parser.add_argument("--size", choices=["small", "full"], default="full")
     options = parser.parse_args()
     globals()["STEPS"] = options.steps
-    for name, run in (("diagonal", diagonal), ("logdet", logdet)):
-        if options.only in (None, name):
-            run(options.size == "small")
+    small = options.size == "small"
+    if options.only in (None, "diagonal"):
+        diagonal(small, options.figure)
+    if options.only in (None, "logdet"):
+        logdet(small)
 
 
 if __name__ == "__main__":

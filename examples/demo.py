@@ -5,13 +5,16 @@ K + s² I: a dense system of a million unknowns, 8 TB if it were written down. T
 
     f = K (K + s² I)^-1 y
 
-Run it with `make demo`, or `python examples/demo.py --size 200` for a small one.
+The same call, `solve(A, b)`, then takes other structures of up to a million unknowns, each by the formula that fits it.
+
+Run it with `make demo`, or `python examples/demo.py --small`.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +66,42 @@ def by_hand(K: np.ndarray, noise: float, y: np.ndarray, seconds: float) -> tuple
     return iterations, elapsed, float(np.linalg.norm(y - multiply(latest)) / np.linalg.norm(y))
 
 
+def others(n: int, rng: np.random.Generator) -> Iterator[tuple[str, co.LinearOperator]]:
+    """Operators of other structures, with about n^2 unknowns each."""
+    N, side = n * n, np.arange(9) - 4
+    yield "regression: low rank plus diagonal", co.Diagonal(rng.uniform(1, 2, N)) + co.LowRank(rng.normal(size=(N, 20)) / n)
+
+    line = co.PD(co.Tridiagonal(-np.ones(n - 1), 2 * np.ones(n), -np.ones(n - 1)))
+    yield "Poisson's equation on a square", co.KroneckerSum(line, line)
+
+    blur = np.exp(-(side[:, None] ** 2 + side**2) / 4)
+    blur[4, 4] += 0.2 * blur.sum()
+    yield "deblurring: a convolution", co.Convolution(blur, (n, n), boundary="wrap", centered=True)
+
+    lag = np.arange(N // 5)
+    yield "a time series: Toeplitz", co.PD(co.Toeplitz(np.exp(-lag / 10) + (lag == 0)))
+
+    k = n // 5
+    K = co.PD(co.Dense(covariance(k, lengthscale=0.1) + 0.1 * np.eye(k)))
+    B, D = co.LowRank(rng.normal(size=(k * k, 3)), rng.normal(size=(k, 3))), co.Diagonal(rng.uniform(1e5, 2e5, k))
+    yield "a multi-physics system: blocks", co.Block([[co.Kronecker(K, K), B], [-B.T, D]])
+
+
+def tour(n: int, rng: np.random.Generator) -> None:
+    print("\nThe same call, other structures")
+    print(f"  {'':36s}{'unknowns':>10s}{'as a matrix':>13s}{'seconds':>9s}{'residual':>10s}  by")
+    for name, A in others(n, rng):
+        b = rng.normal(size=A.shape[0])
+        start = time.perf_counter()
+        x, info = co.solve(A, b, info=True, on_failure="raise")
+        seconds, rules = time.perf_counter() - start, co.explain(co.solve, A, b).rules
+        gigabytes = A.shape[0] ** 2 * 8 / 1e9
+        print(
+            f"  {name:36s}{len(x):10,}{gigabytes:10,.1f} GB{seconds:9.2f}{float(np.max(info.residual)):10.0e}  "
+            f"{next((r for r in rules if r.startswith(('inv_', 'wood', 'solve_t'))), rules[0])}"
+        )
+
+
 def picture(path: Path, truth: np.ndarray, noisy: np.ndarray, found: np.ndarray, rows: list[tuple[str, float, float]]) -> None:
     import matplotlib
 
@@ -87,12 +126,13 @@ def picture(path: Path, truth: np.ndarray, noisy: np.ndarray, found: np.ndarray,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--size", type=lambda s: 60 if s == "small" else int(s), default=1000, help="pixels along each side")
+    parser.add_argument("--size", type=int, default=1000, help="pixels along each side")
+    parser.add_argument("--small", action="store_true", help="60 pixels along each side")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long the alternative may run")
     parser.add_argument("--output", type=Path, default=Path("output/demo.png"))
     arguments = parser.parse_args()
 
-    n, noise, rng = arguments.size, 0.5, np.random.default_rng(0)
+    n, noise, rng = 60 if arguments.small else arguments.size, 0.5, np.random.default_rng(0)
     truth = landscape(n, rng)
     noisy = truth + np.sqrt(noise) * rng.normal(size=(n, n))
     y = noisy.ravel()
@@ -117,8 +157,10 @@ def main() -> None:
         f"\nerror of the image: {np.std(noisy - truth):.3f} before, {np.std(found - truth):.3f} after; log-evidence {evidence:,.0f}"
     )
 
+    tour(n, rng)
+
     picture(arguments.output, truth, noisy, found, [("colinear", elapsed, residual), ("SciPy CG\nby hand", seconds, theirs)])
-    print(f"picture: {arguments.output}")
+    print(f"\npicture: {arguments.output}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,32 @@ def data(name: str) -> dict[str, np.ndarray] | None:
         return None
     with np.load(path) as file:
         return dict(file)
+
+
+def regression(name: str, columns: int, rng: np.random.Generator, rows: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """The points and targets of a data set, standardised and in random order; synthetic ones, smooth with noise, in its stead."""
+    file = data(name)
+    if file is None:
+        X = rng.standard_normal((rows, columns))
+        w, v = rng.standard_normal((2, columns)) / np.sqrt(columns)
+        y = X @ w + np.sin(2 * X @ v) + 0.3 * rng.standard_normal(rows)
+    else:
+        X, y = file["X"].astype(float), file["y"].astype(float)
+        known = np.isfinite(y)
+        order = rng.permutation(np.flatnonzero(known))
+        X, y = X[order], y[order]
+    X = X[:, X.std(axis=0) > 0]
+    return (X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std()
+
+
+def timed(work: Callable[[], Any], repeats: int = 3) -> tuple[Any, float]:
+    """What `work` returns, and the least of several times in seconds: a first call may have to import something."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        found = work()
+        times.append(time.perf_counter() - start)
+    return found, min(times)
 
 
 def check(claim: str, holds: bool) -> None:

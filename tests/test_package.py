@@ -23,7 +23,7 @@ COMPOSED = """
     Sum Product Scaled Kronecker KroneckerSum BlockDiag Block hstack vstack BatchSum
     Transpose Adjoint Conjugate Sliced Hadamard Inverse
 """.split()
-OPERATOR_TOOLS = "LinearOperator as_operator opaque".split()
+OPERATOR_TOOLS = "LinearOperator as_operator opaque detect".split()
 PROPERTIES = "SelfAdjoint Symmetric PSD PD Unitary Stiefel verify".split()
 FUNCTIONS = """
     solve inv lstsq pinv nullspace  eig eigmax eigmin svd  diag trace det slogdet logdet
@@ -92,6 +92,9 @@ def test_import_loads_no_framework(imported: set[str], framework: str) -> None:
         "scipy.special",
         "hypothesis",  # colinear.testing alone may need it
         "matplotlib",
+        "sklearn",  # the extra of colinear.estimators
+        "colinear.estimators",  # conveniences outside the core
+        "colinear.gp",
     ],
 )
 def test_import_loads_nothing_that_is_slow_and_may_not_be_needed(imported: set[str], module: str) -> None:

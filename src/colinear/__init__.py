@@ -15,6 +15,7 @@ import sys
 
 from . import backends, testing
 from .approximations import cur, interpolative, nystrom, range_finder, rp_cholesky
+from .detect import detect
 from .dispatch import Cost, Function, check_rules, function, rule
 from .explain import Plan, explain
 from .functions import (
@@ -171,7 +172,7 @@ __all__ = [
     "Hessian", "GaussNewton", "MatrixFree",
     # operators: composed
     "Sum", "Product", "Scaled", "Kronecker", "KroneckerSum", "BlockDiag", "Block", "hstack", "vstack", "BatchSum", "Transpose",
-    "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse", "opaque", "as_operator",
+    "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse", "opaque", "as_operator", "detect",
     # annotations
     "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
     # functions

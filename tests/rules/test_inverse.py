@@ -468,3 +468,30 @@ def test_wide_corrections_and_full_bands_are_left_to_the_dense_factorisation():
     ):
         assert co.explain(co.inv, A).rules in (["LU"], ["LDL"]), A
         close(co.inv(A), np.linalg.inv(host(A)), 1e-9)
+
+
+def test_what_is_known_of_a_shifted_multiple_is_known_of_its_parts_under_tracing():
+    """Numbers become arrays that cannot be seen; a factory that needs positive definite operators must not be told less for it."""
+    import jax
+    import jax.numpy as jnp
+
+    def solved(X, shift):
+        A = X.T @ X
+        assert (0.5 * co.PSD(A)).isa(co.PSD) and not (-0.5 * co.PSD(A)).isa(co.PSD)
+        M = co.PSD(co.opaque(co.PSD(A)) / 5 + shift * co.Identity(3))
+        return co.solve(M, jnp.ones(3), co.CG(preconditioner=co.Nystrom(2)), info=True)[0]
+
+    assert jax.eval_shape(solved, jnp.ones((5, 3)), jnp.asarray(0.1)).shape == (3,)  # traced, which is enough: not compiled
+
+
+def test_shifted_blocks_of_kronecker_products_stay_kronecker_products():
+    """The damped curvature of a Kronecker-factored optimiser: a multiple of I in each block, not a diagonal, which no rule knows."""
+    rng = np.random.default_rng(0)
+    factors = [co.PSD(X @ X.T) for X in (rng.standard_normal((n, n)) for n in (40, 30, 20, 50))]
+    A = co.BlockDiag(co.Kronecker(*factors[:2]), co.Kronecker(*factors[2:])) + 0.1 * co.Identity(2200)
+    assert co.explain(co.inv, A).rules.count("inv_shifted_kronecker") == 2
+    b = rng.standard_normal(2200)
+    with forbid_dense(10_000):
+        x = co.solve(A, b)
+        co.logdet(A)
+    assert np.linalg.norm(A @ x - b) < 1e-8 * np.linalg.norm(b)

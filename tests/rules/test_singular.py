@@ -443,6 +443,11 @@ def test_norms_of_large_operators_need_no_matrix(rng: np.random.Generator) -> No
 
 # ---------------------------------------------------------------------------------------------------- nullspace
 
+
+def permutations(r: Any) -> list[Any]:
+    return [co.Permutation(p, like=r(1)) for p in ([1, 0, 2], [1, 2, 0])]
+
+
 NULL: Makers = {
     "nullspace_orthonormal": lambda r: r.stiefel(5, 3),
     "nullspace_zero": lambda r: co.Zero(2, 3, like=r(1)),
@@ -455,6 +460,7 @@ NULL: Makers = {
     "nullspace_kronecker": lambda r: co.Kronecker(r.low(3, 3, 2), r(2, 3, batched=False), co.Identity(2)),
     "nullspace_block_diagonal": lambda r: co.BlockDiag(r.low(3, 3, 2), co.Identity(1), r(1, 2, batched=False)),
     "nullspace_stack": lambda r: co.vstack(r.low(3, 6, 1), co.Kronecker(r(1, 2, batched=False), r(1, 3)), co.Zero(1, 6)),
+    "nullspace_orbits": lambda r: co.vstack(*(co.Kronecker(P, P) - co.Identity(9) for P in permutations(r))),
     "nullspace_conjugate": lambda r: co.Conjugate._of(r.opaque(2, 3)),
 }
 
@@ -490,6 +496,20 @@ def test_constraints_met_already_do_not_shrink_the_intersection(rng: np.random.G
     close(C @ host(N), np.zeros((2, 4)), 1e-12)
     assert co.nullspace(co.vstack(C, np.eye(6))).shape == (6, 0)
     assert co.nullspace(co.BlockDiag(C, 1e-18 * C)).shape == (12, 10)
+
+
+def test_vectors_that_a_group_leaves_as_they_are_cost_no_svd() -> None:
+    """S(5) has Bell(r) orbits on the entries of a tensor of rank r <= 5."""
+    swap, cycle = co.Permutation([1, 0, 2, 3, 4]), co.Permutation([1, 2, 3, 4, 0])
+    with forbid_dense(1000):
+        for r, bell in ((2, 2), (3, 5), (4, 15), (5, 52)):
+            N = co.nullspace(co.vstack(*(co.Kronecker(*[P] * r) - co.Identity(5**r) for P in (swap, cycle))))
+            assert N.shape == (5**r, bell)
+    one = co.Kronecker(cycle, co.Identity(2)) - co.Identity(10)
+    assert co.explain(co.nullspace, one).rules == ["nullspace_orbits"] and co.nullspace(one).shape == (10, 2)
+    assert co.nullspace(one, rtol=0.99).shape[-1] > 2  # then more counts as zero
+    turned = co.vstack(swap - co.Identity(5), cycle - 2 * co.Identity(5))  # cycle x = 2 x: another matter
+    assert co.explain(co.nullspace, turned).rules[0] == "nullspace_stack" and co.nullspace(turned).shape == (5, 0)
 
 
 def test_the_null_space_of_a_kronecker_product_stays_one(rng: np.random.Generator) -> None:
@@ -559,3 +579,16 @@ def test_torch_differentiates_through_the_rules() -> None:
 def test_the_rules_are_unambiguous() -> None:
     for function in (co.svd, co.pinv, co.lstsq, co.rank, co.cond, co.norm, co.nullspace):
         assert co.check_rules(function) == []
+
+
+def test_the_null_space_of_a_block_that_stands_there_many_times_is_found_once():
+    block = co.vstack(
+        [co.Permutation(np.roll(np.arange(6), 1)) - co.Identity(6), co.Permutation(np.arange(6)[::-1]) - co.Identity(6)]
+    )
+    A = co.BlockDiag(*[block] * 50, co.Dense(np.ones((2, 2))), *[co.Zero(1, 2)] * 3)
+    Q = co.nullspace(A)
+    assert Q.shape == (308, 50 + 1 + 6)
+    assert len({id(part) for part in Q.operands}) <= 3
+    D = Q.to_dense()
+    assert np.abs(A.to_dense() @ D).max() < 1e-13
+    assert np.abs(D.T @ D - np.eye(57)).max() < 1e-13

@@ -620,3 +620,15 @@ def test_an_extreme_shift_does_not_overflow():
 def test_the_rules_are_not_ambiguous():
     for function in (co.eig, co.exp, co.log, co.sqrt, co.isqrt, co.power, co.apply):
         assert co.check_rules(function) == []
+
+
+def test_the_largest_eigenvalues_of_an_inverse_that_iterates_are_found_with_it():
+    """Not as the smallest of A, from products with A alone: the preconditioner that was given would not be used."""
+    rng = np.random.default_rng(0)
+    d = np.linspace(1.0, 1e4, 400) + 0.5
+    A = co.Diagonal(d) + co.opaque(co.Dense(0.1 * rng.standard_normal((400, 400))))
+    A_inverse = co.inv(A, co.GMRES(tol=1e-10, preconditioner=co.Diagonal(1 / d)))
+    (values, _), info = co.eig(A_inverse, k=3, method=co.Arnoldi(), info=True)
+    expected = 1 / np.sort_complex(np.linalg.eigvals(A.to_dense()))[:3]
+    np.testing.assert_allclose(values, expected, rtol=1e-6)
+    assert info.status == Status.SUCCESS and info.matvecs < 100

@@ -230,3 +230,20 @@ def test_a_tie_is_relative_and_a_long_chain_is_none():
     rng = np.random.default_rng(5)
     chain = rng.permutation(np.linspace(1, 1 + 1e-9, 100_000)) * rng.choice([-1, 1], 100_000)
     assert (np.diff(np.abs(chain[by_key(xp, chain, "LM")])) <= 0).all()
+
+
+def test_a_residual_at_the_level_of_rounding_is_not_refined_in_vain():
+    """ΔΔ on 300 x 300 points has a condition number of 1e9: a smooth right side leaves a residual beyond 1e-12, which no refinement mends."""
+    line = co.PSD(co.Tridiagonal(np.full(299, -1.0), np.full(300, 2.0), np.full(299, -1.0)))
+    grid = co.KroneckerSum(line, line)
+    t = np.linspace(0, 1, 302)[1:-1]
+    b = np.multiply.outer(np.sin(np.pi * t), t * (1 - t)).reshape(-1)
+    A = grid @ grid
+    with co.testing.count_matvecs(A) as count:
+        x, info = co.solve(A, b, co.Auto(tol=1e-12), info=True)
+    assert info.status is co.Status.INACCURATE and info.residual.max() > 1e-12
+    assert count.matvecs == 1  # a look at the residual
+    s = np.sin(np.pi * np.outer(np.arange(1, 301), np.arange(1, 301)) / 301) * np.sqrt(2 / 301)
+    values = 2 - 2 * np.cos(np.pi * np.arange(1, 301) / 301)
+    exact = s @ ((s @ b.reshape(300, 300) @ s) / (values[:, None] + values) ** 2) @ s
+    assert np.linalg.norm(x - exact.reshape(-1)) < 1e-10 * np.linalg.norm(exact)

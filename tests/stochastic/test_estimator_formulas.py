@@ -113,6 +113,20 @@ def test_gram_products_and_low_rank_are_sums_over_rows(size: int) -> None:
     agrees(diagonal[:, 1], (X.T @ X)[1, 1], sum((g[1] ** 2).sum() - g[1, 1] ** 2 for g in groups))
 
 
+def test_what_stands_beside_the_terms_is_a_term_of_its_own() -> None:
+    """Of X^T X / 7 + 3 I the rows of X are the terms, as they are for SVRG; signs give the shift exactly."""
+    X = np.random.default_rng(5).standard_normal((7, 4))
+    wide = co.Dense(np.broadcast_to(X, (RUNS, 7, 4)).copy())
+    A = wide.T @ wide / 7 + 3 * co.Identity(4)
+    rows = [np.outer(x, x) / 7 for x in X]
+    expected = sum(2 * (frobenius(g) - (np.diag(g) ** 2).sum()) for g in rows)
+    agrees(co.trace(A, co.Hutchinson(1, per_term=True)), np.trace(X.T @ X) / 7 + 12, expected)
+    weights = np.arange(1.0, 8.0)
+    weighted = wide.T @ co.Diagonal(weights) @ wide
+    expected = sum(w**2 * 2 * 49 * (frobenius(g) - (np.diag(g) ** 2).sum()) for w, g in zip(weights, rows))
+    agrees(co.trace(weighted, co.Hutchinson(1, per_term=True)), (weights[:, None] * X**2).sum(), expected)
+
+
 @pytest.mark.parametrize("method", [co.HutchPP(9), co.XTrace(8), co.XNysTrace(5)], ids=lambda m: m.name)
 def test_range_finding_estimators_are_unbiased(method: co.HutchPP) -> None:
     lam = np.linspace(1, 4, 12) ** 2

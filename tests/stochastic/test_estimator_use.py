@@ -191,6 +191,57 @@ def test_terms_of_a_long_sum_are_taken_in_blocks() -> None:
     assert (abs(found - co.diag(sparse.T @ sparse)) <= 5 * info.error + 1e-12).all()
 
 
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_terms_have_vectors_of_their_own_in_every_framework(name: str) -> None:
+    xp, rng = backends.get(name), np.random.default_rng(0)
+    X, stack = rng.standard_normal((40, 12)), rng.standard_normal((9, 12, 12))
+    D = co.Dense(xp.asarray(X))
+    circulant = co.Circulant(xp.asarray(rng.standard_normal(12)))  # rows of a product of such are found by products
+    sums = [
+        D.H @ D / 40 + 0.5 * co.Identity(12),
+        co.BatchSum(co.Dense(xp.asarray(stack))),
+        co.LowRank(xp.asarray(X.T), core=xp.asarray(np.eye(40))),
+        co.Dense(xp.asarray(stack[0])) + co.Dense(xp.asarray(stack[1])) + co.Dense(xp.asarray(stack[2])),
+        circulant @ co.Dense(xp.asarray(stack[0])),
+    ]
+    for A in sums if name != "jax" else sums[:2]:
+        for size in (1, 2) if name != "jax" else (2,):
+            value, info = co.diag(A, co.Hutchinson(60, batch_size=size), info=True)
+            exact = np.diag(xp.to_numpy(A.to_dense()))
+            assert (abs(xp.to_numpy(value) - exact) <= 5 * xp.to_numpy(info.error) + 1e-9).all() and not info.failed
+
+
+class Steps(co.LinearOperator):
+    """A sum of a user's own: the ones of the first k rows and columns, for k = 1, 2, ..., n."""
+
+    size: int
+    weights: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size, self.size)
+
+    def _matmat(self, X: Any) -> Any:
+        heads = np.cumsum(X, axis=0) * self.weights[:, None]
+        return np.cumsum(heads[::-1], axis=0)[::-1]
+
+    @property
+    def _term_count(self) -> int:
+        return self.size
+
+    def _some_terms(self, indices: Any, weights: Any) -> Any:
+        return Steps(self.size, np.bincount(indices, weights, self.size))
+
+
+def test_sums_of_a_users_own_have_terms_too() -> None:
+    A = Steps(20, np.ones(20))
+    exact = np.arange(20, 0, -1)
+    shared, own = (co.diag(A, co.Hutchinson(200, per_term=p), info=True) for p in (False, True))
+    for value, info in (shared, own):
+        assert (abs(value - exact) <= 5 * info.error).all()
+    assert np.linalg.norm(own[1].error) < 0.6 * np.linalg.norm(shared[1].error)
+
+
 def test_auto_is_exact_where_it_can_and_says_where_it_cannot() -> None:
     A = positive(60)
     assert abs(co.trace(free(A)) - np.trace(A)) < 1e-12

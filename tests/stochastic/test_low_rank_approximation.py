@@ -189,3 +189,20 @@ def test_zero_is_approximated_by_zero() -> None:
         assert np.abs(f(co.PSD(zero), 2).to_dense()).max() < 1e-25
     assert not co.cur(zero, 2)[0].to_dense().any() and not co.interpolative(zero, 2)[0].to_dense().any()
     assert co.range_finder(zero, tol=0.1).shape[0] == 6
+
+
+def test_an_indefinite_operator_said_to_be_positive_is_noticed() -> None:
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((30, 30)))[0]
+    for matrix in ((Q * np.linspace(-1, 1, 30)) @ Q.T, np.array([[1.0, 2.0], [2.0, 1.0]])):
+        for approximate in (co.nystrom, co.rp_cholesky):
+            with pytest.warns(co.ConvergenceWarning, match="POSITIVE|NaN"):
+                approximate(co.PSD(matrix), 2)
+            assert approximate(co.PSD(matrix), 2, info=True)[1].failed
+
+
+@pytest.mark.parametrize("name", ["numpy", "jax"])
+def test_products_that_fail_fail_the_approximation(name: str) -> None:
+    xp = backends.get(name)
+    hard = co.opaque(co.PSD(co.Diagonal(xp.asarray(np.logspace(0, 6, 30)))))
+    inverse = co.opaque(co.PSD(co.inv(hard, co.CG(max_iters=4))))
+    assert co.nystrom(inverse, 3, info=True)[1].status is co.Status.MAX_ITERATIONS

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import colinear as co
 from colinear import backends
@@ -26,6 +27,14 @@ def gram(xp: Any, X: Any) -> Any:
     return X.H @ X
 
 
+def gram_of(X: Any) -> Any:
+    return X.H @ X
+
+
+def sparse(xp: Any, matrix: Any) -> Any:
+    return co.Sparse(scipy.sparse.csr_array(matrix)).to(backend=xp.name)
+
+
 def sums(xp: Any) -> dict[str, Any]:
     a = xp.asarray
     kernel = co.Kernel(lambda x, y: xp.exp(-xp.sum((x[:, None] - y[None]) ** 2, axis=-1)), a(ROWS), a(MORE))
@@ -35,6 +44,8 @@ def sums(xp: Any) -> dict[str, Any]:
         "scaled and shifted": gram(xp, ROWS) / 12 + 0.3 * co.Identity(4),
         "weighted Gram": co.Dense(a(ROWS)).H @ co.Diagonal(a(np.arange(1.0, 13.0))) @ co.Dense(a(ROWS)),
         "Gram of a kernel": kernel.H @ kernel,
+        "Gram of a sparse matrix": gram_of(sparse(xp, ROWS * (ROWS > 0))),
+        "Gram of a complex sparse matrix": gram_of(sparse(xp, ROWS * (ROWS > 0) * (1 + 1j))),
         "two Grams and a matrix": gram(xp, ROWS) + gram(xp, MORE) + co.Dense(a(SQUARES[0])),
         "product": co.Dense(a(ROWS.T * 2)) @ co.Dense(a(ROWS)),
         "low rank": co.LowRank(a(ROWS.T)) + 2 * co.Identity(4),
@@ -65,7 +76,7 @@ def test_minibatches_of_all_terms_average_to_the_sum(name: str) -> None:
 def test_minibatches_compile_with_traced_indices() -> None:
     jax = pytest.importorskip("jax")
     xp = backends.get("jax")
-    for name in ("Sum", "BatchSum of LowRank"):
+    for name in ("Sum", "BatchSum of LowRank", "Gram of a sparse matrix"):
         A = sums(xp)[name]
         V, indices = xp.asarray(ROWS[:4]), np.array([3, 7, 7])
         compiled = jax.jit(lambda A, i, V: minibatch(A, i) @ V)(A, xp.asarray(indices), V)
@@ -148,12 +159,16 @@ def test_dtypes_are_kept(dtype: Any) -> None:
     assert x.dtype == dtype and np.linalg.norm(A @ x - b) <= 4 * np.sqrt(np.finfo(dtype).eps) * np.linalg.norm(b)
 
 
-def test_a_solve_in_jax_is_one_compiled_loop() -> None:
+def test_a_solve_in_jax_is_one_compiled_loop_with_a_key_that_is_traced() -> None:
     jax = pytest.importorskip("jax")
     xp = backends.get("jax")
     A, b = problem(xp, 300)
-    x, info = jax.jit(lambda A, b: co.solve(A, b, co.SVRG(), info=True))(A, b)
+    solve = jax.jit(lambda A, b, key: co.solve(A, b, co.SVRG(seed=key), info=True))
+    (x, info), (again, _), (other, _) = (solve(A, b, jax.random.key(seed)) for seed in (0, 0, 1))
     assert int(info.status) == 0 and np.linalg.norm(A @ x - b) < 1e-7 * np.linalg.norm(b)
+    assert np.array_equal(x, again) and not np.array_equal(x, other)
+    slope = jax.grad(lambda A: co.solve(A, b, co.SVRG(seed=jax.random.key(0))).sum(), allow_int=True)(A)
+    assert all(np.isfinite(leaf).all() for leaf in slope.leaves() if hasattr(leaf, "shape"))
 
 
 def test_seeds_decide() -> None:
@@ -182,6 +197,28 @@ def test_general_systems_go_through_the_normal_equations(backend: str) -> None:
         b = xp.asarray(rng.standard_normal(A.shape[-1]))
         x, info = co.solve(A, b, co.SVRG(), info=True)
         assert info.status == Status.SUCCESS and np.linalg.norm(xp.to_numpy(A @ x - b)) <= 1e-7 * np.linalg.norm(xp.to_numpy(b))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_least_squares_go_by_minibatches_of_rows(backend: str) -> None:
+    xp, rng = backends.get(backend), np.random.default_rng(1)
+    X, y = rng.standard_normal((200, 5)) * (rng.random((200, 5)) < 0.5), rng.standard_normal((200, 2))
+    deficient = np.concatenate([X, X[:, :1]], axis=1)  # of all solutions the one of smallest norm
+    for A, dense in ((co.Dense(xp.asarray(X)), X), (sparse(xp, X), X), (co.Dense(xp.asarray(deficient)), deficient)):
+        w, info = co.lstsq(A, xp.asarray(y), co.SVRG(tol=1e-9), info=True)
+        exact = np.linalg.lstsq(dense, y)[0]
+        np.testing.assert_allclose(xp.to_numpy(w), exact, atol=1e-7)
+        residual = np.linalg.norm(y - dense @ exact, axis=0) / np.linalg.norm(y, axis=0)
+        np.testing.assert_allclose(xp.to_numpy(info.residual), residual, atol=1e-6)
+        assert info.status == Status.SUCCESS and "SVRG" in str(co.explain(co.lstsq, A, method=co.SVRG()))
+
+
+def test_rows_of_very_different_lengths_are_not_filled_up() -> None:
+    lengths = np.r_[1000, np.ones(999, int)]
+    uneven = scipy.sparse.csr_array((np.ones(1999), np.r_[np.arange(1000), np.zeros(999, int)], np.r_[0, np.cumsum(lengths)]))
+    S = co.Sparse(uneven)
+    with pytest.raises(MethodError, match="not a sum of terms"):
+        co.solve(S.H @ S + co.Identity(1000), np.ones(1000), co.SVRG())
 
 
 def test_sums_are_not_split_by_rules_and_other_structure_is() -> None:
@@ -316,6 +353,7 @@ def test_nan_is_reported() -> None:
 def test_a_zero_right_side_gives_zero() -> None:
     A, _ = problem(backends.get("numpy"))
     assert not co.solve(A, np.zeros(6), co.SVRG()).any()
+    assert co.solve(A, np.zeros((6, 0)), co.SVRG()).shape == (6, 0)
 
 
 def test_bad_input_says_what_to_do() -> None:
@@ -330,6 +368,9 @@ def test_bad_input_says_what_to_do() -> None:
         co.eig(co.SelfAdjoint(co.BatchSum(co.Dense(SQUARES + SQUARES.swapaxes(1, 2)))), 1, "SM", co.SVRG())
     with pytest.raises(MethodError, match="preconditioner"):
         co.eig(A, 1, "LA", co.SVRG(preconditioner=co.Jacobi()))
+    for options in ({"momentum": 0.5}, {"averaging": True}):
+        with pytest.raises(MethodError, match="for linear systems"):
+            co.eig(A, 1, "LA", co.SVRG(**options))  # type: ignore[arg-type]
     with pytest.raises(MethodError, match="terms cannot be taken"):
         co.solve(co.BatchSum(co.MatrixFree(lambda X: X, (50, 3, 3), dtype=np.float64)), np.ones(3), co.SVRG())
     for options in (

@@ -12,8 +12,7 @@ from ..dispatch import function
 from ..functions._arrays import narrow, quiet
 from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
-from ..preconditioners.interface import compiled
-from .shared import checked_rank, checked_seed, single, tell
+from .shared import checked_rank, checked_seed, compiled, single, tell
 
 OVERSAMPLING = 10  # rows of the sketch beyond the rank
 

@@ -8,9 +8,8 @@ from ..dispatch import function
 from ..functions._arrays import narrow, quiet
 from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
-from ..preconditioners.interface import compiled
 from ..preconditioners.nystrom import approximation
-from .shared import checked_rank, checked_seed, needs_positive, single, tell
+from .shared import checked_rank, checked_seed, compiled, needs_positive, single, tell
 
 OVERSAMPLING = 10  # columns of Ω beyond the rank: the last ones of a block are found poorly
 
@@ -53,7 +52,8 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
     with quiet(xp):
         U, values = compiled(approximation, K, width, seed)
         found = LowRank(narrow(xp, (U * xp.sqrt(values)[..., None, :])[..., :rank], A.dtype))
-        tell(A, found, "Nystrom", width, seed)
+        # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is told from that by the error.
+        tell(A, found, "Nystrom", width, seed, indefinite=xp.logical_not(xp.all(xp.isfinite(U), axis=(-2, -1))))
     return found
 
 

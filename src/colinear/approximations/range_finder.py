@@ -12,9 +12,8 @@ from ..info import BackendError, Info, Status, report
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.projection import Projection
-from ..preconditioners.interface import compiled
 from ..properties import STIEFEL
-from .shared import PROBES, checked_rank, checked_seed, single, tell
+from .shared import PROBES, checked_rank, checked_seed, compiled, single, tell
 
 SAFETY = 2.0  # on the square of the error, which ten vectors estimate
 ROUNDING = 100  # times eps, from which nothing is left to be found

@@ -10,9 +10,8 @@ from ..functions._arrays import narrow, quiet
 from ..functions.diagonal import diag
 from ..operators.base import LinearOperator
 from ..operators.lowrank import LowRank
-from ..preconditioners.interface import compiled
 from ..preconditioners.pivoted_cholesky import partial_factor
-from .shared import checked_rank, checked_seed, needs_positive, single, tell
+from .shared import ROUNDING, checked_rank, checked_seed, compiled, needs_positive, single, tell
 
 
 def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
@@ -52,15 +51,17 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
     needs_positive("rp_cholesky", A)
     rank, xp, K, seed = checked_rank("rp_cholesky", A, rank), A.xp, single(A), checked_seed("rp_cholesky", seed)
     with quiet(xp):
-        L, remaining = compiled(_factor, K, rank, seed)
-        total = xp.sum(xp.real(diag(K)), axis=-1)
+        L, remaining, lowest = compiled(_factor, K, rank, seed)
+        d = xp.real(diag(K))
+        total, scale = xp.sum(d, axis=-1), xp.max(xp.abs(d), axis=-1)
         error = xp.sum(remaining, axis=-1) / xp.where(total == 0, 1, total)
         found = LowRank(narrow(xp, L, A.dtype))
-        tell(A, found, "RPCholesky", rank, seed, error)
+        rounding = ROUNDING * A.shape[-1] * xp.eps(K.dtype)
+        tell(A, found, "RPCholesky", rank, seed, error, lowest < -rounding * scale)
     return found
 
 
-def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array]:
+def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Array]:
     xp = K.xp
     draws = xp.uniform(xp.generator(seed), (*K.batch_shape, rank), dtype=xp.real_dtype(K.dtype), device=K._context.device)
     return partial_factor(K, rank, draws)

@@ -9,11 +9,12 @@ from typing import Any
 from .. import backends
 from ..backends import Array
 from ..functions._arrays import is_detailed, is_half, seen, square_size
-from ..info import Info, MethodError, Status, report
+from ..info import Info, MethodError, Status, combine, recording, report
 from ..methods.seeds import check_seed, drawn_seed
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 
+ROUNDING = 100  # times n eps, of the largest entry, from which a negative number is none of rounding
 PROBES = 10  # random vectors that the error is estimated by
 
 
@@ -49,24 +50,56 @@ def single(A: LinearOperator) -> LinearOperator:
     return A.to(dtype=A.xp.float32) if is_half(A.xp, A.dtype) else A
 
 
-def tell(A: LinearOperator, approximation: LinearOperator, method: str, matvecs: int, seed: Any, error: Any = None) -> None:
+def compiled(f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOperator, ...] = ()) -> Any:
+    """f(A, *beside, *options), in JAX compiled once for each structure and shape; what A's products report of themselves is reported."""
+    if A.backend != "jax":
+        return f(A, *beside, *options)
+    try:
+        run = _program(f, options)
+    except TypeError:  # a seed that has no hash, such as a key
+        return f(A, *beside, *options)
+    result, worst = run(A, *beside)
+    if seen(A.xp, worst) is None:
+        report(Info(worst))
+    elif int(worst):
+        report(Info(Status(int(worst))))
+    return result
+
+
+@lru_cache(maxsize=128)
+def _program(f: Any, options: tuple[Any, ...]) -> Any:
+    xp = backends.get("jax")
+
+    def program(*operators: LinearOperator) -> tuple[Any, Array]:
+        with recording() as reports:
+            result = f(*operators, *options)
+        worst = combine([info._status for info in reports])
+        return result, xp.asarray(int(worst)) if isinstance(worst, Status) else worst
+
+    return xp.jit(program)
+
+
+def tell(
+    A: LinearOperator,
+    approximation: LinearOperator,
+    method: str,
+    matvecs: int,
+    seed: Any,
+    error: Any = None,
+    indefinite: Any = False,
+) -> None:
     """Report how far off an approximation is: |A - B| / |A| in the Frobenius norm, by random vectors, unless `error` is known.
 
-    The products that this takes are made only if someone asked for the Info.
+    The products that this takes are made only if someone asked for the Info. `indefinite` says whether an A that was said to be
+    positive semidefinite is seen not to be.
     """
     if not is_detailed():
-        if error is not None:
-            report(Info(_status(A, error), method=method))
+        if error is not None or indefinite is not False:
+            report(Info(_status(A, 0.0 if error is None else error, indefinite), method=method))
         return
     if error is None:
-        run = _estimator(A.backend, seed) if isinstance(seed, int) else lambda A, B: estimated(A, B, seed)
-        error, matvecs = run(A, approximation), matvecs + PROBES
-    report(Info(_status(A, error), matvecs=matvecs, error=error, method=method))
-
-
-@lru_cache(maxsize=64)
-def _estimator(backend: str, seed: Any) -> Any:
-    return backends.get(backend).jit(lambda A, approximation: estimated(A, approximation, seed))
+        error, matvecs = compiled(estimated, A, seed, beside=(approximation,)), matvecs + PROBES
+    report(Info(_status(A, error, indefinite), matvecs=matvecs, error=error, method=method))
 
 
 def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Array:
@@ -78,10 +111,11 @@ def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Ar
     return xp.vector_norm(product - approximation @ probes, axis=(-2, -1)) / xp.where(size == 0, 1, size)
 
 
-def _status(A: LinearOperator, error: Any) -> Any:
-    """NONFINITE where there is NaN or infinity, in A or in the answer."""
+def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
+    """NONFINITE where there is NaN or infinity, in A or in the answer; NOT_POSITIVE_DEFINITE where A is seen not to be so."""
     xp = A.xp
-    values = seen(xp, error)
-    if values is None:
-        return xp.where(xp.all(xp.isfinite(error)), int(Status.SUCCESS), int(Status.NONFINITE))
-    return Status.SUCCESS if bool(xp.all(xp.isfinite(error))) else Status.NONFINITE
+    worst: Any = int(Status.SUCCESS)
+    if indefinite is not False:
+        worst = xp.where(xp.any(indefinite), int(Status.NOT_POSITIVE_DEFINITE), worst)
+    worst = xp.where(xp.all(xp.isfinite(xp.asarray(error))), worst, int(Status.NONFINITE))
+    return worst if seen(xp, worst) is None else Status(int(worst))

@@ -63,6 +63,7 @@ from . import (  # noqa: F401  (they register themselves)
     matrix_function_rules,
     matrix_function_shifts,
     norm_rules,
+    nullspace_orbits,
     nullspace_rules,
     singular_compositions,
     singular_rules,

@@ -24,7 +24,9 @@ from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.iterative import working_memory
 from ..operators.matrixfree import MatrixFree
+from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
+from ..operators.sum import Sum
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import seen
 from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_iteration, worthwhile
@@ -170,10 +172,13 @@ def jacobi(A: LinearOperator) -> LinearOperator | None:
 
 
 def cheap_diagonal(A: LinearOperator) -> Array | None:
-    """The diagonal, if a rule knows it and nothing goes wrong there."""
+    """The diagonal, if rules know it, in a sum that of every term, and nothing goes wrong there."""
     from .diagonal import diag
 
-    if planning() or diag.find(A).is_base:
+    def is_known(A: LinearOperator) -> bool:
+        return not diag.find(A).is_base and (not isinstance(A, Sum | Scaled) or all(map(is_known, A.operands)))
+
+    if planning() or not is_known(A):
         return None
     with recording() as reports:
         d = diag(A)

@@ -88,6 +88,8 @@ def _hardness(A: LinearOperator) -> int:
 def estimated_fill(structure: Any) -> tuple[float, float]:
     """The entries of the factors of a square sparse matrix, and the flops of finding them: an estimate, in linear time."""
     found = structure.memo.get("fill")
+    if found is None and structure.is_triangular:  # substitution: nothing fills in
+        found = structure.memo["fill"] = float(structure.nnz + structure.shape[0]), 2.0 * structure.nnz
     if found is None:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee

@@ -5,6 +5,7 @@ Under tracing, and where derivatives are recorded, the base case takes them; tri
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..dispatch import Cost, rule
@@ -75,7 +76,12 @@ def is_large_and_seen(A: LinearOperator) -> bool:
     return A.shape[-1] == A.shape[-2] >= LARGE_TOEPLITZ and values_are_seen(A)
 
 
-@rule(slogdet, Toeplitz, when=is_large_and_seen)
+@rule(
+    slogdet,
+    Toeplitz,
+    when=is_large_and_seen,
+    cost=lambda A: Cost(40.0 * A.shape[-1] * math.prod(A.shape[:-1]), 160.0 * math.prod(A.shape[:-1])),
+)
 def slogdet_toeplitz(A: Any, method: Any) -> Determinant:
     """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination of its displacement, O(n^2)"""
     if planning():

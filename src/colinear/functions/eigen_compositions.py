@@ -7,12 +7,16 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import arrange, rule
 from ..info import planning
+from ..methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
+from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
+from ..operators.iterative import Iterated
 from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.opaque import opaque
 from ..operators.product import Product
 from ..operators.scaled import Scaled, peek_scalar
 from ..operators.sum import Sum
@@ -28,6 +32,7 @@ from ._spectral import (
     selection,
 )
 from ._values import once_each, place, placed, reciprocal_spectrum
+from .automatic import is_automatic
 from .eigen import eig, factors_self_adjoint, stand_in
 from .eigen_choice import is_affordable
 from .eigen_shared import (
@@ -185,11 +190,17 @@ def eig_similarity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     return finish(A, values, Product(completed(Q.to_dense(), A.xp), BlockDiag(V, Identity(n - r))), k, which, is_hermitian)
 
 
+ITERATIVE = (Lanczos, Arnoldi, LOBPCG, PowerIteration)
+
+
 @rule(eig, Inverse)
 def eig_inverse(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """A^-1 has the eigenvalues 1 / λ and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
     by_size = which[1] == "M" or A.properties & POSITIVE_SEMIDEFINITE
+    iterates = isinstance(method, ITERATIVE) or (is_automatic(method) and not is_affordable(A.A))
+    if iterates and by_size and k < n and which[0] == "L" and isinstance(A.factor, Iterated | Attempts):
+        return eig(opaque(A), k, which, method)  # inside the spectrum of A, at the end of that of A^-1, which is at hand
     inner = {"L": "S", "S": "L"}[which[0]] + "M"
     values, vectors = eig(A.A._claim(A.properties & SELF_ADJOINT), k if by_size and k < n else None, inner, method)
     return finish(A, reciprocal_spectrum(A.xp, values), vectors, k, which, is_hermitian)

@@ -18,6 +18,7 @@ from ..methods.probes import draw, product
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import is_half, narrow, quiet
+from .estimate_parts import beside
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 TRACE = (Hutchinson, HutchPP, XTrace, XNysTrace)  # the methods
@@ -124,7 +125,9 @@ def _group_size(A: LinearOperator, method: Hutchinson) -> int:
 
 def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
     """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i z_i, each z_i drawn anew."""
-    xp, total, all_good, worst = A.xp, 0, True, 0
+    xp, worst = A.xp, 0
+    total: Any = 0
+    all_good: Any = None
     for i, terms in enumerate(terms_of(A, size, k)):
         operator = terms.operator
         Z = draw(xp, xp.fold_in(key, i), method.distribution, probe_shape(terms, k), A.dtype, A._context.device)
@@ -134,8 +137,11 @@ def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bo
         if terms.axis is not None:
             X = xp.sum(xp.where(good[..., None, :] if diagonal else good, X, 0), axis=terms.axis - (2 if diagonal else 1))
             good = xp.all(good, axis=terms.axis - 1)
-        total, all_good, worst = total + X, xp.logical_and(good, all_good), worse(xp, worst, status)
-    return total, all_good, worst
+        all_good = good if all_good is None else xp.logical_and(good, all_good)
+        total, worst = total + beside(terms.factor, 2 if diagonal else 1) * X, worse(xp, worst, status)
+    assert all_good is not None
+    shape = (*A.batch_shape, *total.shape[-2 if diagonal else -1 :])
+    return xp.broadcast_to(total, shape), xp.broadcast_to(all_good, (*A.batch_shape, k)), worst
 
 
 def _taken_out(A: LinearOperator, key: Any, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
@@ -152,6 +158,12 @@ def _if_good(xp: Any, good: Array, value: Array, diagonal: bool) -> Array:
     """A value that all columns went into: NaN where one of them failed."""
     fine = xp.all(good, axis=-1)
     return xp.where(fine[..., None] if diagonal else fine, value, math.nan)
+
+
+def _both_if_good(xp: Any, good: Array, value: Array, error: Array, diagonal: bool) -> tuple[Array, Array]:
+    """The same for a value and its standard error, which is then infinite."""
+    value = _if_good(xp, good, value, diagonal)
+    return value, xp.where(xp.isfinite(value), error, math.inf)
 
 
 def _remaining(A: LinearOperator, Q: Array, diagonal: bool) -> Callable[[Array], Array]:
@@ -215,7 +227,7 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         Z = draw(xp, second, "rademacher", (*A.batch_shape, n, k), A.dtype, device)
         Y, good, worst = product(xp, _remaining(A, Q, diagonal), Z)
         value, error = _summary(xp, samples(xp, Z, Y, diagonal))
-        return _if_good(xp, good, value + inside, diagonal), error, worse(xp, status, worst)
+        return *_both_if_good(xp, good, value + inside, error, diagonal), worse(xp, status, worst)
     kind = "rademacher" if diagonal else "gaussian"
     W = draw(xp, key, kind, (*A.batch_shape, n, columns), A.dtype, device)
     Y, good, status = product(xp, A.__matmul__, W)
@@ -223,7 +235,7 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
         value, error, positive = compiled(xp.name, nystrom_summary)(W, Y)
-        return _if_good(xp, good, value, diagonal), error, worse(xp, status, _indefinite(xp, positive))
+        return *_both_if_good(xp, good, value, error, diagonal), worse(xp, status, _indefinite(xp, positive))
     Q, R, S, lost = compiled(xp.name, range_of)(Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
@@ -231,7 +243,7 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         value, error = compiled(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
     else:
         value, error = compiled(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
-    return _if_good(xp, xp.logical_and(good, fine), value, diagonal), error, worse(xp, status, worst)
+    return *_both_if_good(xp, xp.logical_and(good, fine), value, error, diagonal), worse(xp, status, worst)
 
 
 def _summary(xp: Any, X: Array) -> tuple[Array, Array]:

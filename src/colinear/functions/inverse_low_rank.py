@@ -161,6 +161,8 @@ LOW_RANK = LOW_RANK | Scaled[Projection | Product | BatchSum[LowRank]]  # type: 
 def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
     low_rank, rest = low_rank_and_rest(A)
+    if isinstance(rest, Diagonal | ScaledIdentity) and not any(isinstance(term, LowRank) for term in A.operands):
+        return inv(Sum(low_rank, rest), method)._claim(A.properties)  # by Woodbury's formula: half of the work for U U^H
     rest_inverse, info = inv(rest, method, info=True)
     if failed(info.status) is True:
         return as_a_whole(A, method, info, "the sum without its low-rank terms is singular, so they cannot be a correction of it")

@@ -21,12 +21,12 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, kept_by_scalar
 from ..operators.sparse import Sparse
 from ..operators.sum import Sum
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
-from ..properties import SELF_ADJOINT, UNITARY
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ._similarity import is_similarity
 from ._values import reciprocal, reciprocal_spectrum
 from .eigen import factors_self_adjoint, spectrum_by_factors
@@ -47,6 +47,9 @@ def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     return Sum(inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P))._claim(A.properties)
 
 
+DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
+
+
 def _scalar(shift: Any) -> Any:
     """c of c I"""
     return shift.c if isinstance(shift, ScaledIdentity) else 1.0
@@ -58,7 +61,11 @@ def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     a = part("In the factor of a term", reciprocal, multiple.scalar)
-    return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift)), method))._claim(A.properties)
+    # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by its value, or (under tracing) by
+    # what is known of a A and of A.
+    is_positive = multiple.properties & multiple.A.properties & POSITIVE_SEMIDEFINITE
+    known = A.properties & DEFINITE if is_positive else kept_by_scalar(A.properties, multiple.scalar)
+    return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift))._claim(known), method))._claim(A.properties)
 
 
 TAKES_SHIFT = Circulant | Convolution | Toeplitz
@@ -79,6 +86,8 @@ def inv_merged(A: Any, method: Any) -> LinearOperator:
 def merged(A: Any) -> LinearOperator:
     """A + D as one operator of the kind of A."""
     whole, D = arrange(A, TAKES_SHIFT | TAKES_DIAGONAL, DIAGONAL)
+    if isinstance(whole, BlockDiag):
+        return _add_to_blocks(whole, D, A)
     return _ADD[type(whole)](whole, _scalar(D) if isinstance(whole, TAKES_SHIFT) else diagonal_of(D, A), A)
 
 
@@ -133,11 +142,13 @@ def _add_to_sparse(S: Any, d: Array, A: LinearOperator) -> LinearOperator:
     return Sparse._of(xp.scatter_add(zeros, places, values, axis=-1), joined)
 
 
-def _add_to_blocks(B: Any, d: Array, A: LinearOperator) -> LinearOperator:
+def _add_to_blocks(B: BlockDiag, D: Any, A: LinearOperator) -> LinearOperator:
+    """Each block with its part of D: a multiple of I remains one, which more rules know. Blocks are definite where the whole is."""
     blocks, start = [], 0
     for block in B.operands:
         stop = start + block.shape[-1]
-        blocks.append(Sum(block, Diagonal(d[..., start:stop])))
+        own = Diagonal(D.d[..., start:stop]) if isinstance(D, Diagonal) else ScaledIdentity(_scalar(D), stop - start, like=A)
+        blocks.append(Sum(block, own)._claim(A.properties & DEFINITE))
         start = stop
     return BlockDiag(*blocks)
 
@@ -149,7 +160,6 @@ _ADD: dict[type, Any] = {
     Tridiagonal: lambda T, d, A: Tridiagonal._of(T.lower, T.diag + d, T.upper),
     Banded: _add_to_banded,
     Sparse: _add_to_sparse,
-    BlockDiag: _add_to_blocks,
 }
 
 

@@ -15,6 +15,7 @@ from ..operators.base import LinearOperator
 from ..operators.context import check_device
 from ..operators.iterative import Iterated, working_memory
 from ..operators.sampled import sampled_terms
+from ..operators.seeded import seeded
 
 ITERATIVE = (CG, MINRES, GMRES, BiCGSTAB, LSQR, LSMR, SVRG)
 
@@ -30,8 +31,10 @@ def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> I
 
     if isinstance(method, SVRG):
         sampled_terms(A, method)  # an error where there are none
-    M = as_preconditioner(method.preconditioner, A)
-    return Iterated._of(A, M, starting_point(A, method), method.without_arrays(), consistent)
+    M, x0 = as_preconditioner(method.preconditioner, A), starting_point(A, method)
+    if isinstance(method, SVRG):
+        A = seeded(A, method.seed)
+    return Iterated._of(A, M, x0, method.without_arrays(), consistent)
 
 
 def starting_point(A: LinearOperator, method: Iterative) -> Array | None:

@@ -17,6 +17,7 @@ from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration
 from ..methods.krylov import pick, plain
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
+from ..operators.hearing import heard
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._arrays import is_half, narrow, quiet, seen
 from .eigen_run import Found, program_of
@@ -26,13 +27,13 @@ from .shift_invert import beyond, cheap_inverse, edge_of
 FLOOR = 100  # roundings below which no tolerance is met
 
 
-def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool) -> tuple[Found, Status | Array]:
-    """The pairs that `which` names, by this method, and the status."""
+def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool) -> tuple[Found, Any, list[Info]]:
+    """The pairs that `which` names, by this method, the status, and what was reported on the way."""
     xp = A.xp
     check_visible("eig", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     if isinstance(method, SVRG):
-        return _sampled(xp, sampled_pairs(fixed, k, which, method))
+        return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     if positive and which in ("LM", "SM"):
@@ -66,7 +67,7 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
         start = _given_start(xp, A, method, dtype)
     from ..preconditioners import as_preconditioner  # which is made of functions, so it comes after them
 
-    with recording(), quiet(xp):
+    with recording() as dropped, quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
         options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
         program = program_of(xp.name, method.without_arrays(), *options)
@@ -79,7 +80,7 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
             found = more._replace(matvecs=found.matvecs + more.matvecs, cycles=found.cycles + more.cycles)
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
         found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
-    return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi)))
+    return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))), dropped
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
@@ -135,7 +136,12 @@ def iterative_pairs(
 ) -> tuple[Array, LinearOperator]:
     """Eigenpairs as `eig` returns them. Where the run fails, and there is one, `otherwise()` is returned."""
     xp = A.xp
-    found, status = iterated(A, k, which, method, is_hermitian)
+    found, status, dropped = iterated(A, k, which, method, is_hermitian)
+    converged = found.residual <= method.tolerance(xp, A.dtype)
+    message = _message(xp, found, status, converged, is_hermitian)
+    info = Info(status, converged, found.cycles, found.matvecs, found.residual, method=method.name, message=message)
+    info = heard(info, A, xp.stop_gradient(found.vectors), dropped)
+    status = info._status
     if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
         report(
             Info(
@@ -145,19 +151,7 @@ def iterative_pairs(
             )
         )
         return otherwise()
-    tol = method.tolerance(xp, A.dtype)
-    converged = found.residual <= tol
-    report(
-        Info(
-            status,
-            converged=converged,
-            iterations=found.cycles,
-            matvecs=found.matvecs,
-            residual=found.residual,
-            method=method.name,
-            message=_message(xp, found, status, converged, is_hermitian),
-        )
-    )
+    report(info)
     values, V = found.values, found.vectors
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):

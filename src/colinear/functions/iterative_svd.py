@@ -17,6 +17,7 @@ from ..methods.krylov import pick
 from ..methods.randomized_svd import randomized_svd
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
+from ..operators.hearing import heard
 from ..operators.product import Product
 from ..properties import STIEFEL
 from ._arrays import is_half, is_watched, narrow, quiet, seen
@@ -95,7 +96,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
         if method.x0 is not None:
             arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
     static = method if isinstance(method, RandomizedSVD) else method.without_arrays()
-    with recording(), quiet(xp):
+    with recording() as dropped, quiet(xp):
         U, s, V, residual, error, matvecs, cycles, done, finite, stopped = _program(xp.name, static, k)(fixed, fixed.H, *arrays)
     tol = method.tolerance(xp, A.dtype)
     lenient = isinstance(method, RandomizedSVD) and method.tol is None
@@ -104,7 +105,8 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
         report(Info(Status.FELL_BACK, matvecs=matvecs, message=f"{method.name} failed ({status.name}); SVD gave the answer"))
         return otherwise()
-    report(Info(status, converged, cycles, matvecs, residual, error, method=method.name))
+    info = heard(Info(status, converged, cycles, matvecs, residual, error, method=method.name), fixed, V, dropped)
+    report(heard(info, fixed.H, U, dropped))
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):
         if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are

@@ -9,7 +9,7 @@ from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
-from ..methods import LSMR, LSQR, QR, SVD, Method, fitting
+from ..methods import LSMR, LSQR, QR, SVD, SVRG, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -113,8 +113,9 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     A : operator or array, (*batch, m, n)
     b : array or operator
         One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
-    method : Auto, SVD, QR, LSQR or LSMR, optional
+    method : Auto, SVD, QR, LSQR, LSMR or SVRG, optional
         `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
+        `SVRG` takes minibatches of the rows of A and solves A^H A x = A^H b, until |A^H r| <= tol |A^H b|.
 
     Notes
     -----
@@ -128,7 +129,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).round(12)
     array([2.])
     """
-    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR)
+    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR, SVRG)
     b = right_side("lstsq", A, b, A.shape[-2])
     if is_iterative(chosen) and not isinstance(b, LinearOperator):
         return _by_iteration(A, b, chosen)
@@ -172,11 +173,19 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
 
 
 def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
-    """A^+ b by LSQR or LSMR: nothing is factored."""
+    """A^+ b by LSQR, LSMR or SVRG: nothing is factored."""
     vector = b.ndim == 1
     if planning():
         return A.xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if vector else slice(None)]
-    X = iterated(A, method, consistent=False).solve(b[:, None] if vector else b, vector)
+    B = b[:, None] if vector else b
+    if isinstance(method, SVRG):
+        # From zero all steps stay in the range of A^H, so that of all solutions it is the one of smallest norm.
+        X, told = iterated(A.H @ A, method).run(A.H @ B, vector)
+        residual = relative_residual(A.xp, B - A @ X, B)
+        for info in told:
+            report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
+    else:
+        X = iterated(A, method, consistent=False).solve(B, vector)
     return X[..., 0] if vector else X
 
 
@@ -237,7 +246,7 @@ def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
 
 
 def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
-    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR)
+    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR, SVRG)
     if is_iterative(chosen):
         return choose_iteration(A, chosen)
     if isinstance(chosen, QR):

@@ -40,10 +40,11 @@ from ._columns import (
     reordered,
 )
 from ._spectral import grid_of, symbol
-from ._values import placed
+from ._values import once_each, place, placed
 from .least_squares import checked_rtol
 from .norms import norm
 from .nullspace import null_vectors, nullspace, same_throughout, visible
+from .nullspace_orbits import MOVED, leaves_orbits
 from .singular import cutoff, svd
 
 COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate | Adjoint | Transpose
@@ -58,7 +59,7 @@ def nothing(A: LinearOperator) -> LinearOperator:
 # ---------------------------------------------------------------------------------------------------- known null spaces
 
 
-@rule(nullspace, orthonormal(COMPOSED, SIMPLE))
+@rule(nullspace, orthonormal(COMPOSED, SIMPLE, MOVED))
 def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q) = {0} where Q^H Q = I"""
     checked_rtol("nullspace", rtol)
@@ -208,7 +209,10 @@ def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> fl
 
 
 def _sizes(A: LinearOperator) -> list[float]:
-    return [float(visible(A.xp, A.xp.asarray(norm(part, "fro"))).max(initial=0)) for part in placed(A)]
+    def size(part: LinearOperator) -> float:
+        return float(visible(A.xp, A.xp.asarray(norm(place(part, A), "fro"))).max(initial=0))
+
+    return once_each(size, A.operands)
 
 
 @rule(nullspace, BlockDiag)
@@ -216,13 +220,15 @@ def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(A, B)) = diag(null(A), null(B))"""
     checked_rtol("nullspace", rtol)
     sizes = [1.0] * len(A.operands) if planning() else _sizes(A)
-    parts = [nullspace(block, _relative_to(A, sizes, i, rtol), method) for i, block in enumerate(placed(A))]
+    limits = {id(block): _relative_to(A, sizes, i, rtol) for i, block in enumerate(A.operands)}
+    parts = once_each(lambda block: nullspace(place(block, A), limits[id(block)], method), A.operands)
     return BlockDiag(*parts)._claim(STIEFEL)
 
 
 def is_a_stack(A: LinearOperator) -> bool:
-    """Whether the blocks stand in one column, and none is empty."""
-    return all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+    """Whether the blocks stand in one column, and none is empty (nor each a permutation less the identity, of which more is known)."""
+    one_column = all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+    return one_column and not leaves_orbits(A)
 
 
 @rule(nullspace, Block, when=is_a_stack)

@@ -10,12 +10,13 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..info import Info, MethodError, Status, recording, report
 from ..methods.iteration import Products, Watch
-from ..methods.seeds import static_seed
+from ..methods.seeds import drawn_seed, static_seed
 from ..methods.svrg_object import SVRG
 from ..methods.svrg_subspace import Subspace, svrg_subspace
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.sampled import sampled_terms
+from ..operators.seeded import seeded
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ._arrays import is_half, narrow, seen
 
@@ -35,20 +36,20 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
         )
     if which not in ends:
         raise MethodError(f"eig: SVRG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an A of any sign.")
-    _no_preconditioner("eig", method)
-    method = replace(method, seed=static_seed("SVRG", method.seed))
+    _plain_steps("eig", method)
+    method = replace(method, seed=drawn_seed(method.seed))
     xp, n = A.xp, A.shape[-1]
     start = _start(A, k, method) if method.x0 is None else _given(A, k, method)
     tol = method.tolerance(xp, A.dtype)
     program = _program(xp.name, method.without_arrays(), ends[which], False, float(tol), method.iterations(n, n))
     with recording():
-        return program(A, start)
+        return program(seeded(A, method.seed), start)
 
 
 def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
     """An orthonormal basis of the null space, from more and more vectors until some are not in it."""
-    _no_preconditioner("nullspace", method)
-    method = replace(method, seed=static_seed("SVRG", method.seed))
+    _plain_steps("nullspace", method)
+    method = replace(method, seed=static_seed(method.seed))
     xp, (m, n) = A.xp, A.shape[-2:]
     if A.batch_shape:
         raise MethodError("nullspace: SVRG works on one operator at a time. Call it for each matrix: nullspace(A[i]).")
@@ -89,9 +90,12 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
     return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
 
 
-def _no_preconditioner(function: str, method: SVRG) -> None:
+def _plain_steps(function: str, method: SVRG) -> None:
+    """An error if options were given that are for linear systems alone."""
     if method.preconditioner is not None:
         raise MethodError(f"{function}: the preconditioner of SVRG is for linear systems. Leave it out, or use LOBPCG().")
+    if method.momentum or method.averaging:
+        raise MethodError(f"{function}: momentum and averaging of SVRG are for linear systems. Leave them out.")
 
 
 def _start(A: LinearOperator, k: int, method: SVRG) -> Array:

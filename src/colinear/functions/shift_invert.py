@@ -13,8 +13,10 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
 from ..operators.sparse import Sparse
+from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import quiet, seen
 from .inverse import LARGEST_DENSE, inv
+from .inverse_on_host import fills_in
 
 FILL = 40_000_000  # entries of triangular factors that are affordable
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
@@ -41,6 +43,8 @@ def cheap_inverse(A: LinearOperator, shift: float | None) -> Shifted | None:
     if shift is not None:
         inverse = _inverse(shifted(A, shift))
         return None if inverse is None else Shifted(inverse, shift)
+    if isinstance(A, Sparse) and A.properties & POSITIVE_SEMIDEFINITE and fills_in(A):
+        return None  # the inverse would be an iteration, which fails where A is singular; products with A find its lower end
     inverse = _inverse(A)
     if inverse is not None:
         return Shifted(inverse, 0.0)

@@ -13,8 +13,13 @@ from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
+from ..operators.hearing import multiplies_by_iteration
 from ..operators.inverse import Inverse
+from ..operators.known_inverse import KnownInverse
+from ..operators.kronecker import KroneckerSum
+from ..operators.product import Product
 from ..operators.sparse import Sparse
+from ..operators.sum import Sum
 from ..properties import UNITARY
 from ..resolution import Rule
 from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
@@ -69,7 +74,8 @@ def structured_solve(
     is_right: Callable[[Array, Array, float], bool] | None = None,
 ) -> Any:
     """`inverse`: that of A, if it is there; `checked`: whether it has been looked at if A is singular; `is_right(X, B, tol)`: a
-    proof that the residual is small enough, where there is one that costs less than a look at it."""
+    proof that the residual is small enough, where there is one that costs less than a look at it (its `is_final`, if it has one,
+    says that too little is gained by refining)."""
     n = square_size("solve", A, NEED, "Use lstsq(A, b).")
     b = right_side("solve", A, b, n)
     if isinstance(b, LinearOperator):
@@ -132,7 +138,7 @@ def _refined(
 ) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
-    inverse: Any = inv(A, method) if given is None else given
+    inverse: Any = given if given is not None else _held_inverse(A, method) if goes_by_eigenvectors(A) else inv(A, method)
     if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
         return inverse.factor.solve(B, vector)  # which has looked at the residual of the whole
     X = inverse @ B
@@ -144,9 +150,46 @@ def _refined(
         return X
     if given is not None and not checked:
         inverse = inv(A, method)  # which reports if A is singular
-    X, residual = _improved(xp, A, inverse, X, R, B, tol)
+    is_final = getattr(is_right, "is_final", None)
+    if is_final is not None and not xp.is_traced(X) and is_final(X, R, B, tol):
+        residual = relative_residual(xp, R, B)
+    else:
+        X, residual = _improved(xp, A, inverse, X, R, B, tol)
     report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
     return X
+
+
+# Rules that find an inverse by eigenvectors of parts of A.
+BY_EIGENVECTORS = {
+    "inv_shifted_kronecker",
+    "inv_shifted_kronecker_by_eigenvectors",
+    "inv_kronecker_sum",
+    "inv_kronecker_sum_by_eigenvectors",
+    "inv_kronecker_sum_power",
+    "inv_two_kroneckers",
+}
+
+
+def goes_by_eigenvectors(A: LinearOperator) -> bool:
+    """Whether derivatives are recorded of an A whose inverse is found by eigenvectors: these have none where eigenvalues repeat."""
+    xp, waiting = A.xp, [A]
+    if xp.is_compiling() or not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
+        return False
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Sum | KroneckerSum | Product) and inv.find(node).name in BY_EIGENVECTORS:
+            return True
+        waiting.extend(node.operands)
+    return False
+
+
+def _held_inverse(A: LinearOperator, method: Method | None) -> LinearOperator:
+    """The inverse of A, with the derivative of A x = b; its own where its products are iterations, which have that anyway."""
+    xp = A.xp
+    inverse = inv(A._map(lambda leaf: xp.stop_gradient(leaf) if namespace_of(leaf) is xp else leaf), method)
+    if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):
+        return inv(A, method)
+    return KnownInverse._of(A, inverse)
 
 
 def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any) -> Any:

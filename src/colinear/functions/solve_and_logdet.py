@@ -6,26 +6,25 @@ import functools
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import backends
 from ..backends import Array, is_array
 from ..dispatch import Cost, function
-from ..info import Info, MethodError, ShapeError, Status, planning, recording, report
+from ..info import MethodError, ShapeError, Status, planning, recording
 from ..methods import CG, SLQ, Auto, Cholesky, Method, fitting
-from ..methods.averaging import quantile
 from ..methods.cg_quadrature import Solved, cg_quadrature
-from ..methods.gauss import nodes_and_weights, traced_nodes_and_weights
+from ..methods.stochastic_objects import DEFAULT_PROBES
 from ..operators.base import LinearOperator
 from ..operators.context import as_array, broadcast_batches
 from ..operators.inverse import Inverse
 from ..properties import SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet, square_size
-from .determinant import logdet, needs_estimate
+from .automatic import iterates
+from .determinant import logdet, needs_estimate, slogdet
 from .estimators import announce, is_traced
 from .inverse import inv
 from .iterative import iterated
-from .quadrature_starts import prepared
+from .quadrature_fused import Block, pooled, quadratic_forms, tell
+from .quadrature_starts import one_of_each, prepared
 from .solve import solve
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
@@ -60,7 +59,7 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     """
     square_size("solve_and_logdet", A, "a determinant", "Use lstsq(A, b).")
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    if isinstance(chosen, Auto) and needs_estimate(A, chosen):
+    if isinstance(chosen, Auto) and _estimates(A, chosen):
         chosen = SLQ(tol=chosen.tol)
         announce("solve_and_logdet", A, chosen.name)
     if isinstance(chosen, SLQ):
@@ -72,17 +71,25 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     return solve(A, b, method), logdet(A, method)
 
 
+def _estimates(A: LinearOperator, method: Any) -> bool:
+    """Whether the determinant is out of reach: of the matrix as a whole, and by rules."""
+    return needs_estimate(A, method) and slogdet.find(A).is_base
+
+
 def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
+    if isinstance(chosen, SLQ) or _estimates(A, chosen):
         found = chosen if isinstance(chosen, SLQ) else SLQ()
         return (
             "SLQ",
             Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1]),
             "conjugate gradients with random vectors",
         )
+    if inv.find(A).is_base and not iterates(A, method):
+        inv(A, method)
+        return "solution_and_logarithm", None, "both from one factorisation: A has no structure"
     solve(A, b, method), logdet(A, method)
-    return "solution_and_logarithm", None, "both from one factorisation, where A has no structure"
+    return "solution_and_logarithm", None, "each by the structure of A"
 
 
 def _stand_in(A: LinearOperator, b: Any) -> tuple[Array, Array]:
@@ -102,12 +109,8 @@ solve_and_logdet = function(
 
 
 class Problem(NamedTuple):
-    """What is held fixed while A and b vary: the preconditioner, random vectors R, M R, and log det M^-1."""
+    """How the run is made; what it is made of are arrays, which its derivatives are told."""
 
-    M: LinearOperator | None
-    R: Array
-    C: Array
-    logarithm: Any
     method: SLQ
     tol: float
     limit: int
@@ -143,48 +146,69 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         raise MethodError("SLQ: for positive definite A, which this is not known to be. Say PSD(A).")
     if method.quadrature != "gauss":
         raise MethodError('SLQ: bounds are for logdet without derivatives; use quadrature="gauss" here.')
-    xp, count = A.xp, B.shape[-1]
+    xp = A.xp
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if is_array(leaf) else leaf)
     M, directions, logarithm = prepared(fixed, method)
-    probes = method.probes or 32
-    R = directions(xp.fold_in(xp.generator(method.seed), 0), probes)  # as without derivatives
-    tol = math.sqrt(xp.eps(R.dtype))
-    problem = Problem(M, R, R if M is None else M @ R, logarithm, method, tol, method.max_iters or max(10 * A.shape[-1], 100))
+    tol = math.sqrt(xp.eps(xp.float32 if is_half(xp, A.dtype) else A.dtype))
+    problem = Problem(method, tol, method.max_iters or max(10 * A.shape[-1], 100))
     places = [leaf for leaf in A.leaves() if is_array(leaf)]
+    held = [] if M is None else [leaf for leaf in M.leaves() if is_array(leaf)]
+    own = len(places)
 
-    def rebuilt(arrays: Any) -> LinearOperator:
+    def operator(arrays: Any) -> LinearOperator:
         given = iter(arrays)
         return A._map(lambda leaf: next(given) if is_array(leaf) else leaf)
 
+    def preconditioner(arrays: Any) -> LinearOperator | None:
+        given = iter(arrays[own : own + len(held)])
+        return None if M is None else M._map(lambda leaf: next(given) if is_array(leaf) else leaf)
+
     def value(*arrays: Array) -> tuple[Array, ...]:
-        return _run(rebuilt(arrays[:-1]), arrays[-1], problem)
+        return _run(operator(arrays[:own]), preconditioner(arrays), arrays[-2], arrays[-1], problem)
 
     def solve_with(arrays: Any, G: Array, x0: Array | None = None) -> Array:
-        inverse = iterated(rebuilt(arrays), CG(tol=tol, preconditioner=M, x0=x0, max_iters=problem.limit))
-        return inverse.solve_for_derivative(G)  # a failure is warned of there
+        chosen = CG(tol=tol, preconditioner=preconditioner(arrays), x0=x0, max_iters=problem.limit)
+        return iterated(operator(arrays[:own]), chosen).solve_for_derivative(G)  # a failure is warned of there
+
+    def multiplied(primals: Any, output: Any) -> Array:
+        """X, A^-1 R and M R, side by side: what dA multiplies."""
+        M, R = preconditioner(primals), primals[-1]
+        return xp.concat([output[0], output[2], xp.astype(R if M is None else M @ R, output[2].dtype)], axis=-1)
 
     def jvp(primals: Any, tangents: Any, output: Any) -> Any:
-        X, Y = output[0], output[2]
-        V = xp.concat([X, Y, xp.astype(problem.C, Y.dtype)], axis=-1)
-        moved = xp.jvp(lambda arrays: rebuilt(arrays) @ V, tuple(primals[:-1]), tuple(tangents[:-1]))[1]
-        right = xp.concat([tangents[-1] - moved[..., :count], -moved[..., count : count + probes]], axis=-1)
-        solved = solve_with(primals[:-1], right)
+        V, Y = multiplied(primals, output), output[2]
+        count, probes = output[0].shape[-1], Y.shape[-1]
+        moved = xp.jvp(lambda arrays: operator(arrays) @ V, tuple(primals[:own]), tuple(tangents[:own]))[1]
+        right = xp.concat([tangents[-2] - moved[..., :count], -moved[..., count : count + probes]], axis=-1)
+        solved = solve_with(primals, right)
         slope = xp.sum(xp.real(xp.vecdot(Y, moved[..., count + probes :], axis=-2)), axis=-1) / probes
         return solved[..., :count], slope, solved[..., count:], *(0 * x for x in output[3:])
 
     def vjp(primals: Any, output: Any, cotangents: Any) -> Any:
         X, Y = output[0], output[2]
         G = xp.concat([cotangents[0], cotangents[2]], axis=-1)
-        S = solve_with(primals[:-1], G, _guess(xp, primals[-1], X, G))
-        slope = (cotangents[1] / probes)[..., None, None]
+        S = solve_with(primals, G, _guess(xp, primals[-2], X, G))
+        slope = (cotangents[1] / Y.shape[-1])[..., None, None]
         pulled = xp.concat([-S, xp.astype(slope, Y.dtype) * Y], axis=-1)
-        V = xp.concat([X, Y, xp.astype(problem.C, Y.dtype)], axis=-1)
-        return *xp.vjp(lambda arrays: rebuilt(arrays) @ V, tuple(primals[:-1]))[1](pulled), S[..., :count]
+        V = multiplied(primals, output)
+        found = xp.vjp(lambda arrays: operator(arrays) @ V, tuple(primals[:own]))[1](pulled)
+        return *found, *(None for _ in held), S[..., : X.shape[-1]], None
 
     run = value if xp.name == "numpy" else xp.custom_derivative(value, jvp=jvp, vjp=vjp)
-    X, logarithms, _, error, status, steps, residual = run(*places, B)
-    _tell(A, method, logarithms, error, status, steps, residual[..., :count], count + probes)
-    return narrow(xp, X, A.dtype), narrow(xp, logarithms, A.dtype)
+    gen, count = xp.generator(method.seed), B.shape[-1]
+    adaptive = method.tol is not None and not (is_traced(A, method.seed) or xp.is_traced(B))
+    most = method.most if adaptive else method.probes or DEFAULT_PROBES
+    width = min(most, DEFAULT_PROBES) if adaptive else most
+    blocks: list[Block] = []
+    while True:  # the first block solves A X = B too
+        R = directions(xp.fold_in(gen, len(blocks)), min(width, most - sum(block.probes for block in blocks)))
+        blocks.append(Block(R.shape[-1], *run(*places, *held, B[..., : 0 if blocks else count], R)))
+        found = pooled(xp, blocks, logarithm, method)
+        if not adaptive or bool(found.met) or found.probes >= most or bool(xp.max(found.status) >= int(Status.BREAKDOWN)):
+            break
+    residual = blocks[0].residual[..., :count]
+    tell(A, found, residual, (count + found.probes) * xp.max(blocks[0].steps))
+    return narrow(xp, blocks[0].X, A.dtype), narrow(xp, found.value, A.dtype)
 
 
 def _guess(xp: Any, B: Array, X: Array, G: Array) -> Array:
@@ -196,16 +220,17 @@ def _guess(xp: Any, B: Array, X: Array, G: Array) -> Array:
     return xp.stop_gradient(X * along)
 
 
-def _run(A: LinearOperator, B: Array, problem: Problem) -> tuple[Array, ...]:
-    """X, log det A, A^-1 R, the standard error, and (as numbers without derivatives) the statuses, steps and residuals."""
+def _run(A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, problem: Problem) -> tuple[Array, ...]:
+    """X, log det M A, A^-1 R, the standard error, and (as numbers without derivatives) the statuses, steps and residuals."""
     xp, method = A.xp, problem.method
-    traced = is_traced(A, method.seed) or xp.is_traced(B) or xp.is_traced(problem.R)
+    traced = is_traced(A, method.seed) or xp.is_traced(B) or xp.is_traced(R)
     rows = min(problem.limit, TRACED_ROWS if traced else ROWS)
     count = B.shape[-1]
-    together = xp.concat([xp.astype(B, xp.result_type(B.dtype, problem.R.dtype)), xp.astype(problem.R, B.dtype)], axis=-1)
+    together = xp.concat([xp.astype(B, xp.result_type(B.dtype, R.dtype)), xp.astype(R, B.dtype)], axis=-1)
+    together = one_of_each(A, together)
     with quiet(xp):
-        solved: Solved = _program(xp.name, problem.tol, problem.limit, rows)(A, problem.M, together)
-        forms, rest = _forms(xp, solved, count, traced)
+        solved: Solved = _program(xp.name, problem.tol, problem.limit, rows)(A, M, together)
+        forms, rest = quadratic_forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
     mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
@@ -213,7 +238,7 @@ def _run(A: LinearOperator, B: Array, problem: Problem) -> tuple[Array, ...]:
     error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1) + rest**2) + xp.where(used > 1, 0, math.inf)
     real = forms.dtype
     numbers = (xp.astype(solved.status, real), 0 * used + solved.steps, solved.residual)
-    return solved.X[..., :count], mean + problem.logarithm, solved.X[..., count:], error, *numbers
+    return solved.X[..., :count], mean, solved.X[..., count:], error, *numbers
 
 
 @functools.lru_cache(maxsize=64)
@@ -227,44 +252,3 @@ def _program(name: str, tol: float, limit: int, rows: int) -> Any:
             return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)
 
     return xp.jit(run)
-
-
-def _forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
-    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what rows that were not kept may have cost."""
-    alpha, beta, length = solved.alpha[..., count:], solved.beta[..., count:], solved.length[..., count:]
-    if traced:
-        ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
-        alpha, found = xp.where(ended, alpha[:1], alpha), []
-        for j in (3 * len(alpha) // 4, len(alpha)):
-            nodes, weights = traced_nodes_and_weights(xp, alpha[: max(1, j)], beta[: max(1, j)])
-            found.append(length * xp.sum(weights * xp.log(xp.where(nodes > 0, nodes, 1)), axis=-1))
-        return found[1], xp.mean(found[1] - found[0], axis=-1)
-    j = max(1, min(int(solved.steps), alpha.shape[0]))
-    a, b = (np.asarray(xp.to_numpy(x), float)[:j].reshape(j, -1) for x in (alpha, beta))
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
-    fine = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
-    nodes, weights = nodes_and_weights(np.where(fine, np.where(ended, a[0], a), 1.0), np.where(fine, b, 0.0))
-    with np.errstate(all="ignore"):
-        means = np.sum(weights * np.log(nodes), axis=-1)
-    means = np.where(fine, means, np.nan).reshape(tuple(length.shape))
-    return length * xp.asarray(means, dtype=length.dtype, device=xp.device_of(length)), 0.0
-
-
-def _tell(A: Any, method: SLQ, value: Array, error: Array, status: Array, steps: Any, residual: Array, columns: int) -> None:
-    xp = A.xp
-    worst: Any = xp.max(status)
-    met: Any = True
-    if method.tol is not None:
-        met = xp.all(quantile(method.confidence, (method.probes or 32) - 1 or 1) * error <= method.tol * xp.abs(value))
-    count = xp.max(steps)
-    if xp.is_traced(worst):
-        worst = xp.where(met, worst, xp.maximum(worst, int(Status.MAX_ITERATIONS) + 0 * worst))
-        worst = xp.astype(worst, xp.asarray(0).dtype)
-    else:
-        worst = Status(int(worst))
-        count = int(count)
-        if not bool(met):
-            worst = max(worst, Status.MAX_ITERATIONS)
-    stop = xp.stop_gradient
-    shown = stop(residual) if residual.shape[-1] else None
-    report(Info(worst, error=stop(error), iterations=count, matvecs=count * columns, residual=shown, method="SLQ"))

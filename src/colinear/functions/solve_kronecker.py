@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array
@@ -18,7 +19,7 @@ from .inverse import inv
 from .inverse_kronecker import is_a_power_of_self_adjoint
 from .inverse_low_rank import SHIFT
 from .inverse_sums import kronecker_of_self_adjoint
-from .solve import solve, structured_solve
+from .solve import goes_by_eigenvectors, solve, structured_solve
 
 
 @rule(solve, KroneckerSum, when=factors_self_adjoint)
@@ -26,7 +27,7 @@ from .solve import solve, structured_solve
 @rule(solve, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
 def solve_in_eigenvectors(A: Any, b: Any, method: Any) -> Any:
     """x = Q (Q^H b / λ): if Q is a transform, rounding is at most |b| + |A| |x| times a little, else the residual is looked at"""
-    if planning():
+    if planning() or goes_by_eigenvectors(A):
         return structured_solve(A, b, method)
     inverse: Any = inv(A, method)
     return structured_solve(A, b, method, inverse, checked=True, is_right=_bound_by_transforms(A, inverse))
@@ -37,15 +38,25 @@ def _bound_by_transforms(A: Any, inverse: Any) -> Any:
         return None
     xp, reciprocals = A.xp, inverse.operands[1].d  # type: ignore[attr-defined]
     smallest = 0.0 if xp.is_traced(reciprocals) else float(xp.min(extreme_magnitudes(xp, reciprocals)[0]))
-    return bound_by_norm(xp, 1 / smallest) if smallest > 0 else None
+    return BoundByNorm(xp, 1 / smallest) if smallest > 0 else None
 
 
-def bound_by_norm(xp: Any, norm: float) -> Any:
+@dataclass(frozen=True)
+class BoundByNorm:
     """The proof that rounding cannot have spoilt a residual, for an inverse that is applied by transforms and stable elimination:
     there it is at most 100 eps (|b| + |A| |x|)."""
 
-    def is_right(X: Array, B: Array, tol: float) -> bool:
-        x, b = (xp.sqrt(squares(xp, Y)) for Y in (X, B))
-        return bool(xp.all((100 * xp.eps(X.dtype) * (b + norm * x) <= tol * b) & (b > 1e-100) & xp.isfinite(b)))
+    xp: Any
+    norm: float
 
-    return is_right
+    def __call__(self, X: Array, B: Array, tol: float) -> bool:
+        xp = self.xp
+        x, b = (xp.sqrt(squares(xp, Y)) for Y in (X, B))
+        return bool(xp.all((100 * xp.eps(X.dtype) * (b + self.norm * x) <= tol * b) & (b > 1e-100) & xp.isfinite(b)))
+
+    def is_final(self, X: Array, R: Array, B: Array, tol: float) -> bool:
+        """Whether |r| <= eps |A| |x|: x solves a system that differs from A by rounding, so refining in this precision gains a factor
+        of two or three, which is too little if |r| > 4 tol |b|."""
+        xp = self.xp
+        x, r, b = (xp.sqrt(squares(xp, Y)) for Y in (X, R, B))
+        return bool(xp.all((r <= xp.eps(X.dtype) * self.norm * x) & (r > 4 * tol * b)))

@@ -17,7 +17,7 @@ from ._residuals import MARGIN
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
 from .solve import solve, structured_solve
-from .solve_kronecker import bound_by_norm, solve_in_eigenvectors
+from .solve_kronecker import BoundByNorm, solve_in_eigenvectors
 
 
 def lines_are_constant(A: Any) -> bool:
@@ -48,7 +48,7 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
     if not safe:  # nearly singular, or not positive
         return solve_in_eigenvectors(A, b, method)
     inverse = LineFactor._of(multipliers, pivots, power)
-    return structured_solve(A, b, method, inverse, checked=True, is_right=bound_by_norm(A.xp, norm**power))
+    return structured_solve(A, b, method, inverse, checked=True, is_right=BoundByNorm(A.xp, norm**power))
 
 
 def _factored(T: Any, values: Any) -> tuple[Any, Any]:

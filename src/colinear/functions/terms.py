@@ -1,4 +1,8 @@
-"""The terms of a sum, some at a time: `Sum`, `BatchSum`, and what is a sum over an inner dimension, U V^H = Σ_k u_k v_k^H."""
+"""All terms of a sum, some at a time, in groups that share a random vector: what the doubly stochastic estimators multiply.
+
+What the terms are, and how some of them are taken, is for the families to say (`operators/terms.py`); here they are put into groups, and
+the groups side by side, as a batch of operators.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from ..operators.fields import Index
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.sum import Sum
-from ..operators.transposed import are_adjoint
+from ..operators.terms import InnerTerms, added_parts, some_terms, term_count
 from ._values import placed
 
 ROOM = 1 << 21  # numbers in the random vectors of the terms that are taken together
@@ -27,54 +31,68 @@ ROOM = 1 << 21  # numbers in the random vectors of the terms that are taken toge
 class Terms(NamedTuple):
     """Some of the terms: one operator, or a batch of them along the batch dimension `axis`, whose random vectors are to be drawn.
 
-    `share`, if given, says which vector each of the batch takes.
+    `share`, if given, says which vector each of the batch takes; `factor` is what the samples are to be multiplied by.
     """
 
     operator: LinearOperator
     axis: int | None = None
     share: Any = None
+    factor: Any = 1
 
 
 def count_terms(A: LinearOperator) -> int:
-    """How many terms a sum has; an error if it is none."""
+    """How many terms a sum has, those that minibatches hold as a whole among them; an error if it is no sum."""
+    count = sum(_count(part) for _, part in added_parts(A))
+    if count < 2 and not isinstance(A, (Sum, BatchSum, Product, LowRank)):
+        raise MethodError(
+            f"Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a product), and A is {type(A).__name__}. "
+            "Leave out per_term and batch_size."
+        )
+    return count
+
+
+def _count(A: LinearOperator) -> int:
     if isinstance(A, Sum):
         return len(A.operands)
-    if isinstance(A, BatchSum):
-        return A.terms
-    if isinstance(A, Product):
-        return A.operands[0].shape[-1]
     if isinstance(A, LowRank):
         return A.U.shape[-1]
-    raise MethodError(
-        f"Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a product), and A is {type(A).__name__}. "
-        "Leave out per_term and batch_size."
-    )
+    return A.operands[0].shape[-1] if isinstance(A, Product) and term_count(A) == 1 else term_count(A)
 
 
 def terms_of(A: Any, size: int, width: int) -> Iterator[Terms]:
     """All terms, those that share a random vector (`size` neighbours) never apart; as many at a time as there is room for."""
+    for factor, part in added_parts(A):
+        for terms in _terms_of_part(part, size, width):
+            yield terms._replace(factor=factor)
+
+
+def _terms_of_part(A: Any, size: int, width: int) -> Iterator[Terms]:
     n = A.shape[-1] * max(1, math.prod(A.batch_shape)) * width
-    together = max(1, ROOM // max(1, n))  # groups
+    groups, count = max(1, ROOM // max(1, n)), _count(A)
     if isinstance(A, Sum):
         operands = placed(A)
-        for start in range(0, len(operands), size):
+        for start in range(0, count, size):
             yield Terms(reduce(add, operands[start : start + size]))
     elif isinstance(A, BatchSum):
-        step = max(size, ROOM // max(1, n) // size * size)
-        for start in range(0, A.terms, step):
-            stop = min(A.terms, start + step)
-            yield Terms(_some(A, start, stop), A.axis, None if size == 1 else np.arange(stop - start) // size)
-    else:
-        columns = count_terms(A)
-        for start in range(0, columns, together * size):
-            stop = min(columns, start + together * size)
-            U, V = _factors(A, start, stop)
+        step = max(size, groups // size * size)
+        for start in range(0, count, step):
+            stop = min(count, start + step)
+            yield Terms(_elements(A, start, stop), A.axis, None if size == 1 else np.arange(stop - start) // size)
+    elif isinstance(A, (LowRank, Product)):
+        for start in range(0, count, groups * size):
+            U, V = _factors(A, start, min(count, start + groups * size))
             U, V = (None if X is None else _grouped(A.xp, X, size) for X in (U, V))
             yield Terms(LowRank._of(U, V, None), -1)
+    elif count > 1:  # a sum of a user's own
+        for start in range(0, count, size):
+            yield Terms(some_terms(A, start, min(count, start + size)))
+    else:
+        yield Terms(A)
 
 
-def _some(A: Any, start: int, stop: int) -> LinearOperator:
-    if start == 0 and stop == A.terms:
+def _elements(A: BatchSum, start: int, stop: int) -> LinearOperator:
+    """The terms from `start` to `stop`, side by side: a slice, which every family allows, and of arrays is no copy."""
+    if stop - start == A.terms:
         return A.A
     batch = [slice(None)] * len(A.A.batch_shape)
     batch[A.axis] = slice(start, stop)
@@ -82,19 +100,27 @@ def _some(A: Any, start: int, stop: int) -> LinearOperator:
 
 
 def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
-    """U and V, (*batch, n, stop - start), for the columns from `start` to `stop` of A = U V^H; V is None where it is U."""
+    """U and V, (*batch, n, stop - start), of the terms from `start` to `stop` of A = U V^H; V is None where it is U."""
     xp = A.xp
     if isinstance(A, LowRank):
         U = A.U if A.core is None else xp.matmul(A.U, A.core)
         V = None if A.core is None and A.V is None else A.U if A.V is None else A.V
         return U[..., start:stop], None if V is None else V[..., start:stop]
-    left, *rest = placed(A)
-    right = rest[0] if len(rest) == 1 else Product(*rest)
-    rows = right[..., start:stop, :].to_dense()
-    V = xp.conj(xp.matrix_transpose(rows))
-    if are_adjoint(left, right):
+    if term_count(A) == 1:  # rows cannot be taken by index: columns and rows of the outer factors, by products
+        left, *rest = placed(A)
+        right = rest[0] if len(rest) == 1 else Product(*rest)
+        return left[..., start:stop].to_dense(), _adjoint(xp, right[..., start:stop, :].to_dense())
+    some = some_terms(A, start, stop)
+    assert isinstance(some, InnerTerms)
+    V = _adjoint(xp, some.right.to_dense())
+    U = V if some.left is None else _adjoint(xp, some.left.to_dense())
+    if some.left is None and A._cut.position == 1:
         return V, None
-    return left[..., start:stop].to_dense(), V
+    return U * some.weights[..., None, :], V
+
+
+def _adjoint(xp: Any, X: Array) -> Array:
+    return xp.conj(xp.matrix_transpose(X))
 
 
 def _grouped(xp: Any, U: Array, size: int) -> Array:

@@ -24,6 +24,9 @@ from ..backends import Array
 from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
 from .lanczos import SAFETY, Pairs, wanted
 
+# A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed for what is not.
+DEPARTURE = 10
+
 
 class State(NamedTuple):
     """Where a run stands. No batches: `arnoldi` runs one operator."""
@@ -197,7 +200,7 @@ def _projected(xp: Any, s: State, order: Any, m: int) -> State:
 def _judged(xp: Any, s: State, converged: Any, close: Array, order: Any, k: int, tol: float) -> State:
     """As in `lanczos`: whether the k pairs are known to be the best."""
     score = order(s.values)
-    far = score[k] - score[k - 1] > s.residual[k]
+    far = score[k] - score[k - 1] > DEPARTURE * s.residual[k]
     is_none = plain(xp, xp.logical_or(close[k], far))
     same = plain(xp, xp.all(xp.abs(score[:k] - order(s.found)) <= tol * s.size))
     looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked

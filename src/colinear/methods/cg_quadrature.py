@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from ..info import Status
 from .krylov import plain, put
+from .probes import heard, no_failure
 
 SAFETY = 0.5  # of the tolerance at which the recurrence stops, so that the true residual meets it
 
@@ -30,6 +31,7 @@ class State(NamedTuple):
     alpha: Array  # (m, *batch, k)
     beta: Array
     j: Any
+    heard: Any  # the worst that A, if it is applied by a method, has said of its products
 
 
 class Solved(NamedTuple):
@@ -61,7 +63,7 @@ def cg_quadrature(
     Z = apply(B)
     rho = xp.real(xp.vecdot(B, Z, axis=-2))
     empty = xp.zeros((rows, *lanes), dtype=rho.dtype, device=device)
-    start = State(0 * B, B, Z, rho, 0 * rho, xp.logical_and(rho > 0, size > 0), rho < 0, empty, xp.copy(empty), 0)
+    start = State(0 * B, B, Z, rho, 0 * rho, xp.logical_and(rho > 0, size > 0), rho < 0, empty, xp.copy(empty), 0, no_failure(xp))
     if xp.name == "jax":
         start = start._replace(j=xp.asarray(0))
 
@@ -70,7 +72,7 @@ def cg_quadrature(
         return (more if xp.is_traced(more) else plain(xp, more)) & (s.j < max_iters)
 
     def step(s: State) -> State:
-        W = multiply(s.P)
+        W, worst = heard(xp, multiply, s.P, s.heard)
         curvature = xp.real(xp.vecdot(s.P, W, axis=-2))
         broken = xp.logical_and(s.running, curvature <= 0)
         on = xp.logical_and(s.running, xp.logical_not(broken))
@@ -90,7 +92,17 @@ def cg_quadrature(
             betas = put(xp, betas, s.j, beta)
         P = Z + _wide(xp, b, W) * s.P
         return State(
-            X, R, P, xp.where(on, rho, s.rho), b * inverse, running, xp.logical_or(s.broken, broken), alphas, betas, s.j + 1
+            X,
+            R,
+            P,
+            xp.where(on, rho, s.rho),
+            b * inverse,
+            running,
+            xp.logical_or(s.broken, broken),
+            alphas,
+            betas,
+            s.j + 1,
+            worst,
         )
 
     s = xp.while_loop(going, step, start)
@@ -99,6 +111,7 @@ def cg_quadrature(
     status = xp.where(s.running, int(Status.MAX_ITERATIONS), status)
     status = xp.where(s.broken, int(Status.NOT_POSITIVE_DEFINITE), status)
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))
+    status = xp.maximum(status, s.heard + 0 * status)
     return Solved(s.X, s.alpha, s.beta, rho, status, s.j, residual)
 
 

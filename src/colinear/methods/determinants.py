@@ -76,6 +76,8 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
     S = csr_array((wide, structure.columns, structure.indptr), shape=structure.shape).tocsc()
     if not np.isfinite(wide).all():
         return np.nan, np.nan
+    if structure.is_triangular:
+        return of_pivots(S.diagonal())
     try:
         if positive:
             options = {"SymmetricMode": True}

@@ -33,11 +33,7 @@ def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
     """Nodes and weights, (runs, j), on the host from alpha (j, runs) and beta (at least j - 1, runs)."""
     j, runs = alpha.shape
     if j <= DENSE:
-        T = np.zeros((runs, j, j))
-        at = np.arange(j)
-        T[:, at, at] = alpha.T
-        T[:, at[1:], at[:-1]] = beta[: j - 1].T
-        nodes, vectors = np.linalg.eigh(T)
+        nodes, vectors = np.linalg.eigh(_matrices(alpha, beta))
         return nodes, vectors[:, 0, :] ** 2
     from scipy.linalg import eigh_tridiagonal
 
@@ -48,10 +44,43 @@ def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
     return nodes, weights
 
 
+def first_column(alpha: Any, beta: Any, of: Any) -> Any:
+    """f(T) e_1 for each run, (j, runs), on the host; `of(nodes)` gives f of an array of nodes, (runs, j)."""
+    T = _matrices(alpha, beta)
+    nodes, vectors = np.linalg.eigh(T)
+    return np.einsum("rji,ri,ri->jr", vectors, of(nodes), vectors[:, 0, :])
+
+
+def _matrices(alpha: Any, beta: Any) -> Any:
+    """T of each run, (runs, j, j), its lower half."""
+    j, runs = alpha.shape
+    T = np.zeros((runs, j, j))
+    at = np.arange(j)
+    T[:, at, at] = alpha.T
+    T[:, at[1:], at[:-1]] = beta[: j - 1].T
+    return T
+
+
+def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any) -> Array:
+    """The same inside a traced program, (m, *lanes)."""
+    nodes, vectors = _traced_eigh(xp, alpha, beta)
+    return xp.moveaxis(xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0)
+
+
+def relative_tail(xp: Any, column: Any) -> Any:
+    """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is long enough if they are."""
+    size = xp.sum(xp.abs(column) ** 2, axis=0)
+    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / xp.where(size > 0, size, 1))
+
+
 def traced_nodes_and_weights(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
     """The same inside a traced program, for alpha and beta of shape (m, *lanes): (*lanes, m)."""
+    nodes, vectors = _traced_eigh(xp, alpha, beta)
+    return nodes, vectors[..., 0, :] ** 2
+
+
+def _traced_eigh(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
     a, b = xp.moveaxis(alpha, 0, -1), xp.moveaxis(beta, 0, -1)
     i = xp.arange(a.shape[-1], device=xp.device_of(a))
     lower = xp.where(i[:, None] == i + 1, b[..., None, :], 0)
-    nodes, vectors = xp.eigh(xp.make_diagonal(a) + lower + xp.matrix_transpose(lower))
-    return nodes, vectors[..., 0, :] ** 2
+    return xp.eigh(xp.make_diagonal(a) + lower + xp.matrix_transpose(lower))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array
-from ..info import combine, failed, recording
+from ..info import Status, combine, failed, recording
 from .averaging import worse, worst_of
 
 
@@ -22,6 +22,28 @@ def draw(xp: Any, gen: Any, distribution: str, shape: tuple[int, ...], dtype: An
     if distribution == "gaussian":
         return Z
     return Z * (math.sqrt(shape[-2]) / xp.vector_norm(Z, axis=-2, keepdims=True))
+
+
+def heard(xp: Any, multiply: Callable[[Array], Array], X: Array, before: Any) -> tuple[Array, Any]:
+    """A X, and the worst failure that A, applied by a method itself, has reported so far: a number, zero if there is none.
+
+    For loops, whose body must hear what its products say: outside of it nobody can.
+    """
+    with recording() as reports:
+        Y = multiply(X)
+    worst = combine([info._status for info in reports if failed(info._status) is not False])
+    if isinstance(worst, Status):
+        found: Any = int(worst) if worst.is_failure else 0
+    else:
+        found = xp.where(failed(worst), worst, 0 * worst)
+    if isinstance(found, int) and found == 0:
+        return Y, before
+    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.name == "jax" else worse(xp, before, found)
+
+
+def no_failure(xp: Any) -> Any:
+    """What a loop starts from that hears of failures."""
+    return xp.asarray(0) if xp.name == "jax" else 0
 
 
 def product(xp: Any, multiply: Callable[[Array], Array], Z: Array) -> tuple[Array, Array, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ..backends import get, namespace_of
-from ..info import BackendError
 
 SMALL = 2**31  # seeds below this are the same number in every framework
 
@@ -40,13 +39,9 @@ def drawn_seed(seed: Any) -> Any:
     return int(get("numpy").generator(seed).integers(SMALL))
 
 
-def static_seed(name: str, seed: Any) -> int:
-    """An integer, which a compiled program can be made for, in place of any seed."""
+def static_seed(seed: Any) -> int:
+    """An integer, which a compiled program can be made for, in place of any seed; zero for a key that is traced (see `Seeded`)."""
     seed = drawn_seed(seed)
     if isinstance(seed, int):
         return seed
-    if namespace_of(seed).is_traced(seed):
-        raise BackendError(
-            f"{name}: a JAX key that is traced cannot be its seed. Use an integer, or make the key outside of jit."
-        )
-    return int(get("numpy").generator(seed).integers(SMALL))
+    return 0 if namespace_of(seed).is_traced(seed) else int(get("numpy").generator(seed).integers(SMALL))

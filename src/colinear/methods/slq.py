@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from .krylov import put
+from .probes import heard, no_failure
 
 SMALL = 20  # roundings, of the size of A, up to which a remainder counts as zero
 
@@ -24,10 +25,11 @@ class Runs(NamedTuple):
 
     U: Array
     before: Array  # u_{j-1}
-    P: Array  # M u, or u
+    P: Array | None  # M u; None without a preconditioner: a loop would copy what it carries twice
     beta: Array  # (*batch, k)
     size: Array  # the largest of the coefficients so far
     alive: Array  # whether a run goes on
+    status: Any  # the worst that A, if it is applied by a method, has said of its products
 
 
 def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> tuple[Runs, Array]:
@@ -37,7 +39,7 @@ def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> t
     scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
     zero = 0 * length
     U = R * scale
-    return Runs(U, 0 * U, U if precondition is None else P * scale, zero, zero, length > 0), length
+    return Runs(U, 0 * U, None if precondition is None else P * scale, zero, zero, length > 0, no_failure(xp)), length
 
 
 def advance(
@@ -59,11 +61,29 @@ def advance(
     return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))
 
 
+def combined(xp: Any, multiply: Callable[[Array], Array], R: Array, weights: Array) -> Array:
+    """Σ_j w_j u_j for the vectors of the runs from R, made once more, and weights (steps, *batch, k), f(T) e_1: that is f(A) R."""
+    runs, length = start(xp, R, None)
+
+    def body(i: Any, found: Any) -> Any:
+        s, total = found
+        total = total + _as(xp, weights[i], R)[..., None, :] * s.U
+        return step(xp, multiply, None, s)[0], total
+
+    (last, total) = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
+    total = total + _as(xp, weights[-1], R)[..., None, :] * last.U  # which needs no further product
+    return total * _as(xp, xp.sqrt(length), R)[..., None, :]
+
+
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
     """One step of all runs, and their α. The vectors before the last are written over, where the framework can."""
-    W = multiply(s.P)
-    alpha = xp.real(xp.column_dot(s.P, W))
-    W = xp.three_term(W, _as(xp, alpha, W), s.U, _as(xp, s.beta, W), s.before)
+    P = s.U if s.P is None else s.P
+    W, status = heard(xp, multiply, P, s.status)
+    alpha = xp.real(xp.column_dot(P, W))
+    if xp.is_traced(W):  # torch.func.vmap writes nothing in place
+        W = W - s.U * _as(xp, alpha, W)[..., None, :] - s.before * _as(xp, s.beta, W)[..., None, :]
+    else:
+        W = xp.three_term(W, _as(xp, alpha, W), s.U, _as(xp, s.beta, W), s.before)
     V = W if precondition is None else precondition(W)
     square = xp.real(xp.column_dot(W, V))
     beta = xp.sqrt(xp.where(square > 0, square, 0 * square))
@@ -74,7 +94,7 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     beta = xp.where(alive, beta, 0 * beta)
     scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
     U = times(xp, W, scale)
-    return Runs(U, s.U, U if precondition is None else V * scale, beta, size, alive), alpha
+    return Runs(U, s.U, None if precondition is None else V * scale, beta, size, alive, status), alpha
 
 
 def times(xp: Any, W: Array, scale: Array) -> Array:

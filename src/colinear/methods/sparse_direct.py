@@ -81,7 +81,9 @@ class SparseLU(HostFactor):
             threshold = 0.0 if definite else 0.1
             options = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": threshold, "options": {"SymmetricMode": True}}
         try:
-            if incomplete is None:
+            if is_triangular(indptr, columns):
+                self.factors = Substitution(matrix, lower=bool(np.all(columns <= rows_of(indptr))))
+            elif incomplete is None:
                 self.factors = splu(matrix, **options)
             else:
                 self.factors = spilu(matrix, drop_tol=incomplete[0], fill_factor=incomplete[1], **options)
@@ -97,6 +99,38 @@ class SparseLU(HostFactor):
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
         return solved_columns(lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype)
+
+
+class Substitution:
+    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights, would fill them in."""
+
+    def __init__(self, matrix: Any, lower: bool):
+        if np.any(matrix.diagonal() == 0):
+            raise RuntimeError("a triangular matrix with a zero on its diagonal is singular")
+        from scipy.sparse import csr_array
+
+        self.matrix, self.lower, self.nnz = csr_array(matrix), lower, matrix.nnz  # rows: what every version of SciPy takes
+
+    def solve(self, B: Any, trans: str = "N") -> Any:
+        """A^-1 B, A^-T B or A^-H B, as SuperLU's factors have it."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.linalg import spsolve_triangular
+
+        if trans == "N":
+            return spsolve_triangular(self.matrix, B, lower=self.lower)
+        A = csr_array(self.matrix.T if trans == "T" else self.matrix.conj().T)
+        return spsolve_triangular(A, B, lower=not self.lower)
+
+
+def rows_of(indptr: Any) -> Any:
+    """The row of each entry."""
+    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+
+
+def is_triangular(indptr: Any, columns: Any) -> bool:
+    """Whether nothing stands above the diagonal, or nothing below it."""
+    rows = rows_of(indptr)
+    return bool(np.all(columns <= rows) or np.all(columns >= rows))
 
 
 def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:

@@ -229,7 +229,8 @@ class SLQ(Stochastic):
     Notes
     -----
     `info.error` is the standard error over the probes, and the error of the quadrature, if that is larger. A Ritz value that is not
-    positive shows that A is not positive definite: the status says so.
+    positive shows that A is not positive definite: the status says so. Derivatives of log-determinants, tr(A^-1 dA), and of traces
+    of f(A), tr(f'(A) dA), are estimated from the same random vectors.
 
     Examples
     --------

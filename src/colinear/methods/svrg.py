@@ -62,6 +62,7 @@ class Terms(NamedTuple):
     share: float  # of a pass, that the product with one minibatch costs
     batch_size: int
     squared: bool
+    generator: Any = None  # of the minibatches, if the terms bring one
 
     @property
     def steps(self) -> int:
@@ -111,17 +112,17 @@ def svrg(
     size = column_norms(xp, R)
     zero = xp.where(norms == norms, 0, 0)
     status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
-    generator, start = xp.split(xp.generator(seed))
+    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(B))
     uphill = gradient_of(products)
 
-    if step is None:
+    if step is None and 0 not in B.shape:
         with quiet(xp):
             largest = largest_eigenvalue(xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start)
         rate = xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1) + 0 * size
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
-        rate = step + 0 * size
+        rate = (step or 1.0) + 0 * size
 
     def epoch(s: State) -> State:
         generator, own = xp.split(s.generator)
@@ -245,18 +246,30 @@ def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
 def largest_eigenvalue(xp: Any, product: Any, sample: Any, like: Array, generator: Any) -> Array:
     """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch, 1)."""
     a, b = xp.split(generator)
-    order = sample(a)
     V = xp.normal(b, like.shape, dtype=like.dtype, device=xp.device_of(like))
-    largest = 0 * xp.vector_norm(V, axis=-2)
+    return powers(xp, product, sample(a), V)[1]
+
+
+def powers(xp: Any, product: Any, order: Array, V: Array) -> tuple[Array, Array]:
+    """V after a few powers with each of a few minibatches, orthonormal, and about the largest eigenvalue of any of these, (*batch, 1)."""
 
     def power(i: Any, state: Any) -> Any:
         V, largest = state
-        size = xp.vector_norm(V, axis=-2)
-        W = product(order[(i // POWERS) % order.shape[0]], V / xp.where(size > 0, size, 1)[..., None, :])
+        W = product(order[(i // POWERS) % order.shape[0]], V)
         # Of the first powers with a minibatch the growth says little.
-        return W, xp.maximum(largest, (i % POWERS >= POWERS // 2) * xp.vector_norm(W, axis=-2))
+        growth = (i % POWERS >= POWERS // 2) * xp.max(xp.vector_norm(W, axis=-2), axis=-1, keepdims=True)
+        return orthonormal(xp, W), xp.maximum(largest, growth)
 
-    return xp.fori_loop(MINIBATCHES * POWERS, power, (V, largest))[1]
+    V = orthonormal(xp, V)
+    return xp.fori_loop(MINIBATCHES * POWERS, power, (V, 0 * xp.vector_norm(V[..., :1], axis=-2)))
+
+
+def orthonormal(xp: Any, W: Array) -> Array:
+    """An orthonormal basis of the columns."""
+    if W.shape[-1] > 1:
+        return xp.qr(W)[0]
+    size = xp.vector_norm(W, axis=-2, keepdims=True)
+    return W / xp.where(size > 0, size, 1)
 
 
 def whole(xp: Any, count: Any) -> Any:

@@ -19,8 +19,8 @@ EPOCHS = 500
 class SVRG(Iterative):
     """Stochastic variance-reduced gradients, for A that is a sum of many terms: `BatchSum`, `Sum`, or a product such as X^H X.
 
-    For `solve` and `inv`, the outermost eigenvectors of self-adjoint A (`eig(A, k, "LA")` or `"SA"`, by VR-PCA) and `nullspace`.
-    Steps with minibatches of the terms, and an exact residual at each anchor: two passes through the terms make an epoch.
+    For `solve` and `inv`, `lstsq` (by the rows of A), `nullspace`, and the outermost eigenvectors of self-adjoint A (`eig(A, k, "LA")`
+    or `"SA"`, by VR-PCA). Steps with minibatches of the terms, and an exact residual at each anchor: two passes make an epoch.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ class SVRG(Iterative):
         The step size; by default the inverse of the largest eigenvalue of a few minibatches, found by a few power iterations, and
         halved whenever an epoch does harm.
     momentum : float
-        How much of the last step is made again, at least 0 and below 1.
+        How much of the last step is made again, at least 0 and below 1; for linear systems.
     averaging : bool
-        Whether the next anchor is the mean of an epoch's iterates instead of the last one.
+        Whether the next anchor is the mean of an epoch's iterates instead of the last one; for linear systems.
     seed : int, JAX key, or NumPy or torch generator
         Of the minibatches. One integer gives one answer; a generator moves on.
     tol, preconditioner, x0, callback, progress
@@ -82,7 +82,7 @@ class SVRG(Iterative):
         return bool(A._term_count > 1)
 
     def without_arrays(self) -> Any:
-        return replace(self, preconditioner=None, x0=None, seed=static_seed("SVRG", self.seed))
+        return replace(self, preconditioner=None, x0=None, seed=static_seed(self.seed))
 
     def batch_of(self, count: int) -> int:
         """The size of minibatches of so many terms."""

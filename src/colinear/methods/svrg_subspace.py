@@ -6,7 +6,7 @@ From an anchor W_0 with its product A W_0 an epoch makes one step for each minib
 
 up for the largest eigenvalues, down for the smallest. C is the best fit of W by the anchor, so what the minibatch multiplies vanishes as the
 run converges. At each anchor the Ritz pairs and their true residuals are computed from A W, which the next epoch needs anyway: two passes
-an epoch.
+an epoch. Largest eigenvectors start from those of a few minibatches, whose powers give the step too.
 
 Differs from the paper: C is the least-squares fit and not the nearest rotation, which needs no decomposition and leaves less to the minibatch;
 minibatches without replacement; where the sum of Ritz values and the residual both get worse, a step of ours is halved and the anchor kept.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from ..info import Status
 from .iteration import NOBODY, RUNNING, Loop, Products, Watch, first_of
-from .svrg import HALVINGS, MINIBATCHES, POWERS, STRIKES, largest_eigenvalue, minibatches, quiet, whole
+from .svrg import HALVINGS, MINIBATCHES, POWERS, STRIKES, largest_eigenvalue, minibatches, orthonormal, powers, quiet, whole
 
 WORSE = 1.5  # growth of the residual that counts as harm where the Ritz values have not improved
 
@@ -68,10 +68,13 @@ def svrg_subspace(
 ) -> Subspace:
     """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual, norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
-    generator, start = xp.split(xp.generator(seed))
+    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(W))
     with quiet(xp):
-        norm = largest_eigenvalue(xp, terms.product, sample, W[..., :1], start)
+        if largest:  # the powers that find the step have gone a good part of the way
+            W, norm = powers(xp, terms.product, sample(start), W)
+        else:
+            norm = largest_eigenvalue(xp, terms.product, sample, W[..., :1], start)
     chosen = xp.where(norm > 0, 1 / xp.where(norm > 0, norm, 1), 1) if step is None else step + 0 * norm
 
     def anchored(W: Array) -> tuple[Array, Array, Array, Array]:
@@ -137,7 +140,8 @@ def svrg_subspace(
     ended = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
     ended = xp.where((last.status == RUNNING) & stopped, int(Status.STOPPED), ended)
     each = (2 if terms.squared else 1) * columns
-    passes = (1 + last.iteration * (1 + terms.steps * terms.share)) * each + MINIBATCHES * POWERS * terms.share * each / columns
+    before = MINIBATCHES * POWERS * terms.share * (each if largest else each / columns)
+    passes = (1 + last.iteration * (1 + terms.steps * terms.share)) * each + before
     return Subspace(last.values, last.W, last.residual, last.norm, xp.max(ended), last.iteration, whole(xp, passes))
 
 
@@ -147,11 +151,3 @@ def relative(xp: Any, residual: Array, norm: Array) -> Array:
 
 def adjoint(xp: Any, W: Array) -> Array:
     return xp.conj(xp.matrix_transpose(W))
-
-
-def orthonormal(xp: Any, W: Array) -> Array:
-    """An orthonormal basis of the columns."""
-    if W.shape[-1] > 1:
-        return xp.qr(W)[0]
-    size = xp.vector_norm(W, axis=-2, keepdims=True)
-    return W / xp.where(size > 0, size, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from ..backends import Array, namespace_of
 from ..info import Info, Status, failed, report, total
@@ -22,6 +23,8 @@ class Attempts(LinearOperator):
     """The inverse of A by one of several iterations: the next is tried where one fails, and what is reported says so."""
 
     attempts: tuple[Iterated, ...]
+
+    _product_is_a_run: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:

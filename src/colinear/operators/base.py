@@ -72,6 +72,7 @@ class LinearOperator:
 
     _is_root: ClassVar[bool] = True
     _commutative: ClassVar[bool] = False
+    _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
     _fields: ClassVar[tuple[str, ...]] = ()
     _scalars: ClassVar[tuple[str, ...]] = ()
     _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from ..backends import Array
 from .base import LinearOperator
@@ -33,6 +34,8 @@ class FunctionOf(LinearOperator):
     name: str
     complex: bool
     mirrored: bool
+
+    _product_is_a_run: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:

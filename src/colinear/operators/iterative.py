@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from . import iterated_least_squares
 from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
 from .fields import rebuilt
+from .hearing import heard
 from .iterated_solve import Solved
 from .memo import memo
 from .opaque import Opaque
@@ -35,6 +36,8 @@ class Iterated(LinearOperator):
     x0: Array | None
     method: Any
     consistent: bool  # whether a solution of A x = b is expected to exist
+
+    _product_is_a_run: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -94,8 +97,8 @@ class Iterated(LinearOperator):
         watch = Watch(type(state.current) is Detailed, method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         found: list[Outcome] = []
-        # What the preconditioner reports inside a loop means nothing outside it; overflow becomes a status, not a warning.
-        with recording(), np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext():
+        # What is reported inside a loop means nothing outside it; overflow becomes a status, not a warning.
+        with recording() as dropped, np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext():
             if xp.name == "jax":
                 X, outcome = _compiled(method, watch, tol)(self, B)
                 found.append(outcome)
@@ -105,6 +108,9 @@ class Iterated(LinearOperator):
             if narrow != working and found and not method.least_squares and 0 not in X.shape:
                 found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
         told = [described(xp, outcome, method, watch, self.preconditioner is not None) for outcome in found[:1]]
+        told = [heard(info, self.A, xp.stop_gradient(X), dropped) for info in told]
+        if method.least_squares:  # judged by products with the adjoint
+            told = [heard(info, self.A.H, xp.stop_gradient(B), dropped) for info in told]
         return X if dtype == working else xp.astype(X, dtype), told
 
     @property

@@ -10,12 +10,16 @@ from ..methods.svrg import Terms
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import LinearOperator
 from .product import Product
+from .seeded import Seeded
 from .terms import NOT_A_SUM, minibatch, term_count
 
 
 def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -> Terms:
     """The terms that a stochastic method draws from: those of positive A, else (or if so `squared`) those of A^H A, which are its
     rows where A is no sum."""
+    generator = None
+    if isinstance(A, Seeded):
+        generator, A = A.generator, A.A
     A = A.to(dtype=A.xp.float32) if getattr(A.dtype, "itemsize", 0) == 2 else A
     count = term_count(A)
     squared = not A.properties & POSITIVE_SEMIDEFINITE if squared is None else squared
@@ -39,4 +43,4 @@ def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -
         )
     first = A.xp.arange(size, device=A._context.device)
     share = min(1.0, minibatch(whole, first).flops / max(whole.flops, 1.0))
-    return Terms(count, product, share, size, squared)
+    return Terms(count, product, share, size, squared, generator)

@@ -48,10 +48,10 @@ class Scaled(LinearOperator):
             scalar, A = multiply_scalars(scalar, A.scalar), A.A
         if isinstance(scalar, numbers.Number) and scalar == 1:
             return A
+        claims = kept_by_scalar(A.properties, scalar)  # of a number before it is an array: under `jit` that cannot be seen
         scalar = scalar_like(scalar, A)
         absorb = _ABSORB.get(type(A))
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
-        claims = kept_by_scalar(A.properties, scalar)
         return scaled._claim(claims) if claims else scaled
 
     @property

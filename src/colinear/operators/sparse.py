@@ -14,6 +14,7 @@ from ..info import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator, conjugate_leaves
 from .context import as_array
+from .sparse_rows import rows_are_alike, taken_rows
 from .sparsity import SparseStructure, from_coordinates
 
 
@@ -79,6 +80,13 @@ class Sparse(LinearOperator):
         if self.data.ndim == 1 and self._context.backend == "numpy":
             return self.xp.sparse_matmul(self.data, self.structure, x)
         return LinearOperator._matvec(self, x)
+
+    @property
+    def _has_rows(self) -> bool:
+        return rows_are_alike(self.structure)
+
+    def _rows(self, indices: Array) -> LinearOperator:
+        return taken_rows(self.data, self.structure, indices)
 
     def _to_dense(self) -> Array:
         structure = self.structure

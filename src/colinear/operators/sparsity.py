@@ -69,6 +69,15 @@ class SparseStructure:
             self.memo["symmetric"] = found
         return bool(found)
 
+    @property
+    def is_triangular(self) -> bool:
+        """Whether nothing stands above the diagonal, or nothing below it."""
+        found = self.memo.get("triangular")
+        if found is None:
+            rows, columns = self.rows, self.columns
+            found = self.memo["triangular"] = bool(np.all(columns <= rows) or np.all(columns >= rows))
+        return found
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

@@ -56,6 +56,29 @@ def minibatch(A: LinearOperator, indices: Any) -> LinearOperator:
     return A._some_terms(indices, weights)
 
 
+def some_terms(A: LinearOperator, start: int, stop: int) -> LinearOperator:
+    """The terms from `start` to `stop` of a sum that holds nothing besides its terms, as one operator."""
+    xp, device = A.xp, A._context.device
+    weights = xp.ones((stop - start,), dtype=xp.real_dtype(A.dtype), device=device)
+    return A._some_terms(start + xp.arange(stop - start, device=device), weights)
+
+
+def added_parts(A: LinearOperator) -> list[tuple[Any, LinearOperator]]:
+    """What A adds up, as numbers c and operators B of A = sum of c B: each B a sum over one set of terms, or a term itself.
+
+    A sum of single operators is one B, whose terms are its operands.
+    """
+    from .scaled import Scaled
+    from .sum import Sum
+
+    if isinstance(A, Scaled):
+        return [(A.scalar * c, B) for c, B in added_parts(A.A)]
+    if not isinstance(A, Sum) or all(B._term_count == 1 for B in A.operands):
+        return [(1, A)]
+    place = {"backend": A.backend, "device": A._context.device, "dtype": A.dtype}
+    return [part for B in A.operands for part in added_parts(B.to(**place) if B.is_neutral else B)]
+
+
 # ---------------------------------------------------------------------------------------------------- what minibatches are
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..backends import Array
 from ..functions.diagonal import diag
 from ..functions.inverse import inv
+from ..info import recording
 from ..operators.base import LinearOperator
 from ..operators.identity import ScaledIdentity
 from ..operators.inverse import Inverse
@@ -55,7 +57,7 @@ class PivotedCholesky(Preconditioner):
     def _make(self, A: Any) -> LinearOperator:
         xp, n = A.xp, A.shape[-1]
         K, D = split_shift(A)
-        L, remaining = compiled(partial_factor, K, min(self.rank, n))
+        L, remaining, _ = compiled(partial_factor, K, min(self.rank, n))
         if self.shift is not None:
             D = ScaledIdentity(self.shift, n, like=A)
         elif D is None:
@@ -67,8 +69,8 @@ class PivotedCholesky(Preconditioner):
         return Inverse(P, inv(P, on_failure="ignore"))  # an approximation: the method that uses it is judged, not this
 
 
-def partial_factor(K: LinearOperator, rank: int, draws: Array | None = None) -> tuple[Array, Array]:
-    """L, (*batch, n, rank), with K ≈ L L^H, and the diagonal of K - L L^H.
+def partial_factor(K: LinearOperator, rank: int, draws: Array | None = None) -> tuple[Array, Array, Array]:
+    """L, (*batch, n, rank), with K ≈ L L^H, the diagonal of K - L L^H, and the smallest number that was met there, before it was cut at zero.
 
     The next pivot is the largest entry of the diagonal that remains; or, with numbers `draws` in [0, 1), (*batch, rank), one of a
     probability proportional to its entry.
@@ -80,18 +82,21 @@ def partial_factor(K: LinearOperator, rank: int, draws: Array | None = None) -> 
     columns = xp.zeros((*d.shape[:-1], rank, d.shape[-1]), dtype=K.dtype, device=device)
 
     def step(i: Any, state: Any) -> Any:
-        columns, d = state
+        columns, d, lowest = state
         pivot = xp.argmax(d, axis=-1) if draws is None else drawn(xp, d, draws[..., i])
         here = xp.broadcast_to(pivot[..., None, None], (*columns.shape[:-1], 1))
         known = xp.matmul(xp.matrix_transpose(columns), xp.conj(xp.take_along_axis(columns, here, -1)))[..., 0]  # L L^H e_p
         top = xp.take_along_axis(d, pivot[..., None], -1)
         is_left = top > least
-        new = xp.where(is_left, (column(K, pivot) - known) / xp.sqrt(xp.where(is_left, top, 1)), 0)
-        d = xp.where(numbers == pivot[..., None], 0, xp.maximum(d - xp.abs(new) ** 2, 0))
-        return xp.set_at(columns, (..., i, slice(None)), new), d
+        with recording() if xp.name == "jax" else contextlib.nullcontext():  # what a loop's body hears means nothing outside it
+            entries = column(K, pivot)
+        new = xp.where(is_left, (entries - known) / xp.sqrt(xp.where(is_left, top, 1)), 0)
+        d = xp.where(numbers == pivot[..., None], 0, d - xp.abs(new) ** 2)
+        lowest = xp.minimum(lowest, xp.min(d, axis=-1))
+        return xp.set_at(columns, (..., i, slice(None)), new), xp.maximum(d, 0 * d), lowest
 
-    columns, d = xp.fori_loop(rank, step, (columns, d))
-    return xp.matrix_transpose(columns), d
+    columns, d, lowest = xp.fori_loop(rank, step, (columns, xp.maximum(d, 0 * d), xp.min(d, axis=-1)))
+    return xp.matrix_transpose(columns), d, lowest
 
 
 def drawn(xp: Any, weights: Array, u: Array) -> Array:

@@ -1,0 +1,176 @@
+"""`info`: what a matrix is, as text with a small picture of where its entries stand, as JSON, or as a picture in a file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..functions.cost import dense_work, sparse_work
+from ..operators.sparse import Sparse
+from ..status import Status
+from . import answers
+from .options import operator, tell
+from .pictures import EXACT, check_picture, coordinates, picture, spy
+
+MOST_WORK = 2e10  # flops of a factorisation that is made for the sake of its estimate
+
+
+def info(options: argparse.Namespace) -> int:
+    options.detect = True if options.detect is None else options.detect
+    if options.picture is not None:
+        check_picture(options.picture)
+    matrix, A, report = operator(options)
+    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
+    facts = report | {"file": options.file, "bytes": _size(options.file), "dtype": str(values.dtype), **entries(matrix)}
+    if matrix.shape[0] == matrix.shape[1]:
+        facts |= symmetry(matrix, A)
+    if options.condition is not False:
+        tell(options, "estimating the condition")
+        facts["condition"], facts["condition_by"] = condition(matrix, A, options.condition)
+    lines = as_text(facts)
+    if options.spy:
+        lines += ["", *spy(matrix)]
+    if options.picture is not None:
+        picture(matrix, facts, options.picture)
+        facts["picture"] = options.picture
+        lines.append(f"picture: {options.picture}")
+    return answers.finish(options, facts, lines, Status.SUCCESS)
+
+
+def entries(matrix: Any) -> dict[str, Any]:
+    """How many there are, where they stand, and how large they are."""
+    m, n = matrix.shape
+    rows, columns, values = coordinates(matrix)
+    if len(values) == 0:
+        return {"nonzeros": 0, "density": 0.0, "norms": {"frobenius": 0.0, "one": 0.0, "infinity": 0.0, "largest_entry": 0.0}}
+    sizes, per_row = np.abs(values), np.bincount(rows, minlength=m)
+    return {
+        "nonzeros": len(values),
+        "density": len(values) / (m * n),
+        "sparse_file": not isinstance(matrix, np.ndarray),
+        "per_row": {"least": int(per_row.min()), "mean": float(per_row.mean()), "most": int(per_row.max())},
+        "empty_rows": int(np.count_nonzero(per_row == 0)),
+        "empty_columns": int(np.count_nonzero(np.bincount(columns, minlength=n) == 0)),
+        "bandwidth": {"lower": int(max(0, (rows - columns).max())), "upper": int(max(0, (columns - rows).max()))},
+        "norms": {
+            "frobenius": float(np.linalg.norm(values)),
+            "one": float(np.bincount(columns, sizes, n).max()),
+            "infinity": float(np.bincount(rows, sizes, m).max()),
+            "largest_entry": float(sizes.max()),
+            "smallest_entry": float(sizes.min()),
+        },
+    }
+
+
+def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
+    """Of a square matrix: what its transpose has in common with it, its diagonal, and what was proven of it."""
+    from scipy.sparse import csr_array
+
+    import colinear as co
+
+    S = csr_array(matrix)
+    S = S if np.all(S.data) else csr_array(coordinates_as_csr(matrix))
+    norm = float(np.linalg.norm(S.data)) or 1.0
+    pattern = csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
+    d = S.diagonal()
+    beside = np.asarray(abs(S).sum(axis=1)).ravel() - np.abs(d)
+    diagonal = {"zeros": int(np.count_nonzero(d == 0)), "dominant_rows": int(np.count_nonzero(np.abs(d) >= beside))}
+    hermitian = float(np.linalg.norm((S - S.conj().T).data)) / norm
+    facts = {
+        "pattern_symmetric": bool((pattern - pattern.T).nnz == 0 or not np.any((pattern - pattern.T).data)),
+        "asymmetry": hermitian,
+        "symmetry": "self-adjoint" if hermitian == 0 else "symmetric" if not np.any((S - S.T).data) else "none",
+        "diagonal": diagonal,
+    }
+    if hermitian > 0:
+        facts["definite"] = "no: not self-adjoint"
+    elif np.any(d.real < 0):
+        facts["definite"] = "no: " + ("negative" if np.all(d.real < 0) else "not positive") + " entries on the diagonal"
+    elif A.isa(co.PD):
+        facts["definite"] = "positive definite (proven)"
+    elif A.isa(co.PSD):
+        facts["definite"] = "positive semidefinite (proven)"
+    else:
+        facts["definite"] = "not proven"
+    return facts
+
+
+def coordinates_as_csr(matrix: Any) -> Any:
+    from scipy.sparse import csr_array
+
+    rows, columns, values = coordinates(matrix)
+    return csr_array((values, (rows, columns)), shape=matrix.shape)
+
+
+def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, str]:
+    """An estimate, and how it was made; None where it would cost too much and nobody insists."""
+    import colinear as co
+
+    m, n = matrix.shape
+    if 0 in matrix.shape:
+        return None, "empty"
+    if max(m, n) <= EXACT:
+        values = np.linalg.svd(matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False)
+        ratio = float(values[0] / values[-1]) if values[-1] > 0 else np.inf
+        return ratio, "2-norm, from all singular values"
+    if m != n:
+        return None, "not estimated: not square, and large"
+    work = sparse_work(A) if isinstance(A, Sparse) else dense_work(A)
+    is_structured = type(A).__name__ not in ("Sparse", "Dense")
+    if not insists and not is_structured and work.work > MOST_WORK:
+        return None, f"not estimated: a factorisation would take {work.flops:.1e} flops (--condition does it)"
+    from scipy.sparse.linalg import onenormest
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            inverse, found = co.inv(A, info=True)
+            if found.status is Status.SINGULAR:
+                return np.inf, "singular to working accuracy"
+            estimate = onenormest(inverse.to_scipy())
+        except (co.ColinearError, ArithmeticError, MemoryError, ValueError) as error:
+            return None, f"not estimated: {str(error).splitlines()[0]}"
+    columns = np.asarray(abs(matrix).sum(axis=0)).ravel()
+    return float(columns.max() * estimate), "1-norm, estimated (a lower bound, as a rule within a factor of 3)"
+
+
+def as_text(facts: dict[str, Any]) -> list[str]:
+    """The facts as lines."""
+    m, n = facts["shape"]
+    lines = [
+        f"{facts['file']}",
+        f"  size          {m} x {n}, {facts['dtype']}, {facts['bytes']} bytes in the file",
+        f"  entries       {facts['nonzeros']} not zero, {100 * facts['density']:.3g}% of all",
+    ]
+    if facts["nonzeros"]:
+        rows, band, norms = facts["per_row"], facts["bandwidth"], facts["norms"]
+        lines.append(f"  in a row      {rows['least']} to {rows['most']}, {rows['mean']:.1f} on average")
+        if facts["empty_rows"] or facts["empty_columns"]:
+            lines.append(f"  empty         {facts['empty_rows']} rows, {facts['empty_columns']} columns")
+        lines.append(f"  bandwidth     {band['lower']} below the diagonal, {band['upper']} above")
+        lines.append(f"  entries from  {norms['smallest_entry']:.3g} to {norms['largest_entry']:.3g} in size")
+        lines.append(
+            f"  norms         {norms['frobenius']:.6g} Frobenius, {norms['one']:.6g} (1), {norms['infinity']:.6g} (infinity)"
+        )
+    if "symmetry" in facts:
+        shown = facts["symmetry"] if facts["symmetry"] != "none" else f"none: |A - A^H| / |A| = {facts['asymmetry']:.2g}"
+        same = "symmetric" if facts["pattern_symmetric"] else "not symmetric"
+        lines.append(f"  symmetry      {shown}; pattern {same}")
+        lines.append(f"  definite      {facts['definite']}")
+        d = facts["diagonal"]
+        lines.append(f"  diagonal      {d['zeros']} zeros; at least the sum of the rest in {d['dominant_rows']} rows")
+    if "structure" in facts:
+        lines.append(f"  structure     {facts['structure']}: {facts['operator']}")
+    if "condition" in facts:
+        value = facts["condition"]
+        shown = facts["condition_by"] if value is None else f"{value:.3g} ({facts['condition_by']})"
+        lines.append(f"  condition     {shown}")
+    return lines
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path.rpartition(":")[0] if not os.path.exists(path) and ":" in path else path) if path != "-" else 0

@@ -1,0 +1,188 @@
+"""The options that the commands share, and what they mean: which operator, which method."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from typing import Any
+
+from .answers import complain
+from .codes import InputError, UsageError
+from .files import read_matrix
+
+
+def whole(text: str) -> int:
+    """A whole number that is not negative."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def positive(text: str) -> float:
+    """A positive number."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return number
+
+
+def add_shared(parser: argparse.ArgumentParser, *, computes: bool = True) -> None:
+    """Add the options of a command that reads a matrix, and of one that computes something of it."""
+    parser.add_argument("--backend", choices=("numpy", "torch", "jax"), default="numpy", help="the framework that computes")
+    parser.add_argument("--dtype", help="float32, float64, complex64 or complex128; default: that of the file")
+    parser.add_argument(
+        "--annotate", action="append", default=[], metavar="NAME", help="claim a property: PSD, PD, SelfAdjoint, ..."
+    )
+    parser.add_argument(
+        "--detect",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="look for structure first; default: unless a method is named",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object to standard output")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came from")
+    if not computes:
+        return
+    parser.add_argument("--method", help="CG, GMRES, LU, Lanczos, SLQ, ...; default: chosen by structure and size")
+    parser.add_argument("--tol", type=positive, help="the tolerance; default sqrt(eps) of the dtype")
+    parser.add_argument("--max-iters", type=whole, help="the most iterations")
+    parser.add_argument("--preconditioner", metavar="NAME", help="Jacobi, BlockJacobi, ILU, IC, AMG, ... for iterative methods")
+    parser.add_argument("--seed", type=whole, help="of methods that draw random vectors")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="tell on standard error how far it is; default: on a terminal",
+    )
+
+
+def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
+    """The matrix of the file, the operator to compute with, and what it took: seconds, and the structure that was found."""
+    import colinear as co
+
+    start = time.perf_counter()
+    tell(options, f"reading {options.file}")
+    matrix = read_matrix(options.file)
+    read_seconds = time.perf_counter() - start
+    if 0 in matrix.shape and options.command != "info":
+        raise InputError(f"{options.file}: the matrix is empty, {matrix.shape[0]}x{matrix.shape[1]}")
+    A: Any = co.as_operator(matrix)
+    annotations = [_annotation(name) for name in options.annotate]
+    if options.dtype is not None or options.backend != "numpy":
+        A = _moved(A, options)
+    report: dict[str, Any] = {"shape": list(matrix.shape), "read_seconds": round(read_seconds, 6)}
+    if looks_for_structure(options):
+        tell(options, "looking for structure")
+        start = time.perf_counter()
+        A, found = co.detect(A, info=True)
+        report |= {"structure": found.rule, "detect_seconds": round(time.perf_counter() - start, 6), "found": str(found)}
+    for annotation in annotations:
+        A = annotation(A)
+    return matrix, A, report | {"operator": repr(A)}
+
+
+def _moved(A: Any, options: argparse.Namespace) -> Any:
+    """In the framework and dtype that were asked for."""
+    dtype = _dtype(options.dtype)
+    wanted = dtype or A.xp.dtype_name(A.dtype)
+    if options.backend == "jax" and "jax" not in sys.modules:
+        os.environ.setdefault("JAX_ENABLE_X64", "1")  # JAX reads it when it is imported, and is of single precision without
+    A = A.to(backend=options.backend, dtype=dtype)
+    got = A.xp.dtype_name(A.dtype)
+    if got != wanted:
+        complain(f"{options.backend} computes in {got}, not in {wanted}, as it is set up here", "warning: ")
+    return A
+
+
+def looks_for_structure(options: argparse.Namespace) -> bool:
+    """Asked for, or not refused and no method is named: that one would run inside the structure."""
+    return bool(getattr(options, "method", None) is None if options.detect is None else options.detect)
+
+
+def _annotation(name: str) -> Any:
+    from ..properties import ANNOTATIONS
+
+    for annotation in ANNOTATIONS:
+        if annotation.name.lower() == name.lower():
+            return annotation
+    raise UsageError(f"--annotate {name}: there is no such property; choose from {', '.join(a.name for a in ANNOTATIONS)}")
+
+
+def _dtype(name: str | None) -> str | None:
+    known = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+    if name is not None and name not in known:
+        raise UsageError(f"--dtype {name}: choose from {', '.join(known)}")
+    return name
+
+
+def method(options: argparse.Namespace) -> Any:
+    """The method object that the options name; None if they say nothing of it."""
+    import colinear as co
+
+    given = {"tol": options.tol, "max_iters": options.max_iters, "seed": options.seed}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.preconditioner is not None:
+        given["preconditioner"] = _preconditioner(options.preconditioner)
+    if options.method is None and not given:
+        return None
+    cls = _named("method", options.method or "Auto", {n: getattr(co, n) for n in co.__all__ if _is_method(getattr(co, n))})
+    fields = {field.name for field in dataclasses.fields(cls)}
+    wrong = sorted(set(given) - fields)
+    if wrong and options.method is None and wrong == ["seed"]:
+        del given["seed"]  # of what is exact it changes nothing
+    elif wrong:
+        flags = ", ".join("--" + name.replace("_", "-") for name in wrong)
+        raise UsageError(f"{cls.__name__} takes no {flags}; name another with --method")
+    if shows_progress(options) and "progress" in fields and _has_tqdm():
+        given["progress"] = True
+    return cls(**given)
+
+
+def _is_method(x: Any) -> bool:
+    return isinstance(x, type) and bool(getattr(x, "_is_method", False)) and x.__name__ != "Method"
+
+
+def _preconditioner(name: str) -> Any:
+    import colinear as co
+
+    kinds = {each: getattr(co, each) for each in ("Jacobi", "BlockJacobi", "ILU", "IC", "Chebyshev", "AMG")}
+    return _named("preconditioner", name, kinds)()
+
+
+def _named(what: str, name: str, known: dict[str, Any]) -> Any:
+    for each, value in known.items():
+        if each.lower() == name.lower():
+            return value
+    raise UsageError(f"--{what} {name}: there is none of that name; choose from {', '.join(sorted(known))}")
+
+
+# ------------------------------------------------------------------ progress, on standard error
+
+
+def shows_progress(options: argparse.Namespace) -> bool:
+    """Asked for, or not refused and someone looks at a terminal."""
+    wanted = getattr(options, "progress", None)
+    return sys.stderr.isatty() if wanted is None else bool(wanted)
+
+
+def tell(options: argparse.Namespace, what: str) -> None:
+    """Say what is under way."""
+    if shows_progress(options):
+        print(f"colinear: {what} ...", file=sys.stderr, flush=True)
+
+
+def _has_tqdm() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("tqdm") is not None
+
+
+def fits(matrix: Any, columns: Any, path: str) -> None:
+    """Refuse a right side of another length."""
+    if columns.shape[0] != matrix.shape[0]:
+        m, n = matrix.shape
+        raise InputError(f"{path}: {columns.shape[0]} rows, but the matrix is {m}x{n}, so a right side has {m}")

@@ -1,0 +1,22 @@
+"""Gaussian processes with structured covariances: the likelihood, what is predicted, samples, and three kernels.
+
+A convenience outside the core, which `import colinear` does not load: each of these is a few lines of `solve`, `logdet` and `diag`, so
+a Kronecker product with noise or a low rank with a diagonal is used as what it is.
+
+>>> import numpy as np
+>>> import colinear as co
+>>> from colinear import gp
+>>> X = np.linspace(0, 1, 20)[:, None]
+>>> K = co.PSD(gp.rbf(X, length=0.2)) + 0.01 * co.Identity(20)
+>>> float(gp.log_marginal_likelihood(K, np.sin(6 * X[:, 0]))) > 0
+True
+"""
+
+from __future__ import annotations
+
+from .kernels import matern32, matern52, rbf
+from .likelihood import log_marginal_likelihood
+from .posterior import Posterior, posterior
+from .roots import covariance_root, sample
+
+__all__ = ["rbf", "matern32", "matern52", "log_marginal_likelihood", "posterior", "Posterior", "sample", "covariance_root"]

@@ -1,0 +1,56 @@
+"""Eigenvalues that were missed or dearly found: of singular matrices whose factors fill in, and repeated ones of a nonsymmetric matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import colinear as co
+
+
+def expander(n: int, degree: int) -> sp.csr_array:
+    """The normalised Laplacian of a graph of random edges, and a ring that connects it."""
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([np.repeat(np.arange(n), degree // 2), np.arange(n)])
+    columns = np.concatenate([rng.integers(n, size=n * (degree // 2)), (np.arange(n) + 1) % n])
+    W = sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=(n, n))
+    W = sp.csr_array(((W + W.T) > 0).astype(float))
+    W.setdiag(0)
+    scale = sp.diags_array(1 / np.sqrt(W.sum(axis=1)))
+    return sp.csr_array(sp.eye_array(n) - scale @ W @ scale)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_the_lower_end_of_a_singular_laplacian_that_fills_in_is_found_by_products(backend: str) -> None:
+    S = expander(1500, 24)
+    A = co.PSD(co.Sparse(S)).to(backend=backend)
+    assert "inv_filling_sparse" in co.explain(co.inv, A).rules
+    with co.testing.forbid_dense(300_000):
+        (values, V), info = co.eig(A, 4, "SA", info=True)
+    V = A.xp.to_numpy(V.to_dense())
+    values = A.xp.to_numpy(values)
+    assert info.status is co.Status.SUCCESS and info.matvecs < 1000
+    assert np.abs(values - np.linalg.eigvalsh(S.toarray())[:4]).max() < 1e-7
+    assert np.linalg.norm(S @ V - V * values) < 1e-6
+
+
+def hydrogen(m: int) -> sp.csr_array:
+    """-Δ/2 - 1/r on m^3 points of all space, x = tan(u) in each dimension: nonsymmetric, three energies are alike."""
+    h = np.pi / m
+    u = -np.pi / 2 + h * (np.arange(m) + 0.5)
+    c, s, ones = np.cos(u), np.sin(u), np.ones(m - 1)
+    second = sp.diags_array([ones, np.full(m, -2.0), ones], offsets=[-1, 0, 1]) / h**2
+    first = sp.diags_array([-ones, ones], offsets=[-1, 1]) / (2 * h)
+    line, one = sp.diags_array(c**4) @ second - sp.diags_array(2 * s * c**3) @ first, sp.eye_array(m)
+    laplacian = sp.kron(sp.kron(line, one), one) + sp.kron(sp.kron(one, line), one) + sp.kron(sp.kron(one, one), line)
+    r = np.sqrt(sum(x**2 for x in np.meshgrid(*[np.tan(u)] * 3, indexing="ij")))
+    return sp.csr_array(-0.5 * laplacian - sp.diags_array(1 / r.reshape(-1)))
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_no_copy_of_a_repeated_energy_is_missed(seed: int) -> None:
+    """Seed 8 gave a higher energy in place of the third copy, as a success."""
+    H = hydrogen(8)
+    values = co.eig(co.Sparse(H), 5, "SR", co.Arnoldi(tol=1e-6, seed=seed))[0]
+    assert np.abs(values - np.sort(np.linalg.eigvals(H.toarray()).real)[:5]).max() < 1e-5
