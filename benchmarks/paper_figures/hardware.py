@@ -6,6 +6,7 @@ of torch's dense ones are among them. Matrices at a smaller scale are leading bl
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -305,7 +306,8 @@ def _(p: System) -> Callable[[], Any]:
     import cupyx.scipy.sparse.linalg as cla
 
     A, b = cs.csr_matrix(sp.csr_matrix(p.S)), cupy.asarray(p.b)
-    return lambda: cupy.asnumpy(cla.cg(A, b, tol=p.tol, maxiter=p.size)[0])
+    tolerance = {"rtol" if "rtol" in inspect.signature(cla.cg).parameters else "tol": p.tol}  # as SciPy, it was renamed
+    return lambda: cupy.asnumpy(cla.cg(A, b, maxiter=p.size, **tolerance)[0])
 
 
 @eig.runner("CuPy, eigsh, cuda", needs=("cupy",))
