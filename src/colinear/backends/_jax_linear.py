@@ -33,24 +33,30 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
         last two are made of what can be differentiated. Optional are `aux`, how many of the last arrays of the answer are not part of
         it and have no derivative, and then `again()`, the rule without them.
     """
-    arrays = [jnp.asarray(array) for array in (*x, *constants)]
-    return tuple(linear.bind(*arrays, rule=rule, count=len(x)))
+    return tuple(_bind((*x, *constants), rule, len(x)))
 
 
-def _apply(*arrays: Any, rule: Any, count: int) -> list:
+def _bind(arrays: Any, rule: Any, count: int) -> list:
+    """The primitive applied. `program` is what it does, for those who read the programs of JAX, and for the shapes."""
+    arrays = [jnp.asarray(array) for array in arrays]
+    given = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    program = jax.make_jaxpr(lambda *arrays: _apply(*arrays, rule=rule, count=count))(*given).jaxpr
+    found: list = linear.bind(*arrays, rule=rule, count=count, program=program)
+    return found
+
+
+def _apply(*arrays: Any, rule: Any, count: int, program: Any = None) -> list:
     arrays = tuple(map(jnp.asarray, arrays))  # among what JAX keeps for a transpose are numbers of Python's
     return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
 
 
-def _shapes(*avals: Any, rule: Any, count: int) -> Any:
-    given = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
-    closed = jax.make_jaxpr(lambda *arrays: _apply(*arrays, rule=rule, count=count))(*given)
-    return closed.out_avals, closed.effects
+def _shapes(*avals: Any, rule: Any, count: int, program: Any) -> Any:
+    return [out.aval for out in program.outvars], program.effects
 
 
-def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int) -> Any:
+def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int, program: Any) -> Any:
     primals = [jnp.asarray(x) for x in primals]
-    out = linear.bind(*primals, rule=rule, count=count)
+    out = linear.bind(*primals, rule=rule, count=count, program=program)
     filled = [jnp.zeros_like(x) if type(t) is ad.Zero else t for x, t in zip(primals, tangents, strict=True)]
     straight = any(type(t) is not ad.Zero for t in tangents[:count])
     aux = _aux(rule)
@@ -58,7 +64,7 @@ def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int) -> Any:
         dx, known = tuple(filled[:count]) if straight else None, tuple(out[: len(out) - aux])
         moved = list(rule.tangent(tuple(primals[:count]), tuple(primals[count:]), dx, tuple(filled[count:]), known))
     else:
-        moved = linear.bind(*filled[:count], *primals[count:], rule=rule.again() if aux else rule, count=count)
+        moved = _bind((*filled[:count], *primals[count:]), rule.again() if aux else rule, count)
     return out, [*moved, *map(_no_tangent, out[len(out) - aux :])]
 
 
@@ -71,21 +77,21 @@ def _aux(rule: Any) -> int:
     return getattr(rule, "aux", 0)
 
 
-def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int) -> Any:
+def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: Any) -> Any:
     x, constants = arrays[:count], arrays[count:]
     cotangents = cotangents[: len(cotangents) - _aux(rule)]
     given = [jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g) for g in cotangents]
-    pulled = linear.bind(*given, *constants, rule=rule.adjoint(), count=len(given))
+    pulled = _bind((*given, *constants), rule.adjoint(), len(given))
     back = [jnp.conj(g) if ad.is_undefined_primal(a) else None for a, g in zip(x, pulled, strict=True)]
     return [*back, *(None,) * len(constants)]
 
 
-def _batch(arrays: Any, axes: Any, *, rule: Any, count: int) -> Any:
+def _batch(arrays: Any, axes: Any, *, rule: Any, count: int, program: Any) -> Any:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
     mapped = tuple(None if axis is None else 0 for axis in axes)
     x = [a if axis == 0 else jnp.broadcast_to(a, (size, *a.shape)) for a, axis in zip(moved[:count], mapped, strict=False)]
-    out = linear.bind(*x, *moved[count:], rule=Mapped(rule, mapped[count:]), count=count)
+    out = _bind((*x, *moved[count:]), Mapped(rule, mapped[count:]), count)
     return out, [0] * len(out)
 
 
