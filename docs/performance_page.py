@@ -129,7 +129,7 @@ def origin(run: dict[str, Any]) -> str:
     shared = f", load {machine['load']} when it began" if machine["load"] > 0.5 else ""
     clock = "times are of the processor, the least of several turns (of the wall under \u201cHardware\u201d)"
     return (
-        f"{run['date']}, {machine['cores']} cores{shared}, one thread each; {clock}. `{run['command']}`: "
+        f"{run['date']}, {machine['processor']}, {machine['cores']} cores{shared}, one thread each; {clock}. `{run['command']}`: "
         f"a scale of {run['scale']:g} of the paper's sizes, {run['timeout']:g} seconds for a call. Python {machine['python']}, {versions}."
         + (f" Not installed there: {absent}." if absent else "")
         + (f" It was {run['parts']}." if "parts" in run else "")
@@ -142,6 +142,9 @@ def page() -> str:
         if not path.exists():
             continue
         run = json.loads(path.read_text(encoding="utf-8"))
+        if path == RUNS["a GPU"]:  # the same figures once more: their headings are to differ
+            for figure in run["figures"].values():
+                figure["title"] = figure["title"].replace("Hardware:", "On a GPU:")
         lines += ["", f"## Measured: {title}", "", origin(run), *summary(run)]
         if path == RUNS["the paper's figures"]:
             lines += ["", f"![All figures, times against sizes]({PICTURE.name})", "", "A cross marks an answer that misses."]
