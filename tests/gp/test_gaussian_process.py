@@ -175,6 +175,21 @@ def test_the_likelihood_differentiates_where_eigenvalues_repeat(rng):
     np.testing.assert_allclose(second[0], second[1], rtol=1e-7)
 
 
+def test_predictions_differentiate_where_eigenvalues_repeat(rng):
+    task, X, K_star, y = np.diag([2.0, 1.0, 1.0]), points(rng, 4), rng.standard_normal((12, 2)), rng.standard_normal(12)
+
+    def gradients(dense):
+        leaf = torch.tensor(task, requires_grad=True)
+        K = co.Kronecker(co.PSD(leaf), co.PSD(gp.rbf(torch.tensor(X)))) + 0.5 * co.Identity(12)
+        found = gp.posterior(
+            K.to_dense() if dense else K, torch.tensor(K_star), 50 * torch.eye(2, dtype=torch.float64), torch.tensor(y)
+        )
+        (found.mean.sum() + found.variance.sum()).backward()
+        return leaf.grad + leaf.grad.T
+
+    torch.testing.assert_close(gradients(dense=False), gradients(dense=True))
+
+
 def test_an_indefinite_covariance_is_a_failure_and_no_likelihood():
     K, y = np.diag([1.0, -1.0, 2.0]), np.array([2.0, 0.1, 0.1])  # y^T K^-1 y > 0: Cholesky alone sees it
     with pytest.warns(co.ConvergenceWarning, match=r"NOT_POSITIVE_DEFINITE.*add noise"):

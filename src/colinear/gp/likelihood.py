@@ -15,6 +15,7 @@ from ..info import BackendError, DtypeError, ShapeError, Status, planning, recor
 from ..methods import SLQ, Auto, Cholesky, Method
 from ..operators.base import LinearOperator
 from ..operators.fields import rebuilt
+from ..operators.known_inverse import KnownInverse
 from ..properties import PSD
 
 
@@ -94,22 +95,16 @@ def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -
         return solve_and_logdet(K, y, Cholesky() if direct else method)
     if isinstance(method, SLQ) or planning() or not is_differentiated(K, y):
         return solve_and_logdet(K, y, method)
-    return solution(K, inv(held(K), method), y), logdet(K, method)
+    return differentiable_inverse(K, inv(held(K), method), y) @ y, logdet(K, method)
 
 
-def solution(K: LinearOperator, inverse: LinearOperator, y: Array) -> Array:
-    """x = K^-1 y by the inverse, with the derivative of the equation K x = y: dx = K^-1 (dy - dK x).
+def differentiable_inverse(K: LinearOperator, inverse: LinearOperator, *others: Array) -> LinearOperator:
+    """An inverse found by a rule, differentiated by the equation K x = y where derivatives are recorded.
 
     Some rules find the inverse by the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a
     covariance do near zero. The solution has one all the same, and it takes no more than the inverse that is there already.
     """
-    if not is_differentiated(K, y):
-        return inverse @ y
-    xp, inverse = K.xp, held(inverse)
-    product, known = (lambda X, *leaves: rebuilt(K, leaves) @ X), (lambda B, *leaves: (inverse @ B, None))
-    columns = y[..., None] if y.ndim == 1 else y
-    x = xp.linear_solve(product, known, (product, known), columns, arrays(K))[0]  # K is real and symmetric: its own transpose
-    return x[..., 0] if y.ndim == 1 else x
+    return KnownInverse._of(K, inverse) if is_differentiated(K, *others) else inverse
 
 
 def arrays(A: LinearOperator) -> tuple[Array, ...]:
@@ -121,8 +116,8 @@ def held(A: LinearOperator) -> LinearOperator:
     return rebuilt(A, [A.xp.stop_gradient(leaf) for leaf in arrays(A)])
 
 
-def is_differentiated(K: LinearOperator, y: Array) -> bool:
-    return bool(K.xp.is_differentiated(y, *arrays(K)))
+def is_differentiated(K: LinearOperator, *others: Array) -> bool:
+    return bool(K.xp.is_differentiated(*others, *arrays(K)))
 
 
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:

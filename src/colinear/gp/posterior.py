@@ -13,7 +13,7 @@ from ..operators.base import LinearOperator
 from ..operators.convert import as_operator
 from ..operators.dense import Dense
 from ..properties import PSD
-from .likelihood import checked_observations, of_framework, solution
+from .likelihood import checked_observations, differentiable_inverse, held, of_framework
 from .roots import sample
 
 
@@ -111,7 +111,11 @@ def posterior(
         raise ShapeError(f"posterior: K_star_star is {K_star_star.shape[-2]}x{m}; the covariance of new values is square.")
     K = PSD(K)
     structured = not inv.find(K).is_base
+    by_columns = structured and isinstance(K_star, Dense)
     # Without structure by Cholesky, which tells if K is no covariance; another factorisation would give variances below zero.
-    inverse = inv(K, Cholesky() if method is None and not structured and not iterates(K, None) else method)
-    predicted = K_star.T @ (solution(K, inverse, difference) if structured else inverse @ difference)
-    return Posterior(predicted + of_framework("posterior", mean_star, K), K_star_star, K_star, inverse)
+    factorised = Cholesky() if method is None and not structured and not iterates(K, None) else method
+    inverse = inv(held(K) if by_columns else K, factorised)
+    solver = differentiable_inverse(K, inverse, difference) if structured else inverse
+    predicted = K_star.T @ (solver @ difference) + of_framework("posterior", mean_star, K)
+    # A structured K* wants the structure of the inverse too, which then is differentiated as it was found.
+    return Posterior(predicted, K_star_star, K_star, solver if by_columns else inverse)
