@@ -156,3 +156,34 @@ class MinimalSurface:
             if size <= tol * start:
                 break
         return z, size / start
+
+
+# ---------------------------------------------------------------------------------------------------- for a peer
+
+
+def sparse_for_linear_operator(S: Any) -> Any:
+    """linear_operator has no sparse matrices: products with one; the rest is the library's."""
+    import torch
+    from linear_operator import LinearOperator
+
+    csr = torch.sparse_csr_tensor(*(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape)
+
+    class Products(LinearOperator):  # type: ignore[misc]
+        def _matmul(self, rhs: Any) -> Any:
+            return csr @ rhs
+
+        def _size(self) -> Any:
+            return torch.Size(S.shape)
+
+        def _transpose_nonbatch(self) -> Any:
+            return self
+
+        @property
+        def dtype(self) -> Any:
+            return torch.float64
+
+        @property
+        def device(self) -> Any:
+            return torch.device("cpu")
+
+    return Products(csr.values())

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
-from problems import laplacian, matrix_market, trefethen
+from problems import laplacian, matrix_market, sparse_for_linear_operator, trefethen
 
 import colinear as co
 
-from .common import JAX, TORCH, as_numpy, cola_sparse, sparse_for_linear_operator
+from .common import JAX, TORCH, as_numpy, cola_sparse
 from .harness import Declined, Figure, fits
 
 

@@ -22,6 +22,12 @@ def summed(A, B):
     return co.KroneckerSum(co.PSD(co.Dense(A)), co.PD(co.Dense(B)))
 
 
+def two_products(A, B):
+    return co.Kronecker(co.PSD(co.Dense(A)), co.PSD(co.Dense(B))) + 0.5 * co.Kronecker(
+        co.PD(co.Dense(A @ A + A.new_ones(3).diag())), co.PD(co.Dense(B))
+    )
+
+
 def in_blocks(A, B):
     return co.BlockDiag(shifted(A, B), 2 * co.Identity(12))
 
@@ -29,6 +35,7 @@ def in_blocks(A, B):
 DENSE = {
     shifted: lambda xp, A, B: xp.kron(A, B) + 0.5 * xp.eye(12),
     summed: lambda xp, A, B: xp.kron(A, xp.eye(4)) + xp.kron(xp.eye(3), B),
+    two_products: lambda xp, A, B: xp.kron(A, B) + 0.5 * xp.kron(A @ A + xp.eye(3), B),
 }
 
 
@@ -41,7 +48,7 @@ def of_matrix(make, xp, A, B, b):
     return (xp.linalg.solve(DENSE[make](xp, (A + A.T) / 2, (B + B.T) / 2), b) ** 2).sum()
 
 
-@pytest.mark.parametrize("make", [shifted, summed])
+@pytest.mark.parametrize("make", [shifted, summed, two_products])
 def test_in_torch_to_second_order(make):
     torch = pytest.importorskip("torch")
     torch.set_default_dtype(torch.float64)

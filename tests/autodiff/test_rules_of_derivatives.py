@@ -80,8 +80,6 @@ ROUGH = {
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_functions_that_need_no_basis_are_right_at_repeated_eigenvalues(name: str, framework: str) -> None:
     f = SMOOTH[name]
-    if framework == "jax" and name in ("sqrt", "sum of a function", "pinv"):
-        pytest.skip("as in torch, by the same rule")
     found = along(gradient(framework, f, REPEATED), SYMMETRIC)
     np.testing.assert_allclose(found, slope(f, REPEATED, SYMMETRIC), rtol=1e-6, atol=1e-7)
 
@@ -89,8 +87,6 @@ def test_functions_that_need_no_basis_are_right_at_repeated_eigenvalues(name: st
 @pytest.mark.parametrize("name", ROUGH)
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_functions_of_the_basis_give_nan_and_say_why(name: str, framework: str) -> None:
-    if framework == "jax" and name in ("half a cluster", "one singular vector"):
-        pytest.skip("as in torch, by the same rule")
     with pytest.warns(co.DerivativeWarning, match="values repeat"):
         found = gradient(framework, ROUGH[name], REPEATED)
         jax.effects_barrier()
@@ -111,9 +107,6 @@ def second(framework: str, f: Any) -> float:
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("name", ["exp", "sqrt", "apply", "logdet"])
 def test_functions_of_the_matrix_have_second_derivatives_at_repeated_eigenvalues(name: str, framework: str) -> None:
-    if framework == "jax" and name == "sqrt":
-        pytest.skip("as in torch, by the same rule")
-
     def tanh(x: Any) -> Any:
         e = backends.namespace_of(x).exp(-2 * x)
         return (1 - e) / (1 + e)

@@ -189,7 +189,7 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint, by_eigenvectors=True)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     values, vectors = shifted_spectrum(A)
@@ -204,7 +204,7 @@ def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     return values + (c[..., None] if getattr(c, "ndim", 0) else c), vectors
 
 
-@rule(inv, KroneckerSum, when=factors_self_adjoint)
+@rule(inv, KroneckerSum, when=factors_self_adjoint, by_eigenvectors=True)
 def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     values, vectors = spectrum_by_factors(A)

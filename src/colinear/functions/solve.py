@@ -16,10 +16,7 @@ from ..operators.dense import Dense
 from ..operators.hearing import multiplies_by_iteration
 from ..operators.inverse import Inverse
 from ..operators.known_inverse import KnownInverse
-from ..operators.kronecker import KroneckerSum
-from ..operators.product import Product
 from ..operators.sparse import Sparse
-from ..operators.sum import Sum
 from ..properties import UNITARY
 from ..resolution import Rule
 from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
@@ -159,17 +156,6 @@ def _refined(
     return X
 
 
-# Rules that find an inverse by eigenvectors of parts of A.
-BY_EIGENVECTORS = {
-    "inv_shifted_kronecker",
-    "inv_shifted_kronecker_by_eigenvectors",
-    "inv_kronecker_sum",
-    "inv_kronecker_sum_by_eigenvectors",
-    "inv_kronecker_sum_power",
-    "inv_two_kroneckers",
-}
-
-
 def goes_by_eigenvectors(A: LinearOperator) -> bool:
     """Whether derivatives are recorded of an A whose inverse is found by eigenvectors: these have none where eigenvalues repeat."""
     xp, waiting = A.xp, [A]
@@ -177,7 +163,7 @@ def goes_by_eigenvectors(A: LinearOperator) -> bool:
         return False
     while waiting:
         node = waiting.pop()
-        if isinstance(node, Sum | KroneckerSum | Product) and inv.find(node).name in BY_EIGENVECTORS:
+        if node.operands and node.shape[-1] == node.shape[-2] and inv.find(node).by_eigenvectors:
             return True
         waiting.extend(node.operands)
     return False
