@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from zoo import ZOO, accepts
 
 import colinear as co
@@ -113,6 +114,23 @@ def test_a_warm_start_saves_iterations(method: str) -> None:
     warm = co.solve(co.opaque(A), b, METHODS[method](x0=near), info=True)[1]
     assert warm.iterations < cold.iterations
     assert warm.status is Status.SUCCESS
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("kind", ["merged sum", "multiple"])
+def test_one_run_inside_a_rule_is_that_of_the_whole(kind: str, framework: str) -> None:
+    """It keeps the tolerance and the start: there are no parts whose errors add up."""
+    S, d, b = csr_array(spd(300) + np.diag(np.logspace(0, 5, 300))), np.ones(300), array(framework, np.ones(300))
+    L = co.Sparse(S).to(backend=framework)
+    A = co.PD(L + co.Diagonal(array(framework, d))) if kind == "merged sum" else co.PD(3.0 * co.opaque(L))
+    whole = co.PD(co.opaque(A))
+    expected = co.solve(whole, b, co.CG(tol=TOL), info=True)[1].iterations
+    x, info = co.solve(A, b, co.CG(tol=TOL), info=True)
+    assert expected <= info.iterations <= 1.05 * expected
+    warm = co.solve(A, b, co.CG(tol=TOL, x0=x), info=True)[1]
+    assert warm.iterations == 0 and warm.status is Status.SUCCESS
+    with pytest.raises(co.ShapeError, match="x0 needs 300 rows"):
+        co.solve(A, b, co.CG(x0=x[:-1]))
 
 
 @pytest.mark.parametrize("method", METHODS)

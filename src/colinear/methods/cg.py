@@ -41,7 +41,7 @@ class State(NamedTuple):
     X: Array
     R: Array
     P: Array
-    rho: Array  # r^H M r
+    rho: Array  # r^H M r of the step before
     size: Array  # |r|^2
     status: Array
     iterations: Array
@@ -81,9 +81,8 @@ def cg(
                 return one_vector(loop, multiply, precondition, s, float(goal[0]))
             if watch.callback is None and not watch.progress:
                 return one_vector_on_device(loop, multiply, precondition, s, goal[0])
-        first = initial(xp, precondition, s)
         state, history, stopped = loop.run(
-            lambda state: step(xp, multiply, precondition, goal, state), first, s.history, lambda state: state.X
+            lambda state: step(xp, multiply, precondition, goal, state), initial(xp, s), s.history, lambda state: state.X
         )
         products = state.iteration - s.iteration
         return Ended(state.X, state.status, state.iterations, state.iteration, products, history, stopped)
@@ -91,31 +90,32 @@ def cg(
     return solve_in_cycles(xp, cycle, multiply, B, X0, tol=tol, max_iters=max_iters, watch=watch)
 
 
-def initial(xp: Any, precondition: Any, s: Cycles) -> State:
-    Z = s.R if precondition is None else precondition(s.R)
-    size = s.size**2
-    rho = size if precondition is None else xp.real(inner(xp, s.R, Z))
-    status = first_of(xp, s.status, *_of_preconditioner(xp, rho))
-    P = xp.where((status == RUNNING)[..., None, :], Z, 0)
-    return State(s.X, s.R, P, rho, size, status, s.iterations, s.iteration)
+def initial(xp: Any, s: Cycles) -> State:
+    """Before the first step: as if the direction before it were zero, with r^H M r infinite."""
+    return State(s.X, s.R, 0 * s.R, INFINITY + 0 * s.size, s.size**2, s.status, s.iterations, s.iteration)
 
 
 def step(xp: Any, multiply: Any, precondition: Any, goal: Array, s: State) -> State:
-    """One iteration for all columns that run."""
-    Q = multiply(s.P)
-    curvature = xp.real(inner(xp, s.P, Q))  # p^H A p
-    status = first_of(xp, s.status, (xp.logical_not(xp.isfinite(curvature)), NONFINITE), (curvature <= 0, INDEFINITE))
-    alpha = xp.where(status == RUNNING, divide(xp, s.rho, curvature), 0)[..., None, :]
-    X = s.X + alpha * s.P
-    R = s.R - alpha * Q
-    Z = R if precondition is None else precondition(R)
+    """One iteration for all columns that run.
+
+    It begins with the new direction, so that a compiler may write each vector over the old one: were p made at the end, while A p and x
+    still need the one before, it would be copied in every step.
+    """
+    Z = s.R if precondition is None else precondition(s.R)
+    rho = s.size if precondition is None else xp.real(inner(xp, s.R, Z))  # r^H M r
+    status = first_of(xp, s.status, *_of_preconditioner(xp, rho))
+    P = Z + xp.where(status == RUNNING, divide(xp, rho, s.rho), 0)[..., None, :] * s.P
+    Q = multiply(P)
+    curvature = xp.real(inner(xp, P, Q))  # p^H A p
+    status = first_of(xp, status, (xp.logical_not(xp.isfinite(curvature)), NONFINITE), (curvature <= 0, INDEFINITE))
+    runs = status == RUNNING
+    alpha = xp.where(runs, divide(xp, rho, curvature), 0)[..., None, :]
+    X = s.X + alpha * P
+    R = xp.where(runs[..., None, :], s.R - alpha * Q, s.R)
     size = squared(xp, R)
-    rho = size if precondition is None else xp.real(inner(xp, R, Z))  # r^H M r
-    status = first_of(xp, status, (size <= goal, SUCCESS), *_of_preconditioner(xp, rho))
-    beta = divide(xp, rho, s.rho)[..., None, :]
-    P = xp.where((status == RUNNING)[..., None, :], Z + beta * s.P, 0)
-    moved = s.iterations + (s.status == RUNNING)
-    return State(X, R, P, rho, xp.where(s.status == RUNNING, size, s.size), status, moved, s.iteration + 1)
+    status = first_of(xp, status, (size <= goal, SUCCESS))
+    ran = s.status == RUNNING
+    return State(X, R, P, rho, xp.where(ran, size, s.size), status, s.iterations + ran, s.iteration + 1)
 
 
 def _of_preconditioner(xp: Any, rho: Array) -> tuple[tuple[Array, int], ...]:
