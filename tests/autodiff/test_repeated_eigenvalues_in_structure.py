@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import colinear as co
+from colinear.autodiff.functions import divided_differences
+from colinear.backends import get
 
 RNG = np.random.default_rng(0)
 u = RNG.normal(size=(3, 1))
@@ -90,3 +92,197 @@ def test_a_rule_above_the_one_by_eigenvectors_does_not_matter():
     for leaf, gradient in zip((A, B), expected):
         assert torch.isfinite(leaf.grad).all()
         torch.testing.assert_close(leaf.grad, gradient)
+
+
+# ---------------------------------------------------------------------------------------------------- functions of the structure
+
+SHIFT = 0.7
+
+
+def root(xp, M):
+    """The square root by Newton's iteration (Denman and Beavers), which any framework differentiates."""
+    Y, Z = M, xp.eye(M.shape[-1], dtype=M.dtype)
+    for _ in range(12):
+        Y, Z = (Y + xp.linalg.inv(Z)) / 2, (Z + xp.linalg.inv(Y)) / 2
+    return Y
+
+
+def exponential(xp, M):
+    return xp.linalg.matrix_exp(M) if hasattr(xp.linalg, "matrix_exp") else __import__("jax").scipy.linalg.expm(M)
+
+
+def definite(A):
+    return co.PD(co.Dense((A + A.mT) / 2))
+
+
+STRUCTURES = {
+    "product": lambda A, B: co.Kronecker(definite(A), definite(B)),
+    "shifted": lambda A, B: co.PD(co.Kronecker(definite(A), definite(B)) + SHIFT * co.Identity(12)),
+    "scaled and shifted": lambda A, B: co.PD(2.0 * co.Kronecker(definite(A), definite(B)) + SHIFT * co.Identity(12)),
+    "sum": lambda A, B: co.KroneckerSum(definite(A), definite(B)),
+    "shifted sum": lambda A, B: co.PD(co.KroneckerSum(definite(A), definite(B)) + SHIFT * co.Identity(12)),
+    "three": lambda A, B: co.PD(co.Kronecker(definite(A), definite(B), definite(A)) + SHIFT * co.Identity(36)),
+    "blocks": lambda A, B: co.BlockDiag(definite(A), definite(B)),
+    "shifted matrix": lambda A, B: definite(B) + SHIFT * co.Identity(4),
+}
+FUNCTIONS = {
+    "inv": (co.inv, lambda xp, M: xp.linalg.inv(M)),
+    "pinv": (co.pinv, lambda xp, M: xp.linalg.inv(M)),
+    "exp": (co.exp, exponential),
+    "sqrt": (co.sqrt, root),
+    "isqrt": (co.isqrt, lambda xp, M: xp.linalg.inv(root(xp, M))),
+    "power": (lambda A: co.power(A, 1.5), lambda xp, M: M @ root(xp, M)),
+    "apply": (lambda A: co.apply(lambda x: x**3 - x, A), lambda xp, M: M @ M @ M - M),
+}
+SEEN = {
+    "product": lambda F, n, b: F @ b[:n],
+    "diagonal": lambda F, n, b: co.diag(F) if isinstance(F, co.LinearOperator) else F.diagonal(),
+    "matrix": lambda F, n, b: F.to_dense() if isinstance(F, co.LinearOperator) else F,
+}
+FACTORS = np.diag([0.5, 0.5, 1.0]), (Q * np.array([0.5, 0.5, 1.5, 1.5])) @ Q.T
+
+
+def losses(xp, structure, function, seen, b):
+    """The same of the structure and of its matrix."""
+    f, of_matrix = FUNCTIONS[function]
+
+    def ours(A, B):
+        operator = STRUCTURES[structure](A, B)
+        return (SEEN[seen](f(operator), operator.shape[-1], b) ** 3).sum()
+
+    def theirs(A, B):
+        M = STRUCTURES[structure](A, B).to_dense()
+        return (SEEN[seen](of_matrix(xp, M), len(M), b) ** 3).sum()
+
+    return ours, theirs
+
+
+@pytest.fixture
+def doubles():
+    torch = pytest.importorskip("torch")
+    torch.set_default_dtype(torch.float64)
+    yield torch
+    torch.set_default_dtype(torch.float32)
+
+
+def close_to(torch, ours, theirs):
+    for x, y in zip(ours, theirs, strict=True):
+        x, y = (torch.zeros(()) if z is None else z for z in (x, y))
+        torch.testing.assert_close(x, y.expand_as(x), rtol=1e-9, atol=1e-9 * float(y.abs().max() + 1))
+
+
+@pytest.mark.filterwarnings("error::colinear.DerivativeWarning")
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_functions_have_their_derivatives_in_torch(doubles, structure, function, seen):
+    torch = doubles
+    A, B = (torch.tensor(x, requires_grad=True) for x in FACTORS)
+    ours, theirs = losses(torch, structure, function, seen, torch.tensor(np.resize(RIGHT, 36)))
+    close_to(torch, *(torch.autograd.grad(f(A, B), (A, B), allow_unused=True) for f in (ours, theirs)))
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize(
+    ("structure", "function"), [("shifted", "sqrt"), ("shifted", "inv"), ("sum", "isqrt"), ("three", "apply")]
+)
+def test_functions_have_their_derivatives_in_jax(structure, function, seen):
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    arrays = tuple(jnp.asarray(x) for x in FACTORS)
+    direction = tuple(jnp.asarray((x + x.T) / 2) for x in (RNG.normal(size=x.shape) for x in FACTORS))
+    found = []
+    for f in losses(jnp, structure, function, seen, jnp.asarray(np.resize(RIGHT, 36))):
+        found.append((jax.jit(jax.grad(f, (0, 1)))(*arrays), jax.jvp(f, arrays, direction)[1]))
+    for ours, theirs in zip(*(jax.tree.leaves(x) for x in found), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(abs(theirs).max()))
+
+
+@pytest.mark.parametrize("seen", ["product", "diagonal"])
+@pytest.mark.parametrize("function", ["sqrt", "inv"])
+def test_functions_of_complex_factors_and_place_by_place(doubles, monkeypatch, function, seen):
+    torch = doubles
+    monkeypatch.setattr("colinear.autodiff.kronecker.LARGEST", 1)
+    rng = np.random.default_rng(1)
+    bases = [np.linalg.qr(rng.normal(size=(n, n)) + 1j * rng.normal(size=(n, n)))[0] for n in (3, 4)]
+    values = [1.0, 1.0, 2.0], [1.0, 1.0, 3.0, 3.0]
+    A, B = (torch.tensor((V * v) @ V.conj().T, requires_grad=True) for V, v in zip(bases, values, strict=True))
+    b = torch.tensor(rng.normal(size=12) + 1j * rng.normal(size=12))
+    function, of_matrix = FUNCTIONS[function]
+    for flip in (lambda F: F, lambda F: F.T, lambda F: F.H, lambda F: F.conj()):
+
+        def ours(A, B, flip=flip):
+            A, B = (co.PD(co.Dense((X + X.mH) / 2)) for X in (A, B))
+            return (SEEN[seen](flip(function(co.PD(co.Kronecker(A, B) + SHIFT * co.Identity(12)))), 12, b).abs() ** 3).sum()
+
+        def theirs(A, B, flip=flip):
+            A, B = ((X + X.mH) / 2 for X in (A, B))
+            return (SEEN[seen](flip(of_matrix(torch, torch.kron(A, B) + SHIFT * torch.eye(12))), 12, b).abs() ** 3).sum()
+
+        close_to(torch, *(torch.autograd.grad(f(A, B), (A, B)) for f in (ours, theirs)))
+
+
+def test_functions_under_vmap_in_batches_and_to_second_order(doubles):
+    torch = doubles
+    B, b = torch.tensor(FACTORS[1]), torch.tensor(RIGHT)
+    ours, theirs = losses(torch, "shifted", "sqrt", "product", b)
+    stack = torch.stack([torch.eye(3), torch.tensor(FACTORS[0])])
+    found = torch.func.vmap(torch.func.grad(ours), (0, None))(stack, B)
+    close_to(torch, found, [torch.func.grad(theirs)(A, B) for A in stack])
+    batch = torch.func.grad(lambda stack: ((co.sqrt(STRUCTURES["shifted"](stack, B)) @ b[:, None]) ** 3).sum())(stack)
+    close_to(torch, batch, found)
+    distinct = torch.tensor(FACTORS[0]) + torch.diag(torch.tensor([0.1, 0.5, 1.1]))
+    spread = B + torch.diag(torch.arange(4) / 7)
+    close_to(torch, *([torch.func.hessian(f)(distinct, spread)] for f in (ours, theirs)))
+
+
+def test_second_derivatives_where_eigenvalues_repeat_are_no_numbers_and_a_warning(doubles):
+    torch = doubles
+    A, B = (torch.tensor(x, requires_grad=True) for x in FACTORS)
+    ours, _ = losses(torch, "shifted", "sqrt", "product", torch.tensor(RIGHT))
+    first = torch.autograd.grad(ours(A, B), A, create_graph=True)[0]
+    with pytest.warns(co.DerivativeWarning, match="values repeat"):
+        second = torch.autograd.grad((first * torch.tensor(RNG.normal(size=(3, 3)))).sum(), A)[0]
+    assert torch.isnan(second).any()
+
+
+def test_the_diagonal_between_kronecker_products(doubles):
+    """As the variances of a Gaussian process on a grid need it."""
+    torch = doubles
+    A, B = (torch.tensor(x, requires_grad=True) for x in FACTORS)
+    left = torch.tensor(RNG.normal(size=(2, 3))), torch.tensor(RNG.normal(size=(5, 4)))
+    right = [x.T.clone().requires_grad_() for x in left]
+    F = co.inv(STRUCTURES["shifted"](A, B))
+    between = co.Kronecker(*map(co.Dense, left)) @ F @ co.Kronecker(*map(co.Dense, right))
+    assert co.explain(co.diag, between).rule == "diag_between_kroneckers"
+    M = torch.kron(*left) @ torch.linalg.inv(STRUCTURES["shifted"](A, B).to_dense()) @ torch.kron(*right)
+    close_to(torch, *(torch.autograd.grad((d**3).sum(), (A, B, *right)) for d in (co.diag(between), M.diagonal())))
+
+
+def test_all_else_goes_by_eigenvectors(doubles):
+    torch = doubles
+    A, B = (torch.tensor(x, requires_grad=True) for x in FACTORS)
+    operator = STRUCTURES["shifted"](A, B)
+    M = operator.to_dense().detach()
+    inverse, R = co.inv(operator), co.sqrt(operator)
+    assert co.inv(inverse) is operator
+    values = torch.linalg.eigvalsh(M)
+    torch.testing.assert_close(co.trace(R), values.sqrt().sum())
+    torch.testing.assert_close(co.logdet(inverse), -values.log().sum())
+    torch.testing.assert_close(co.eig(inverse)[0].sort()[0], (1 / values).sort()[0])
+    torch.testing.assert_close(co.svd(R)[1], values.sqrt().flip(0))
+    torch.testing.assert_close(co.log(R).to_dense(), co.log(co.PD(co.Dense(M))).to_dense() / 2)
+    torch.testing.assert_close(co.pinv(R) @ (R @ torch.ones(12)), torch.ones(12))
+    assert repr(inverse).endswith("^-1>") and "f(" in repr(R)
+
+
+@pytest.mark.parametrize(
+    ("f", "slope"), [(lambda x: (x + 0.5) ** 3 - (x + 0.5), 2.0), (lambda x: (x + 100).sin() - np.sin(100.5), np.cos(100.5))]
+)
+def test_divided_differences_near_a_zero_of_the_function(doubles, f, slope):
+    """There its rounding error is not relative to its value, but to the terms that cancel."""
+    torch = doubles
+    a = torch.full((200,), 0.5)
+    b = a + torch.arange(200) * np.finfo(float).eps
+    found = divided_differences(get("torch"), f, a, b)
+    torch.testing.assert_close(found, torch.full((200,), slope), rtol=1e-12, atol=0.0)

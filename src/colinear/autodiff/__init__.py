@@ -2,6 +2,7 @@
 
     spectral.py    eigenvalues and eigenvectors, singular triplets                   A V = V Λ,  A = U Σ V^H
     functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
+    kronecker.py   f of Kronecker products and sums, by factors                      the same, coordinate by coordinate
     iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
     krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
 

@@ -73,14 +73,16 @@ def _times_inverse(xp: Any, X: Array, V: Array) -> Array:
 def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array) -> Array:
     """f[a, b] = (f(a) - f(b)) / (a - b), or the mean of f' between them, whichever is the more accurate.
 
-    The quotient is wrong by eps |f| / |x_i - x_j|. The mean, by Gauss's quadrature, is right to rounding where f is smooth at that
-    scale; the difference to a coarser rule bounds its error from above, by far.
+    The quotient is wrong by eps (|f| + |x f'|) / |a - b|, for f is rounded, and so is what is inside of it, which shows where f is zero.
+    The mean, by Gauss's quadrature, is right to rounding where f is smooth at that scale; the difference to a coarser rule bounds its
+    error from above, by far.
     """
     p, q = xp.stop_gradient(a), xp.stop_gradient(b)
     fp, fq = f(p + 0 * q), f(q + 0 * p)
     gap = xp.abs(p - q)
-    rounding = xp.eps(a.dtype) * (xp.abs(fp) + xp.abs(fq))
-    doubt = xp.abs(_mean_slope(xp, f, p, q, FINE) - _mean_slope(xp, f, p, q, COARSE))
+    slope, coarse = (_mean_slope(xp, f, p, q, rule) for rule in (FINE, COARSE))
+    rounding = xp.eps(a.dtype) * (xp.abs(fp) + xp.abs(fq) + xp.abs(slope) * (xp.abs(p) + xp.abs(q)))
+    doubt = xp.abs(slope - coarse)
     near = xp.logical_or(doubt * gap <= rounding, gap == 0)
     # Neither way is to see arguments that are the other's, for the sake of what is differentiated again.
     one = xp.ones((), dtype=a.dtype, device=xp.device_of(a))

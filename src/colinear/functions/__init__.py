@@ -18,6 +18,7 @@ eigen, singular         eig, eigmax, eigmin; svd, rank, cond
 diagonal, trace         diag and trace;  determinant: det, slogdet and logdet
 matrix_function(s)      exp, log, sqrt, isqrt, power, apply
 factorisations          cholesky, lu, qr
+kronecker_functions     f of Kronecker products and sums where derivatives are recorded
 norms, transposes       norm; transpose, adjoint, conj, to_dense
 automatic, cost         how `Auto` weighs iterations against factorisations;  iterative: methods that the user names
 
@@ -58,6 +59,7 @@ from . import (  # noqa: F401  (they register themselves)
     inverse_on_host,
     inverse_sparse_sums,
     inverse_sums,
+    kronecker_function_rules,
     least_squares_rules,
     matrix_function_compositions,
     matrix_function_rules,

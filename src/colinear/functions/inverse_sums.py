@@ -32,6 +32,7 @@ from ._values import reciprocal, reciprocal_spectrum
 from .eigen import factors_self_adjoint, spectrum_by_factors
 from .inverse import inv
 from .inverse_low_rank import DIAGONAL, SHIFT
+from .kronecker_functions import differentiable_inverse
 
 # ---------------------------------------------------------------------------------------------------- shifts
 
@@ -192,6 +193,8 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
 @rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint, by_eigenvectors=True)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    if (known := differentiable_inverse(A)) is not None:
+        return known
     values, vectors = shifted_spectrum(A)
     return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
 
@@ -207,5 +210,7 @@ def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
 @rule(inv, KroneckerSum, when=factors_self_adjoint, by_eigenvectors=True)
 def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    if (known := differentiable_inverse(A)) is not None:
+        return known
     values, vectors = spectrum_by_factors(A)
     return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)

@@ -21,6 +21,7 @@ from .automatic import choose_least_squares, has_adjoint, is_automatic, least_sq
 from .cost import MEMORY, least_squares_work
 from .iterative import choose as choose_iteration
 from .iterative import is_iterative, iterated
+from .kronecker_functions import factored
 from .singular import cutoff, svd
 from .solve import relative_residual, right_side
 
@@ -58,20 +59,31 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
         return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
     watched = any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
-    if watched and svd.find(A).is_base and 0 not in A.shape:
-        return Dense(narrow(xp, _with_derivative(xp, A, dense(A), rtol, chosen), A.dtype))
+    if watched and not planning() and 0 not in A.shape and (known := _with_derivative(xp, A, rtol, chosen)) is not None:
+        return known
     U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
 
 
-def _with_derivative(xp: Any, A: LinearOperator, M: Array, rtol: Any, method: Method) -> Array:
-    """A^+ as a matrix, of which the derivative is known also where singular values repeat or are zero."""
-    U, s, V = svd(Dense(xp.stop_gradient(M)), None, method)
-    weights = inverted(xp, s, s > cutoff(xp, s, A, rtol))
-    X = xp.matmul(dense(V) * weights[..., None, :], xp.conj(xp.matrix_transpose(dense(U))))
-    return autodiff.pseudoinverse(xp, M, X)
+def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> LinearOperator | None:
+    """A^+ with its derivative, which is known also where singular values repeat or are zero; None where only their vectors' is."""
+    if not A.batch_shape and not svd.find(A).is_base and (parts := factored(A)) is not None:
+        least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[..., 0]
+        return parts.function(lambda x: inverted(xp, x, xp.abs(x) > least))
+    M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
+    held = Dense(M) if M is not None else A._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x))
+    U, s, V = svd(held, None, method)
+    return known_pseudoinverse(A, Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H))
+
+
+def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
+    """A^+, which is there as `inverse`, with its derivative, if a matrix of its size is among its factors anyway; else None."""
+    xp, least = A.xp, min(A.shape[-2:])
+    if not any(isinstance(factor, Dense) and min(factor.shape[-2:]) >= least for factor in inverse.operands or (inverse,)):
+        return None
+    return Dense(narrow(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
 
 
 def checked_rtol(function: str, rtol: Any) -> Any:

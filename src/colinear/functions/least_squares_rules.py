@@ -21,6 +21,7 @@ from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.kronecker_function import KroneckerFunction
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
@@ -31,13 +32,13 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE
-from ._arrays import narrow, quiet, seen, wide
+from ._arrays import is_watched, narrow, quiet, seen, wide
 from ._columns import orthonormal
 from ._residuals import MARGIN, column_norms, probe
 from ._spectral import grid_of, symbol
 from ._values import has_no_zero, placed
 from .inverse import inv
-from .least_squares import checked_rtol, inverted, lstsq, pinv
+from .least_squares import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv
 from .singular import svd
 from .singular_compositions import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
 from .singular_rules import is_periodic
@@ -58,7 +59,7 @@ def negligible(A: LinearOperator, sizes: Array, rtol: Any) -> Array:
 # ---------------------------------------------------------------------------------------------------- known pseudoinverses
 
 
-@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED))
+@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction))
 def pinv_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """Q^+ = Q^H where Q^H Q = I"""
     checked_rtol("pinv", rtol)
@@ -137,7 +138,11 @@ def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     if not A.is_complex and any(U.is_complex for U, _, _ in triplets):  # in a Fourier basis: each to its own rounding
         return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
     limit = negligible(A, xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1), rtol)
-    return BlockDiag(*(Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets))._claim(A._claims)
+    blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
+    if any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None):
+        known = [known_pseudoinverse(*pair) for pair in zip(placed(A), blocks, strict=True)]
+        blocks = [block if own is None else own for block, own in zip(blocks, known, strict=True)]
+    return BlockDiag(*blocks)._claim(A._claims)
 
 
 @rule(pinv, Product, when=left_factor_is_orthonormal)

@@ -19,6 +19,7 @@ from ._arrays import dense, is_watched, narrow, quiet, seen, square_size
 from ._residuals import is_singular
 from ._values import report_status
 from .eigen import eig
+from .kronecker_functions import factored
 from .krylov_functions import krylov_operator, runs_krylov
 from .scalar_functions import Scalar, as_integer, of_values
 
@@ -55,16 +56,25 @@ def _is_hermitian(xp: Any, M: Array) -> bool:
 
 def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     """Q f(Λ) Q^H"""
-    held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
-    values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     xp, positive = A.xp, bool(A.properties & POSITIVE_SEMIDEFINITE)
     negligible = A.shape[-1] * xp.eps(A.dtype)
+    parts = None if eig.find(A).is_base else factored(A)
+    if parts is not None:
+        f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
+        return parts.function(_on_spectrum(xp, f, f_values, positive))._claim(_known(xp, f, f_values))
+    held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
+    values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(xp, f, values, positive, negligible)
-    mask = 0 if xp.is_complex(f_values) else POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+    mask = _known(xp, f, f_values)
     if isinstance(Q, Dense) and is_watched(xp, M := dense(A)) and 0 not in M.shape:
         X = autodiff.spectral_function(xp, _on_spectrum(xp, f, f_values, positive), M, values, Q.A, True)
         return Dense(narrow(xp, X, A.dtype))._claim(mask)
     return _rebuilt(A, f_values, Q)._claim(mask)
+
+
+def _known(xp: Any, f: Scalar, values: Array) -> int:
+    """What is known of f(A), for self-adjoint A, by the values of f."""
+    return 0 if xp.is_complex(values) else POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
 
 
 def _held(A: LinearOperator) -> LinearOperator:

@@ -20,6 +20,7 @@ from ..operators.fft import FFT
 from ..operators.identity import ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.kronecker_function import KroneckerFunction
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
@@ -84,7 +85,7 @@ def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
 # ---------------------------------------------------------------------------------------------------- known decompositions
 
 
-@rule(svd, orthonormal(COMPOSED, SIMPLE, DIAGONALISED))
+@rule(svd, orthonormal(COMPOSED, SIMPLE, DIAGONALISED, KroneckerFunction))
 def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
     k, xp = _count(A, k), A.xp

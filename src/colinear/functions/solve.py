@@ -9,7 +9,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import function
 from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
-from ..methods import Auto, Method
+from ..methods import Auto, Iterative, Method
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches
@@ -238,7 +238,7 @@ def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vect
     return result[0]
 
 
-def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Method, dtype: Any) -> Array:
+def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Iterative, dtype: Any) -> Array:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
     tol = method.tolerance(xp, dtype)
     with recording(detailed=True) as found, quiet(xp):

@@ -1,0 +1,194 @@
+"""Derivatives of f(a C + b I), where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ... with self-adjoint factors, by the eigenpairs of the factors.
+
+With A_i = V_i Λ_i V_i^H and V = V_1 ⊗ V_2 ⊗ ..., f(a C + b I) = V diag(φ) V^H, where φ is f of a grid: the products, or sums, of eigenvalues.
+In this basis a change of one factor is P = V_i^H dA_i V_i. It couples places of the grid that differ in coordinate i only, so what Daleckii
+and Krein found (`functions.spectral_function`) needs no more than the divided differences of φ in that coordinate, all others held:
+    V^H df V  has the entries  φ[λ_p, λ_q] P_pq,
+which are as smooth where eigenvalues of a factor meet as elsewhere: there they are slopes. No derivative of V is needed.
+
+Second derivatives differentiate the eigenpairs, and are NaN with a warning where those of a factor repeat (`spectral`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+from ..backends import Array
+from .functions import divided_differences
+from .spectral import adjoint, eigh_known, hermitian
+
+LARGEST = 2**22  # divided differences that are held at once
+
+
+class Grid(NamedTuple):
+    """The function f, and whether the eigenvalues of the factors are added or multiplied."""
+
+    f: Callable[[Array], Array]
+    is_sum: bool
+
+    def combined(self, values: Sequence[Array]) -> Array:
+        """The sums or products of eigenvalues, (*batch, n_1, n_2, ...)."""
+        m = len(values)
+        placed = [v[(..., *(None,) * i, slice(None), *(None,) * (m - 1 - i))] for i, v in enumerate(values)]
+        return reduce(lambda x, y: x + y if self.is_sum else x * y, placed)
+
+    def of(self, values: Sequence[Array], a: Array, b: Array) -> Array:
+        """φ"""
+        return self.f(_beside(a, len(values)) * self.combined(values) + _beside(b, len(values)))
+
+    def couplings(self, xp: Any, v: Array, rest: Array, a: Array, b: Array) -> Array:
+        """φ[λ_p, λ_q] in the coordinate of v, for all places `rest` (*batch, t) of the others: (*batch, t, n, n).
+
+        φ is f of a multiple of λ and a constant, so these are the divided differences of f times that multiple.
+        """
+        rest, a, b = rest[..., None], _beside(a, 2), _beside(b, 2)
+        z, multiple = (v[..., None, :] + rest, 1) if self.is_sum else (v[..., None, :] * rest, rest[..., None])
+        z = a * z + b
+        return divided_differences(xp, self.f, z[..., :, None], z[..., None, :]) * (a[..., None] * multiple)
+
+
+def _beside(c: Array, axes: int) -> Array:
+    return c[(..., *(None,) * axes)]
+
+
+class Factors(NamedTuple):
+    """What the functions below take apart: the factors as matrices, their eigenpairs, a and b."""
+
+    matrices: tuple[Array, ...]
+    values: tuple[Array, ...]
+    vectors: tuple[Array, ...]
+    a: Array
+    b: Array
+
+    def flat(self) -> tuple[Array, ...]:
+        return (*self.matrices, *self.values, *self.vectors, self.a, self.b)
+
+    @staticmethod
+    def of(arrays: Sequence[Array]) -> Factors:
+        m = (len(arrays) - 2) // 3
+        matrices, values, vectors = (tuple(arrays[i * m : (i + 1) * m]) for i in range(3))
+        return Factors(matrices, values, vectors, arrays[-2], arrays[-1])
+
+    def ranks(self) -> tuple[int, ...]:
+        m = len(self.matrices)
+        return (*(2,) * m, *(1,) * m, *(2,) * m, 0, 0)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [V.shape[-1] for V in self.vectors]
+
+    def differentiable(self, xp: Any) -> Factors:
+        """The same with eigenpairs that depend on the matrices."""
+        pairs = [eigh_known(xp, *factor) for factor in zip(self.matrices, self.values, self.vectors, strict=True)]
+        return self._replace(values=tuple(v for v, _ in pairs), vectors=tuple(V for _, V in pairs))
+
+
+def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
+    """f(a C + b I) X for X of shape (*batch, n, k)."""
+
+    def of(*arrays: Array) -> Array:
+        k, X = Factors.of(arrays[:-1]), arrays[-1]
+        inside = turned(xp, [adjoint(xp, V) for V in k.vectors], X)
+        return turned(xp, k.vectors, _column(xp, k, grid.of(k.values, k.a, k.b)) * inside)
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        k, dk = Factors.of(primals[:-1]).differentiable(xp), Factors.of(tangents[:-1])
+        back = [adjoint(xp, V) for V in k.vectors]
+        phi, slope = xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
+        inside = turned(xp, back, primals[-1])
+        moved = _column(xp, k, phi) * turned(xp, back, tangents[-1]) + _column(xp, k, slope) * inside
+        for i in range(len(back)):
+            moved = moved + _coupled(xp, grid, k, i, dk.matrices[i], xp.matmul, inside)
+        return turned(xp, k.vectors, moved)
+
+    arrays = (*factors.flat(), X)
+    if not xp.is_differentiated(*arrays):
+        return of(*arrays)
+    result: Array = xp.custom_derivative(of, jvp=tangent, ranks=(*factors.ranks(), 2))(*arrays)
+    return result
+
+
+def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right: Sequence[Array]) -> Array:
+    """The diagonal of (L_1 ⊗ L_2 ⊗ ...) f(a C + b I) (R_1 ⊗ R_2 ⊗ ...).
+
+    With U = L V and W = V^H R entry x is Σ_p U_xp φ_p W_px, so it is (U_1 ∘ W_1^T ⊗ U_2 ∘ W_2^T ⊗ ...) φ; the part that a change of one
+    factor has in that of f is Σ_pq U_xp φ[λ_p, λ_q] P_pq W_qx in its coordinate.
+    """
+    m = len(factors.vectors)
+
+    def of(*arrays: Array) -> Array:
+        k, L, R = split(arrays)
+        return turned(xp, weights(k, L, R), _column(xp, k, grid.of(k.values, k.a, k.b)))[..., 0]
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        (k, L, R), (dk, dL, dR) = split(primals), split(tangents)
+        k = k.differentiable(xp)
+        phi, slope = (_column(xp, k, x) for x in xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b)))
+        known, moving, still = weights(k, L, R), weights(k, dL, R), weights(k, L, dR)
+        moved = turned(xp, known, slope)
+        for i, V in enumerate(k.vectors):
+            U, Wt = xp.matmul(L[i], V)[..., None, :, :], xp.matrix_transpose(xp.matmul(adjoint(xp, V), R[i]))[..., None, :, :]
+            ends = lambda G, _, U=U, Wt=Wt: xp.sum(xp.matmul(U, G) * Wt, axis=-1)[..., None]  # noqa: E731
+            own = _coupled(xp, grid, k, i, dk.matrices[i], ends, phi)
+            moved = moved + turned(xp, [*known[:i], None, *known[i + 1 :]], own)
+            moved = moved + turned(xp, [*known[:i], moving[i] + still[i], *known[i + 1 :]], phi)
+        return moved[..., 0]
+
+    def split(arrays: Sequence[Array]) -> tuple[Factors, Sequence[Array], Sequence[Array]]:
+        return Factors.of(arrays[: -2 * m]), arrays[-2 * m : -m], arrays[-m:]
+
+    def weights(k: Factors, L: Sequence[Array], R: Sequence[Array]) -> list[Array]:
+        triples = zip(L, k.vectors, R, strict=True)
+        return [xp.matmul(B, V) * xp.matrix_transpose(xp.matmul(adjoint(xp, V), D)) for B, V, D in triples]
+
+    arrays = (*factors.flat(), *left, *right)
+    if not xp.is_differentiated(*arrays):
+        return of(*arrays)
+    result: Array = xp.custom_derivative(of, jvp=tangent, ranks=(*factors.ranks(), *(2,) * (2 * m)))(*arrays)
+    return result
+
+
+def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:
+    """(B_1 ⊗ B_2 ⊗ ...) X; None stands for I, which is one at most."""
+    columns, sizes = X.shape[-1], [1 if B is None else B.shape[-1] for B in matrices]
+    sizes = [X.shape[-2] // math.prod(sizes) if B is None else size for B, size in zip(matrices, sizes, strict=True)]
+    for i, B in enumerate(matrices):
+        if B is not None:
+            X = xp.reshape(X, (*X.shape[:-2], math.prod(sizes[:i]), sizes[i], math.prod(sizes[i + 1 :]) * columns))
+            X = xp.matmul(B[..., None, :, :], X)
+            sizes[i] = B.shape[-2]
+            X = xp.reshape(X, (*X.shape[:-3], math.prod(sizes), columns))
+    return X
+
+
+def _column(xp: Any, k: Factors, grid: Array) -> Array:
+    """A grid (*batch, n_1, n_2, ...) as one column (*batch, n, 1)."""
+    return xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1, 1))
+
+
+def _coupled(xp: Any, grid: Grid, k: Factors, i: int, dA: Array, act: Callable[[Array, Array], Array], X: Array) -> Array:
+    """`act(φ[λ_p, λ_q] P_pq, the part of X there)` along coordinate i, at all places of the others, as columns."""
+    n, V, v = k.sizes[i], k.vectors[i], k.values[i]
+    P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, dA), V))[..., None, :, :]
+    before, after = math.prod(k.sizes[:i]), math.prod(k.sizes[i + 1 :])
+    others = [w for j, w in enumerate(k.values) if j != i]
+    rest = (
+        _column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
+        if others
+        else 0 * v[..., :1] + (not grid.is_sum)
+    )
+    # along coordinate i: (*batch, t, n, c)
+    X = xp.reshape(X, (*X.shape[:-2], before, n, after, X.shape[-1]))
+    X = xp.moveaxis(X, -3, -2)
+    X = xp.reshape(X, (*X.shape[:-4], before * after, n, X.shape[-1]))
+    if math.prod(rest.shape) * n * n <= LARGEST:
+        Y = act(grid.couplings(xp, v, rest, k.a, k.b) * P, X)
+    else:  # place by place
+        one = lambda rest, X: act(grid.couplings(xp, v, rest[..., None], k.a, k.b) * P, X[..., None, :, :])[..., 0, :, :]  # noqa: E731
+        Y = xp.moveaxis(xp.loop_map(one, xp.moveaxis(rest, -1, 0), xp.moveaxis(X, -3, 0)), 0, -3)
+    Y = xp.reshape(Y, (*Y.shape[:-3], before, after, *Y.shape[-2:]))
+    Y = xp.moveaxis(Y, -2, -3)
+    return xp.reshape(Y, (*Y.shape[:-4], math.prod(Y.shape[-4:-1]), Y.shape[-1]))

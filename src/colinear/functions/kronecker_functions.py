@@ -1,0 +1,96 @@
+"""Functions of Kronecker products and sums of self-adjoint factors where derivatives are recorded.
+
+What the other rules make of these, V diag(f) V^H, has the derivatives of eigenvectors, which have none where eigenvalues of a factor
+repeat. `KroneckerFunction` is the same with derivatives of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..autodiff.kronecker import Factors, Grid
+from ..backends import Array, namespace_of
+from ..info import planning
+from ..operators.base import LinearOperator
+from ..operators.identity import Identity, ScaledIdentity
+from ..operators.kronecker import Kronecker, KroneckerSum
+from ..operators.kronecker_function import KroneckerFunction
+from ..operators.scaled import Scaled
+from ..operators.sum import Sum
+from ._arrays import dense, is_half
+from ._values import once_each, placed, reciprocal_spectrum
+from .eigen import eig, factors_self_adjoint
+from .eigen_compositions import split_shift
+
+SMALL = 256  # rows of a factor that is made a matrix though more is known of it
+
+
+class Factored(NamedTuple):
+    """A = a C + b I, C a Kronecker product or sum, by its factors."""
+
+    A: LinearOperator
+    factors: Factors
+    is_sum: bool
+
+    def spectrum(self) -> Array:
+        """All eigenvalues of A, in the order of the factors."""
+        k = self.factors
+        grid = Grid(lambda x: x, self.is_sum).of(k.values, k.a, k.b)
+        values: Array = self.A.xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1))
+        return self.A.xp.stop_gradient(values)
+
+    def function(self, f: Callable[[Array], Array], is_inverse: bool = False) -> LinearOperator:
+        """f(A)"""
+        found: LinearOperator = KroneckerFunction._of(self.A, self.factors.flat(), f, self.is_sum, is_inverse)
+        return found
+
+
+def factored(A: LinearOperator) -> Factored | None:
+    """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and shifted perhaps, of which derivatives are
+    recorded."""
+    xp = A.xp
+    if planning() or not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)) or is_half(xp, A.dtype):
+        return None
+    form = _form(A)
+    if form is None or 0 in A.shape:
+        return None
+    C, a, b = form
+    factors = placed(C)
+    if not all(eig.find(factor).is_base or factor.shape[-1] <= SMALL for factor in factors):
+        return None
+    matrices = tuple(once_each(lambda factor: xp.astype(dense(factor), A.dtype), factors))
+    held = once_each(lambda factor: factor._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x)), factors)
+    pairs = once_each(eig, held)
+    real = xp.real_dtype(A.dtype)
+    a, b = (xp.astype(xp.real(xp.asarray(c, device=A._context.device)), real) for c in (a, b))
+    values, vectors = zip(*((xp.astype(v, real), xp.astype(dense(V), A.dtype)) for v, V in pairs))
+    return Factored(A, Factors(matrices, values, vectors, a, b), isinstance(C, KroneckerSum))
+
+
+def differentiable_inverse(A: LinearOperator) -> LinearOperator | None:
+    """A^-1 by its factors, if derivatives are recorded of them."""
+    parts = factored(A)
+    if parts is None:
+        return None
+    reciprocal_spectrum(A.xp, parts.spectrum())  # reports an eigenvalue of zero
+    return parts.function(_reciprocal, is_inverse=True)._claim(A.properties)
+
+
+def _reciprocal(x: Array) -> Array:
+    return 1 / x
+
+
+def _form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
+    """C, a and b of A = a C + b I."""
+    if isinstance(A, (Kronecker, KroneckerSum)):
+        return (A, 1.0, 0.0) if factors_self_adjoint(A) else None
+    if isinstance(A, Scaled) and (inner := _form(A.A)) is not None:
+        C, a, b = inner
+        return C, A.scalar * a, A.scalar * b
+    if isinstance(A, Sum) and any(isinstance(term, (Identity, ScaledIdentity)) for term in A.operands):
+        c, rest = split_shift(A)
+        if (inner := _form(rest)) is not None:
+            C, a, b = inner
+            return C, a, b + c
+    return None
