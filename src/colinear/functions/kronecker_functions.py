@@ -63,7 +63,7 @@ def factored(A: LinearOperator) -> Factored | None:
     held = once_each(lambda factor: factor._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x)), factors)
     pairs = once_each(eig, held)
     real = xp.real_dtype(A.dtype)
-    a, b = (xp.astype(xp.real(xp.asarray(c, device=A._context.device)), real) for c in (a, b))
+    a, b = (xp.asarray(xp.real(c) if namespace_of(c) is xp else c.real, dtype=real, device=A._context.device) for c in (a, b))
     values, vectors = zip(*((xp.astype(v, real), xp.astype(dense(V), A.dtype)) for v, V in pairs))
     return Factored(A, Factors(matrices, values, vectors, a, b), isinstance(C, KroneckerSum))
 
