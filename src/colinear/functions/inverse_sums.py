@@ -131,11 +131,8 @@ def _add_to_banded(B: Any, d: Array, A: LinearOperator) -> LinearOperator:
 
 
 def _add_to_sparse(S: Any, d: Array, A: LinearOperator) -> LinearOperator:
-    xp, n, structure = A.xp, A.shape[-1], S.structure
-    from ..operators.sparsity import from_coordinates
-
-    rows, columns = (np.concatenate([indices, np.arange(n)]) for indices in (structure.rows, structure.columns))
-    joined, places = from_coordinates(rows, columns, (n, n))
+    xp = A.xp
+    joined, places = S.structure.with_diagonal()
     values = xp.concat([xp.broadcast_to(x, (*A.batch_shape, x.shape[-1])) for x in (S.data, d)], axis=-1)
     if places is None:
         return Sparse._of(values, joined)

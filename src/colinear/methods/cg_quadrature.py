@@ -16,6 +16,7 @@ from ..backends import Array
 from ..info import Status
 from .krylov import plain, put
 from .probes import heard, no_failure
+from .slq import times
 
 SAFETY = 0.5  # of the tolerance at which the recurrence stops, so that the true residual meets it
 
@@ -61,9 +62,10 @@ def cg_quadrature(
     lanes, device = (*B.shape[:-2], B.shape[-1]), xp.device_of(B)
     size = xp.vector_norm(B, axis=-2)
     Z = apply(B)
-    rho = xp.real(xp.vecdot(B, Z, axis=-2))
+    rho = xp.real(xp.column_dot(B, Z))
     empty = xp.zeros((rows, *lanes), dtype=rho.dtype, device=device)
-    start = State(0 * B, B, Z, rho, 0 * rho, xp.logical_and(rho > 0, size > 0), rho < 0, empty, xp.copy(empty), 0, no_failure(xp))
+    ready, copies = xp.logical_and(rho > 0, size > 0), (xp.copy(B), xp.copy(Z))
+    start = State(0 * B, *copies, rho, 0 * rho, ready, rho < 0, empty, xp.copy(empty), 0, no_failure(xp))
     if xp.name == "jax":
         start = start._replace(j=xp.asarray(0))
 
@@ -73,14 +75,15 @@ def cg_quadrature(
 
     def step(s: State) -> State:
         W, worst = heard(xp, multiply, s.P, s.heard)
-        curvature = xp.real(xp.vecdot(s.P, W, axis=-2))
+        curvature = xp.real(xp.column_dot(s.P, W))
         broken = xp.logical_and(s.running, curvature <= 0)
         on = xp.logical_and(s.running, xp.logical_not(broken))
         a = xp.where(on, s.rho / xp.where(on, curvature, 1), 0)  # NaN stays
-        X, R = s.X + _wide(xp, a, W) * s.P, s.R - _wide(xp, a, W) * W
+        X, R = added(xp, s.X, a, s.P), added(xp, s.R, -a, W)
         Z = apply(R)
-        rho = xp.real(xp.vecdot(R, Z, axis=-2))
-        running = xp.logical_and(on, xp.vector_norm(R, axis=-2) > SAFETY * tol * size)
+        rho = xp.real(xp.column_dot(R, Z))
+        square = rho if precondition is None else xp.real(xp.column_dot(R, R))
+        running = xp.logical_and(on, square > (SAFETY * tol * size) ** 2)
         running = xp.logical_and(running, xp.isfinite(rho))
         b = xp.where(on, rho / xp.where(on, s.rho, 1), 0)
         inverse = xp.where(on, 1 / xp.where(on, a, 1), 0)
@@ -90,7 +93,7 @@ def cg_quadrature(
         if xp.name == "jax" or s.j < rows:  # JAX drops what is put outside
             alphas = put(xp, alphas, s.j, xp.where(on, alpha, 0))
             betas = put(xp, betas, s.j, beta)
-        P = Z + _wide(xp, b, W) * s.P
+        P = added(xp, times(xp, s.P, _wide(xp, b, W)), None, Z)
         return State(
             X,
             R,
@@ -113,6 +116,17 @@ def cg_quadrature(
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))
     status = xp.maximum(status, s.heard + 0 * status)
     return Solved(s.X, s.alpha, s.beta, rho, status, s.j, residual)
+
+
+def added(xp: Any, Y: Array, a: Array | None, X: Array) -> Array:
+    """Y + X diag(a), or Y + X, written over Y where that can be."""
+    term = X if a is None else _wide(xp, a, X)
+    if xp.name == "jax" or xp.is_traced(Y):
+        return Y + (X if a is None else term * X)
+    if xp.name == "torch" and a is not None:
+        return xp.axpy(term, X, Y)  # without an array for the product
+    Y += X if a is None else term * X
+    return Y
 
 
 def _wide(xp: Any, x: Array, like: Array) -> Array:

@@ -22,6 +22,7 @@ from .iterated_solve import Solved
 from .memo import memo
 from .opaque import Opaque
 from .sampled import sampled_terms
+from .sparse import Sparse
 
 
 class Iterated(LinearOperator):
@@ -182,6 +183,14 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         A = A.A
     # The iterates are of the right framework, device and shape: what `@` looks at in each product need not be looked at again.
     block, vector = A._matmat, A._matvec
+    if (
+        isinstance(A, Sparse)
+        and A.backend == "torch"
+        and A.data.ndim == 1
+        and 0 not in A.shape
+        and not A.xp.is_differentiated(A.data)
+    ):
+        vector = A.S.__matmul__  # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
     return lambda X: vector(X) if X.ndim == 1 else block(X)
 
 
