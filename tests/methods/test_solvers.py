@@ -116,6 +116,44 @@ def test_a_warm_start_saves_iterations(method: str) -> None:
     assert warm.status is Status.SUCCESS
 
 
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("how", ["plain", "preconditioned", "complex", "single", "stopped"])
+@pytest.mark.parametrize("method", SQUARE)
+def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: str) -> None:
+    """One right side has a path of its own on the host; two equal ones have not."""
+    n = 60
+    rng = np.random.default_rng(3)
+    N = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if how == "complex" else 0)
+    A = N @ N.conj().T / n + np.diag(np.linspace(1, 30, n))
+    A = A if method in ("CG", "MINRES") else A + np.triu(N) / 4
+    A = A.astype(np.float32) if how == "single" else A
+    b = rng.standard_normal(n).astype(A.dtype)
+    M = co.Diagonal(array(framework, (1 / np.diag(A).real).astype(A.dtype))) if how == "preconditioned" else None
+    seen: list[Any] = []
+
+    def look(progress: Any) -> bool:
+        seen.append(np.asarray(progress.x))
+        return progress.iteration == 7
+
+    options = {"callback": look} if how == "stopped" else {}
+    solver = METHODS[method](tol=1e-4 if how == "single" else 1e-10, preconditioner=M, **options)
+    operator = co.opaque(co.PD(array(framework, A)) if method in ("CG", "MINRES") else array(framework, A))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", co.ConvergenceWarning)
+        x, one = co.solve(operator, array(framework, b), solver, info=True)
+        X, two = co.solve(operator, array(framework, np.stack([b, b], 1)), solver, info=True)
+    tol = 1e-3 if how == "single" else 1e-8
+    assert one.status is two.status
+    assert abs(one.iterations - np.max(np.asarray(two.iterations))) <= 1
+    if how == "stopped":
+        np.testing.assert_allclose(seen[6], seen[-1][:, 0], rtol=1e-8, atol=1e-10)
+        assert one.status is Status.STOPPED and one.iterations == 7
+    np.testing.assert_allclose(np.asarray(x), np.asarray(X)[:, 0], rtol=tol, atol=tol)
+    first, second = (np.asarray(info.history).reshape(len(info.history), -1)[:, 0] for info in (one, two))
+    many = min(len(first), len(second)) // 2
+    np.testing.assert_allclose(first[:many], second[:many], rtol=1e-3)
+
+
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("kind", ["merged sum", "multiple"])
 def test_one_run_inside_a_rule_is_that_of_the_whole(kind: str, framework: str) -> None:

@@ -8,6 +8,8 @@ Differs from the reference: blocks of right sides, each column stopped on its ow
 
 from __future__ import annotations
 
+import cmath
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from .iteration import (
     divide,
     first_of,
     inner,
+    is_one_vector,
     solve_in_cycles,
     squared,
 )
@@ -64,6 +67,8 @@ def bicgstab(
 
     def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
+        if is_one_vector(xp, s.R) and xp.peek(s.size) is not None:
+            return one_vector(loop, multiply, apply, s, float(goal[0]))
         one = xp.astype(0 * s.size + 1, B.dtype)
         size = s.size**2
         first = State(s.X, s.R, s.R, 0 * s.R, 0 * s.R, one, one, one, size, size, s.status, s.iterations, s.iteration)
@@ -103,3 +108,58 @@ def step(xp: Any, multiply: Any, apply: Any, goal: Array, s: State) -> State:
     status = first_of(xp, status, (size <= goal, int(Status.SUCCESS)), (omega == 0, RESTART))
     moved = s.iterations + (s.status == RUNNING)
     return State(X, R, s.shadow, P, V, rho, alpha, omega, s.least, size, status, moved, s.iteration + 1)
+
+
+def one_vector(loop: Loop, multiply: Any, apply: Any, s: Cycles, goal: float) -> Ended:
+    """The same recurrence for one right side where arrays can be written over: numbers are Python's.
+
+    A step of `step` costs 100 us in NumPy beyond its products, one of these 15.
+    """
+    xp, watched = loop.xp, not loop.watch.is_idle
+    axpy, xpby = xp.axpy, xp.xpby
+    dot: Any = (lambda x, y: complex(xp.vecdot(x, y))) if xp.is_complex(s.R) else xp.dot_real
+    x, r = xp.copy(s.X[:, 0]), xp.copy(s.R[:, 0])
+    shadow, p, v = xp.copy(r), 0 * r, 0 * r
+    rho_old: Any = 1.0
+    alpha: Any = 1.0
+    omega: Any = 1.0
+    least = size = xp.dot_real(r, r)
+    iteration, products, status, stopped = s.iteration, 0, RUNNING, False
+    while status == RUNNING and iteration < loop.limit:
+        rho = dot(shadow, r)
+        iteration += 1
+        if abs(rho) <= xp.eps(r.dtype) * math.sqrt(least * size) or size > GROWTH * least:
+            status = RESTART
+            break
+        axpy(-omega, v, p)
+        xpby(r, (rho / rho_old) * (alpha / omega), p)
+        Mp = apply(p)
+        v = multiply(Mp)
+        slope = dot(shadow, v)
+        products += 1
+        if slope == 0 or not cmath.isfinite(slope):
+            status = RESTART if slope == 0 else int(Status.NONFINITE)
+            break
+        alpha = rho / slope
+        axpy(-alpha, v, r)
+        Mr = apply(r)
+        t = multiply(Mr)
+        length = xp.dot_real(t, t)
+        products += 1
+        if not math.isfinite(length):
+            status = int(Status.NONFINITE)
+            break
+        omega = dot(t, r) / length if length else 0.0
+        axpy(alpha, Mp, x)
+        axpy(omega, Mr, x)
+        axpy(-omega, t, r)
+        size = xp.dot_real(r, r)
+        if watched and loop.shows(iteration, size, x, lambda x: x[:, None]):
+            stopped = True
+            break
+        if size <= goal:
+            status = int(Status.SUCCESS)
+        elif omega == 0:
+            status = RESTART
+        rho_old = rho
+    return Ended(x[:, None], 0 * s.status + status, s.iterations + iteration - s.iteration, iteration, products, None, stopped)

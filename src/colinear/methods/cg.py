@@ -26,7 +26,7 @@ from .iteration import (
     divide,
     first_of,
     inner,
-    is_plain,
+    is_one_vector,
     solve_in_cycles,
     squared,
 )
@@ -76,7 +76,7 @@ def cg(
     def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
         # A residual that has fallen by eps within one cycle is no longer that of x.
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
-        if is_plain(xp, s.R) and tuple(s.R.shape[:-2]) == () and s.R.shape[-1] == 1:
+        if is_one_vector(xp, s.R):
             if xp.peek(s.size) is not None:
                 return one_vector(loop, multiply, precondition, s, float(goal[0]))
             if watch.callback is None and not watch.progress:

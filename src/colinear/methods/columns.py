@@ -48,3 +48,8 @@ def first_of(xp: Any, old: Array, *cases: tuple[Array, int]) -> Array:
 def is_plain(xp: Any, *arrays: Array) -> bool:
     """Whether arrays may be written over: nobody traces them, and the framework allows it."""
     return xp.name != "jax" and not any(xp.is_traced(x) for x in arrays)
+
+
+def is_one_vector(xp: Any, R: Array) -> bool:
+    """Whether a block (*batch, n, k) is a single column that may be written over."""
+    return len(R.shape) == 2 and R.shape[-1] == 1 and is_plain(xp, R)

@@ -21,6 +21,7 @@ from .columns import (
     divide,
     first_of,
     inner,
+    is_one_vector,
     is_plain,
     squared,
 )
@@ -29,7 +30,7 @@ from .watching import LONGEST_HISTORY, NOBODY, Progress, Watch, progress_bar, re
 
 __all__ = [
     "GIVEN", "NOBODY", "PRECONDITIONER", "RESTART", "RUNNING", "Cycle", "Cycles", "Ended", "Loop", "Outcome", "Products", "Progress", "Watch",
-    "column_norms", "divide", "first_of", "inner", "is_plain", "progress_bar", "solve_in_cycles", "squared",
+    "column_norms", "divide", "first_of", "inner", "is_one_vector", "is_plain", "progress_bar", "solve_in_cycles", "squared",
 ]  # fmt: skip
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
