@@ -243,20 +243,32 @@ def overheads(small: bool) -> Iterator[Any]:
         times = {count: _seconds(lambda count=count: run(count), 9) for count in (few, many)}  # type: ignore[misc]
         return 1e6 * ((times[many] - times[few]) / (many - few) - _seconds(product, 200))
 
-    def theirs() -> float:
-        return each(lambda count: sla.cg(S, b, rtol=1e-14, maxiter=count), lambda: S @ b)
+    peers: dict[str, Callable[[int], Any]] = {
+        "CG": lambda count: sla.cg(S, b, rtol=1e-14, maxiter=count),
+        "MINRES": lambda count: sla.minres(S, b, rtol=1e-14, maxiter=count),
+        "BiCGSTAB": lambda count: sla.bicgstab(S, b, rtol=1e-14, maxiter=count),
+        "LSQR": lambda count: sla.lsqr(S, b, atol=0, btol=0, conlim=0, iter_lim=count),
+        "LSMR": lambda count: sla.lsmr(S, b, atol=0, btol=0, conlim=0, maxiter=count),
+    }
+    products = {"CG": 1, "MINRES": 1, "BiCGSTAB": 2, "LSQR": 2, "LSMR": 2}
+    for name in filter(there, peers):
 
-    for framework in ("numpy", "torch") if there("CG") else ():
-        A, right = on(framework, S, b)
-        A = co.opaque(A)
+        def theirs(name: str = name) -> float:
+            return each(peers[name], lambda: [S @ b for _ in range(products[name])])
 
-        def ours(A: Any = A, right: Any = right) -> float:
-            def run(count: int) -> Any:
-                return co.solve(A, right, co.CG(tol=1e-14, max_iters=count), on_failure="ignore")
+        for framework in ("numpy", "torch"):
+            A, right = on(framework, S, b)
+            hidden = co.opaque(A)
 
-            return each(run, lambda: A @ right)
+            def ours(A: Any = hidden, own: Any = A.S, right: Any = right, name: str = name) -> float:
+                function = co.lstsq if name in ("LSQR", "LSMR") else co.solve
 
-        yield Count(f"CG beyond the product, each iteration, {framework}", 1.0, ours, "us", theirs)
+                def run(count: int) -> Any:
+                    return function(A, right, getattr(co, name)(tol=1e-14, max_iters=count), on_failure="ignore")
+
+                return each(run, lambda: [own @ right for _ in range(products[name])])
+
+            yield Count(f"{name} beyond its products, each iteration, {framework}", 1.2, ours, "us", theirs)
 
 
 def memory(small: bool) -> Iterator[Any]:
