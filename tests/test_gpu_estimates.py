@@ -124,3 +124,36 @@ def test_gradients_of_iterations_on_the_device(framework):
     assert is_there(framework, found)
     symmetric = backends.get(framework).to_numpy(found)
     np.testing.assert_allclose((symmetric + symmetric.T) / 2, expected, rtol=1e-6, atol=1e-10)
+
+
+@both
+def test_gradients_of_functions_of_kronecker_products_on_the_device(framework):
+    """Where eigenvalues of the factors repeat; beside differences on the host."""
+    A, b, step = np.diag([1.0, 1.0, 2.0]), np.linspace(-1, 1, 9), 1e-6
+
+    def exact(A):
+        C = np.kron(A, A) + 0.5 * np.eye(9)
+        values, V = np.linalg.eigh(C)
+        return b @ (V * np.sqrt(values)) @ V.T @ b + (np.diag(np.linalg.inv(C)) ** 2).sum()
+
+    expected = np.zeros((3, 3))
+    for i, j in np.ndindex(3, 3):
+        E = np.zeros((3, 3))
+        E[i, j] = E[j, i] = step if i == j else step / 2
+        expected[i, j] = (exact(A + E) - exact(A - E)) / (2 * step)
+
+    def value(A, b):
+        factor = co.PD(co.Dense((A + A.T) / 2))
+        C = co.PD(co.Kronecker(factor, factor) + 0.5 * co.Identity(9))
+        return (b * (co.sqrt(C) @ b)).sum() + (co.diag(co.inv(C)) ** 2).sum()
+
+    if framework == "torch":
+        leaf = on_device("torch", A).requires_grad_()
+        value(leaf, on_device("torch", b)).backward()
+        found = leaf.grad
+    else:
+        import jax
+
+        found = jax.jit(jax.grad(value))(on_device("jax", A), on_device("jax", b))
+    assert is_there(framework, found)
+    np.testing.assert_allclose(backends.get(framework).to_numpy(found), expected, rtol=1e-6, atol=1e-8)
