@@ -77,7 +77,8 @@ class Loop:
             self._bar(iteration, residual)
         if watch.callback is None or iteration == 0:
             return False
-        residual = self.xp.asarray([residual]) if isinstance(residual, float) else residual
+        if isinstance(residual, float):  # torch would make it one of its default dtype
+            residual = self.xp.asarray([residual], dtype=self.xp.real_dtype(self.scale.dtype))
         return bool(watch.callback(Progress(iteration, residual, lambda: watch.shaped(solution(state) * self.scale))))
 
     def _run_traced(self, step: Any, state: Any, history: Any, solution: Any, limit: Any) -> tuple[Any, Any, Any]:

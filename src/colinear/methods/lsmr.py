@@ -9,11 +9,12 @@ true A^H r, decide (`solve_in_cycles`).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..info import Status
-from .bidiagonalisation import bidiagonalise, least_squares, rotation, unit
+from .bidiagonalisation import Recurrence, bidiagonalise, least_squares, quotient, rotated, rotation, unit
 from .iteration import NOBODY, Cycles, Ended, Loop, Outcome, Watch, divide, first_of
 
 
@@ -102,6 +103,7 @@ def lsmr(
     return least_squares(
         xp,
         make_cycle,
+        recurrence,
         multiply,
         adjoint,
         B,
@@ -166,3 +168,28 @@ def step(xp: Any, multiply: Any, adjoint: Any, tol: float, s: State) -> State:
         iterations=s.iterations + (s.status < 0),
         iteration=s.iteration + 1,
     )
+
+
+def recurrence(xp: Any, x: Array, v: Array, beta: float, alpha: float) -> Recurrence:
+    """What `step` makes of β and α, for one vector, written over x: see `one_vector`."""
+    d, d_bar = xp.copy(v), 0 * v
+    alpha_bar, zeta_bar, beta_double, size = alpha, alpha * beta, beta, beta
+    rho = rho_bar = c_bar = rho_dot = 1.0
+    s_bar = zeta = beta_single = theta = tau = 0.0
+    while True:
+        beta, alpha = yield size, abs(zeta_bar)
+        before, zeta_before = rho * rho_bar, zeta
+        c, sine, rho = rotated(alpha_bar, beta)
+        theta_new, alpha_bar = sine * alpha, c * alpha
+        theta_bar = s_bar * rho
+        c_bar, s_bar, rho_bar = rotated(c_bar * rho, theta_new)
+        zeta, zeta_bar = c_bar * zeta_bar, -s_bar * zeta_bar
+        xp.xpby(d, -quotient(theta_bar * rho, before), d_bar)
+        xp.axpy(quotient(zeta, rho * rho_bar), d_bar, x)
+        xp.xpby(v, -quotient(theta_new, rho), d)
+        beta_hat, beta_double = c * beta_double, -sine * beta_double
+        c_tilde, s_tilde, rho_tilde = rotated(rho_dot, theta_bar)
+        tau = quotient(zeta_before - theta * tau, rho_tilde)
+        theta, rho_dot = s_tilde * rho_bar, c_tilde * rho_bar
+        beta_single = -s_tilde * beta_single + c_tilde * beta_hat
+        size = math.hypot(beta_single - quotient(zeta - theta * tau, rho_dot), beta_double)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..info import Status
-from .bidiagonalisation import bidiagonalise, least_squares, rotation, unit
+from .bidiagonalisation import Recurrence, bidiagonalise, least_squares, quotient, rotated, rotation, unit
 from .iteration import NOBODY, Cycles, Ended, Loop, Outcome, Watch, divide, first_of
 
 
@@ -82,6 +82,7 @@ def lsqr(
     return least_squares(
         xp,
         make_cycle,
+        recurrence,
         multiply,
         adjoint,
         B,
@@ -115,3 +116,16 @@ def step(xp: Any, multiply: Any, adjoint: Any, tol: float, s: State) -> State:
     status = first_of(xp, status, (small | (alpha == 0) | (beta == 0), int(Status.SUCCESS)))
     moved = s.iterations + (s.status < 0)
     return State(X, U, V, W, alpha, -c * alpha, left, norm, size, status, moved, s.iteration + 1)
+
+
+def recurrence(xp: Any, x: Array, v: Array, phi: float, rho: float) -> Recurrence:
+    """What `step` makes of β and α, for one vector, written over x: see `one_vector`. At first φ and ρ are β and α."""
+    w, size, slope = xp.copy(v), phi, 0.0
+    while True:
+        beta, alpha = yield size, slope
+        c, sine, rho = rotated(rho, beta)
+        xp.axpy(quotient(c * phi, rho), w, x)
+        xp.xpby(v, -quotient(sine * alpha, rho), w)
+        phi = size = sine * phi
+        rho = -c * alpha
+        slope = size * abs(rho)  # |A^H r| = |r| α |c|

@@ -207,7 +207,7 @@ class LeastSquares(Iterative):
 
     needs_adjoint: ClassVar[bool] = True
     least_squares: ClassVar[bool] = True
-    vectors: ClassVar[int] = 13
+    vectors: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -266,7 +266,7 @@ class LSMR(LeastSquares):
     array([2.])
     """
 
-    vectors: ClassVar[int] = 16
+    vectors: ClassVar[int] = 9
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return lsmr(
