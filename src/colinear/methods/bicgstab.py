@@ -28,6 +28,7 @@ from .iteration import (
     first_of,
     inner,
     is_one_vector,
+    is_recorded,
     solve_in_cycles,
     squared,
 )
@@ -68,7 +69,9 @@ def bicgstab(
     def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
         if is_one_vector(xp, s.R) and xp.peek(s.size) is not None:
-            return one_vector(loop, multiply, apply, s, float(goal[0]))
+            ended = one_vector(loop, multiply, apply, s, float(goal[0]))
+            if ended is not None:
+                return ended
         one = xp.astype(0 * s.size + 1, B.dtype)
         size = s.size**2
         first = State(s.X, s.R, s.R, 0 * s.R, 0 * s.R, one, one, one, size, size, s.status, s.iterations, s.iteration)
@@ -110,10 +113,10 @@ def step(xp: Any, multiply: Any, apply: Any, goal: Array, s: State) -> State:
     return State(X, R, s.shadow, P, V, rho, alpha, omega, s.least, size, status, moved, s.iteration + 1)
 
 
-def one_vector(loop: Loop, multiply: Any, apply: Any, s: Cycles, goal: float) -> Ended:
+def one_vector(loop: Loop, multiply: Any, apply: Any, s: Cycles, goal: float) -> Ended | None:
     """The same recurrence for one right side where arrays can be written over: numbers are Python's.
 
-    A step of `step` costs 100 us in NumPy beyond its products, one of these 15.
+    A step of `step` costs 100 us in NumPy beyond its products, one of these 15. None if derivatives of the products are recorded.
     """
     xp, watched = loop.xp, not loop.watch.is_idle
     axpy, xpby = xp.axpy, xp.xpby
@@ -135,6 +138,8 @@ def one_vector(loop: Loop, multiply: Any, apply: Any, s: Cycles, goal: float) ->
         xpby(r, (rho / rho_old) * (alpha / omega), p)
         Mp = apply(p)
         v = multiply(Mp)
+        if is_recorded(v):
+            return None
         slope = dot(shadow, v)
         products += 1
         if slope == 0 or not cmath.isfinite(slope):

@@ -21,7 +21,8 @@ from .iteration import (
     Watch,
     column_norms,
     divide,
-    is_plain,
+    is_one_vector,
+    is_recorded,
     solve_in_cycles,
     squared,
 )
@@ -82,7 +83,7 @@ def one_vector(
     x, u = xp.copy(s.X[:, 0]), xp.copy(s.R[:, 0])
     size = scaled(u)
     v = xp.copy(adjoint(u))
-    if xp.is_differentiated(v):
+    if is_recorded(v):
         return None
     alpha = scaled(v)
     norm = max(alpha, float(s.norm[0]))
@@ -157,7 +158,7 @@ def least_squares(
     of_block = make_cycle(multiply, adjoint)
 
     def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
-        if is_plain(xp, s.R) and s.R.ndim == 2 and s.R.shape[-1] == 1 and xp.peek(s.size) is not None:
+        if is_one_vector(xp, s.R) and xp.peek(s.size) is not None:
             ended = one_vector(loop, multiply, adjoint, make_recurrence, s, tol)
             if ended is not None:
                 return ended

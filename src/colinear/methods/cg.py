@@ -27,6 +27,7 @@ from .iteration import (
     first_of,
     inner,
     is_one_vector,
+    is_recorded,
     solve_in_cycles,
     squared,
 )
@@ -77,10 +78,13 @@ def cg(
         # A residual that has fallen by eps within one cycle is no longer that of x.
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
         if is_one_vector(xp, s.R):
+            ended = None
             if xp.peek(s.size) is not None:
-                return one_vector(loop, multiply, precondition, s, float(goal[0]))
-            if watch.callback is None and not watch.progress:
-                return one_vector_on_device(loop, multiply, precondition, s, goal[0])
+                ended = one_vector(loop, multiply, precondition, s, float(goal[0]))
+            elif watch.callback is None and not watch.progress:
+                ended = one_vector_on_device(loop, multiply, precondition, s, goal[0])
+            if ended is not None:
+                return ended
         state, history, stopped = loop.run(
             lambda state: step(xp, multiply, precondition, goal, state), initial(xp, s), s.history, lambda state: state.X
         )
@@ -123,10 +127,10 @@ def _of_preconditioner(xp: Any, rho: Array) -> tuple[tuple[Array, int], ...]:
     return (broken, PRECONDITIONER + NONFINITE), (rho <= 0, PRECONDITIONER + INDEFINITE)
 
 
-def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: float) -> Ended:
+def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: float) -> Ended | None:
     """The same recurrence for one right side where arrays can be written over: numbers are Python's, and nothing is allocated.
 
-    A step of `step` costs 40 us in NumPy beyond its products, one of these 5.
+    A step of `step` costs 40 us in NumPy beyond its products, one of these 5. None if derivatives of the products are recorded.
     """
     xp, watched = loop.xp, not loop.watch.is_idle
     axpy, xpby, dot = xp.axpy, xp.xpby, xp.dot_real
@@ -141,6 +145,8 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
             status = PRECONDITIONER + (INDEFINITE if rho <= 0 else NONFINITE)
             break
         q = multiply(p)
+        if is_recorded(q):
+            return None
         iteration += 1
         curvature = dot(p, q)
         if not 0 < curvature < INFINITY:
@@ -168,7 +174,7 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
     return Ended(s.X, 0 * s.status + status, s.iterations + made, iteration, made, None, stopped)
 
 
-def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: Array) -> Ended:
+def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: Array) -> Ended | None:
     """The same for a device whose values are waited for: numbers stay there, and it is asked now and then whether it is done.
 
     A few launches a step are all that its numbers may cost, so between two looks nothing is frozen: steps too many make x better still.
@@ -187,6 +193,8 @@ def one_vector_on_device(loop: Loop, multiply: Any, precondition: Any, s: Cycles
     while status == RUNNING and made < limit:
         for _ in range(min(LOOK_EVERY, limit - made)):
             q = multiply(p)
+            if is_recorded(q):
+                return None
             curvature = dot(p, q)
             least = xp.where(curvature < least, curvature, least)
             alpha = rho / (curvature + TINY)

@@ -53,3 +53,9 @@ def is_plain(xp: Any, *arrays: Array) -> bool:
 def is_one_vector(xp: Any, R: Array) -> bool:
     """Whether a block (*batch, n, k) is a single column that may be written over."""
     return len(R.shape) == 2 and R.shape[-1] == 1 and is_plain(xp, R)
+
+
+def is_recorded(x: Array) -> bool:
+    """Whether torch records the derivatives of an array, as of a product with a function that holds parameters: then nothing that it comes to
+    may be written over."""
+    return bool(getattr(x, "requires_grad", False))

@@ -23,6 +23,7 @@ from .columns import (
     inner,
     is_one_vector,
     is_plain,
+    is_recorded,
     squared,
 )
 from .loop import Loop, is_compiling
@@ -30,7 +31,8 @@ from .watching import LONGEST_HISTORY, NOBODY, Progress, Watch, progress_bar, re
 
 __all__ = [
     "GIVEN", "NOBODY", "PRECONDITIONER", "RESTART", "RUNNING", "Cycle", "Cycles", "Ended", "Loop", "Outcome", "Products", "Progress", "Watch",
-    "column_norms", "divide", "first_of", "inner", "is_one_vector", "is_plain", "progress_bar", "solve_in_cycles", "squared",
+    "column_norms", "divide", "first_of", "inner", "is_one_vector", "is_plain", "is_recorded",
+    "progress_bar", "solve_in_cycles", "squared",
 ]  # fmt: skip
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it

@@ -29,6 +29,7 @@ from .iteration import (
     first_of,
     inner,
     is_one_vector,
+    is_recorded,
     solve_in_cycles,
     squared,
 )
@@ -74,7 +75,9 @@ def minres(
     def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
         if is_one_vector(xp, s.R) and xp.peek(s.size) is not None:
-            return one_vector(loop, multiply, precondition, s, float(goal[0]))
+            ended = one_vector(loop, multiply, precondition, s, float(goal[0]))
+            if ended is not None:
+                return ended
         first = initial(xp, precondition, s)
         state, history, stopped = loop.run(
             lambda state: step(xp, multiply, precondition, goal, state), first, s.history, lambda state: state.X
@@ -156,10 +159,10 @@ def step(xp: Any, multiply: Any, precondition: Any, goal: Array, s: State) -> St
     return State(X, R, s.V, V, MV, s.W, W, s.gamma, gamma, s.c, s.s, c, sine, eta, norm, size, status, moved, s.iteration + 1)
 
 
-def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: float) -> Ended:
+def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: float) -> Ended | None:
     """The same recurrence for one right side where arrays can be written over: numbers are Python's.
 
-    A step of `step` costs 100 us in NumPy beyond its products, one of these 10.
+    A step of `step` costs 100 us in NumPy beyond its products, one of these 10. None if derivatives of the products are recorded.
     """
     xp, watched = loop.xp, not loop.watch.is_idle
     axpy, xpby, dot = xp.axpy, xp.xpby, xp.dot_real
@@ -175,6 +178,8 @@ def one_vector(loop: Loop, multiply: Any, precondition: Any, s: Cycles, goal: fl
     while status == RUNNING and iteration < loop.limit:
         z = z * (1 / gamma)
         Az = multiply(z)
+        if is_recorded(Az):
+            return None
         iteration += 1
         delta = dot(z, Az)
         v, v_old = xpby(Az, -gamma / gamma_old, v_old), v
