@@ -139,7 +139,7 @@ class MINRES(Iterative):
     """
 
     splits_preconditioner: ClassVar[bool] = True
-    vectors: ClassVar[int] = 16
+    vectors: ClassVar[int] = 11
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return minres(xp, products.multiply, B, precondition=products.precondition, **options)
@@ -193,7 +193,7 @@ class BiCGSTAB(Iterative):
     array([1., 1.])
     """
 
-    vectors: ClassVar[int] = 15
+    vectors: ClassVar[int] = 10
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return bicgstab(xp, products.multiply, B, precondition=products.precondition, **options)
