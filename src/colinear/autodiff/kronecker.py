@@ -175,12 +175,8 @@ def _coupled(xp: Any, grid: Grid, k: Factors, i: int, dA: Array, act: Callable[[
     P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, dA), V))[..., None, :, :]
     before, after = math.prod(k.sizes[:i]), math.prod(k.sizes[i + 1 :])
     others = [w for j, w in enumerate(k.values) if j != i]
-    rest = (
-        _column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
-        if others
-        else 0 * v[..., :1] + (not grid.is_sum)
-    )
-    # along coordinate i: (*batch, t, n, c)
+    rest = _column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
+    # X along coordinate i: (*batch, t, n, c)
     X = xp.reshape(X, (*X.shape[:-2], before, n, after, X.shape[-1]))
     X = xp.moveaxis(X, -3, -2)
     X = xp.reshape(X, (*X.shape[:-4], before * after, n, X.shape[-1]))
