@@ -260,6 +260,34 @@ def test_the_diagonal_between_kronecker_products(doubles):
     close_to(torch, *(torch.autograd.grad((d**3).sum(), (A, B, *right)) for d in (co.diag(between), M.diagonal())))
 
 
+@pytest.mark.parametrize("function", ["inv", "pinv", "solve"])
+def test_complex_shifts_are_kept_where_derivatives_are_recorded(doubles, function):
+    """A ⊗ B + z I is no self-adjoint operator."""
+    torch, z = doubles, 0.3 + 1j
+    jax = pytest.importorskip("jax")
+    b = RIGHT + 0j
+    expected = np.linalg.solve(np.kron(*FACTORS) + z * np.eye(12), b)
+
+    def found(A, B, b):
+        operator = co.Kronecker(definite(A), definite(B)) + z * co.Identity(12)
+        return co.solve(operator, b) if function == "solve" else getattr(co, function)(operator) @ b
+
+    in_torch = found(*(torch.tensor(x, requires_grad=True) for x in FACTORS), torch.tensor(b))
+    in_jax = jax.jit(found)(*(jax.numpy.asarray(x) for x in (*FACTORS, b)))
+    np.testing.assert_allclose(in_torch.detach(), expected, rtol=1e-12)
+    np.testing.assert_allclose(in_jax, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", ["inv", "pinv", "isqrt"])
+def test_functions_leave_a_compiled_program(function):
+    jax = pytest.importorskip("jax")
+    arrays = tuple(jax.numpy.asarray(x) for x in (*FACTORS, RIGHT))
+    made = jax.jit(lambda A, B: getattr(co, function)(STRUCTURES["shifted"](A, B)))(*arrays[:2])
+    found = made @ (made @ arrays[2]) if function == "isqrt" else made @ arrays[2]
+    expected = np.linalg.solve(np.kron(*FACTORS) + SHIFT * np.eye(12), RIGHT)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
 def test_all_else_goes_by_eigenvectors(doubles):
     torch = doubles
     A, B = (torch.tensor(x, requires_grad=True) for x in FACTORS)

@@ -18,6 +18,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.kronecker_function import KroneckerFunction
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
+from ..properties import SELF_ADJOINT
 from ._arrays import dense, is_half
 from ._values import once_each, placed, reciprocal_spectrum
 from .eigen import eig, factors_self_adjoint
@@ -40,17 +41,19 @@ class Factored(NamedTuple):
         values: Array = self.A.xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1))
         return self.A.xp.stop_gradient(values)
 
-    def function(self, f: Callable[[Array], Array], is_inverse: bool = False) -> LinearOperator:
-        """f(A)"""
-        found: LinearOperator = KroneckerFunction._of(self.A, self.factors.flat(), f, self.is_sum, is_inverse)
+    def function(self, f: Callable[..., Array], *constants: Array, is_inverse: bool = False) -> LinearOperator:
+        """f(A) for f(x, *constants); f itself holds no arrays, which could not leave a compiled program with it."""
+        found: LinearOperator = KroneckerFunction._of(self.A, self.factors.flat(), constants, f, self.is_sum, is_inverse)
         return found
 
 
 def factored(A: LinearOperator) -> Factored | None:
-    """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and shifted perhaps, of which derivatives are
-    recorded."""
+    """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and shifted by real numbers perhaps, of which
+    derivatives are recorded."""
     xp = A.xp
-    if planning() or not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)) or is_half(xp, A.dtype):
+    if planning() or is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:  # a complex multiple or shift is not
+        return None
+    if not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
         return None
     form = _form(A)
     if form is None or 0 in A.shape:

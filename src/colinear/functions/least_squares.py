@@ -71,7 +71,7 @@ def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> L
     """A^+ with its derivative, which is known also where singular values repeat or are zero; None where only their vectors' is."""
     if not A.batch_shape and not svd.find(A).is_base and (parts := factored(A)) is not None:
         least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[..., 0]
-        return parts.function(lambda x: inverted(xp, x, xp.abs(x) > least))
+        return parts.function(lambda x, least: inverted(xp, x, xp.abs(x) > least), least)
     M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
     held = Dense(M) if M is not None else A._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x))
     U, s, V = svd(held, None, method)

@@ -85,9 +85,11 @@ def _held(A: LinearOperator) -> LinearOperator:
 def _on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
     """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no negative ones where none were promised."""
 
+    is_complex, dtype = xp.is_complex(values), values.dtype
+
     def g(x: Array) -> Array:
         if f.principal and not xp.is_complex(x):
-            x = xp.astype(x, values.dtype) if xp.is_complex(values) else xp.where(x < 0, 0 * x, x) if positive else x
+            x = xp.astype(x, dtype) if is_complex else xp.where(x < 0, 0 * x, x) if positive else x
         return f.of(xp, x)
 
     return g

@@ -29,8 +29,10 @@ class KroneckerFunction(LinearOperator):
         a C + b I.
     factors : tuple of arrays
         The factors, their eigenvalues and eigenvectors (these are constants), a and b: flat, as `autodiff.kronecker.Factors` has them.
+    constants : tuple of arrays
+        Numbers that f needs.
     f : callable
-        Of an array, entry by entry.
+        f(x, *constants), entry by entry.
     is_sum : bool
         Whether C is a Kronecker sum.
     is_inverse : bool
@@ -39,7 +41,8 @@ class KroneckerFunction(LinearOperator):
 
     whole: LinearOperator
     factors: tuple[Array, ...]
-    f: Callable[[Array], Array]
+    constants: tuple[Array, ...]
+    f: Callable[..., Array]
     is_sum: bool
     is_inverse: bool
 
@@ -65,7 +68,7 @@ class KroneckerFunction(LinearOperator):
 
     @property
     def _grid(self) -> derivatives.Grid:
-        return derivatives.Grid(self.f, self.is_sum)
+        return derivatives.Grid(lambda x: self.f(x, *self.constants), self.is_sum)
 
     @memo
     def _held(self) -> LinearOperator:
