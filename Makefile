@@ -4,6 +4,8 @@
 PYTHON  ?= python3
 WORKERS ?= 2# test processes
 PYTEST  ?=# more arguments for pytest, as in: make test PYTEST="-k kronecker"
+SEED    ?= 0# of make fuzz
+MINUTES ?= 1# of make fuzz, for each backend
 PAPER   ?=# arguments of benchmarks/paper.py, as in: make bench-paper PAPER="structure --scale 1"
 
 VENV := .venv
@@ -14,12 +16,13 @@ PIP_INSTALL := -m pip install --disable-pip-version-check --progress-bar off --q
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu lint format docs bench bench-paper clean distclean
+.PHONY: help demo test test-gpu fuzz lint format docs bench bench-paper clean distclean
 
 help:
 	@echo "make demo       a million unknowns in NumPy: installs NumPy, SciPy and matplotlib alone, runs examples/demo.py"
 	@echo "make test       ruff, mypy and all tests on the CPU (installs torch and JAX on the first call)"
 	@echo "make test-gpu   the tests that need a CUDA device, with the packages of \$$PYTHON"
+	@echo "make fuzz       random operators against dense references: SEED=0 MINUTES=1 (for each backend)"
 	@echo "make lint       ruff and mypy alone;  make format: let ruff rewrite the files"
 	@echo "make docs       the site, into site/"
 	@echo "make bench      every script of benchmarks/, in an environment with the libraries that compete"
@@ -69,6 +72,9 @@ test: export JAX_PLATFORMS = cpu
 test: export MPLBACKEND = Agg
 test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+
+fuzz: $(VENV)/.installed
+	$(BIN)/python tests/fuzz --seed $(SEED) --minutes $(MINUTES)
 
 # Uses the packages of $(PYTHON), not .venv: which CUDA build of torch and JAX fits is the machine's affair.
 test-gpu: export JAX_PLATFORMS =
