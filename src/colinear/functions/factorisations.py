@@ -69,7 +69,11 @@ def _choose_cholesky(A: LinearOperator, method: Method | None) -> tuple[str, Cos
 
 
 cholesky = function(
-    "cholesky", base=cholesky_factor, stand_in=lambda A: _neutral_identity(A, A.shape[-1]), choose=_choose_cholesky
+    "cholesky",
+    base=cholesky_factor,
+    stand_in=lambda A: _neutral_identity(A, A.shape[-1]),
+    choose=_choose_cholesky,
+    suits=lambda A, method: True,  # there is one method only: to name it says no more
 )
 
 

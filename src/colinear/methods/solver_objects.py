@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ..backends import Array
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .bicgstab import bicgstab
 from .cg import cg
 from .gmres import gmres
@@ -118,6 +119,7 @@ class CG(Iterative):
     (2, True)
     """
 
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
     splits_preconditioner: ClassVar[bool] = True
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
@@ -138,6 +140,7 @@ class MINRES(Iterative):
     array([2., 1.])
     """
 
+    needs: ClassVar[int] = SELF_ADJOINT
     splits_preconditioner: ClassVar[bool] = True
     vectors: ClassVar[int] = 11
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ..properties import SELF_ADJOINT
 from .objects import Method
 
 ORTHOGONALISATIONS = ("gram-schmidt", "householder")
@@ -102,6 +103,8 @@ class Lanczos(Spectral):
     repeated: bool = True
     shift: float | None = None
 
+    needs: ClassVar[int] = SELF_ADJOINT
+
 
 @dataclass(frozen=True)
 class Arnoldi(Spectral):
@@ -157,6 +160,8 @@ class LOBPCG(Spectral):
 
     preconditioner: Any = field(default=None, compare=False)
     block: int | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
 
     def size(self, n: int, k: int) -> int:
         """How many vectors are iterated."""
