@@ -509,7 +509,7 @@ def _why_whole(rule: Rule, method: Any, A: Any) -> str:
     if not rule.estimates and getattr(method, "is_stochastic", False) and not rule.is_base:
         return f"it has no standard error, which {name} gives"
     uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself
-    return f"{name} makes use of the structure itself" if uses is not None and not rule.is_base and uses(A) else ""
+    return f"{name} takes A as a whole" if uses is not None and not rule.is_base and uses(A) else ""
 
 
 def _not_a_method(name: str, method: Any) -> MethodError:

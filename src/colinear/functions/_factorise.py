@@ -118,9 +118,7 @@ MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
     "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A), "N"), None),
     "QR": qr_factor,
 }
-ONE_TRIANGLE = {
-    name: f"{name} reads the lower triangle alone, and A is not self-adjoint" for name in ("Cholesky", "LDL")
-}
+ONE_TRIANGLE = {name: f"{name} reads the lower triangle alone, and A is not self-adjoint" for name in ("Cholesky", "LDL")}
 _BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
 
 
