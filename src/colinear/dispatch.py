@@ -122,17 +122,19 @@ class Function:
         is_trusted = outer is not type(method) or self.suits(A, method)
         if chosen.is_base:
             if not (is_trusted or self.forwards):
-                raise NotForPart(method, A)
+                raise NotForPart(_unfit(method, A))
             return self._run(chosen, A, arguments, method, info, on_failure, displaced)
         reports = state.current if type(state.current) is list else []
         count = len(reports)
-        state.split = None if chosen.hereditary and is_trusted else type(method)
+        # What an estimator needs must be known of the part itself: it takes no one's word.
+        is_inherited = chosen.hereditary and is_trusted and not method.is_stochastic
+        state.split = None if is_inherited else type(method)
         try:
             return self._run(chosen, A, arguments, method, info, on_failure)
         except NotForPart as unfit:
             if not is_trusted:
                 raise
-            displaced = (chosen, str(unfit))
+            displaced = (chosen, unfit.args[0])
         finally:
             state.split = outer
         del reports[count:]  # of the parts before
@@ -486,8 +488,9 @@ def _convert(name: str, A: Any) -> Any:
 class NotForPart(Exception):
     """Leaves a rule that hands the named method to a part that is not known to have what the method needs."""
 
-    def __init__(self, method: Any, A: Any):
-        super().__init__(f"{method.name} needs parts that are known to be {method.needed}, and {type(A).__name__} is not")
+
+def _unfit(method: Any, A: Any) -> str:
+    return f"{method.name} needs parts that are known to be {method.needed}, and {type(A).__name__} is not"
 
 
 def has_needs(A: Any, method: Any) -> bool:
@@ -498,7 +501,7 @@ def has_needs(A: Any, method: Any) -> bool:
 def check_part(A: Any, method: Any) -> None:
     """For a rule that takes the named method as the word of the user for A: leave it if A is a part not known to suit."""
     if method is not None and state.split is type(method) and not has_needs(A, method):
-        raise NotForPart(method, A)
+        raise NotForPart(_unfit(method, A))
 
 
 def _why_whole(rule: Rule, method: Any, A: Any) -> str:

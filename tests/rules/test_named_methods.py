@@ -32,6 +32,7 @@ WHOLES: dict[str, Callable[[Any], Any]] = {
     "nested": lambda a: co.Kronecker(co.PD(a(S[:2, :2])), gram(a(M[:6, :6]))),
     "blocks": lambda a: co.BlockDiag(co.PD(co.Kronecker(a(-S[:2, :2]), a(-S[:3, :3]))), co.PD(-1.0 * co.Dense(a(-S[:6, :6])))),
     "transposed": lambda a: co.PD(co.Kronecker(a(-S[:3, :3]), a(-S[:4, :4])).T),
+    "blocks known as a whole": lambda a: co.PD(co.BlockDiag(-1.0 * co.Dense(a(-S[:6, :6])), a(S[:6, :6]))),
     "low rank": lambda a: co.PD(co.Diagonal(a(np.full(12, 3.0))) + co.LowRank(a(M[:, :2]), a(0.1 * M[:, :2]))),
 }
 SOLVERS = [co.CG(tol=1e-10), co.MINRES(tol=1e-10), co.Cholesky(), co.LDL()]
@@ -83,7 +84,7 @@ def test_jax_solves_and_differentiates_on_the_whole() -> None:
     np.testing.assert_allclose(slope, 2 * np.linalg.inv(M).T, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["scaled", "kronecker", "known self-adjoint", "nested", "blocks"])
+@pytest.mark.parametrize("name", ["scaled", "kronecker", "known self-adjoint", "nested", "blocks", "blocks known as a whole"])
 def test_quadrature_estimates_the_whole_where_parts_are_not_positive(name: str) -> None:
     A, dense = made(name, "numpy")
     exact = np.linalg.slogdet(dense)[1]
@@ -146,6 +147,14 @@ def test_explain_says_what_runs_and_why_the_rule_does_not() -> None:
     assert plan.rejected[0] == ("inv_tridiagonal", "CG was asked for, which only multiplies by A")
     plan = co.explain(co.trace, co.Dense(M) + co.Dense(S), co.Hutchinson())
     assert ("trace_sum", "it has no standard error, which Hutchinson gives") in plan.rejected
+
+
+def test_a_compiled_torch_program_goes_the_same_way() -> None:
+    torch = pytest.importorskip("torch")
+    A, dense = made("kronecker", "torch")
+    b = torch.ones(12, dtype=torch.float64)
+    solve = torch.compile(lambda A, b: co.solve(A, b, co.Cholesky()), fullgraph=True, backend="eager")
+    np.testing.assert_allclose(solve(A, b).numpy(), np.linalg.solve(dense, np.ones(12)), atol=1e-9)
 
 
 def test_reports_of_parts_that_were_tried_first_are_dropped() -> None:
