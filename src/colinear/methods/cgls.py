@@ -10,7 +10,6 @@ true residual, and the true A^H r, decide (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
@@ -51,15 +50,15 @@ class State(NamedTuple):
 
 def cgls(
     xp: Any,
-    multiply: Callable[[Array], Array],
-    adjoint: Callable[[Array], Array],
+    multiply: Any,
+    adjoint: Any,
     B: Array,
     *,
     columns: int,
     tol: float,
     max_iters: int,
     consistent: bool = False,
-    precondition: Callable[[Array], Array] | None = None,
+    precondition: Any = None,
     X0: Array | None = None,
     watch: Watch = NOBODY,
 ) -> Outcome:
