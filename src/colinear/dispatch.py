@@ -107,11 +107,12 @@ class Function:
         return self._run(chosen, A, arguments, method, info, on_failure)
 
     def _call_by_method(self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
-        """A call by a method that was named: on A itself, or on the parts into which a rule splits A.
+        """Call by a method that was named: on A itself, or on the parts that a rule splits A into.
 
-        A rule may split A only if each part that the method reaches is known to have what the method needs. Where one is not,
-        `NotForPart` leaves the rule, up to the innermost call whose operator is known to have it, or else to the outermost one, for
-        which the word of the user is taken: that runs the method on the whole.
+        A rule may split A only if each part that the method reaches is known to have what the
+        method needs. Where one is not, `NotForPart` leaves the rule, up to the innermost call whose
+        operator is known to have it, or else to the outermost one, for which the word of the user
+        is taken: that call runs the method on the whole.
         """
         why = _why_whole(chosen, method, A)
         displaced = (chosen, why) if why else None
@@ -143,7 +144,7 @@ class Function:
     def _run(
         self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any = None
     ) -> Any:
-        """Run the rule that was chosen. `displaced`: the rule that the method does not allow, and why, for `explain`."""
+        """Run the rule that was chosen. `displaced`: one that the method does not allow, and why."""
         outer = state.current
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, method, info, on_failure, displaced)
@@ -296,9 +297,10 @@ def function(
     examples : dict, optional
         For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b = example_right_side(A)`.
     forwards : bool
-        Whether the base case hands the method to other functions of the same operator, instead of using it.
+        Whether the base case hands the method to other functions of A, instead of using it.
     suits : callable, optional
-        `suits(A, method)`: whether A is known to have what the method needs for this function; by default `method.needs`.
+        `suits(A, method)`: whether A is known to have what the method needs for this function; by
+        default the properties in `method.needs`.
 
     Examples
     --------
@@ -403,9 +405,9 @@ def rule(
         Whether it finds an inverse by eigenvectors of parts of the operator, which have no derivative where eigenvalues repeat: a solve
         is then differentiated by its equation.
     hereditary : bool
-        Whether its parts have every property that the operator has, as the blocks along a diagonal have, or the operator itself
-        written in another way: then a method that is for the whole is for the parts, also where that is known by the word of
-        the user alone.
+        Whether its parts have every property that the operator has, as the blocks along a diagonal
+        have, or the operator itself written in another way: then a method that is for the whole is
+        for the parts, also where that is known by the word of the user alone.
 
     Examples
     --------
@@ -486,11 +488,12 @@ def _convert(name: str, A: Any) -> Any:
 
 
 class NotForPart(Exception):
-    """Leaves a rule that hands the named method to a part that is not known to have what the method needs."""
+    """Leaves a rule that hands a named method to a part not known to have what it needs."""
 
 
 def _unfit(method: Any, A: Any) -> str:
-    return f"{method.name} needs parts that are known to be {method.needed}, and {type(A).__name__} is not"
+    name = type(A).__name__
+    return f"{method.name} needs parts that are known to be {method.needed}, and {name} is not"
 
 
 def has_needs(A: Any, method: Any) -> bool:
@@ -499,13 +502,16 @@ def has_needs(A: Any, method: Any) -> bool:
 
 
 def check_part(A: Any, method: Any) -> None:
-    """For a rule that takes the named method as the word of the user for A: leave it if A is a part not known to suit."""
+    """Leave the rule at work if A is a part that is not known to have what the named method needs.
+
+    It is for rules which take the method for the word of the user that A has it.
+    """
     if method is not None and state.split is type(method) and not has_needs(A, method):
         raise NotForPart(_unfit(method, A))
 
 
 def _why_whole(rule: Rule, method: Any, A: Any) -> str:
-    """Why a method that the user named takes A itself, instead of the parts into which the rule splits it; empty if it does not."""
+    """The reason why a named method takes A itself, not the parts that the rule makes; or empty."""
     name = type(method).__name__
     if rule.direct and method.is_iterative:
         return f"{name} was asked for, which only multiplies by A"

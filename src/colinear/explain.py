@@ -132,7 +132,10 @@ class Planner:
     def call(
         self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Displaced = None
     ) -> Any:
-        """Plan a call, and return its result or a stand-in for it. `displaced`: a rule that the method does not allow, and why."""
+        """Plan a call, and return its result or a stand-in for it.
+
+        `displaced`: a rule that the method does not allow, and why.
+        """
         siblings, self.plans = self.plans, []
         try:
             name, identity, own = chosen.name, chosen.identity, None

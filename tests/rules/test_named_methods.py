@@ -1,4 +1,4 @@
-"""A method that the user named runs on the parts of an operator only if each is known to have what the method needs; else on the whole."""
+"""A named method runs on parts only if each is known to have what it needs; else on the whole."""
 
 from __future__ import annotations
 

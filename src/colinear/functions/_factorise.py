@@ -88,7 +88,7 @@ def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
 
 
 def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
-    """Whether factors found from the lower triangle alone are those of A; None for those that read all of it."""
+    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
     if name == "Cholesky":
         return reproduces(xp, A, times_adjoint(xp, factor.L))
     if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
@@ -97,7 +97,7 @@ def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
 
 
 def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    """Cholesky, with LU in its place inside a traced program where that fails, or A is not what the lower triangle says."""
+    """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
     L, ok = xp.cholesky(A)
     ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
     unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))

@@ -64,8 +64,10 @@ def is_singular(xp: Any, A: Array) -> Array:
 
 
 def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
-    """Whether a factorisation that read the lower triangle alone is one of A: `again(p)`, the product by the factors, tried on a
-    probe."""
+    """Whether a factorisation that read the lower triangle alone is one of A.
+
+    The product by the factors, `again(p)`, is compared with A p for a probe p.
+    """
     p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
     p = p if p.dtype == A.dtype else xp.astype(p, A.dtype)
     size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]

@@ -83,7 +83,8 @@ def needs_estimate(A: LinearOperator, method: Any) -> bool:
 
 
 def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
-    """The factorisation by the method. One that reads the lower triangle alone must reproduce M; `Auto` takes LU where it does not."""
+    """The factorisation by the method; where one from the lower triangle does not reproduce M,
+    the status says so, and `Auto` takes LU."""
     is_free, is_positive = isinstance(method, Auto), A.properties & POSITIVE_SEMIDEFINITE
     name = ("Cholesky" if is_positive else "LU") if is_free else method.name
     name = name if M.shape[-1] else "LU"

@@ -43,6 +43,7 @@ def eigenpairs(
         the imaginary part (not for self-adjoint A).
     method : Auto, Eigh, Eig, Lanczos, Arnoldi, LOBPCG or PowerIteration, optional
         `Auto` iterates for few pairs of large operators: Lanczos if A is self-adjoint, else Arnoldi; and forms the matrix otherwise.
+        With an A that is known to be self-adjoint, `Eig` does as `Eigh`, and `Arnoldi` as `Lanczos`.
 
     Returns
     -------
@@ -118,7 +119,7 @@ def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
 
 
 def _fitted(method: Method, is_hermitian: bool) -> Method:
-    """The method that gives the real pairs of a self-adjoint A: Arnoldi with such an A is Lanczos."""
+    """The method that gives real pairs of a self-adjoint A: Arnoldi with such an A is Lanczos."""
     if is_hermitian and isinstance(method, Arnoldi):
         return Lanczos(**{f.name: getattr(method, f.name) for f in fields(method)})
     return method

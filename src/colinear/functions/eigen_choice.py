@@ -37,7 +37,7 @@ def automatic(A: LinearOperator, k: int, which: str, method: Auto, is_hermitian:
     if affordable and n <= DIFFERENTIABLE and watched:
         return None
     if not affordable:
-        return None if 2 * k > n else chosen  # more than half of them need the matrix: an error if there is no room for it
+        return None if 2 * k > n else chosen  # more than half of them need the matrix
     expected = cost(A, k, chosen).flops
     if which in ("SM", "SI") and not (A.properties & POSITIVE_SEMIDEFINITE or is_cheap(A)):
         if not is_hermitian:  # from products alone they are not found

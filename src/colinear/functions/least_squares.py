@@ -36,9 +36,9 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     rtol : float, optional
         Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
     method : Auto, SVD, RandomizedSVD, CG, LSQR or LSMR, optional
-        `CG` runs on the normal equations. `RandomizedSVD(rank=k)` gives the pseudoinverse of the approximation of A by k singular
-        triplets, of any A by all of them if no rank is given; the status is INACCURATE where a triplet is not found to `tol` (default
-        sqrt(eps)) of its own singular value.
+        `CG` runs on the normal equations. `RandomizedSVD(rank=k)` gives the pseudoinverse of the
+        approximation of A by k singular triplets, by all of them if no rank is given; the status is
+        INACCURATE where a triplet is not found to `tol` (default sqrt(eps)) of its singular value.
 
     Returns
     -------
@@ -74,7 +74,10 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
 
 
 def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOperator:
-    """V Σ^+ U^H from triplets found by random vectors. An error e of a triplet moves 1 / s by e / s^2: each is judged by its own s."""
+    """V Σ^+ U^H from triplets found by random vectors.
+
+    An error e of a triplet moves 1 / s by e / s^2, so each triplet is judged by its own s.
+    """
     xp, k = A.xp, None if method.rank is None else min(method.rank, *A.shape[-2:])
     (U, s, V), info = svd(A, k, method, info=True)
     kept = s > cutoff(xp, s, A, rtol)
@@ -142,7 +145,7 @@ LSTSQ = (SVD, QR, CG, LSQR, LSMR, SVRG)  # and of `lstsq`
 
 
 def suits_any(A: LinearOperator, method: Method) -> bool:
-    """Whether the method is for A: all of them are here, CG too, which runs on the normal equations."""
+    """Whether the method is for A: all are here, CG too, which runs on the normal equations."""
     return True
 
 
@@ -162,7 +165,8 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
         One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
     method : Auto, SVD, QR, CG, LSQR, LSMR or SVRG, optional
         `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
-        `CG` runs on the normal equations A^H A x = A^H b, with the residual b - A x itself (CGLS), and ends as `LSQR` does.
+        `CG` runs on the normal equations, with the residual b - A x itself (CGLS), and ends when
+        `LSQR` does.
         `SVRG` takes minibatches of the rows of A and solves A^H A x = A^H b, until |A^H r| <= tol |A^H b|.
 
     Notes

@@ -239,8 +239,8 @@ def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vect
 
 
 def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Iterative, dtype: Any) -> Array | None:
-    """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not
-    that of a part. None where `inv` runs the method on A itself."""
+    """Solve through the rules of `inv` with an iterative method inside them; the residual of the
+    whole decides, not that of a part. None where `inv` runs the method on A itself."""
     tol = method.tolerance(xp, dtype)
     with recording(detailed=True) as found, quiet(xp):
         inverse = inv(A, tightened(method, A, 2))

@@ -88,7 +88,7 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
 
 
 def _suits(A: LinearOperator, method: Method) -> bool:
-    """Whether the estimator is for A: quadrature also for f(B) of a self-adjoint B, whatever is known of f(B)."""
+    """Whether the estimator is for A: quadrature is also for f(B) of a self-adjoint B."""
     if isinstance(method, SLQ):
         return bool(A.properties & SELF_ADJOINT) or function_inside(A) is not None
     return has_needs(A, method)

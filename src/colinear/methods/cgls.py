@@ -1,11 +1,13 @@
-"""Conjugate gradients on the normal equations A^H A x = A^H b, for least squares (CGLS: Hestenes and Stiefel 1952, section 10).
+"""Conjugate gradients on the normal equations A^H A x = A^H b, for least squares.
 
-Written with the residual r = b - A x of the problem itself, not with that of the normal equations: A^H A is nowhere multiplied by x, and
-the answer is as good as that of LSQR, of which the iterates are the same (Björck, Elfving and Strakoš 1998). Its condition is squared
-in the number of steps all the same. From zero, and without a preconditioner, it gives the solution of smallest norm.
+CGLS (Hestenes and Stiefel 1952, section 10). It is written with the residual r = b - A x of the problem
+itself, not with that of the normal equations: A^H A is nowhere multiplied by x. So the condition is
+squared in the number of steps, but not in the answer, and in exact arithmetic the iterates are those
+of LSQR (Björck, Elfving and Strakoš 1998). Started from zero, and without a preconditioner, it gives
+the solution of smallest norm.
 
-Differs from the reference: blocks of right sides, each column stopped on its own; a preconditioner M ≈ (A^H A)^-1, positive definite; the
-true residual, and the true A^H r, decide (`solve_in_cycles`).
+Differs from the reference: blocks of right sides, each column stopped on its own; a preconditioner
+M ≈ (A^H A)^-1, positive definite; the true residual, and the true A^H r, decide (`solve_in_cycles`).
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ def step(xp: Any, multiply: Any, adjoint: Any, precondition: Any, tol: float, s:
     status = first_of(xp, status, (xp.logical_not(xp.isfinite(curvature)), NONFINITE), (curvature == 0, SUCCESS))
     runs = status == RUNNING
     curve = divide(xp, curvature, rho)  # 1 / α
-    if precondition is None:  # the diagonal of the matrix of Lanczos, whose trace is |A|^2 on the space so far
+    if precondition is None:  # 1/α + β/α' is on the diagonal of B^H B for the bidiagonal B of LSQR
         norm = xp.where(runs, s.norm + curve + beta * s.curve, norm)
     else:
         norm = xp.where(runs, xp.maximum(norm, divide(xp, curvature, squared(xp, P))), norm)

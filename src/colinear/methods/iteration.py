@@ -190,7 +190,7 @@ def solve_in_cycles(
 
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Watch) -> Outcome:
-    """What every method gives for an operator without rows or columns: zero, with nothing left to gain."""
+    """The outcome of every method for an A without rows or columns: nothing is left to gain."""
     norms = column_norms(xp, B)
     X = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
     status = xp.where(xp.isfinite(norms), int(Status.SUCCESS), GIVEN + int(Status.NONFINITE))

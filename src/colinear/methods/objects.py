@@ -20,7 +20,7 @@ class Method:
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
-    needs: ClassVar[int] = 0  # the properties that an operator must have for it: what rules split is checked for them
+    needs: ClassVar[int] = 0  # the properties that an operator must have; parts are checked for them
     # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule must split it first.
     runs_on: ClassVar[Any] = None
 

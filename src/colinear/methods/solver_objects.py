@@ -58,7 +58,7 @@ class Iterative(Method):
     is_iterative: ClassVar[bool] = True
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
-    squares_operator: ClassVar[bool] = False  # whether it iterates with A^H A, which its preconditioner is then one of
+    squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
     needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
     splits_preconditioner: ClassVar[bool] = False  # applies it by itself, as if split, so that its faults can be told from A's
     vectors: ClassVar[int] = 6  # at most at a time, for one right side, b and what the step computes among them
@@ -111,8 +111,8 @@ class CG(Iterative):
     """Conjugate gradients, for positive definite A. One product an iteration, six vectors; preconditioned as if split.
 
     The preconditioner must be positive definite too. Where A or M shows that it is not, the status is NOT_POSITIVE_DEFINITE.
-    `lstsq` and `pinv` take any A: they run it on the normal equations A^H A x = A^H b, written with the residual b - A x (CGLS), and
-    judge it as `LSQR`. A preconditioner is then one of A^H A.
+    `lstsq` and `pinv` take any A: they run it on the normal equations A^H A x = A^H b, written with
+    the residual b - A x (CGLS), and judge it as `LSQR`. A preconditioner is then one of A^H A.
 
     Examples
     --------

@@ -225,7 +225,7 @@ class RandomizedSVD(Method):
     seed : int
         Of the random numbers.
     rank : int, optional
-        Of `pinv`: how many triplets the pseudoinverse is made of; all if not given. (`svd` is told by its `k`.)
+        Of `pinv`: how many triplets the pseudoinverse is made of; all if not given. (`svd` has k.)
 
     Examples
     --------

@@ -62,7 +62,7 @@ class Iterated(LinearOperator):
 
     @property
     def _preconditioner_of_both(self) -> LinearOperator | None:
-        """The preconditioner, if its adjoint is one of A^H: not if it has the size of one side of A, or is one of A^H A."""
+        """The preconditioner, if its adjoint is one of A^H: not of a rectangular A, nor of A^H A."""
         m, n = self.A.shape[-2:]
         return None if m != n or self.method.squares_operator else self.preconditioner
 
