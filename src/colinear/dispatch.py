@@ -38,8 +38,10 @@ __all__ = [
     "Rule",
     "arrange",
     "as_pattern",
+    "check_part",
     "check_rules",
     "function",
+    "has_needs",
     "overlaps",
     "rule",
     "set_converter",
@@ -73,6 +75,8 @@ class Function:
     stand_in: Callable[..., Any] | None
     choose: Callable[..., Any] | None
     examples: dict[str, Callable[[Any], Any]]
+    forwards: bool
+    suits: Callable[[Any, Any], bool]
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
 
@@ -98,15 +102,56 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None and _runs_whole(chosen, method, A):
-            chosen = self.base_rule  # the user wants A itself iterated with
+        if method is not None:
+            return self._call_by_method(chosen, A, arguments, method, info, on_failure)
+        return self._run(chosen, A, arguments, method, info, on_failure)
+
+    def _call_by_method(self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
+        """Call by a method that was named: on A itself, or on the parts that a rule splits A into.
+
+        A rule may split A only if each part that the method reaches is known to have what the
+        method needs. Where one is not, `NotForPart` leaves the rule, up to the innermost call whose
+        operator is known to have it, or else to the outermost one, for which the word of the user
+        is taken: that call runs the method on the whole.
+        """
+        why = _why_whole(chosen, method, A)
+        displaced = (chosen, why) if why else None
+        chosen = self.base_rule if why else chosen
+        if not getattr(method, "needs", 0):
+            return self._run(chosen, A, arguments, method, info, on_failure, displaced)
+        outer = state.split
+        is_trusted = outer is not type(method) or self.suits(A, method)
+        if chosen.is_base:
+            if not (is_trusted or self.forwards):
+                raise NotForPart(_unfit(method, A))
+            return self._run(chosen, A, arguments, method, info, on_failure, displaced)
+        reports = state.current if type(state.current) is list else []
+        count = len(reports)
+        # What an estimator needs must be known of the part itself: it takes no one's word.
+        is_inherited = chosen.hereditary and is_trusted and not method.is_stochastic
+        state.split = None if is_inherited else type(method)
+        try:
+            return self._run(chosen, A, arguments, method, info, on_failure)
+        except NotForPart as unfit:
+            if not is_trusted:
+                raise
+            displaced = (chosen, unfit.args[0])
+        finally:
+            state.split = outer
+        del reports[count:]  # of the parts before
+        return self._run(self.base_rule, A, arguments, method, info, on_failure, displaced)
+
+    def _run(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any = None
+    ) -> Any:
+        """Run the rule that was chosen. `displaced`: one that the method does not allow, and why."""
         outer = state.current
         if info or on_failure != "warn":
-            return self._call_for_info(chosen, A, arguments, method, info, on_failure)
+            return self._call_for_info(chosen, A, arguments, method, info, on_failure, displaced)
         if type(outer) is list:
             return chosen.implementation(A, *arguments)  # what is reported goes to the outermost call
         if outer is not None:
-            return self._call_in_detail(outer, chosen, A, arguments, method)
+            return self._call_in_detail(outer, chosen, A, arguments, method, displaced)
         reports: list[Info] = []
         state.current = reports
         try:
@@ -135,13 +180,15 @@ class Function:
         order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
         return decide(A, Resolution(None, order, rivals))
 
-    def _call_for_info(self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
+    def _call_for_info(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any
+    ) -> Any:
         """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on to a call around it."""
         if on_failure not in ON_FAILURE:
             raise ValueError(f"{self.name}: on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, ON_FAILURE))}.")
         outer = state.current
         if planning():
-            result = outer.call(self, chosen, A, arguments, method)
+            result = outer.call(self, chosen, A, arguments, method, displaced)
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
         state.current = current = Detailed()
         try:
@@ -153,10 +200,10 @@ class Function:
             settle(gathered, on_failure)
         return (result, gathered) if info else result
 
-    def _call_in_detail(self, outer: Any, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Any:
+    def _call_in_detail(self, outer: Any, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Any) -> Any:
         """A nested call that the call around it wants to know of: because it makes an Info, or a plan."""
         if not isinstance(outer, Detailed):
-            return outer.call(self, chosen, A, arguments, method)
+            return outer.call(self, chosen, A, arguments, method, displaced)
         state.current = current = Detailed()
         try:
             result = chosen.implementation(A, *arguments)
@@ -229,6 +276,8 @@ def function(
     stand_in: Callable[..., Any] | None = None,
     choose: Callable[..., Any] | None = None,
     examples: dict[str, Callable[[Any], Any]] | None = None,
+    forwards: bool = False,
+    suits: Callable[[Any, Any], bool] | None = None,
 ) -> Function:
     """A new function of linear operators, to which `rule` adds rules.
 
@@ -247,6 +296,11 @@ def function(
         `choose(A, ..., method) -> (name, cost, reason)`: which method the base case would use, what it costs and why.
     examples : dict, optional
         For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b = example_right_side(A)`.
+    forwards : bool
+        Whether the base case hands the method to other functions of A, instead of using it.
+    suits : callable, optional
+        `suits(A, method)`: whether A is known to have what the method needs for this function; by
+        default the properties in `method.needs`.
 
     Examples
     --------
@@ -271,6 +325,7 @@ def function(
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
     f.stand_in, f.choose, f.examples = stand_in, choose, examples or {}
+    f.forwards, f.suits = forwards, suits or has_needs
     return f
 
 
@@ -326,6 +381,7 @@ def rule(
     direct: bool = False,
     estimates: bool = False,
     by_eigenvectors: bool = False,
+    hereditary: bool = False,
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `function` for operators that match `pattern`.
 
@@ -348,6 +404,10 @@ def rule(
     by_eigenvectors : bool
         Whether it finds an inverse by eigenvectors of parts of the operator, which have no derivative where eigenvalues repeat: a solve
         is then differentiated by its equation.
+    hereditary : bool
+        Whether its parts have every property that the operator has, as the blocks along a diagonal
+        have, or the operator itself written in another way: then a method that is for the whole is
+        for the parts, also where that is known by the word of the user alone.
 
     Examples
     --------
@@ -364,7 +424,12 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        marks = {"direct": direct, "estimates": estimates, "by_eigenvectors": by_eigenvectors}
+        marks = {
+            "direct": direct,
+            "estimates": estimates,
+            "by_eigenvectors": by_eigenvectors,
+            "hereditary": hereditary,
+        }
         function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, **marks))
         return implementation
 
@@ -422,14 +487,38 @@ def _convert(name: str, A: Any) -> Any:
     return _converter(A)
 
 
-def _runs_whole(rule: Rule, method: Any, A: Any) -> bool:
-    """Whether a method that the user named takes A itself, instead of the parts into which the rule splits it."""
+class NotForPart(Exception):
+    """Leaves a rule that hands a named method to a part not known to have what it needs."""
+
+
+def _unfit(method: Any, A: Any) -> str:
+    name = type(A).__name__
+    return f"{method.name} needs parts that are known to be {method.needed}, and {name} is not"
+
+
+def has_needs(A: Any, method: Any) -> bool:
+    """Whether A is known to have the properties that the method needs."""
+    return not method.needs & ~A.properties
+
+
+def check_part(A: Any, method: Any) -> None:
+    """Leave the rule at work if A is a part that is not known to have what the named method needs.
+
+    It is for rules which take the method for the word of the user that A has it.
+    """
+    if method is not None and state.split is type(method) and not has_needs(A, method):
+        raise NotForPart(_unfit(method, A))
+
+
+def _why_whole(rule: Rule, method: Any, A: Any) -> str:
+    """The reason why a named method takes A itself, not the parts that the rule makes; or empty."""
+    name = type(method).__name__
     if rule.direct and method.is_iterative:
-        return True
-    if not rule.estimates and getattr(method, "is_stochastic", False):
-        return True
+        return f"{name} was asked for, which only multiplies by A"
+    if not rule.estimates and getattr(method, "is_stochastic", False) and not rule.is_base:
+        return f"it has no standard error, which {name} gives"
     uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself
-    return uses is not None and bool(uses(A))
+    return f"{name} takes A as a whole" if uses is not None and not rule.is_base and uses(A) else ""
 
 
 def _not_a_method(name: str, method: Any) -> MethodError:

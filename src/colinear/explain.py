@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "Plan", "explain"]
 
+Displaced = tuple[Rule, str] | None
 WIDEST_EXPRESSION = 60  # characters of an operator in a line of the plan
 
 
@@ -128,8 +129,13 @@ class Planner:
     def append(self, info: Info) -> None:
         """Reports of stand-ins mean nothing."""
 
-    def call(self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Any:
-        """Plan a call, and return its result or a stand-in for it."""
+    def call(
+        self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Displaced = None
+    ) -> Any:
+        """Plan a call, and return its result or a stand-in for it.
+
+        `displaced`: a rule that the method does not allow, and why.
+        """
         siblings, self.plans = self.plans, []
         try:
             name, identity, own = chosen.name, chosen.identity, None
@@ -147,12 +153,14 @@ class Planner:
         finally:
             self.plans = siblings
         cost = own if own is not None else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
-        rejected = tuple(self._rejected(f, chosen, A, arguments, method)) if self.compares else ()
+        rejected = tuple(self._rejected(f, chosen, displaced, A, arguments, method)) if self.compares else ()
         siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, rejected))
         return result
 
-    def _rejected(self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Iterator[tuple[str, str]]:
-        for other, reason in _rejected(f, A, chosen):
+    def _rejected(
+        self, f: Function, chosen: Rule, displaced: Displaced, A: Any, arguments: tuple[Any, ...], method: Any
+    ) -> Iterator[tuple[str, str]]:
+        for other, reason in _rejected(f, A, chosen, displaced):
             if reason.startswith(LESS_SPECIFIC):
                 cost = _cost_of(f, other, A, arguments, method)
                 reason = (
@@ -181,11 +189,15 @@ def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method
     return planner.plans[0].cost
 
 
-def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[Rule, str]]:
+def _rejected(f: Function, A: Any, chosen: Rule, displaced: Displaced) -> Iterator[tuple[Rule, str]]:
     """The other rules that match A, and why each was not taken."""
     found: Resolution = f._resolve(signature(A))
-    at = found.order.index(chosen)
     named = {chosen.source}
+    if displaced is not None:
+        yield displaced
+        chosen = displaced[0]  # which the others gave way to
+        named.add(chosen.source)
+    at = found.order.index(chosen)
     for i, other in enumerate(found.order):
         if other.is_base or other.source in named:
             continue

@@ -230,11 +230,14 @@ class _State(threading.local):
     """What the calls of this thread know of the call around them; a thread-local, because Dynamo traces no context variables.
 
     `current` is None outside all calls, a list of the reports so far inside one, a `Detailed` list where nested calls are to make
-    an Info each (someone asked for info=True), or explain's planner.
+    an Info each (someone asked for info=True), or explain's planner. `split` is the type of the named
+    method whose operator a rule is splitting, so that parts must be known to have what the method
+    needs; None where none is.
     """
 
     def __init__(self) -> None:
         self.current: Any = None
+        self.split: Any = None
 
 
 state = _State()

@@ -23,15 +23,24 @@ def graded(smallest: float) -> co.LinearOperator:
     return co.Sparse(scipy.sparse.diags_array([d, np.full(d.size - 1, 1e-9)], offsets=[0, 1]).tocsr())
 
 
-@pytest.mark.parametrize("function", [co.cholesky, co.lu, co.qr, co.nullspace, co.rank, co.pinv])
+@pytest.mark.parametrize("function", [co.cholesky, co.lu, co.qr, co.nullspace, co.rank, co.pinv, co.eig, co.svd])
 def test_what_needs_the_matrix_is_refused_with_a_remedy(function):
     with pytest.raises(co.TooLargeError, match=r"11.9 GiB.*Dense\(A.to_dense\(\)\)"):
         function(free())
 
 
-def test_all_eigenvalues_are_refused_with_a_remedy():
-    with pytest.raises(co.ColinearError, match="Ask for fewer"):
-        co.eig(free())
+def test_all_eigenpairs_are_found_where_the_matrix_fits(monkeypatch):
+    from colinear.functions import eigen_choice, iterative_svd
+
+    for module in (eigen_choice, iterative_svd):
+        monkeypatch.setattr(module, "LARGEST_DENSE", 100)  # rows from which Auto does not form a matrix to find a few pairs
+    d = np.linspace(1.0, 2.0, 450)
+    A = co.PSD(co.MatrixFree(lambda X: d[:, None] * X, (450, 450), dtype=float))
+    np.testing.assert_allclose(co.eig(A)[0], d)
+    np.testing.assert_allclose(co.eig(A, 300, "LA")[0], d[150:])
+    np.testing.assert_allclose(co.svd(A)[1], d[::-1])
+    assert co.explain(co.eig, A).rules == ["Eigh"]
+    assert co.explain(co.eig, A, 4).rules == ["Lanczos"]
 
 
 @pytest.mark.parametrize("framework", NAMES)

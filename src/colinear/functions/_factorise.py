@@ -30,7 +30,7 @@ from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, L
 from ..operators.matrix_factor import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import dense, is_detailed, is_watched, quiet, seen
-from ._residuals import MARGIN, are_small, column_norms, probe, squares
+from ._residuals import MARGIN, are_small, column_norms, mirrored, probe, reproduces, squares, times_adjoint
 from .cost import itemsize
 
 REFINEMENTS = 2  # steps of iterative refinement before another factorisation is tried
@@ -87,9 +87,19 @@ def _cholesky(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     return CholeskyFactor._of(L), xp.logical_not(ok)
 
 
-def _cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
-    """Cholesky, with LU in its place inside a traced program where that fails."""
+def is_of(xp: Any, name: str, factor: Any, A: Array) -> Array | None:
+    """Whether factors found from the lower triangle are those of A; None if all of A was read."""
+    if name == "Cholesky":
+        return reproduces(xp, A, times_adjoint(xp, factor.L))
+    if name == "LDL":  # it is stable, so that the matrix that it factored is the one that it read
+        return reproduces(xp, A, mirrored(xp, A))
+    return None
+
+
+def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
+    """Cholesky, with LU in its place inside a traced program where it fails or does not give A."""
     L, ok = xp.cholesky(A)
+    ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
     unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
     if xp.name == "jax":  # one of the two is run
         kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))  # noqa: E731
@@ -102,12 +112,13 @@ def _cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     return LUFactor._of(xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps), "N"), None
 
 
-_MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
+MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
     "Cholesky": _cholesky,
     "LDL": lambda xp, A: (LDLFactor._of(xp.ldl_factor(A)), None),
     "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A), "N"), None),
     "QR": qr_factor,
 }
+ONE_TRIANGLE = {name: f"{name} reads the lower triangle alone, and A is not self-adjoint" for name in ("Cholesky", "LDL")}
 _BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
 
 
@@ -187,7 +198,7 @@ def solution(function: str, A: LinearOperator, B: Array | None, method: Method |
 
 
 def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float) -> Solution:
-    make = _cholesky_or_lu if auto and name == "Cholesky" else _MAKE[name]
+    make = cholesky_or_lu if auto and name == "Cholesky" else MAKE[name]
     right_sides = _with_probe(xp, B, matrix)
     factor, broken = differentiable(xp, make, matrix) if name != "QR" else make(xp, matrix)
     matrix = xp.stop_gradient(matrix)  # to judge with
@@ -206,7 +217,7 @@ def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: flo
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
         name = names.pop(0)
-        factor, broken = differentiable(xp, _MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
+        factor, broken = differentiable(xp, MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
         X = factor._matmat(right_sides)
         if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, held, right_sides, X, tol):
             return Solution(factor, X[..., :-1], None, None, True)
@@ -233,6 +244,8 @@ def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: flo
     assert best is not None
     fell_back = best_status is Status.SUCCESS and bool(failures)
     message = f"{', '.join(failures)}; {best_name} gave the answer" if fell_back else ", ".join(failures[:-1])
+    if not fell_back and best_status.is_failure and best_name in ONE_TRIANGLE:
+        message = message if seen(xp, reproduces(xp, held, mirrored(xp, held))).all() else ONE_TRIANGLE[best_name]
     residual = None if B is None else best.residual
     report(Info(Status.FELL_BACK if fell_back else best_status, residual=residual, method=best_name, message=message))
     return best._replace(X=best.X[..., :-1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,3 +58,30 @@ def is_singular(xp: Any, A: Array) -> Array:
     x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
     largest = xp.max(xp.abs(A), axis=(-2, -1))
     return xp.logical_not(MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1)) < xp.vector_norm(p))
+
+
+# ---------------------------------------------------------------------------------------------------- one triangle only
+
+
+def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
+    """Whether a factorisation that read the lower triangle alone is one of A.
+
+    The product by the factors, `again(p)`, is compared with A p for a probe p.
+    """
+    p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
+    p = p if p.dtype == A.dtype else xp.astype(p, A.dtype)
+    size = xp.max(xp.abs(A), axis=(-2, -1)) * A.shape[-1]
+    error = xp.max(xp.abs(xp.matmul(A, p) - again(p)), axis=(-2, -1))
+    return error <= math.sqrt(xp.eps(A.dtype)) * size
+
+
+def times_adjoint(xp: Any, L: Array) -> Callable[[Array], Array]:
+    """p -> L L^H p"""
+    return lambda p: xp.matmul(L, xp.matmul(xp.conj(xp.matrix_transpose(L)), p))
+
+
+def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
+    """p -> H p for the Hermitian H whose lower triangle is that of A."""
+    strict = xp.tril(A, -1)
+    d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
+    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(xp.conj(xp.matrix_transpose(strict)), p)

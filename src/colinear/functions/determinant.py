@@ -14,14 +14,13 @@ from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
-from ..operators.factors import CholeskyFactor, LDLFactor, LUFactor, slogdet_of_diagonal
+from ..operators.factors import slogdet_of_diagonal
 from ..operators.identity import ScaledIdentity
 from ..operators.matrix_factor import differentiable
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import dense, narrow, quiet, seen, square_size
-from ._factorise import _cholesky_or_lu
-from ._residuals import probe
+from ._factorise import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
 from ._values import report_status
 from .cost import is_too_large, itemsize
 from .diagonal import diag
@@ -84,30 +83,26 @@ def needs_estimate(A: LinearOperator, method: Any) -> bool:
 
 
 def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
-    if isinstance(method, LDL):
-        return LDLFactor._of(xp.ldl_factor(M))
-    positive = A.properties & POSITIVE_SEMIDEFINITE if isinstance(method, Auto) else isinstance(method, Cholesky)
-    if not positive or not M.shape[-1]:
-        return LUFactor._of(*xp.lu_factor(M), "N")
-    if xp.is_traced(M) and isinstance(method, Auto):
-        return _cholesky_or_lu(xp, M)[0]
-    L, ok = xp.cholesky(M)
-    ok = xp.logical_and(ok, _reproduces(xp, L, M))
-    if isinstance(method, Cholesky):
-        report_status(xp, xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)), method="Cholesky")
-    elif not seen(xp, ok).all():
+    """The factorisation by the method; where one from the lower triangle does not reproduce M,
+    the status says so, and `Auto` takes LU."""
+    is_free, is_positive = isinstance(method, Auto), A.properties & POSITIVE_SEMIDEFINITE
+    name = ("Cholesky" if is_positive else "LU") if is_free else method.name
+    name = name if M.shape[-1] else "LU"
+    if is_free and name == "Cholesky" and xp.is_traced(M):
+        return cholesky_or_lu(xp, M)[0]
+    factor, broken = MAKE[name](xp, M)
+    right = is_of(xp, name, factor, M)
+    if right is None:
+        return factor
+    right = right if broken is None else xp.logical_and(right, xp.logical_not(broken))
+    if not is_free:
+        wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
+        message = ONE_TRIANGLE[name] if name == "LDL" else ""
+        report_status(xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message)
+    elif not seen(xp, right).all():
         report(Info(Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"))
-        return LUFactor._of(*xp.lu_factor(M), "N")
-    return CholeskyFactor._of(L)
-
-
-def _reproduces(xp: Any, L: Array, M: Array) -> Array:
-    """Whether L L^H is M, tried on one vector: Cholesky reads one triangle only, and M might not be self-adjoint."""
-    p = probe(xp, M.shape[-1], M.dtype, xp.device_of(M))
-    expected = xp.matmul(M, p)
-    found = xp.matmul(L, xp.matmul(xp.conj(xp.matrix_transpose(L)), p))
-    size = xp.max(xp.abs(M), axis=(-2, -1)) * M.shape[-1]
-    return xp.max(xp.abs(expected - found), axis=(-2, -1)) <= math.sqrt(xp.eps(M.dtype)) * size
+        return MAKE["LU"](xp, M)[0]
+    return factor
 
 
 def report_logarithm(xp: Any, logarithm: Array) -> None:
@@ -206,8 +201,8 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
         return sign * A.xp.exp(logarithm)
 
 
-logdet = function("logdet", base=logarithm_of_determinant)
-det = function("det", base=determinant)
+logdet = function("logdet", base=logarithm_of_determinant, forwards=True)
+det = function("det", base=determinant, forwards=True)
 
 
 @rule(det, Dense)
@@ -219,7 +214,8 @@ def det_dense(A: Any, method: Any) -> Array:
     xp, M = A.xp, dense(A)
     with quiet(xp):
         LU_, pivots = xp.lu_factor(M)
-        product = xp.prod(xp.diagonal(LU_), axis=-1) * xp.lu_permutation(pivots, M.shape[-1])[1]
+        parity = xp.astype(xp.lu_permutation(pivots, M.shape[-1])[1], M.dtype)
+        product = xp.prod(xp.diagonal(LU_), axis=-1) * parity
         report_status(xp, xp.where(xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)))
     return narrow(xp, product, A.dtype)
 

@@ -38,7 +38,7 @@ def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
     return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
 
 
-@rule(slogdet, BlockDiag, when=all_square, estimates=True)
+@rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
 def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
     """det diag(A, B) = det A det B, both square"""
     if method is not None and method.is_stochastic:
@@ -58,20 +58,20 @@ def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
     return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
 
 
-@rule(slogdet, Transpose, estimates=True)
+@rule(slogdet, Transpose, estimates=True, hereditary=True)
 def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^T = det A"""
     return slogdet(A.A, method)
 
 
-@rule(slogdet, Adjoint | Conjugate, estimates=True)
+@rule(slogdet, Adjoint | Conjugate, estimates=True, hereditary=True)
 def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^H = det conj(A) = conj(det A)"""
     sign, logarithm = slogdet(A.A, method)
     return A.xp.conj(sign), logarithm
 
 
-@rule(slogdet, Inverse)
+@rule(slogdet, Inverse, hereditary=True)
 def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
     known = getattr(A.factor, "slogdet", None)

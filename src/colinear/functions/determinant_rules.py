@@ -158,7 +158,7 @@ def is_one_dimensional(A: Any) -> bool:
     return len(A.grid) == 1 and 0 not in A.shape
 
 
-@rule(slogdet, Convolution, when=is_one_dimensional)
+@rule(slogdet, Convolution, when=is_one_dimensional, hereditary=True)
 def slogdet_banded_convolution(A: Any, method: Any) -> Determinant:
     """A convolution bounded by zeros is banded, and Toeplitz"""
     kernel, (origin,) = A._fitted()

@@ -52,7 +52,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     return spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
 
 
-@rule(slogdet, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=parts_are_square)  # type: ignore[misc]
+@rule(slogdet, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=parts_are_square, hereditary=True)  # type: ignore[misc]
 def slogdet_merged(A: Any, method: Any) -> Determinant:
     """det(A + D), where A + D is of A's own kind: banded, sparse, circulant, ..."""
     return slogdet(merged(A)._claim(A.properties), method)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from operator import index
 from typing import Any
 
 from .. import autodiff
 from ..backends import Array
-from ..dispatch import Cost, function
+from ..dispatch import Cost, check_part, function
 from ..info import Info, Status, report
-from ..methods import EIGEN, LOBPCG, SVRG, Auto, Eigh, Lanczos, Method, PowerIteration, Spectral, fitting
+from ..methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import Identity
@@ -42,6 +43,7 @@ def eigenpairs(
         the imaginary part (not for self-adjoint A).
     method : Auto, Eigh, Eig, Lanczos, Arnoldi, LOBPCG or PowerIteration, optional
         `Auto` iterates for few pairs of large operators: Lanczos if A is self-adjoint, else Arnoldi; and forms the matrix otherwise.
+        With an A that is known to be self-adjoint, `Eig` does as `Eigh`, and `Arnoldi` as `Lanczos`.
 
     Returns
     -------
@@ -73,6 +75,7 @@ def eigenpairs(
     n, k = checked(A, k, which)
     chosen = fitting("eig", method, *EIGEN)
     is_hermitian = is_hermitian_by(A, chosen)
+    chosen = _fitted(chosen, is_hermitian)
     check_algebraic(which, is_hermitian)
     if 0 not in (k, *A.shape):
         if isinstance(chosen, (Spectral, SVRG)):
@@ -109,9 +112,17 @@ def _dense_pairs(
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
     """Whether the eigenvalues are those of a self-adjoint operator: by what is known of A, or by what the method is for."""
-    if isinstance(method, (Auto, PowerIteration, SVRG)):
-        return bool(A.properties & SELF_ADJOINT)
-    return isinstance(method, (Eigh, Lanczos, LOBPCG))
+    check_part(A, method)
+    if isinstance(method, Arnoldi) and complex(method.shift or 0).imag:
+        return False  # nearest to a number that no inverse of a self-adjoint operator belongs to
+    return bool(A.properties & SELF_ADJOINT or method.needs & SELF_ADJOINT)
+
+
+def _fitted(method: Method, is_hermitian: bool) -> Method:
+    """The method that gives real pairs of a self-adjoint A: Arnoldi with such an A is Lanczos."""
+    if is_hermitian and isinstance(method, Arnoldi):
+        return Lanczos(**{f.name: getattr(method, f.name) for f in fields(method)})
+    return method
 
 
 def checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
@@ -194,6 +205,7 @@ def stand_in(A: LinearOperator, k: int | None, which: str) -> tuple[Array, Linea
 def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None) -> tuple[str, Cost, str]:
     chosen = fitting("eig", method, *EIGEN)
     is_hermitian = is_hermitian_by(A, chosen)
+    chosen = _fitted(chosen, is_hermitian)
     n, batch = A.shape[-1], math.prod(A.batch_shape)
     if isinstance(chosen, Auto):
         iteration = automatic(A, checked(A, k, which)[1], which, chosen, is_hermitian)
@@ -277,5 +289,5 @@ def smallest_eigenvalue(A: LinearOperator, vector: bool = False, method: Method 
     return _extreme(A, vector, method, False, "eigmin")
 
 
-eigmax = function("eigmax", base=largest_eigenvalue)
-eigmin = function("eigmin", base=smallest_eigenvalue)
+eigmax = function("eigmax", base=largest_eigenvalue, forwards=True)
+eigmin = function("eigmin", base=smallest_eigenvalue, forwards=True)

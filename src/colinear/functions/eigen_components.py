@@ -84,7 +84,7 @@ def _parts(structure: SparseStructure) -> list[Part]:
     return found
 
 
-@rule(eig, Sparse, when=falls_apart)
+@rule(eig, Sparse, when=falls_apart, hereditary=True)
 def eig_components(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
     """A graph that falls apart: the eigenpairs of its components, with zeros elsewhere"""
     _, k = checked(A, k, which)

@@ -90,7 +90,7 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     return xp.take(values, order, axis=-1), columns(vectors, xp.take(places, order, axis=-1), k)
 
 
-@rule(eig, BlockDiag, when=all_square)
+@rule(eig, BlockDiag, when=all_square, hereditary=True)
 def eig_block_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """diag(A, B) has the eigenvalues of A and those of B, and eigenvectors diag(V, W)"""
     n, k, is_hermitian = asked(A, k, which, method)
@@ -176,7 +176,7 @@ def is_a_similarity(A: Any) -> bool:
     return len(A.operands) >= 3 and A.shape[-1] == A.shape[-2] and are_adjoint(A.operands[0], A.operands[-1])
 
 
-@rule(eig, Product[Stiefel, ..., LinearOperator], when=is_a_similarity)  # type: ignore[misc]
+@rule(eig, Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
 def eig_similarity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """Q A Q^H has the eigenvalues of A and eigenvectors Q V; 0 for the orthogonal complement of Q"""
     n, k, is_hermitian = asked(A, k, which, method)
@@ -193,7 +193,7 @@ def eig_similarity(A: Any, k: Any, which: str, method: Any) -> Pairs:
 ITERATIVE = (Lanczos, Arnoldi, LOBPCG, PowerIteration)
 
 
-@rule(eig, Inverse)
+@rule(eig, Inverse, hereditary=True)
 def eig_inverse(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """A^-1 has the eigenvalues 1 / λ and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
@@ -206,7 +206,7 @@ def eig_inverse(A: Any, k: Any, which: str, method: Any) -> Pairs:
     return finish(A, reciprocal_spectrum(A.xp, values), vectors, k, which, is_hermitian)
 
 
-@rule(eig, Conjugate)
+@rule(eig, Conjugate, hereditary=True)
 def eig_conjugate(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """conj(A) has the eigenvalues conj(λ) and eigenvectors conj(V)"""
     _, k, is_hermitian = asked(A, k, which, method)
@@ -214,7 +214,7 @@ def eig_conjugate(A: Any, k: Any, which: str, method: Any) -> Pairs:
     return finish(A, A.xp.conj(values), vectors.conj(), k, which, is_hermitian)
 
 
-@rule(eig, Adjoint | Transpose)
+@rule(eig, Adjoint | Transpose, hereditary=True)
 def eig_adjoint(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """A^H has the eigenvalues conj(λ) and eigenvectors V^-H, A^T has λ and V^-T; for unitary V these are V and conj(V)"""
     _, k, is_hermitian = asked(A, k, which, method)

@@ -143,7 +143,7 @@ def _ranks(A: Any) -> tuple[int, int]:
     return A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]
 
 
-@rule(eig, LowRank, when=rank_is_small)
+@rule(eig, LowRank, when=rank_is_small, hereditary=True)
 def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """U V^H has the eigenvalues of R V^H Q for U = Q R, with eigenvectors Q z, and 0 for the orthogonal complement of V"""
     n, k, is_hermitian = asked(A, k, which, method)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..methods import EIGEN, Eig, fitting
+from ..methods import EIGEN, fitting
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
@@ -27,7 +27,7 @@ def asked(A: LinearOperator, k: Any, which: str, method: Any, known: bool = Fals
     """
     n, k = checked(A, k, which)
     chosen = fitting("eig", method, *EIGEN)
-    is_hermitian = bool(A.properties & SELF_ADJOINT and not isinstance(chosen, Eig)) if known else is_hermitian_by(A, chosen)
+    is_hermitian = bool(A.properties & SELF_ADJOINT) if known else is_hermitian_by(A, chosen)
     check_algebraic(which, is_hermitian)
     return n, k, is_hermitian
 

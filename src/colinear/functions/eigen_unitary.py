@@ -62,7 +62,7 @@ def permutations_can_be_seen(A: Any) -> bool:
     return isinstance(A.perm, Index) and A.ndim > 2 and A.shape[-1] > 0
 
 
-@rule(eig, Permutation, when=permutations_can_be_seen)
+@rule(eig, Permutation, when=permutations_can_be_seen, hereditary=True)
 def eig_permutations(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """a batch of permutations, whose cycles differ: as unitary matrices"""
     dense = Dense(A.to_dense())._claim(UNITARY | (A.properties & SELF_ADJOINT))

@@ -14,8 +14,8 @@ from ..operators.permutation import Permutation
 from ..operators.triangular import Triangular
 from ..properties import STIEFEL
 from ._arrays import dense, narrow, quiet, square_size
+from ._residuals import reproduces, times_adjoint
 from ._values import report_finite, report_status
-from .determinant import _reproduces
 
 
 def _neutral_identity(A: LinearOperator, n: int) -> LinearOperator:
@@ -56,7 +56,7 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOp
     L, ok = xp.cholesky(M)
     if A.shape[-1]:
         with quiet(xp):
-            ok = xp.logical_and(ok, _reproduces(xp, L, M))
+            ok = xp.logical_and(ok, reproduces(xp, M, times_adjoint(xp, L)))
             status = xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE))
             finite = xp.all(xp.isfinite(M), axis=(-2, -1))
         report_status(xp, xp.where(finite, status, int(Status.NONFINITE)), method="Cholesky")
@@ -69,7 +69,11 @@ def _choose_cholesky(A: LinearOperator, method: Method | None) -> tuple[str, Cos
 
 
 cholesky = function(
-    "cholesky", base=cholesky_factor, stand_in=lambda A: _neutral_identity(A, A.shape[-1]), choose=_choose_cholesky
+    "cholesky",
+    base=cholesky_factor,
+    stand_in=lambda A: _neutral_identity(A, A.shape[-1]),
+    choose=_choose_cholesky,
+    suits=lambda A, method: True,  # there is one method only: to name it says no more
 )
 
 

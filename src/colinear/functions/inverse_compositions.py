@@ -61,7 +61,7 @@ def blocks_are_alike(A: LinearOperator) -> bool:
     return all(type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype for block in blocks)
 
 
-@rule(inv, BlockDiag, when=blocks_are_alike)
+@rule(inv, BlockDiag, when=blocks_are_alike, hereditary=True)
 def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     """diag(A, B, ...)^-1 = diag(A^-1, B^-1, ...): matrices of one size, factored together"""
     stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
@@ -74,7 +74,7 @@ def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
     return Inverse._of(A, StackedBlocks._of(together))
 
 
-@rule(inv, BlockDiag, when=all_square)
+@rule(inv, BlockDiag, when=all_square, hereditary=True)
 def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B)^-1 = diag(A^-1, B^-1), both square"""
     return kept(A, BlockDiag(*_parts("block", A, method)))
@@ -88,21 +88,21 @@ def inv_unitary(A: Any, method: Any) -> LinearOperator:
     return A.H
 
 
-@rule(inv, Transpose)
+@rule(inv, Transpose, hereditary=True)
 def inv_transpose(A: Any, method: Any) -> LinearOperator:
     """(A^T)^-1 = (A^-1)^T"""
     square_size("inv", A, "an inverse", "Use pinv(A).")
     return inv(A.A, method).T
 
 
-@rule(inv, Adjoint)
+@rule(inv, Adjoint, hereditary=True)
 def inv_adjoint(A: Any, method: Any) -> LinearOperator:
     """(A^H)^-1 = (A^-1)^H"""
     square_size("inv", A, "an inverse", "Use pinv(A).")
     return inv(A.A, method).H
 
 
-@rule(inv, Conjugate)
+@rule(inv, Conjugate, hereditary=True)
 def inv_conjugate(A: Any, method: Any) -> LinearOperator:
     """conj(A)^-1 = conj(A^-1)"""
     square_size("inv", A, "an inverse", "Use pinv(A).")

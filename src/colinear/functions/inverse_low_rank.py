@@ -226,7 +226,7 @@ def terms_are_few(A: Any) -> bool:
     return A.shape[-1] == A.shape[-2] and rank_of(A) < A.shape[-1]
 
 
-@rule(inv, BatchSum[LowRank], when=terms_are_few)  # type: ignore[misc]
+@rule(inv, BatchSum[LowRank], when=terms_are_few, hereditary=True)  # type: ignore[misc]
 def inv_few_terms(A: Any, method: Any) -> LinearOperator:
     """A sum of low-rank terms is of low rank"""
     return inv(as_low_rank(A), method)

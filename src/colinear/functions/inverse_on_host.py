@@ -131,7 +131,7 @@ def is_a_line_with_zeros_around(A: Any) -> bool:
     return len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
 
 
-@rule(inv, Convolution, when=is_a_line_with_zeros_around, direct=True)
+@rule(inv, Convolution, when=is_a_line_with_zeros_around, direct=True, hereditary=True)
 def inv_convolution_with_zeros(A: Any, method: Any) -> LinearOperator:
     """A convolution of a line with zeros around it is a Toeplitz matrix"""
     return inv(toeplitz_of_convolution(A)._claim(A.properties), method)
@@ -201,7 +201,7 @@ def diagonals_are_few_and_seen(A: Any) -> bool:
     return A.m == A.n > SMALL_TOEPLITZ and 4 * stored <= A.n**2 and not any(A.xp.is_traced(d) for d in A.diagonals)
 
 
-@rule(inv, Banded, when=diagonals_are_few_and_seen, direct=True)
+@rule(inv, Banded, when=diagonals_are_few_and_seen, direct=True, hereditary=True)
 def inv_scattered_diagonals(A: Any, method: Any) -> LinearOperator:
     """Diagonals that are far apart, as of a periodic band, are a sparse matrix"""
     return inv(sparse_of_banded(A)._claim(A.properties), method)

@@ -33,7 +33,7 @@ def is_square(A: LinearOperator) -> bool:
     return A.shape[-1] == A.shape[-2]
 
 
-@rule(inv, SPARSE_SUM, when=is_square)
+@rule(inv, SPARSE_SUM, when=is_square, hereditary=True)
 def inv_sum_of_sparse(A: Any, method: Any) -> LinearOperator:
     """(A + B)^-1, where A + B is sparse as A and B are, or of one band if they are"""
     return inv(added(A)._claim(A.properties), method)
@@ -83,7 +83,7 @@ def _scaled(scalar: Any, x: Array) -> Array:
 T_: Any = Circulant | Toeplitz | Scaled[Circulant | Toeplitz]  # type: ignore[misc]
 
 
-@rule(inv, Sum[T_, T_] | Sum[T_, T_, T_ | SHIFT], when=is_square)  # type: ignore[misc]
+@rule(inv, Sum[T_, T_] | Sum[T_, T_, T_ | SHIFT], when=is_square, hereditary=True)  # type: ignore[misc]
 def inv_sum_of_toeplitz(A: Any, method: Any) -> LinearOperator:
     """(S + T)^-1, where S + T is a Toeplitz matrix as S and T are, circulant if both are"""
     xp = A.xp
@@ -109,7 +109,7 @@ def partitions_agree(A: Any) -> bool:
     return first == second and all(m == n for m, n in first)
 
 
-@rule(inv, Sum[BlockDiag, BlockDiag], when=partitions_agree)  # type: ignore[misc]
+@rule(inv, Sum[BlockDiag, BlockDiag], when=partitions_agree, hereditary=True)  # type: ignore[misc]
 def inv_sum_of_block_diagonals(A: Any, method: Any) -> LinearOperator:
     """(diag(A, B) + diag(C, D))^-1 = diag(A + C, B + D)^-1"""
     first, second = (term.operands for term in A.operands)

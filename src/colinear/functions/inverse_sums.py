@@ -78,7 +78,7 @@ def is_square(A: LinearOperator) -> bool:
     return all(all(block.shape[-1] == block.shape[-2] for block in term.operands) for term in A.operands)
 
 
-@rule(inv, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=is_square)  # type: ignore[misc]
+@rule(inv, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=is_square, hereditary=True)  # type: ignore[misc]
 def inv_merged(A: Any, method: Any) -> LinearOperator:
     """(A + D)^-1, where A + D is of A's own kind: banded, sparse, circulant, ..."""
     return inv(merged(A)._claim(A.properties), method)

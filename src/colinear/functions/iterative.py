@@ -29,9 +29,10 @@ def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> I
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
     from ..preconditioners import as_preconditioner  # which is made of functions, so it comes after them
 
-    if isinstance(method, SVRG):
+    if isinstance(method, SVRG) and 0 not in A.shape:
         sampled_terms(A, method)  # an error where there are none
-    M, x0 = as_preconditioner(method.preconditioner, A), starting_point(A, method)
+    whole = A.H @ A if method.squares_operator and method.preconditioner is not None else A
+    M, x0 = as_preconditioner(method.preconditioner, whole), starting_point(A, method)
     if isinstance(method, SVRG):
         A = seeded(A, method.seed)
     return Iterated._of(A, M, x0, method.without_arrays(), consistent)

@@ -44,19 +44,19 @@ def diag_between_kroneckers(A: Any, method: Any) -> Array:
     return A.xp.broadcast_to(found if A.is_complex else A.xp.real(found), A.shape[:-1])
 
 
-@rule(trace, KroneckerFunction)
+@rule(trace, KroneckerFunction, hereditary=True)
 def trace_kronecker_function(A: Any, method: Any) -> Array:
     """tr f(C), by V diag(φ) V^H"""
     return trace(A.by_eigenvectors(), method)
 
 
-@rule(slogdet, KroneckerFunction)
+@rule(slogdet, KroneckerFunction, hereditary=True)
 def slogdet_kronecker_function(A: Any, method: Any) -> Any:
     """log det f(C), by V diag(φ) V^H"""
     return slogdet(A.by_eigenvectors(), method)
 
 
-@rule(eig, KroneckerFunction)
+@rule(eig, KroneckerFunction, hereditary=True)
 def eig_kronecker_function(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
     """f(C) = V diag(φ) V^H"""
     return eig(A.by_eigenvectors(), k, which, method)
@@ -68,7 +68,7 @@ def svd_kronecker_function(A: Any, k: Any, method: Any) -> Any:
     return svd(A.by_eigenvectors(), k, method)
 
 
-@rule(inv, KroneckerFunction)
+@rule(inv, KroneckerFunction, hereditary=True)
 def inv_kronecker_function(A: Any, method: Any) -> LinearOperator:
     """f(C)^-1, by V diag(φ) V^H; (C^-1)^-1 = C"""
     return A.whole if A.is_inverse else inv(A.by_eigenvectors(), method)
@@ -80,7 +80,7 @@ def pinv_kronecker_function(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return pinv(A.by_eigenvectors(), rtol, method)
 
 
-@rules(ALL, KroneckerFunction)
+@rules(ALL, KroneckerFunction, hereditary=True)
 def of_kronecker_function(A: Any, call: Call) -> LinearOperator:
     """g(f(C)), by V diag(φ) V^H"""
     return call.again(A.by_eigenvectors())

@@ -8,8 +8,9 @@ from typing import Any
 from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
-from ..info import Info, Status, planning, report
-from ..methods import LSMR, LSQR, QR, SVD, SVRG, Method, fitting
+from ..info import Info, Status, combine, planning, report
+from ..methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
+from ..methods.solver_objects import for_least_squares
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -34,7 +35,10 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     A : operator or array, (*batch, m, n)
     rtol : float, optional
         Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
-    method : Auto, SVD, LSQR or LSMR, optional
+    method : Auto, SVD, RandomizedSVD, CG, LSQR or LSMR, optional
+        `CG` runs on the normal equations. `RandomizedSVD(rank=k)` gives the pseudoinverse of the
+        approximation of A by k singular triplets, by all of them if no rank is given; the status is
+        INACCURATE where a triplet is not found to `tol` (default sqrt(eps)) of its singular value.
 
     Returns
     -------
@@ -53,9 +57,11 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     array([[0.5, 0. ]])
     """
     xp, rtol = A.xp, checked_rtol("pinv", rtol)
-    chosen = fitting("pinv", method, SVD, LSQR, LSMR)
+    chosen = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
     if is_iterative(chosen):
         return iterated(A, chosen, consistent=False)
+    if isinstance(chosen, RandomizedSVD):
+        return _by_samples(A, rtol, chosen)
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
         return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
     watched = any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
@@ -65,6 +71,26 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+
+
+def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOperator:
+    """V Σ^+ U^H from triplets found by random vectors.
+
+    An error e of a triplet moves 1 / s by e / s^2, so each triplet is judged by its own s.
+    """
+    xp, k = A.xp, None if method.rank is None else min(method.rank, *A.shape[-2:])
+    (U, s, V), info = svd(A, k, method, info=True)
+    kept = s > cutoff(xp, s, A, rtol)
+    if info.residual is not None and s.shape[-1]:
+        with quiet(xp):
+            held = xp.stop_gradient(s)
+            own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)  # |A v - s u| / s
+        missed = xp.where(xp.all(own <= method.tolerance(xp, A.dtype)), int(Status.SUCCESS), int(Status.INACCURATE))
+        visible = seen(xp, missed)
+        worst = combine([info._status, missed if visible is None else Status(int(visible))])
+        info = info.replace(status=worst, residual=own, converged=own <= method.tolerance(xp, A.dtype))
+    report(info.replace(function="", rule=""))
+    return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
 
 
 def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> LinearOperator | None:
@@ -99,8 +125,11 @@ def inverted(xp: Any, s: Array, kept: Array) -> Array:
 
 
 def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Any, str]:
-    if is_iterative(fitting("pinv", method, SVD, LSQR, LSMR)):
-        return choose_iteration(A, method)  # type: ignore[arg-type]
+    chosen_method = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
+    if is_iterative(chosen_method):
+        return choose_iteration(A, chosen_method)
+    if isinstance(chosen_method, RandomizedSVD):
+        return "RandomizedSVD", None, "asked for: A^+ = V Σ^+ U^H from random vectors"
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY and (chosen := choose_least_squares(A)) is not None:
         return chosen
     return "SVD", None, "A^+ = V Σ^+ U^H"
@@ -111,7 +140,16 @@ def _iterates(A: LinearOperator, method: Method | None) -> bool:
     return is_automatic(method) and 0 not in A.shape and has_adjoint(A) and pinv.find(A).is_base and svd.find(A).is_base
 
 
-pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose)
+PSEUDOINVERSE = (SVD, RandomizedSVD, CG, LSQR, LSMR)  # the methods of `pinv`
+LSTSQ = (SVD, QR, CG, LSQR, LSMR, SVRG)  # and of `lstsq`
+
+
+def suits_any(A: LinearOperator, method: Method) -> bool:
+    """Whether the method is for A: all are here, CG too, which runs on the normal equations."""
+    return True
+
+
+pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose, suits=suits_any)
 
 
 # ---------------------------------------------------------------------------------------------------- lstsq
@@ -125,8 +163,10 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     A : operator or array, (*batch, m, n)
     b : array or operator
         One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
-    method : Auto, SVD, QR, LSQR, LSMR or SVRG, optional
+    method : Auto, SVD, QR, CG, LSQR, LSMR or SVRG, optional
         `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
+        `CG` runs on the normal equations, with the residual b - A x itself (CGLS), and ends when
+        `LSQR` does.
         `SVRG` takes minibatches of the rows of A and solves A^H A x = A^H b, until |A^H r| <= tol |A^H b|.
 
     Notes
@@ -141,7 +181,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).round(12)
     array([2.])
     """
-    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR, SVRG)
+    chosen = for_least_squares(fitting("lstsq", method, *LSTSQ))
     b = right_side("lstsq", A, b, A.shape[-2])
     if is_iterative(chosen) and not isinstance(b, LinearOperator):
         return _by_iteration(A, b, chosen)
@@ -185,12 +225,12 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
 
 
 def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
-    """A^+ b by LSQR, LSMR or SVRG: nothing is factored."""
+    """A^+ b by CG, LSQR, LSMR or SVRG: nothing is factored."""
     vector = b.ndim == 1
     if planning():
         return A.xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if vector else slice(None)]
     B = b[:, None] if vector else b
-    if isinstance(method, SVRG):
+    if isinstance(method, SVRG) and 0 not in A.shape:
         # From zero all steps stay in the range of A^H, so that of all solutions it is the one of smallest norm.
         X, told = iterated(A.H @ A, method).run(A.H @ B, vector)
         residual = relative_residual(A.xp, B - A @ X, B)
@@ -258,7 +298,7 @@ def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
 
 
 def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
-    chosen = fitting("lstsq", method, SVD, QR, LSQR, LSMR, SVRG)
+    chosen = for_least_squares(fitting("lstsq", method, *LSTSQ))
     if is_iterative(chosen):
         return choose_iteration(A, chosen)
     if isinstance(chosen, QR):
@@ -273,4 +313,4 @@ def _example(A: LinearOperator) -> Array:
     return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
-lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example})
+lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example}, suits=suits_any)

@@ -30,14 +30,14 @@ from .matrix_functions import (
 from .scalar_functions import as_integer
 
 
-@rules(ALL, BlockDiag, when=all_square)
+@rules(ALL, BlockDiag, when=all_square, hereditary=True)
 def of_block_diagonal(A: Any, call: Call) -> LinearOperator:
     """f(diag(A, B)) = diag(f(A), f(B)), both square"""
     kept = A.properties & (SELF_ADJOINT | POSITIVE)
     return BlockDiag(*(call.again(block._claim(kept)) for block in placed(A)))
 
 
-@rules(ALL, Product[Unitary, ..., LinearOperator], when=is_a_similarity)  # type: ignore[misc]
+@rules(ALL, Product[Unitary, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
 def of_similarity(A: Any, call: Call) -> LinearOperator:
     """f(Q A Q^H) = Q f(A) Q^H for unitary Q"""
     inner = place(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE))
@@ -75,14 +75,14 @@ def log_kronecker(A: Any, method: Any) -> LinearOperator:
     return KroneckerSum(*(log(factor, method) for factor in placed(A)))
 
 
-@rules(ALL, Transpose)
+@rules(ALL, Transpose, hereditary=True)
 def of_transpose(A: Any, call: Call) -> LinearOperator:
     """f(A^T) = f(A)^T"""
     square_size(call.f.name, A, f"{call.f.name}(A)", "")
     return call.again(A.A).T
 
 
-@rules(ALL, Adjoint)
+@rules(ALL, Adjoint, hereditary=True)
 def of_adjoint(A: Any, call: Call) -> LinearOperator:
     """f(A^H) = f(A)^H if f has no cut or A is real"""
     square_size(call.f.name, A, f"{call.f.name}(A)", "")
@@ -91,14 +91,14 @@ def of_adjoint(A: Any, call: Call) -> LinearOperator:
     return call.again(A.A).H if call.f.mirrored else call.base(A)
 
 
-@rules((exp, power), Conjugate)
+@rules((exp, power), Conjugate, hereditary=True)
 def of_conjugate(A: Any, call: Call) -> LinearOperator:
     """f(conj(A)) = conj(f(A)) if f has no cut"""
     square_size(call.f.name, A, f"{call.f.name}(A)", "")
     return call.again(A.A).conj() if call.f.mirrored else call.base(A)
 
 
-@rule(power, Inverse)
+@rule(power, Inverse, hereditary=True)
 def power_inverse(A: Any, p: Any, method: Any) -> LinearOperator:
     """(A^-1)^p = A^-p for positive A or whole p"""
     positive = A.properties & POSITIVE
@@ -107,19 +107,19 @@ def power_inverse(A: Any, p: Any, method: Any) -> LinearOperator:
     return power(A.A._claim(positive), -p, method)
 
 
-@rule(sqrt, PSD[Inverse])
+@rule(sqrt, PSD[Inverse], hereditary=True)
 def sqrt_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^(1/2) = A^(-1/2) for positive A"""
     return isqrt(A.A._claim(A.properties & POSITIVE), method)
 
 
-@rule(isqrt, PSD[Inverse])
+@rule(isqrt, PSD[Inverse], hereditary=True)
 def isqrt_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^(-1/2) = A^(1/2) for positive A"""
     return sqrt(A.A._claim(A.properties & POSITIVE), method)
 
 
-@rule(log, PSD[Inverse])
+@rule(log, PSD[Inverse], hereditary=True)
 def log_inverse(A: Any, method: Any) -> LinearOperator:
     """log(A^-1) = -log(A) for positive A"""
     return Scaled(-1.0, log(A.A._claim(A.properties & POSITIVE), method))

@@ -44,13 +44,15 @@ ALL = (exp, log, sqrt, isqrt, power, apply)
 SCALARS = {exp: EXP, log: LOG, sqrt: SQRT, isqrt: ISQRT}
 
 
-def rules(functions: tuple[Function, ...], pattern: Any, when: Any = None) -> Callable[[Implementation], Implementation]:
+def rules(
+    functions: tuple[Function, ...], pattern: Any, when: Any = None, hereditary: bool = False
+) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of several of the functions, written as `of_something(A, call)`."""
 
     def register(implementation: Implementation) -> Implementation:
         for g in functions:
             name = g.name + implementation.__name__.removeprefix("of")
-            rule(g, pattern, when=when, name=name)(_rule_of(g, implementation))
+            rule(g, pattern, when=when, name=name, hereditary=hereditary)(_rule_of(g, implementation))
         return implementation
 
     return register

@@ -240,4 +240,4 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     return xp.where(singular, 0, 1 / s[..., 0])
 
 
-cond = function("cond", base=condition_number)
+cond = function("cond", base=condition_number, forwards=True)

@@ -89,8 +89,8 @@ def structured_solve(
     B = wide(xp, b[:, None] if vector else b)
     dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
     if inverse is None and is_iterative(method):
-        whole = runs_whole(A, method)
-        X = iterated(A, method).solve(B, vector, dtype) if whole else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+        X = None if runs_whole(A, method) else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
+        X = iterated(A, method).solve(B, vector, dtype) if X is None else X  # type: ignore[arg-type]
     elif inverse is None and (X := _tried(A, inv.find(A), B, method, vector)) is not None:
         pass
     elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
@@ -238,11 +238,14 @@ def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vect
     return result[0]
 
 
-def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Iterative, dtype: Any) -> Array:
-    """Solve through the rules of `inv` with an iterative method inside them; the residual of the whole decides, not that of a part."""
+def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Iterative, dtype: Any) -> Array | None:
+    """Solve through the rules of `inv` with an iterative method inside them; the residual of the
+    whole decides, not that of a part. None where `inv` runs the method on A itself."""
     tol = method.tolerance(xp, dtype)
     with recording(detailed=True) as found, quiet(xp):
         inverse = inv(A, tightened(method, A, 2))
+        if isinstance(inverse, Inverse) and inverse.A is A and isinstance(inverse.factor, Iterated):
+            return None  # the parts are not what the method needs
         X = _as_one_run(inverse, 0.9 * tol if tol > 100 * xp.eps(dtype) else 0.0, starting_point(A, method)) @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
@@ -307,4 +310,4 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
-solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example})
+solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example}, forwards=True)

@@ -58,13 +58,13 @@ def is_large_sparse_and_seen(A: Any) -> bool:
     return is_large_with_zeros_around(A) and is_sparse(A) and not is_watched(A.xp, A.kernel)
 
 
-@rule(inv, Convolution, when=is_large_sparse_and_seen, direct=True)
+@rule(inv, Convolution, when=is_large_sparse_and_seen, direct=True, hereditary=True)
 def inv_sparse_convolution(A: Any, method: Any) -> LinearOperator:
     """A convolution by a small kernel, with zeros around the grid, is a sparse matrix"""
     return inv(sparse_of_convolution(A)._claim(A.properties), method)
 
 
-@rule(slogdet, Convolution, when=is_large_sparse_and_seen)
+@rule(slogdet, Convolution, when=is_large_sparse_and_seen, hereditary=True)
 def slogdet_sparse_convolution(A: Any, method: Any) -> Determinant:
     """A convolution by a small kernel, with zeros around the grid, is a sparse matrix"""
     return slogdet(sparse_of_convolution(A)._claim(A.properties), method)

@@ -99,6 +99,8 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     if not pays or not _is_plain(A, b, method) or any(factor.dtype != A.dtype for factor in A.operands):
         return solve_by_inverse(A, b, method)
     xp, inverse = A.xp, inv(A, method)
+    if not isinstance(inverse, Kronecker):  # the method was not for the factors
+        return structured_solve(A, b, method, inverse, checked=True)
     with quiet(xp):
         explicit = {id(W): W.to_dense() for W in inverse.operands}
         matrices = [explicit[id(W)] for W in inverse.operands]

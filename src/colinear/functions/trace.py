@@ -7,7 +7,7 @@ from operator import add, mul
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import Cost, function, rule
+from ..dispatch import Cost, function, has_needs, rule
 from ..methods import SLQ, Hutchinson, Method, XNysTrace, XTrace, fitting
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
@@ -20,7 +20,7 @@ from ..operators.projection import Projection
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
-from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ._arrays import square_size
 from ._values import placed
 from .diagonal import diag, exact_diagonal, is_out_of_reach, zero_diagonal
@@ -87,7 +87,14 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
     return found.name, Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)), f"{why}; products with random vectors"
 
 
-trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose)
+def _suits(A: LinearOperator, method: Method) -> bool:
+    """Whether the estimator is for A: quadrature is also for f(B) of a self-adjoint B."""
+    if isinstance(method, SLQ):
+        return bool(A.properties & SELF_ADJOINT) or function_inside(A) is not None
+    return has_needs(A, method)
+
+
+trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose, suits=_suits)
 
 
 @rule(trace, Kronecker, when=all_square, estimates=True)
@@ -120,7 +127,7 @@ def trace_scaled(A: Any, method: Any) -> Array:
     return A.scalar * trace(A.A, method)
 
 
-@rule(trace, BlockDiag, when=all_square, estimates=True)
+@rule(trace, BlockDiag, when=all_square, estimates=True, hereditary=True)
 def trace_block_diagonal(A: Any, method: Any) -> Array:
     """tr diag(A, B) = tr A + tr B, both square"""
     if method is not None and method.is_stochastic:
@@ -134,13 +141,13 @@ def trace_batch_sum(A: Any, method: Any) -> Array:
     return A.xp.sum(trace(A.A, method), axis=A.axis)
 
 
-@rule(trace, Transpose, estimates=True)
+@rule(trace, Transpose, estimates=True, hereditary=True)
 def trace_transpose(A: Any, method: Any) -> Array:
     """tr A^T = tr A"""
     return trace(A.A, method)
 
 
-@rule(trace, Adjoint | Conjugate, estimates=True)
+@rule(trace, Adjoint | Conjugate, estimates=True, hereditary=True)
 def trace_conjugate(A: Any, method: Any) -> Array:
     """tr A^H = tr conj(A) = conj(tr A)"""
     return A.xp.conj(trace(A.A, method))

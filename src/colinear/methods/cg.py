@@ -107,7 +107,7 @@ def step(xp: Any, multiply: Any, precondition: Any, goal: Array, s: State) -> St
     """
     Z = s.R if precondition is None else precondition(s.R)
     rho = s.size if precondition is None else xp.real(inner(xp, s.R, Z))  # r^H M r
-    status = first_of(xp, s.status, *_of_preconditioner(xp, rho))
+    status = first_of(xp, s.status, *of_preconditioner(xp, rho))
     P = Z + xp.where(status == RUNNING, divide(xp, rho, s.rho), 0)[..., None, :] * s.P
     Q = multiply(P)
     curvature = xp.real(inner(xp, P, Q))  # p^H A p
@@ -122,7 +122,8 @@ def step(xp: Any, multiply: Any, precondition: Any, goal: Array, s: State) -> St
     return State(X, R, P, rho, xp.where(ran, size, s.size), status, s.iterations + ran, s.iteration + 1)
 
 
-def _of_preconditioner(xp: Any, rho: Array) -> tuple[tuple[Array, int], ...]:
+def of_preconditioner(xp: Any, rho: Array) -> tuple[tuple[Array, int], ...]:
+    """The cases in which r^H M r shows that M is at fault."""
     broken = xp.logical_not(xp.isfinite(rho))
     return (broken, PRECONDITIONER + NONFINITE), (rho <= 0, PRECONDITIONER + INDEFINITE)
 

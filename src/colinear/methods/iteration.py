@@ -33,6 +33,7 @@ __all__ = [
     "GIVEN", "NOBODY", "PRECONDITIONER", "RESTART", "RUNNING", "Cycle", "Cycles", "Ended", "Loop", "Outcome", "Products", "Progress", "Watch",
     "column_norms", "divide", "first_of", "inner", "is_one_vector", "is_plain", "is_recorded",
     "progress_bar", "solve_in_cycles", "squared",
+    "without_unknowns",
 ]  # fmt: skip
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
@@ -120,7 +121,7 @@ def solve_in_cycles(
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
     zero = xp.where(norms == norms, 0, 0)
-    X = xp.zeros((*B.shape[:-2], columns or B.shape[-2], B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
+    X = xp.zeros((*B.shape[:-2], B.shape[-2] if columns is None else columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
     if X0 is None:
         R, size, products = B, norms / scale, 0
     else:  # of a zero right side the answer is known, whatever the guess
@@ -186,6 +187,15 @@ def solve_in_cycles(
     history = last.history if traced else loop.history(tuple(size.shape))
     X = multiplied(xp, last.X, scale[..., None, :])
     return Outcome(X, status, last.iterations, last.products * B.shape[-1], last.size, history)
+
+
+def without_unknowns(xp: Any, columns: int, B: Array, watch: Watch) -> Outcome:
+    """The outcome of every method for an A without rows or columns: nothing is left to gain."""
+    norms = column_norms(xp, B)
+    X = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
+    status = xp.where(xp.isfinite(norms), int(Status.SUCCESS), GIVEN + int(Status.NONFINITE))
+    residual = divide(xp, norms, norms)
+    return Outcome(X, status, xp.where(norms == norms, 0, 0), 0, residual, residual[None] if watch.record else None)
 
 
 def judged(xp: Any, size: Array, tol: float, otherwise: Array) -> Array:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..info import MethodError
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, close, strongest_names
 
 
 class Method:
@@ -19,12 +20,18 @@ class Method:
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
+    needs: ClassVar[int] = 0  # the properties that an operator must have; parts are checked for them
     # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule must split it first.
     runs_on: ClassVar[Any] = None
 
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    @property
+    def needed(self) -> str:
+        """The names of the properties that it needs."""
+        return " and ".join(strongest_names(close(self.needs)))
 
     def tolerance(self, xp: Any, dtype: Any) -> float:
         """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""
@@ -62,6 +69,8 @@ class Cholesky(Method):
 
     tol: float | None = None
 
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+
 
 @dataclass(frozen=True)
 class LDL(Method):
@@ -69,6 +78,8 @@ class LDL(Method):
     triangle."""
 
     tol: float | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ class Eigh(Method):
     """All eigenvalues and eigenvectors of self-adjoint A: about 9 n^3 flops."""
 
     tol: float | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from ..backends import Array
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .bicgstab import bicgstab
 from .cg import cg
+from .cgls import cgls
 from .gmres import gmres
 from .iteration import Outcome, Products
 from .lsmr import lsmr
@@ -56,6 +58,7 @@ class Iterative(Method):
     is_iterative: ClassVar[bool] = True
     needs_adjoint: ClassVar[bool] = False
     least_squares: ClassVar[bool] = False
+    squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
     needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
     splits_preconditioner: ClassVar[bool] = False  # applies it by itself, as if split, so that its faults can be told from A's
     vectors: ClassVar[int] = 6  # at most at a time, for one right side, b and what the step computes among them
@@ -108,6 +111,8 @@ class CG(Iterative):
     """Conjugate gradients, for positive definite A. One product an iteration, six vectors; preconditioned as if split.
 
     The preconditioner must be positive definite too. Where A or M shows that it is not, the status is NOT_POSITIVE_DEFINITE.
+    `lstsq` and `pinv` take any A: they run it on the normal equations A^H A x = A^H b, written with
+    the residual b - A x (CGLS), and judge it as `LSQR`. A preconditioner is then one of A^H A.
 
     Examples
     --------
@@ -118,6 +123,7 @@ class CG(Iterative):
     (2, True)
     """
 
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
     splits_preconditioner: ClassVar[bool] = True
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
@@ -138,6 +144,7 @@ class MINRES(Iterative):
     array([2., 1.])
     """
 
+    needs: ClassVar[int] = SELF_ADJOINT
     splits_preconditioner: ClassVar[bool] = True
     vectors: ClassVar[int] = 11
 
@@ -214,7 +221,7 @@ class LeastSquares(Iterative):
         if not self.damping >= 0:
             raise ValueError(f"{self.name}: damping is {self.damping!r}; it must not be negative.")
         if self.precision is not None:
-            raise ValueError(f"{self.name}: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB.")
+            raise ValueError(f"{self.name}: least squares have no low precision to refine from. Leave out precision.")
 
 
 @dataclass(frozen=True)
@@ -279,6 +286,29 @@ class LSMR(LeastSquares):
             **_right(products),
             **options,
         )
+
+
+@dataclass(frozen=True)
+class NormalCG(LeastSquares):
+    """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
+
+    splits_preconditioner: ClassVar[bool] = True
+    squares_operator: ClassVar[bool] = True
+    vectors: ClassVar[int] = 10
+
+    @property
+    def name(self) -> str:
+        return CG.__name__
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return cgls(
+            xp, products.multiply, products.adjoint, B, columns=products.columns, precondition=products.precondition, **options
+        )  # fmt: skip
+
+
+def for_least_squares(method: Any) -> Any:
+    """The method as `lstsq` and `pinv` run it: CG on the normal equations, any other as it is."""
+    return NormalCG(**{f.name: getattr(method, f.name) for f in fields(method)}) if isinstance(method, CG) else method
 
 
 def _right(products: Products) -> dict[str, Any]:

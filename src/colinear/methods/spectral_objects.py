@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ..properties import SELF_ADJOINT
 from .objects import Method
 
 ORTHOGONALISATIONS = ("gram-schmidt", "householder")
@@ -102,6 +103,8 @@ class Lanczos(Spectral):
     repeated: bool = True
     shift: float | None = None
 
+    needs: ClassVar[int] = SELF_ADJOINT
+
 
 @dataclass(frozen=True)
 class Arnoldi(Spectral):
@@ -157,6 +160,8 @@ class LOBPCG(Spectral):
 
     preconditioner: Any = field(default=None, compare=False)
     block: int | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
 
     def size(self, n: int, k: int) -> int:
         """How many vectors are iterated."""
@@ -219,6 +224,8 @@ class RandomizedSVD(Method):
         How often A A^H is applied: more, where the singular values fall slowly.
     seed : int
         Of the random numbers.
+    rank : int, optional
+        Of `pinv`: how many triplets the pseudoinverse is made of; all if not given. (`svd` has k.)
 
     Examples
     --------
@@ -233,6 +240,7 @@ class RandomizedSVD(Method):
     oversampling: int = 10
     power_iterations: int = 2
     seed: int = 0
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -240,6 +248,11 @@ class RandomizedSVD(Method):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
                 raise ValueError(f"RandomizedSVD: {name} is {value!r}; it must be an integer that is not negative.")
+        if self.rank is not None and (not isinstance(self.rank, int) or self.rank < 1):
+            raise ValueError(f"RandomizedSVD: rank is {self.rank!r}; it must be a positive integer.")
+
+    def runs_on(self, A: Any) -> bool:
+        return self.rank is not None  # that of the whole says nothing of parts
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from ..properties import POSITIVE_SEMIDEFINITE
 from .objects import Method
 from .seeds import check_seed
 
@@ -198,6 +199,7 @@ class XNysTrace(Stochastic):
     seed: Any = field(default=0, compare=False)
 
     least: ClassVar[int] = 2
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,8 @@ class SLQ(Stochastic):
     quadrature: str = "gauss"
     interval: tuple[float, float] | None = None
     seed: Any = field(default=0, compare=False)
+
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,7 +12,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
 from ..methods.describing import described
-from ..methods.iteration import Outcome, Products, Watch, column_norms
+from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
 from . import iterated_least_squares
 from .base import WATCHERS, LinearOperator
 from .context import Context, broadcast_batches
@@ -53,12 +53,18 @@ class Iterated(LinearOperator):
         return self.A.properties if self.A.shape[-1] == self.A.shape[-2] else 0
 
     def _transpose(self) -> LinearOperator:
-        M = self.preconditioner
+        M = self._preconditioner_of_both
         return Iterated._of(self.A.T, None if M is None else M.T, None, self.method, self.consistent)
 
     def _adjoint(self) -> LinearOperator:
-        M = self.preconditioner
+        M = self._preconditioner_of_both
         return Iterated._of(self.A.H, None if M is None else M.H, None, self.method, self.consistent)
+
+    @property
+    def _preconditioner_of_both(self) -> LinearOperator | None:
+        """The preconditioner, if its adjoint is one of A^H: not of a rectangular A, nor of A^H A."""
+        m, n = self.A.shape[-2:]
+        return None if m != n or self.method.squares_operator else self.preconditioner
 
     def _conj(self) -> LinearOperator:
         M = self.preconditioner
@@ -132,6 +138,8 @@ def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outc
 def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome:
     """One run, in the framework of B, without derivatives."""
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
+    if 0 in A.shape:
+        return without_unknowns(xp, A.shape[-1], B, watch)
     low = None
     if method.precision is not None:
         single = xp.complex64 if xp.is_complex(B) else xp.float32
