@@ -28,14 +28,14 @@ from ..info import Info, Status, failed, planning, recording, report
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.hearing import multiplies_by_iteration
-from ..operators.identity import ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ._arrays import quiet, seen, wide
 from ._factorise import REFINEMENTS
-from ._residuals import MARGIN, are_small, column_norms, probe
+from ._residuals import MARGIN, are_small, column_norms, probe, squares
 from ._values import FEW, report_status
 from .inverse import LARGEST_DENSE, inverse
 
@@ -62,18 +62,23 @@ def leave_to_residual() -> Iterator[list[str]]:
         _judgement.left_out = outer
 
 
-def judged(rule: Callable[[Any, Any], LinearOperator] | None = None, *, is_final: bool = False) -> Any:
+def judged(
+    rule: Callable[[Any, Any], LinearOperator] | None = None,
+    *,
+    is_final: bool = False,
+    unless: Callable[[Any], bool] | None = None,
+) -> Any:
     """Judge the inverse that a rule of `inv` finds by inverting a part, and replace a bad one.
 
     `is_final`: the part that the rule inverts is known to be good, so that a part found to be singular
-    means a singular whole.
+    means a singular whole. `unless`: for which operators there is nothing to judge.
     """
     if rule is None:
-        return functools.partial(judged, is_final=is_final)
+        return functools.partial(judged, is_final=is_final, unless=unless)
 
     @functools.wraps(rule)
     def judge(A: Any, method: Any) -> LinearOperator:
-        if planning():
+        if planning() or (unless is not None and unless(A)):
             return rule(A, method)
         if _judgement.left_out is not None:
             _judgement.left_out.append(rule.__name__)
@@ -128,15 +133,15 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
         x = wide(xp, xp.stop_gradient(X @ p))
         p = xp.broadcast_to(wide(xp, p), x.shape)
-        images = wide(xp, xp.stop_gradient(A @ xp.concat([x, p], axis=-1)))
-        r = p - images[..., :1]  # r = p - A x
+        image = wide(xp, xp.stop_gradient(A @ x))
+        r = p - image  # r = p - A x
         if not xp.is_traced(r) and are_small(xp, r, p, eps**0.75):
             return xp.zeros((), dtype=None)
-        sizes = (column_norms(xp, Y)[..., 0] for Y in (p, x, r, wide(xp, xp.stop_gradient(X @ r))))
-        p_size, x_size, r_size, error = sizes
+        others = (wide(xp, xp.stop_gradient(product)) for product in (X @ r, A @ p))
+        sizes = (column_norms(xp, Y)[..., 0] for Y in (p, x, r, image, *others))
+        p_size, x_size, r_size, image_size, error, p_image_size = sizes
         x_size = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
-        norms = column_norms(xp, images) / xp.stack([x_size, p_size], axis=-1)
-        norm = xp.max(norms, axis=-1)  # at most |A|
+        norm = xp.maximum(image_size / x_size, p_image_size / p_size)  # at most |A|
         # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure.
         growth = MARGIN * math.sqrt(n) * eps * norm * x_size / p_size
         backward = r_size / (norm * x_size + p_size)
@@ -188,15 +193,17 @@ def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
 
 
 def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
-    """An estimate of |A| |A^-1| from below, the largest of a batch: from the images of a probe."""
+    """An estimate of |A| |A^-1|, the largest of a batch: from the images of a probe, or from the diagonal."""
     xp = A.xp
-    if 0 in A.shape:
+    if 0 in A.shape or isinstance(A, Identity | ScaledIdentity):
         return xp.ones(())
     with quiet(xp):
+        if isinstance(A, Diagonal):
+            size = xp.abs(xp.stop_gradient(A.d))
+            return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
         p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
-        sizes = [column_norms(xp, wide(xp, xp.stop_gradient(B @ p)))[..., 0] for B in (A, A_inverse)]
-        ratio = xp.max(sizes[0] * sizes[1]) / xp.max(column_norms(xp, wide(xp, p))) ** 2
-        return xp.where(xp.isfinite(ratio), ratio, math.inf)
+        products = [_norms(xp, B @ p) for B in (A, A_inverse)]
+        return _finite(xp, xp.max(products[0] * products[1]) / xp.max(_norms(xp, p)) ** 2)
 
 
 def growth(A: LinearOperator, W: Array, U: Array) -> Array:
@@ -206,10 +213,19 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
         return xp.ones(())
     with quiet(xp):
         p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
-        norm = column_norms(xp, wide(xp, xp.stop_gradient(A @ p))) / column_norms(xp, wide(xp, p))
-        sizes = [column_norms(xp, wide(xp, xp.stop_gradient(X))) for X in (W, U)]
-        ratio = xp.max(norm) * xp.max(xp.where(sizes[1] > 0, sizes[0] / sizes[1], 1))
-        return xp.where(xp.isfinite(ratio), ratio, math.inf)
+        norm = xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
+        sizes = _norms(xp, U)
+        return _finite(xp, norm * xp.max(_norms(xp, W) / xp.where(sizes > 0, sizes, 1)))
+
+
+def _norms(xp: Any, X: Array) -> Array:
+    """The norm of each column, infinite where squares overflow."""
+    return xp.sqrt(squares(xp, wide(xp, xp.stop_gradient(X))))
+
+
+def _finite(xp: Any, x: Array) -> Array:
+    """x, infinite where it is not a number."""
+    return xp.where(xp.isfinite(x), x, math.inf)
 
 
 def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:

@@ -26,6 +26,7 @@ from ._arrays import dense
 from ._elimination import condition, growth, settle_determinant
 from ._values import place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
+from .determinant_compositions import determinant_lemma, diagonal_can_be_divided_by
 from .determinant_rules import Determinant, from_values, rows_of, spread, values_are_seen
 from .diagonal import outer
 from .eigen import eig
@@ -45,7 +46,10 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     """det(A + U C V^H) = det A det(I + C V^H A^-1 U)"""
     low_rank, rest = low_rank_and_rest(A)
     if isinstance(rest, DIAGONAL):
-        return spread(A, slogdet(Sum(low_rank, rest)._claim(A.properties), method))
+        merged_terms = Sum(low_rank, rest)._claim(A.properties)
+        if not diagonal_can_be_divided_by(merged_terms):
+            return sign_and_logarithm(A, method)
+        return spread(A, determinant_lemma(merged_terms, method))
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
         report(Info(Status.FELL_BACK, method="LU", message="the sum without its low-rank terms is singular"))

@@ -37,6 +37,7 @@ from .inverse import inv
 from .inverse_low_rank import gram, scaled_factor
 
 MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
+SMALL_GRID = 200  # rows up to which only one block is tried
 DEARER = 4  # times the cost of the cheapest block, for one that is better conditioned
 
 
@@ -182,6 +183,8 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
         if failed(info.status) is True:
             last = (i, j), block_inverse, info.replace(message="no block could be inverted")
             continue
+        if A.shape[-1] <= SMALL_GRID:
+            return (i, j), block_inverse, info  # the whole costs little, if it comes to that
         estimate = seen(A.xp, condition(block, block_inverse))
         if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
             return (i, j), block_inverse, info

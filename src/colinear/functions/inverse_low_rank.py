@@ -20,7 +20,7 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE
-from ._elimination import judged, strengthened, weak_entries
+from ._elimination import as_a_whole, judged, strengthened, weak_entries
 from ._values import has_no_zero, is_positive
 from .inverse import inv
 
@@ -113,8 +113,16 @@ def rank_is_low_and_diagonal_strong(A: LinearOperator) -> bool:
     return rank_is_low(A) and not len(weak_entries(*_low_rank_and_diagonal(A)))
 
 
+def both_terms_are_positive(A: LinearOperator) -> bool:
+    """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I + U^H D^-1 U."""
+    low_rank, D = _low_rank_and_diagonal(A)
+    if low_rank.V is not None or low_rank.core is not None:
+        return False
+    return not (isinstance(D, Diagonal) and D.xp.is_traced(D.d)) and is_positive(D)
+
+
 @rule(inv, Sum[LowRank, DIAGONAL], when=rank_is_low_and_diagonal_strong)  # type: ignore[misc]
-@judged(is_final=True)
+@judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
     return _corrected_diagonal(A, *arrange(A, LowRank, DIAGONAL), method)
@@ -122,10 +130,7 @@ def woodbury(A: Any, method: Any) -> LinearOperator:
 
 def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
-    weak = weak_entries(low_rank, D)
-    if 2 * (rank_of(low_rank) + len(weak)) > A.shape[-1]:
-        return _no_correction(A, Info(Status.SINGULAR))
-    if len(weak):
+    if len(weak := weak_entries(low_rank, D)):
         low_rank, D = strengthened(low_rank, D, weak)
     D_inverse = part("In the diagonal term", inv, D, method)
     if low_rank.V is None and low_rank.core is None and is_positive(D):
@@ -137,6 +142,7 @@ def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOpe
     return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(A.properties)
 
 
+NO_CORRECTION = "the sum without its low-rank terms is singular, so they cannot be a correction of it"
 CAPACITANCE = "In the capacitance I + C V^H A^-1 U of Woodbury's formula, singular where the sum is"
 
 
@@ -158,28 +164,31 @@ LOW_RANK: Any = LowRank | Projection | Product | BatchSum[LowRank]  # type: igno
 LOW_RANK = LOW_RANK | Scaled[Projection | Product | BatchSum[LowRank]]  # type: ignore[misc]
 
 
+def is_corrected_diagonal(A: LinearOperator) -> bool:
+    """Whether the terms that are not of low rank are one diagonal."""
+    rest = [term for term in A.operands if not is_narrow(term)]
+    return len(rest) == 1 and isinstance(rest[0], DIAGONAL)
+
+
 @rule(inv, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
-@judged
+@judged(unless=is_corrected_diagonal)
 def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
     low_rank, rest = low_rank_and_rest(A)
-    if isinstance(rest, Diagonal | ScaledIdentity):  # half of the work for U U^H
-        return _corrected_diagonal(A, low_rank, rest, method)
+    if isinstance(rest, DIAGONAL):
+        if shift_is_zero(rest) or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]:
+            return as_a_whole(A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION)
+        return woodbury(Sum(low_rank, rest)._claim(A.properties), method)  # half of the work for U U^H
     rest_inverse, info = inv(rest, method, info=True)
     if failed(info.status) is True:
-        return _no_correction(A, info)
+        report(info.replace(message=NO_CORRECTION))  # then the whole is inverted, if it can be
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
     report(info)
     U = rest_inverse @ low_rank.U
     right = right_factor(low_rank)
     K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
     return Product(Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse)._claim(A.properties)
-
-
-def _no_correction(A: LinearOperator, info: Info) -> LinearOperator:
-    """Report that the other terms are singular; `judged` then inverts the whole, if it can."""
-    report(info.replace(message="the sum without its low-rank terms is singular, so they cannot be a correction of it"))
-    return ScaledIdentity(math.nan, A.shape[-1], like=A)
 
 
 def right_factor(low_rank: Any) -> LinearOperator:

@@ -59,7 +59,10 @@ def _scalar(shift: Any) -> Any:
 
 def factor_divides_shift(multiple: Any, shift: Any) -> bool:
     """Whether 1 / a and c / a are finite for a A + c I (taken for granted where values cannot be seen)."""
-    values = [_seen_number(x) for x in (multiple.scalar, _scalar(shift))]
+    a, c = multiple.scalar, _scalar(shift)
+    if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
+        return True
+    values = [_seen_number(x) for x in (a, c)]
     if any(value is None for value in values):
         return True
     with np.errstate(all="ignore"):
@@ -68,7 +71,10 @@ def factor_divides_shift(multiple: Any, shift: Any) -> bool:
 
 def is_zero(multiple: Any) -> bool:
     """Whether the factor of a A is seen to be zero, in all matrices of a batch."""
-    value = _seen_number(multiple.scalar)
+    a = multiple.scalar
+    if namespace_of(a) is None:
+        return bool(a == 0)
+    value = _seen_number(a)
     return value is not None and bool(np.all(value == 0))
 
 

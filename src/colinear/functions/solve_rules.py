@@ -152,11 +152,10 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
         return solve_by_inverse(A, b, method)
     xp, d, B = A.xp, diagonal_of(D, A)[:, None], b[:, None] if b.ndim == 1 else b
     U, right = low_rank.U, right_factor(low_rank).A  # type: ignore[attr-defined]  # C V^H
-    with quiet(xp):
-        W = U / d
-    inner = xp.matmul(right, W)
-    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
     with recording() as reports, quiet(xp):
+        W = U / d
+        inner = xp.matmul(right, W)
+        K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
         y = solution("solve", K, xp.matmul(right, B / d), None).X
         X = B / d - xp.matmul(W, y)
         R = B - d * X - xp.matmul(U, xp.matmul(right, X))
