@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..info import Info, Status, failed, planning, recording, report
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
@@ -122,6 +122,21 @@ def _worst(A: LinearOperator, status: Array) -> Status | None:
     return None if values is None else Status(int(np.max(values, initial=0)))
 
 
+def _arrays_of(A: LinearOperator) -> list[Array]:
+    return [leaf for leaf in A.leaves() if namespace_of(leaf) is A.xp]
+
+
+def is_recorded_and_seen(A: LinearOperator) -> bool:
+    """Whether derivatives of what is computed from A are recorded, and its values can be seen."""
+    arrays = _arrays_of(A)
+    return bool(A.xp.is_differentiated(*arrays)) and not any(map(A.xp.is_traced, arrays))
+
+
+def _tolerance(A: LinearOperator) -> float:
+    """The relative error that is let pass. A part of condition κ costs eps κ, and a derivative eps κ^2: at most eps^1/3."""
+    return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*_arrays_of(A)) else 1 / 2))
+
+
 def verdict(A: LinearOperator, X: LinearOperator) -> Array:
     """The status of each matrix of a batch for X in place of A^-1, by the probe p and x = X p.
 
@@ -147,7 +162,7 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
         backward = r_size / (norm * x_size + p_size)
         error = error / x_size
         regular = growth < 0.1
-        is_right = xp.logical_or(error <= math.sqrt(eps), xp.logical_and(error <= growth, regular))
+        is_right = xp.logical_or(error <= _tolerance(A), xp.logical_and(error <= growth, regular))
         is_right = xp.logical_and(is_right, backward <= math.sqrt(eps))
         status = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
         return xp.where(is_right, int(Status.SUCCESS), status)
@@ -183,10 +198,10 @@ def as_a_whole(
 
 
 def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
-    """X (2 I - A X), as iterative refinement does it, once or twice; None where that does not help."""
-    two = ScaledIdentity(2.0, A.shape[-1])
+    """X + X (I - A X), as iterative refinement does it, once or twice; None where that does not help."""
+    I = Identity(A.shape[-1])
     for _ in range(REFINEMENTS):
-        X = Product(X, Sum(two, Scaled(-1.0, Product(A, X))))
+        X = Sum(X, Product(X, Sum(I, Scaled(-1.0, Product(A, X)))))
         if _worst(A, verdict(A, X)) is Status.SUCCESS:
             return X
     return None
@@ -230,9 +245,8 @@ def _finite(xp: Any, x: Array) -> Array:
 
 def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:
     """Whether so many units of rounding are seen to exceed the tolerance."""
-    eps = A.xp.eps(A.dtype)
     values = seen(A.xp, spoilt)
-    return values is not None and not bool(np.all(eps * values <= math.sqrt(eps)))
+    return values is not None and not bool(np.all(A.xp.eps(A.dtype) * values <= _tolerance(A)))
 
 
 def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Callable[[], Any]) -> Any:
@@ -243,7 +257,8 @@ def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Call
     xp, eps = A.xp, A.xp.eps(A.dtype)
     size = xp.abs(xp.stop_gradient(found[1]))
     size = xp.where(xp.logical_and(xp.isfinite(size), size > 1), size, 1)
-    is_bad = xp.logical_not(eps * spoilt <= math.sqrt(eps) * size)
+    tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)  # nothing can be mended there, only reported
+    is_bad = xp.logical_not(eps * spoilt <= tol * size)
     visible = seen(xp, is_bad)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
     if visible is not None and not np.any(visible):
@@ -322,10 +337,10 @@ def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOpera
 
 
 def report_weak_entries(low_rank: Any, D: Any) -> None:
-    """Report entries of D too weak for the tolerance, where values cannot be seen and nothing is exchanged."""
+    """Report entries of D too weak for a derivative to be right, where values cannot be seen and nothing is exchanged."""
     xp = D.xp
     if not isinstance(D, Diagonal) or 0 in D.d.shape or not any(xp.is_traced(x) for x in (D.d, low_rank.U)):
         return
-    weak, _ = _weakness(D, low_rank, math.sqrt(xp.eps(D.dtype)))
+    weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
     report_status(xp, xp.where(xp.any(weak), int(Status.INACCURATE), int(Status.SUCCESS)), message=why)

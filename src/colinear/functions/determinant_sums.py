@@ -58,7 +58,9 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(A, low_rank, rest, W)
     found = spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
-    return found if planning() else settle_determinant(A, found, growth(rest, W, low_rank.U), partial(sign_and_logarithm, A, method))
+    return (
+        found if planning() else settle_determinant(A, found, growth(rest, W, low_rank.U), partial(sign_and_logarithm, A, method))
+    )
 
 
 @rule(slogdet, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=parts_are_square)  # type: ignore[misc]

@@ -23,7 +23,7 @@ from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
 from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
-from ._elimination import leave_to_residual
+from ._elimination import is_recorded_and_seen, leave_to_residual
 from ._factorise import REFINEMENTS, solution
 from ._residuals import are_small, column_norms
 from .automatic import choose as choose_attempt
@@ -172,6 +172,8 @@ def _unjudged_inverse(A: LinearOperator, method: Method | None) -> tuple[Any, li
     """The inverse, what was reported of it, and the rules that left it to the residual to judge it."""
     if goes_by_eigenvectors(A):
         return _held_inverse(A, method), [], []
+    if is_recorded_and_seen(A):
+        return inv(A, method), [], []  # a residual says nothing of derivatives
     with recording(detailed=True) as reports, leave_to_residual() as left_out:
         inverse = inv(A, method)
     return inverse, reports, left_out
