@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
+from ..backends import Array
 from ..dispatch import rule
-from ..info import failed, report
+from ..info import Info, Status, failed, planning, report
 from ..operators.base import LinearOperator
-from ..operators.block import Block
+from ..operators.block import Block, hstack, vstack
 from ..operators.inverse import Inverse
 from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ._elimination import condition, fits_as_a_whole, is_spoilt, settle_determinant
 from ._values import place
 from .determinant import multiplied, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, spread
 from .inverse import inv
+from .inverse_low_rank import DIAGONAL
 
 
 def diagonal_blocks_are_square(A: Any) -> bool:
@@ -49,20 +53,48 @@ def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
 def slogdet_block(A: Any, method: Any) -> Determinant:
     """det [A B; C D] = det A det(D - C A^-1 B), the block A being the one that is cheapest to eliminate"""
     size = range(len(A.blocks))
+    whole = partial(sign_and_logarithm, A, method)
+    best: Any = None
     for k in sorted((k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)):
         corner = place(A.blocks[k][k], A)
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:
             continue  # a singular block does not make the whole singular
-        report(info)
         rest = [i for i in size if i != k]
         complement = [[_complement(A, inverse, i, j, k) for j in rest] for i in rest]
         S = complement[0][0] if len(rest) == 1 else Block(complement)
         S = S._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
-        # A dense block has been factored already.
-        first = _reciprocal(A, slogdet(inverse)) if isinstance(inverse, Inverse) else slogdet(corner, method)
-        return spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
-    return sign_and_logarithm(A, method)
+        spoilt = None if planning() else _spoilt(A, k, inverse, S)
+        best = best or (corner, inverse, info, S, spoilt)
+        if spoilt is None or not is_spoilt(A, spoilt):
+            best = corner, inverse, info, S, spoilt
+            break
+    if best is None:
+        return whole()
+    corner, inverse, info, S, spoilt = best
+    if spoilt is not None and is_spoilt(A, spoilt) and fits_as_a_whole(A):
+        report(Info(Status.FELL_BACK, method="LU", message="no block on the diagonal is well-conditioned"))
+        return whole()
+    report(info)
+    # A dense block has been factored already.
+    first = _reciprocal(A, slogdet(inverse)) if isinstance(inverse, Inverse) else slogdet(corner, method)
+    found = spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
+    return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
+
+
+def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array:
+    """By how much rounding grows where the block k is eliminated.
+
+    A diagonal block is divided by without an error, so that only S = D - C A^-1 B matters: |C A^-1 B| |S^-1|.
+    """
+    xp, corner = A.xp, place(A.blocks[k][k], A)
+    spoilt = condition(corner, inverse)
+    if not isinstance(corner, DIAGONAL) or not is_spoilt(A, spoilt):
+        return spoilt
+    rest = [i for i in range(len(A.blocks)) if i != k]
+    C, B = (place(part, A) for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest])))
+    S_inverse, info = inv(S, info=True)
+    return xp.asarray(math.inf) if failed(info._status) is True else condition(Product(C, inverse, B), S_inverse)
 
 
 def _elimination_cost(A: Any, k: int) -> float:

@@ -6,9 +6,8 @@ from typing import Any
 
 from ..backends import Array
 from ..dispatch import arrange, rule
+from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
-from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
@@ -17,11 +16,12 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ._arrays import narrow, quiet, square_size
+from ._elimination import report_weak_entries, strengthened, weak_entries
 from ._values import once_each, place, placed
 from .determinant import NEED, logdet, multiplied, one, slogdet, slogdet_of_power
 from .estimate_parts import powers_of_estimates
 from .inverse import all_square, inv
-from .inverse_low_rank import capacitance, diagonal_is_invertible
+from .inverse_low_rank import DIAGONAL, capacitance, rank_of, shift_is_zero
 
 
 @rule(slogdet, Scaled, estimates=True)
@@ -80,9 +80,21 @@ def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
     return A.xp.conj(narrow(A.xp, sign, A.dtype)), -narrow(A.xp, logarithm, A.dtype)
 
 
-@rule(slogdet, Sum[LowRank, Diagonal | ScaledIdentity | Identity], when=diagonal_is_invertible)  # type: ignore[misc]
+def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
+    """Whether D has no entry too small to be divided by, or so few that they and the rank are below the size."""
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    if shift_is_zero(D):
+        return False
+    weak = len(weak_entries(low_rank, D))
+    return not weak or rank_of(low_rank) + weak < A.shape[-1]
+
+
+@rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]
 def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(D + U C V^H) = det D det(I + C V^H D^-1 U)"""
-    low_rank, D = arrange(A, LowRank, Diagonal | ScaledIdentity | Identity)
+    """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are nearly zero"""
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    if len(weak := weak_entries(low_rank, D)):
+        low_rank, D = strengthened(low_rank, D, weak)
+    report_weak_entries(low_rank, D)
     K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
     return multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])

@@ -23,8 +23,10 @@ from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
 from ._arrays import dense
-from ._values import has_no_zero, place, placed, report_status
+from ._elimination import condition, growth, settle_determinant
+from ._values import place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
+from .determinant_compositions import determinant_lemma, diagonal_can_be_divided_by
 from .determinant_rules import Determinant, from_values, rows_of, spread, values_are_seen
 from .diagonal import outer
 from .eigen import eig
@@ -33,7 +35,7 @@ from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
 from .inverse_kronecker import _terms as terms_of
 from .inverse_low_rank import DIAGONAL, SHIFT, capacitance, correction_pays, low_rank_and_rest
-from .inverse_sums import SIMILAR, TAKES_DIAGONAL, TAKES_SHIFT, has_similarity, merged
+from .inverse_sums import SIMILAR, TAKES_DIAGONAL, TAKES_SHIFT, factor_divides_shift, has_similarity, is_zero, merged
 from .inverse_sums import is_square as parts_are_square
 
 LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | BatchSum[LowRank] | Product] | Product  # type: ignore[misc]
@@ -43,13 +45,22 @@ LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | B
 def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     """det(A + U C V^H) = det A det(I + C V^H A^-1 U)"""
     low_rank, rest = low_rank_and_rest(A)
+    if isinstance(rest, DIAGONAL):
+        merged_terms = Sum(low_rank, rest)._claim(A.properties)
+        if not diagonal_can_be_divided_by(merged_terms):
+            return sign_and_logarithm(A, method)
+        return spread(A, determinant_lemma(merged_terms, method))
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
         report(Info(Status.FELL_BACK, method="LU", message="the sum without its low-rank terms is singular"))
         return sign_and_logarithm(A, method)
     report(info)
-    K = capacitance(A, low_rank, rest, inverse @ low_rank.U)
-    return spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
+    W = inverse @ low_rank.U  # A^-1 U
+    K = capacitance(A, low_rank, rest, W)
+    found = spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
+    return (
+        found if planning() else settle_determinant(A, found, growth(rest, W, low_rank.U), partial(sign_and_logarithm, A, method))
+    )
 
 
 @rule(slogdet, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=parts_are_square, hereditary=True)  # type: ignore[misc]
@@ -65,10 +76,12 @@ def _scalar(shift: Any) -> Any:
 @rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
 @rule(slogdet, Sum[Scaled[Projection | BatchSum[LowRank] | Product], SHIFT])  # type: ignore[misc]
 def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
-    """det(a A + c I) = a^n det(A + c a^-1 I)"""
+    """det(a A + c I) = a^n det(A + c a^-1 I), and c^n if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     a = multiple.scalar
-    if not (has_no_zero(a) if hasattr(a, "ndim") else a != 0):
+    if is_zero(multiple):
+        return spread(A, slogdet(ScaledIdentity(_scalar(shift), A.shape[-1], like=A), method))
+    if not factor_divides_shift(multiple, shift):
         return sign_and_logarithm(A, method)
     return spread(A, slogdet(Scaled(a, Sum(multiple.A, Scaled(1 / a, shift))), method))
 
@@ -150,7 +163,11 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Determinant:
     spectra = [quotient_spectrum(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
     a, c = (x[..., None] if getattr(x, "ndim", 0) else x for x in (a, c))
     values = one(A)[0][..., None] if planning() else a * reduce(partial(outer, mul), spectra) + c
-    return spread(A, multiplied([from_values(A, values), slogdet(place(Kronecker(*simple), A), method)], [1, 1]))
+    result = spread(A, multiplied([from_values(A, values), slogdet(place(Kronecker(*simple), A), method)], [1, 1]))
+    if planning():
+        return result
+    spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
+    return settle_determinant(A, result, spoilt, partial(sign_and_logarithm, A, method))
 
 
 def quotient_spectrum(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> Array:

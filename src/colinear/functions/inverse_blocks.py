@@ -11,6 +11,7 @@ eliminated without filling up.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,11 +30,15 @@ from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
-from ._values import is_positive
+from ._arrays import seen
+from ._elimination import condition, judged
+from ._values import is_positive, place
 from .inverse import inv
-from .inverse_low_rank import as_a_whole, gram, scaled_factor
+from .inverse_low_rank import gram, scaled_factor
 
 MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
+SMALL_GRID = 200  # rows up to which only one block is tried
+DEARER = 4  # times the cost of the cheapest block, for one that is better conditioned
 
 
 def has_a_cheap_pivot(A: Any) -> bool:
@@ -82,9 +87,9 @@ class Elimination(NamedTuple):
     sign: int  # of the two permutations
 
 
-def eliminate(A: Any, place: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
+def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
     """The Schur complement of the block at a place whose inverse is known, and what the inverse of the whole needs besides."""
-    grid, (i, j) = A.blocks, place
+    grid, (i, j) = A.blocks, at
     pivot = grid[i][j]
     above, before = [row[j] for k, row in enumerate(grid) if k != i], [block for k, block in enumerate(grid[i]) if k != j]
     others = [[block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i]
@@ -152,17 +157,39 @@ def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
 
 
 @rule(inv, Block, when=has_a_cheap_pivot)
+@judged
 def inv_block(A: Any, method: Any) -> LinearOperator:
     """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the cheapest block A"""
-    for place in pivots(A)[:MOST_PIVOTS]:
-        pivot_inverse, info = inv(A.blocks[place[0]][place[1]], method, info=True)
-        if planning() or failed(info.status) is not True:
-            break
-    else:
-        return as_a_whole(A, method, info, "no block could be inverted")
+    at, pivot_inverse, info = _pivot(A, method)
     report(info)
-    parts = eliminate(A, place, pivot_inverse)
+    if not planning() and failed(info.status) is True:
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    parts = eliminate(A, at, pivot_inverse)
     return assemble(parts, part("In the Schur complement of a block", inv, parts.schur, method))._claim(A.properties)
+
+
+def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
+    """The place of the cheapest block that is well-conditioned, if there is one, its inverse, and the Info of that."""
+    found: Any = None
+    places = pivots(A)[:MOST_PIVOTS]
+    most = DEARER * _cost(A.blocks, *places[0])
+    for i, j in places:
+        if found is not None and _cost(A.blocks, i, j) > most:
+            continue
+        block = place(A.blocks[i][j], A)
+        block_inverse, info = inv(block, method, info=True)
+        if planning():
+            return (i, j), block_inverse, info
+        if failed(info.status) is True:
+            last = (i, j), block_inverse, info.replace(message="no block could be inverted")
+            continue
+        if A.shape[-1] <= SMALL_GRID:
+            return (i, j), block_inverse, info  # the whole costs little, if it comes to that
+        estimate = seen(A.xp, condition(block, block_inverse))
+        if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
+            return (i, j), block_inverse, info
+        found = found or ((i, j), block_inverse, info)
+    return found or last
 
 
 def assemble(parts: Elimination, schur_inverse: LinearOperator) -> LinearOperator:

@@ -24,10 +24,11 @@ from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
 from ._arrays import is_watched, quiet, seen
+from ._elimination import as_a_whole, judged
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .inverse import inv
-from .inverse_low_rank import DIAGONAL, SHIFT, as_a_whole
+from .inverse_low_rank import DIAGONAL, SHIFT
 from .inverse_sums import diagonal_of
 
 # ---------------------------------------------------------------------------------------------------- one product, any factors
@@ -111,7 +112,8 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
     if not one_sum or rows > MOST_ROWS or any(is_watched(xp, leaf) for leaf in A.leaves() if hasattr(leaf, "shape")):
-        return as_a_whole(A, method, Info(Status.INACCURATE), "the eigenvectors of the factors are ill-conditioned")
+        why = "the eigenvectors of the factors are ill-conditioned"
+        return as_a_whole(A, method, [Info(Status.INACCURATE, message=why)], why)
     from scipy.linalg import schur
 
     first, *others = (np.asarray(seen(xp, dense_part(factor, A))) for factor in terms)
@@ -164,6 +166,7 @@ def pairs_are_definite(A: Any) -> bool:
 
 
 @rule(inv, Sum[TERM, TERM], when=pairs_are_definite, by_eigenvectors=True)  # type: ignore[misc]
+@judged
 def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
     xp, ((a, first), (c, second)) = A.xp, _terms(A)
@@ -206,6 +209,7 @@ def factors_fit(A: Any) -> bool:
 
 
 @rule(inv, Sum[TERM, TERM], when=factors_fit, by_eigenvectors=True)  # type: ignore[misc]
+@judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
     terms = sorted(
@@ -215,7 +219,8 @@ def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     found = [inv(place(factor, A), method, info=True) for factor in simple]
     for _, info in found:
         if failed(info.status) is True:
-            return as_a_whole(A, method, info, "a factor is singular, so the other product cannot be divided by its product")
+            report(info.replace(message="a factor is singular, so the other product cannot be divided by its product"))
+            return ScaledIdentity(math.nan, A.shape[-1], like=A)
         report(info)
     quotient = Kronecker(*(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other)))
     unit = reciprocal(c)

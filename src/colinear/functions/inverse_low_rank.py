@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import Info, Status, failed, part, report
@@ -22,8 +20,9 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE
+from ._elimination import as_a_whole, judged, strengthened, weak_entries
 from ._values import has_no_zero, is_positive
-from .inverse import LARGEST_DENSE, inv, inverse
+from .inverse import inv
 
 DIAGONAL = Diagonal | ScaledIdentity | Identity
 SHIFT = ScaledIdentity | Identity
@@ -92,22 +91,47 @@ def correction_pays(A: Any) -> bool:
     return bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
 
 
-def diagonal_is_invertible(A: LinearOperator) -> bool:
-    """Whether the diagonal term has no zero (taken for granted where values cannot be seen)."""
-    return all(has_no_zero(term.d) for term in A.operands if isinstance(term, Diagonal))
+def _low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
+    """The two terms of D + U C V^H."""
+    first, second = A.operands
+    return (first, second) if isinstance(first, LowRank) else (second, first)
 
 
-def diagonal_is_invertible_and_rank_low(A: LinearOperator) -> bool:
-    """Whether the diagonal term has no zero (taken for granted where values cannot be seen) and the rank is at most half of n."""
-    shifts = [term.c for term in A.operands if isinstance(term, ScaledIdentity)]
-    invertible = diagonal_is_invertible(A) and all(c != 0 if namespace_of(c) is None else has_no_zero(c) for c in shifts)
-    return invertible and all(is_narrow(term) for term in A.operands if isinstance(term, LowRank))
+def rank_is_low(A: LinearOperator) -> bool:
+    """Whether the rank is at most half of the size, and the diagonal term, if it is c I, is not zero."""
+    low_rank, D = _low_rank_and_diagonal(A)
+    return is_narrow(low_rank) and not shift_is_zero(D)
 
 
-@rule(inv, Sum[LowRank, DIAGONAL], when=diagonal_is_invertible_and_rank_low)  # type: ignore[misc]
+def shift_is_zero(D: Any) -> bool:
+    """Whether D is c I, and c seen to be zero."""
+    return isinstance(D, ScaledIdentity) and not (D.c != 0 if namespace_of(D.c) is None else has_no_zero(D.c))
+
+
+def rank_is_low_and_diagonal_strong(A: LinearOperator) -> bool:
+    """Whether the rank is at most half of n, and no entry of D too small to be divided by (none is where values cannot be seen)."""
+    return rank_is_low(A) and not len(weak_entries(*_low_rank_and_diagonal(A)))
+
+
+def both_terms_are_positive(A: LinearOperator) -> bool:
+    """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I + U^H D^-1 U."""
+    low_rank, D = _low_rank_and_diagonal(A)
+    if low_rank.V is not None or low_rank.core is not None:
+        return False
+    return not (isinstance(D, Diagonal) and D.xp.is_traced(D.d)) and is_positive(D)
+
+
+@rule(inv, Sum[LowRank, DIAGONAL], when=rank_is_low_and_diagonal_strong)  # type: ignore[misc]
+@judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    return _corrected_diagonal(A, *arrange(A, LowRank, DIAGONAL), method)
+
+
+def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
+    """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
+    if len(weak := weak_entries(low_rank, D)):
+        low_rank, D = strengthened(low_rank, D, weak)
     D_inverse = part("In the diagonal term", inv, D, method)
     if low_rank.V is None and low_rank.core is None and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
@@ -118,69 +142,53 @@ def woodbury(A: Any, method: Any) -> LinearOperator:
     return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(A.properties)
 
 
+NO_CORRECTION = "the sum without its low-rank terms is singular, so they cannot be a correction of it"
 CAPACITANCE = "In the capacitance I + C V^H A^-1 U of Woodbury's formula, singular where the sum is"
 
 
-def few_zeros(A: LinearOperator) -> bool:
-    """Whether the diagonal has zeros, so few that they and the low rank together are at most half of the size."""
-    D = next(term for term in A.operands if isinstance(term, Diagonal))
-    if has_no_zero(D.d):
-        return False
-    zeros, rank = _zeros(D), sum(rank_of(term) for term in A.operands if term is not D)
-    return 2 * (rank + len(zeros)) <= A.shape[-1]
+def has_few_weak_entries(A: LinearOperator) -> bool:
+    """Whether D has entries too small to be divided by, so few that they and the low rank together are at most half of the size."""
+    low_rank, D = _low_rank_and_diagonal(A)
+    weak = weak_entries(low_rank, D)
+    return bool(len(weak)) and 2 * (rank_of(low_rank) + len(weak)) <= A.shape[-1]
 
 
-def _zeros(D: Any) -> Any:
-    """Where the diagonal is zero, in any matrix of a batch; None if values cannot be seen."""
-    values = D.xp.peek(D.d)
-    return None if values is None else np.flatnonzero(np.any(np.reshape(np.asarray(values) == 0, (-1, D.shape[-1])), axis=0))
-
-
-@rule(inv, Sum[LowRank, Diagonal], when=few_zeros)  # type: ignore[misc]
+@rule(inv, Sum[LowRank, Diagonal], when=has_few_weak_entries)  # type: ignore[misc]
+@judged(is_final=True)
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
-    """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with its zeros replaced: two low-rank terms, which merge"""
-    low_rank, D = arrange(A, LowRank, Diagonal)
-    xp, zeros = A.xp, _zeros(D)
-    is_zero = np.zeros(A.shape[-1], bool)
-    is_zero[zeros] = True
-    size = xp.max(xp.abs(D.d), axis=-1, keepdims=True)
-    shift = xp.astype(xp.where(size > 0, size, 1), A.dtype)
-    filled = xp.where(xp.asarray(is_zero, device=A._context.device), shift, D.d)
-    E = np.zeros((A.shape[-1], len(zeros)))
-    E[zeros, np.arange(len(zeros))] = 1
-    back = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(zeros, device=A._context.device), axis=-1))
-    moved = LowRank(xp.asarray(E, dtype=A.dtype, device=A._context.device), None, back)
-    return inv(Sum(Diagonal(filled), low_rank, moved), method)._claim(A.properties)
+    """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near zero: two low-rank terms, which merge"""
+    return _corrected_diagonal(A, *arrange(A, LowRank, Diagonal), method)
 
 
 LOW_RANK: Any = LowRank | Projection | Product | BatchSum[LowRank]  # type: ignore[misc]
 LOW_RANK = LOW_RANK | Scaled[Projection | Product | BatchSum[LowRank]]  # type: ignore[misc]
 
 
+def is_corrected_diagonal(A: LinearOperator) -> bool:
+    """Whether the terms that are not of low rank are one diagonal."""
+    rest = [term for term in A.operands if not is_narrow(term)]
+    return len(rest) == 1 and isinstance(rest[0], DIAGONAL)
+
+
 @rule(inv, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
+@judged(unless=is_corrected_diagonal)
 def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
     low_rank, rest = low_rank_and_rest(A)
-    if isinstance(rest, Diagonal | ScaledIdentity) and not any(isinstance(term, LowRank) for term in A.operands):
-        return inv(Sum(low_rank, rest), method)._claim(A.properties)  # by Woodbury's formula: half of the work for U U^H
+    if isinstance(rest, DIAGONAL):
+        if shift_is_zero(rest) or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]:
+            return as_a_whole(A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION)
+        return woodbury(Sum(low_rank, rest)._claim(A.properties), method)  # half of the work for U U^H
     rest_inverse, info = inv(rest, method, info=True)
     if failed(info.status) is True:
-        return as_a_whole(A, method, info, "the sum without its low-rank terms is singular, so they cannot be a correction of it")
+        report(info.replace(message=NO_CORRECTION))  # then the whole is inverted, if it can be
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
     report(info)
     U = rest_inverse @ low_rank.U
     right = right_factor(low_rank)
     K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
     return Product(Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse)._claim(A.properties)
-
-
-def as_a_whole(A: LinearOperator, method: Any, info: Any, why: str) -> LinearOperator:
-    """The inverse from the matrix, where a rule's own way failed and the matrix is small enough; else that way's status."""
-    if math.prod(A.shape) <= LARGEST_DENSE**2:
-        report(Info(Status.FELL_BACK, message=why))
-        return inverse(A, method)
-    report(info.replace(message=why))
-    return ScaledIdentity(math.nan, A.shape[-1], like=A)
 
 
 def right_factor(low_rank: Any) -> LinearOperator:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import part
 from ..operators.banded import Banded
@@ -27,10 +27,11 @@ from ..operators.sum import Sum
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ._arrays import seen
 from ._similarity import is_similarity
 from ._values import reciprocal, reciprocal_spectrum
 from .eigen import factors_self_adjoint, spectrum_by_factors
-from .inverse import inv
+from .inverse import inv, inverse
 from .inverse_low_rank import DIAGONAL, SHIFT
 from .kronecker_functions import differentiable_inverse
 
@@ -56,11 +57,43 @@ def _scalar(shift: Any) -> Any:
     return shift.c if isinstance(shift, ScaledIdentity) else 1.0
 
 
+def factor_divides_shift(multiple: Any, shift: Any) -> bool:
+    """Whether 1 / a and c / a are finite for a A + c I (taken for granted where values cannot be seen)."""
+    a, c = multiple.scalar, _scalar(shift)
+    if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
+        return True
+    values = [_seen_number(x) for x in (a, c)]
+    if any(value is None for value in values):
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.all(np.isfinite(1 / values[0])) and np.all(np.isfinite(values[1] / values[0])))
+
+
+def is_zero(multiple: Any) -> bool:
+    """Whether the factor of a A is seen to be zero, in all matrices of a batch."""
+    a = multiple.scalar
+    if namespace_of(a) is None:
+        return bool(a == 0)
+    value = _seen_number(a)
+    return value is not None and bool(np.all(value == 0))
+
+
+def _seen_number(x: Any) -> Any:
+    """A number, or an array of them, as NumPy's; None where values cannot be seen."""
+    xp = namespace_of(x)
+    value = x if xp is None else seen(xp, x)
+    return None if value is None else np.asarray(value)
+
+
 @rule(inv, Sum[Scaled, SHIFT])  # type: ignore[misc]
 @rule(inv, Sum[Scaled[Projection | BatchSum[LowRank] | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
 def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
-    """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1"""
+    """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
+    if is_zero(multiple):
+        return inv(ScaledIdentity(_scalar(shift), A.shape[-1], like=A), method)
+    if not factor_divides_shift(multiple, shift):
+        return inverse(A, method)
     a = part("In the factor of a term", reciprocal, multiple.scalar)
     # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by its value, or (under tracing) by
     # what is known of a A and of A.

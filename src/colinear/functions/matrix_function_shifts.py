@@ -20,7 +20,7 @@ from ..operators.permutation import Permutation
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ._arrays import square_size
-from ._values import place, placed, report_status
+from ._values import place, placed, reciprocal, report_status
 from .eigen_compositions import split_shift
 from .eigen_unitary import cycles_can_be_seen
 from .inverse import all_square
@@ -75,6 +75,8 @@ def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
     if as_integer(p) is None and not _is_positive(A.scalar):
         return stand_in(A) if planning() else power.base(A, p, method)
     whole = as_integer(p)
+    if whole is not None and whole < 0:
+        return Scaled(reciprocal(A.scalar) ** -whole, power(A.A, p, method))  # reports a factor of zero
     return Scaled(A.scalar ** (p if whole is None else whole), power(A.A, p, method))
 
 

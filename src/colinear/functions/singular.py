@@ -212,6 +212,10 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
     square_size("cond", A, f"the condition number in the norm {p!r}", "Use p=2.")
     inverse, info = inv(A, method, info=True)
     singular = info.status == int(Status.SINGULAR)
+    if not isinstance(info.status, Status):
+        report(Info(xp.where(singular, int(Status.SUCCESS), info.status)))
+    elif info.failed and not singular:  # of a singular operator the number is infinite, which is no failure
+        report(info)
     with quiet(xp):
         product = norm(A, order) * norm(inverse, order, on_failure="ignore")
         result = xp.where(xp.asarray(singular, device=xp.device_of(product)), math.inf, product)

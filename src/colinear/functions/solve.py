@@ -23,6 +23,7 @@ from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
 from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
+from ._elimination import is_recorded_and_seen, leave_to_residual
 from ._factorise import REFINEMENTS, solution
 from ._residuals import are_small, column_norms
 from .automatic import choose as choose_attempt
@@ -138,11 +139,15 @@ def _refined(
 ) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
-    inverse: Any = given if given is not None else _held_inverse(A, method) if goes_by_eigenvectors(A) else inv(A, method)
+    inverse, reports, left_out = (given, [], []) if given is not None else _unjudged_inverse(A, method)
+    is_bad = any(failed(info._status) is True for info in reports)
+    if not is_bad or not left_out:
+        for info in reports:
+            report(info)
     if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
         return inverse.factor.solve(B, vector)  # which has looked at the residual of the whole
     X = inverse @ B
-    plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape
+    plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape and not is_bad
     if plain and is_right is not None and is_right(X, B, tol):
         return X
     R = B - A @ X
@@ -155,8 +160,23 @@ def _refined(
         residual = relative_residual(xp, R, B)
     else:
         X, residual = _improved(xp, A, inverse, X, R, B, tol)
+    if left_out and (is_bad or failed(residual_status(xp, residual, tol)) is True):
+        inverse = inv(A, method)  # judged by itself, and mended where that can be done
+        X = inverse @ B
+        X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
     return X
+
+
+def _unjudged_inverse(A: LinearOperator, method: Method | None) -> tuple[Any, list[Info], list[str]]:
+    """The inverse, what was reported of it, and the rules that left it to the residual to judge it."""
+    if goes_by_eigenvectors(A):
+        return _held_inverse(A, method), [], []
+    if is_recorded_and_seen(A):
+        return inv(A, method), [], []  # a residual says nothing of derivatives
+    with recording(detailed=True) as reports, leave_to_residual() as left_out:
+        inverse = inv(A, method)
+    return inverse, reports, left_out
 
 
 def goes_by_eigenvectors(A: LinearOperator) -> bool:

@@ -30,7 +30,7 @@ from ._values import in_groups
 from .inverse import all_square, inv
 from .inverse_compositions import blocks_are_alike
 from .inverse_families import tridiagonal_factor
-from .inverse_low_rank import DIAGONAL, diagonal_is_invertible_and_rank_low, right_factor
+from .inverse_low_rank import DIAGONAL, rank_is_low, right_factor
 from .inverse_sums import diagonal_of
 from .iterative import is_iterative
 from .solve import right_side, solve, solve_by_inverse, structured_solve
@@ -140,7 +140,7 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- small corrections
 
 
-@rule(solve, Sum[LowRank, DIAGONAL], when=diagonal_is_invertible_and_rank_low)  # type: ignore[misc]
+@rule(solve, Sum[LowRank, DIAGONAL], when=rank_is_low)  # type: ignore[misc]
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b: small systems without operators on the way"""
     b = right_side("solve", A, b, A.shape[-1])
@@ -154,10 +154,10 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
         return solve_by_inverse(A, b, method)
     xp, d, B = A.xp, diagonal_of(D, A)[:, None], b[:, None] if b.ndim == 1 else b
     U, right = low_rank.U, right_factor(low_rank).A  # type: ignore[attr-defined]  # C V^H
-    W = U / d
-    inner = xp.matmul(right, W)
-    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
     with recording() as reports, quiet(xp):
+        W = U / d
+        inner = xp.matmul(right, W)
+        K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
         y = solution("solve", K, xp.matmul(right, B / d), None).X
         X = B / d - xp.matmul(W, y)
         R = B - d * X - xp.matmul(U, xp.matmul(right, X))
