@@ -6,7 +6,6 @@ Whole projects run in them (`jax_numpy_dtype_promotion="strict"`, `jax_numpy_ran
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 

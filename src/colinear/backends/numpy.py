@@ -272,7 +272,7 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> An
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
     size = np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
     low = _least_norm(size.dtype)
-    if 0 in x.shape or low < size.min() and size.max() < np.inf:
+    if 0 in x.shape or (low < size.min() and size.max() < np.inf):
         return size
     largest = np.max(np.abs(x), axis=axis, keepdims=True)
     scale = np.where((largest > 0) & (largest < np.inf), largest, 1).astype(size.dtype)

@@ -41,6 +41,7 @@ from colinear.backends._torch_linalg import (
     solve_tridiagonal,
     svd,
 )
+from colinear.backends._torch_opaque import CALLS, Call, call_opaquely
 from colinear.backends._torch_sparse import sparse_array, sparse_matmul
 
 name = "torch"
@@ -738,6 +739,17 @@ def synchronize(x: Any) -> Any:
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return x
+
+
+def add_call(run: Callable, like: Callable, attach: Callable) -> int:
+    """The number by which `call_opaquely` knows these functions; see `_torch_opaque.Call`."""
+    CALLS.append(Call(run, like, attach))
+    return len(CALLS) - 1
+
+
+def break_graph(why: str) -> None:
+    """Leave the graph that torch.compile makes; an error if it must be a whole one."""
+    torch._dynamo.graph_break(msg=why)
 
 
 def tells_sides() -> builtins.bool:
