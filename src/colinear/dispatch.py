@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from . import signatures
+from . import modes, signatures
 from .info import ON_FAILURE, Detailed, Info, MethodError, combine, failed, gather, planning, settle, state
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import AmbiguousPair, Cost, Resolution, Rule, ambiguous_pairs, decide, resolve
@@ -97,6 +97,8 @@ class Function:
 
     def _call(self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take them."""
+        if modes.are_strict():
+            return modes.ordinary(self._call, A, arguments, method, info, on_failure)
         if method is not None and not getattr(type(method), "_is_method", False):
             raise _not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):

@@ -7,6 +7,7 @@ import pytest
 import colinear as co
 
 torch = pytest.importorskip("torch")
+co.backends.get("torch")  # torch.compile cannot trace the import that the first tensor causes
 
 
 def compiled(f):
@@ -44,3 +45,71 @@ def test_operators_can_be_built_inside(parts):
         return A @ torch.cat([x, x])
 
     torch.testing.assert_close(compiled(f)(a, x), f(a, x))
+
+
+# ---------------------------------------------------------------------------------------------------- derivatives, iterations
+
+
+def definite(n):
+    generator = torch.Generator().manual_seed(1)
+    M = torch.randn(n, n, generator=generator, dtype=torch.float64)
+    return M @ M.T / n + torch.eye(n, dtype=torch.float64), torch.randn(n, generator=generator, dtype=torch.float64)
+
+
+def assert_same_values_and_gradients(f, *arguments, backend="eager"):
+    torch._dynamo.reset()
+    leaves = [x.clone().requires_grad_() for x in arguments]
+    answer, expected = torch.compile(f, fullgraph=True, backend=backend)(*leaves), f(*leaves)
+    torch.testing.assert_close(answer, expected)
+    gradients, wanted = (torch.autograd.grad(x.square().sum(), leaves) for x in (answer, expected))
+    torch.testing.assert_close(gradients, wanted)
+
+
+def test_a_solve_by_eigenvectors_of_factors_compiles_with_its_gradient():
+    B, C = definite(2)[0], definite(3)[0]
+    b = torch.ones(6, dtype=B.dtype)
+    assert_same_values_and_gradients(lambda B, C: co.solve(co.Kronecker(co.PD(B), co.PD(C)) + 0.1 * co.Identity(6), b), B, C)
+
+
+@pytest.mark.parametrize(
+    "solve",
+    [
+        lambda M, b: co.solve(co.PD(M), b, method=co.CG(tol=1e-12, preconditioner=co.Jacobi())),
+        lambda M, b: co.solve(co.Dense(M) + 0.5 * co.Identity(30), b, method=co.GMRES(tol=1e-12)),
+        lambda M, b: co.lstsq(M[:, :20], b, method=co.LSMR(tol=1e-12)),
+    ],
+    ids=["CG", "GMRES", "LSMR"],
+)
+def test_an_iteration_is_one_node_of_the_graph(solve):
+    M, b = definite(30)
+    nodes = []
+
+    def backend(graph, inputs):
+        nodes.append(len(graph.graph.nodes))
+        return graph.forward
+
+    assert_same_values_and_gradients(solve, M, b, backend=backend)
+    assert max(nodes) < 300  # unrolled, thirty rows make ten thousand
+
+
+def test_an_iteration_compiles_to_machine_code_with_its_gradient():
+    M, b = definite(5)
+    assert_same_values_and_gradients(lambda M, b: co.solve(co.PD(M), b, method=co.CG(tol=1e-12)), M, b, backend="inductor")
+
+
+def test_a_compiled_iteration_tells_its_status():
+    M, b = definite(8)
+    f = compiled(lambda M, b: co.solve(co.PD(M), b, method=co.CG(max_iters=2), info=True))
+    _, info = f(M, b)
+    assert info.status is co.Status.MAX_ITERATIONS
+    g = compiled(lambda M, b: co.solve(co.PD(M), b, method=co.CG(max_iters=2)))
+    with pytest.warns(co.ConvergenceWarning, match="MAX_ITERATIONS"):
+        g(M, b)
+
+
+def test_an_iteration_with_a_function_leaves_the_graph():
+    M, b = definite(4)
+    A = co.PD(co.MatrixFree(lambda X: M @ X, (4, 4), dtype=M.dtype, like=M))
+    torch._dynamo.reset()
+    answer = torch.compile(lambda b: co.solve(A, b, method=co.CG()), backend="eager")(b)
+    torch.testing.assert_close(M @ answer, b, rtol=1e-6, atol=1e-6)

@@ -76,9 +76,13 @@ def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any
     return tuple(xp.custom_derivative(lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks))(A, *pairs))
 
 
-@functools.cache
 def program(xp: Any, tangent: Callable[..., Any], guard: bool) -> Callable[..., Any]:
     """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
+    return _compiled(xp, tangent, guard) if xp.name == "jax" else functools.partial(tangent, xp, guard)
+
+
+@functools.cache
+def _compiled(xp: Any, tangent: Callable[..., Any], guard: bool) -> Callable[..., Any]:
     return xp.jit(functools.partial(tangent, xp, guard))
 
 

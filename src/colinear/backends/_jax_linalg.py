@@ -12,6 +12,7 @@ import numpy as np
 
 from colinear.backends import _banded, _numpy_linalg
 from colinear.backends._half import through_single
+from colinear.backends._jax_modes import in_ordinary_modes
 
 Array = Any
 
@@ -32,6 +33,31 @@ def _spread(*arrays: tuple[Array, int]) -> list[Array]:
     return [jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])) for x, rank in arrays]
 
 
+def extreme_scale(x: Array, axis: Any) -> Array:
+    """The largest |x| along the axes, kept, where squares of it vanish or overflow; else 1. Constant for derivatives."""
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True)
+    limits = jnp.finfo(largest.dtype)
+    low, high = math.sqrt(float(limits.tiny) / float(limits.eps)), math.sqrt(float(limits.max) * float(limits.eps))
+    is_ordinary = (largest > low) & (largest < high) | (largest == 0) | ~jnp.isfinite(largest)
+    return jnp.where(is_ordinary, 1, largest)
+
+
+def _of_finite(function: Any) -> Any:
+    """Make NaN of the answers for matrices that hold NaN or infinity, of which LAPACK's iterations may have no end."""
+
+    @functools.wraps(function)
+    def wrapped(A: Array, *options: Any, **named: Any) -> Any:
+        finite = jnp.isfinite(A).all((-2, -1))
+        result = function(jnp.where(finite[..., None, None], A, 0), *options, **named)
+
+        def blank(x: Array) -> Array:
+            return jnp.where(finite.reshape(*finite.shape, *(1,) * (x.ndim - finite.ndim)), x, jnp.nan)
+
+        return jax.tree.map(blank, result)
+
+    return wrapped
+
+
 # Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
 
 
@@ -42,6 +68,7 @@ def _cholesky(A: Array) -> Array:
 
 
 @_cholesky.defjvp
+@in_ordinary_modes
 def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     L, dA = _cholesky(*primals), tangents[0]
     M = solve_triangular(L, (dA + _adjoint(dA)) / 2)  # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
@@ -82,6 +109,7 @@ def _cholesky_inverse(L: Array) -> Array:
 
 
 @_cholesky_inverse.defjvp
+@in_ordinary_modes
 def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     T, M = _cholesky_inverse(*primals), tangents[0] @ _adjoint(primals[0])
     return T, -T @ (M + _adjoint(M)) @ T  # -T dA T with A = L L^H
@@ -127,7 +155,7 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
 
     JAX has no L D L^H: eigenvectors and eigenvalues serve, at about ten times the flops. Constant for derivatives.
     """
-    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(A))
+    values, vectors = eigh(jax.lax.stop_gradient(A))
     return vectors, values
 
 
@@ -173,30 +201,46 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 @_half
+@_of_finite
 def eigh(A: Array) -> tuple[Array, Array]:
     """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
     return tuple(jnp.linalg.eigh(A))
 
 
 @_half
+@_of_finite
 def eigvalsh(A: Array) -> Array:
     """Eigenvalues, ascending, of Hermitian A."""
     return jnp.linalg.eigvalsh(A)
 
 
 @_half
+@_of_finite
 def eig(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of any square A, always complex."""
-    return tuple(jnp.linalg.eig(A))
+    """Eigenvalues and eigenvectors of any square A, always complex.
+
+    LAPACK scales a very small or large A, and JAX (0.10) loses that scale: its eigenvalues are then off by it.
+    """
+    if not A.size:
+        return tuple(jnp.linalg.eig(A))
+    scale = extreme_scale(A, (-2, -1))
+    values, vectors = jnp.linalg.eig(A / scale.astype(A.dtype))
+    return values * scale[..., 0].astype(values.dtype), vectors
 
 
 @_half
+@_of_finite
 def eigvals(A: Array) -> Array:
-    """Eigenvalues of any square A, always complex."""
-    return jnp.linalg.eigvals(A)
+    """Eigenvalues of any square A, always complex, scaled as by `eig`."""
+    if not A.size:
+        return jnp.linalg.eigvals(A)
+    scale = extreme_scale(A, (-2, -1))
+    values = jnp.linalg.eigvals(A / scale.astype(A.dtype))
+    return values * scale[..., 0].astype(values.dtype)
 
 
 @_half
+@_of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
     return tuple(jnp.linalg.svd(A, full_matrices))

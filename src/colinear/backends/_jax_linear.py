@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from colinear.backends._jax_modes import in_ordinary_modes
+
 linear = Primitive("colinear_linear_rule")
 linear.multiple_results = True
 
@@ -39,12 +41,14 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
 def _bind(arrays: Any, rule: Any, count: int) -> list:
     """The primitive applied. `program` is what it does, for those who read the programs of JAX, and for the shapes."""
     arrays = [jnp.asarray(array) for array in arrays]
-    given = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
+    # A number of the user's is weakly typed, and stays so: a float64 of it would make float64 of all that it meets.
+    given = [jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type) for array in arrays]
     program = jax.make_jaxpr(lambda *arrays: _apply(*arrays, rule=rule, count=count))(*given).jaxpr
     found: list = linear.bind(*arrays, rule=rule, count=count, program=program)
     return found
 
 
+@in_ordinary_modes
 def _apply(*arrays: Any, rule: Any, count: int, program: Any = None) -> list:
     arrays = tuple(map(jnp.asarray, arrays))  # among what JAX keeps for a transpose are numbers of Python's
     return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
@@ -54,6 +58,7 @@ def _shapes(*avals: Any, rule: Any, count: int, program: Any) -> Any:
     return [out.aval for out in program.outvars], program.effects
 
 
+@in_ordinary_modes
 def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int, program: Any) -> Any:
     primals = [jnp.asarray(x) for x in primals]
     out = linear.bind(*primals, rule=rule, count=count, program=program)
@@ -77,6 +82,7 @@ def _aux(rule: Any) -> int:
     return getattr(rule, "aux", 0)
 
 
+@in_ordinary_modes
 def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: Any) -> Any:
     x, constants = arrays[:count], arrays[count:]
     cotangents = cotangents[: len(cotangents) - _aux(rule)]
@@ -86,6 +92,7 @@ def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: An
     return [*back, *(None,) * len(constants)]
 
 
+@in_ordinary_modes
 def _batch(arrays: Any, axes: Any, *, rule: Any, count: int, program: Any) -> Any:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]

@@ -78,6 +78,9 @@ def _custom(function: Any, rules: Rules) -> Callable:
     """Arrays to what the rules make of them, with their derivatives where these are recorded."""
 
     def custom(*arrays: Any) -> Any:
+        if torch.compiler.is_compiling():
+            is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
+            return _Compiled.apply(rules, *arrays) if is_recorded else rules.f(*arrays)
         if not is_differentiated(*arrays):
             return rules.f(*arrays)
         return function.apply(rules, *arrays)
@@ -142,9 +145,12 @@ class _Through(torch.autograd.Function):
         rules, *arrays = inputs
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.rules, ctx.count, ctx.single = rules, len(arrays), not isinstance(output, tuple)
-        ctx.mark_non_differentiable(*(x for x in outputs if not _inexact(x)))
+        fixed = [x for x in outputs if not _inexact(x)]
+        if fixed:  # Dynamo takes an empty call for one about a tuple
+            ctx.mark_non_differentiable(*fixed)
         ctx.save_for_backward(*arrays, *outputs)
-        ctx.save_for_forward(*arrays, *outputs)
+        if not torch.compiler.is_compiling():
+            ctx.save_for_forward(*arrays, *outputs)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple:
@@ -166,10 +172,10 @@ class _Through(torch.autograd.Function):
 class _Batched(torch.autograd.Function):
     """The same for functions that take leading batch dimensions: what vmap sees is one more of them."""
 
-    forward = _Through.forward
-    setup_context = _Through.setup_context
-    backward = _Through.backward
-    jvp = _Through.jvp
+    forward = staticmethod(_Through.forward)
+    setup_context = staticmethod(_Through.setup_context)
+    backward = staticmethod(_Through.backward)
+    jvp = staticmethod(_Through.jvp)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
@@ -184,13 +190,25 @@ class _Batched(torch.autograd.Function):
         return result, (0,) * len(result) if isinstance(result, tuple) else 0
 
 
+class _Compiled(torch.autograd.Function):
+    """The same for Dynamo (torch 2.13), which traces no Function that has a `jvp`: reverse mode only."""
+
+    @staticmethod
+    def forward(ctx: Any, rules: Rules, *arrays: Any) -> Any:
+        output = rules.f(*arrays)
+        _Through.setup_context(ctx, (rules, *arrays), output)
+        return output
+
+    backward = staticmethod(_Through.backward)
+
+
 class _Looped(torch.autograd.Function):
     """The same for functions that look at values: under vmap, one element after the other."""
 
-    forward = _Through.forward
-    setup_context = _Through.setup_context
-    backward = _Through.backward
-    jvp = _Through.jvp
+    forward = staticmethod(_Through.forward)
+    setup_context = staticmethod(_Through.setup_context)
+    backward = staticmethod(_Through.backward)
+    jvp = staticmethod(_Through.jvp)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:

@@ -24,6 +24,7 @@ from colinear.backends._jax_linalg import (
     eigvals,
     eigvalsh,
     expm,
+    extreme_scale,
     ldl_factor,
     ldl_slogdet,
     ldl_solve,
@@ -39,6 +40,7 @@ from colinear.backends._jax_linalg import (
     svd,
 )
 from colinear.backends._jax_linear import linear_rule
+from colinear.backends._jax_modes import in_ordinary_modes, is_strict
 
 name = "jax"
 array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False
@@ -242,7 +244,12 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:
-    return jnp.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
+    if 0 in x.shape:
+        return jnp.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+    scale = extreme_scale(x, axis)
+    norm = scale * jnp.linalg.vector_norm(x / scale.astype(x.dtype), axis=axis, keepdims=True)
+    return norm if keepdims else jnp.squeeze(norm, axis)
 
 
 _half = through_single(astype, frozenset({float16, bfloat16}), float32)
@@ -496,6 +503,7 @@ def custom_derivative(
         forward = jax.custom_jvp(f)
 
         @forward.defjvp
+        @in_ordinary_modes
         def push(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
             primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
             output = forward(*primals)
@@ -507,10 +515,12 @@ def custom_derivative(
     assert vjp is not None
     pull, reverse = vjp, jax.custom_vjp(f)
 
+    @in_ordinary_modes
     def keep(*primals: Any) -> tuple[Any, Any]:
         output = f(*primals)
         return output, (primals, output)
 
+    @in_ordinary_modes
     def back(kept: Any, cotangent: Any) -> tuple:
         primals, output = kept
         cotangents = pull(primals, output, _conjugate(cotangent))

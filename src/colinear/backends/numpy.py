@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import warnings
 from collections.abc import Callable
@@ -268,7 +269,21 @@ def dot_real(x: Any, y: Any) -> Any:
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:
-    return np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
+    size = np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+    low = _least_norm(size.dtype)
+    if 0 in x.shape or (low < size.min() and size.max() < np.inf):
+        return size
+    largest = np.max(np.abs(x), axis=axis, keepdims=True)
+    scale = np.where((largest > 0) & (largest < np.inf), largest, 1).astype(size.dtype)
+    norm = scale * np.linalg.vector_norm(x / scale, axis=axis, keepdims=True)
+    return norm.reshape(size.shape)[()]
+
+
+@functools.cache
+def _least_norm(dtype: Any) -> float:
+    """The norm from which squares are exact enough: what they lose below the least number is less than eps."""
+    return float(np.sqrt(np.finfo(dtype).tiny / np.finfo(dtype).eps, dtype=np.float64))
 
 
 _half = through_single(astype, frozenset({float16}), float32)

@@ -41,6 +41,7 @@ from colinear.backends._torch_linalg import (
     solve_tridiagonal,
     svd,
 )
+from colinear.backends._torch_opaque import CALLS, Call, call_opaquely
 from colinear.backends._torch_sparse import sparse_array, sparse_matmul
 
 name = "torch"
@@ -448,7 +449,20 @@ def dot_real(x: Any, y: Any) -> Any:
 
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
+    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
+    size = torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
+    if not x.numel():
+        return size
+    limits = torch.finfo(size.dtype)
+    low = math.sqrt(limits.tiny / limits.eps)
+    seen = peek(size)
+    if seen is not None and low < seen.min() and seen.max() < math.inf:
+        return size
+    largest = torch.amax(torch.abs(x.detach()), dim=() if axis is None else axis, keepdim=True)
+    ordinary = ((largest > low) & (largest < math.sqrt(limits.max * limits.eps))) | (largest == 0) | ~torch.isfinite(largest)
+    scale = torch.where(ordinary, torch.ones_like(largest), largest)
+    norm = scale * torch.linalg.vector_norm(x / scale, dim=axis, keepdim=True)
+    return norm.reshape(size.shape)
 
 
 _half = through_single(astype, frozenset({float16, bfloat16}), float32)
@@ -727,6 +741,17 @@ def synchronize(x: Any) -> Any:
     return x
 
 
+def add_call(run: Callable, like: Callable, attach: Callable) -> int:
+    """The number by which `call_opaquely` knows these functions; see `_torch_opaque.Call`."""
+    CALLS.append(Call(run, like, attach))
+    return len(CALLS) - 1
+
+
+def break_graph(why: str) -> None:
+    """Leave the graph that torch.compile makes; an error if it must be a whole one."""
+    torch._dynamo.graph_break(msg=why)
+
+
 def tells_sides() -> builtins.bool:
     """Whether `A @ x` and `x @ A` reach `__torch_function__` as two different calls: always, but in a compiler not repaired."""
     return not torch.compiler.is_compiling() or sides_are_known()
@@ -759,8 +784,6 @@ def linear_solve(
     `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
     same two for A^T. torch returns None for the tree.
     """
-    if torch.compiler.is_compiling():  # Dynamo traces no Function that is given functions: derivatives go through the iterations
-        return solve(B, *parameters)
 
     def forward(B: Any, *parameters: Any) -> Any:
         with torch.no_grad():

@@ -59,9 +59,10 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     xp, M = A.xp, dense(A)
     visible(xp, M)
     U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
-    if seen(xp, s).size and not math.isfinite(seen(xp, s).sum()):
+    ranks, finite = seen(xp, xp.sum(s > limit(s), axis=-1)), seen(xp, xp.all(xp.isfinite(s), axis=-1))
+    if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
-    rank = same_throughout(A, seen(xp, xp.sum(s > limit(s), axis=-1)))
+    rank = same_throughout(A, ranks[finite] if finite.any() else ranks)  # of NaN there is no rank: it takes that of the others
     V = xp.conj(xp.matrix_transpose(Vh))
     kept, V = V[..., :rank], V[..., rank:]
     report(Info(method="SVD"))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .. import backends
+from .. import backends, modes
 from ..backends import Array, namespace_of
 from ..dispatch import Pattern
 from ..info import BackendError, ShapeError
@@ -328,6 +328,8 @@ class LinearOperator:
 
             return multiply(self, other)
         if type(other) is not self._usual_array or other.dtype is not self.dtype:
+            if modes.are_strict():
+                return modes.ordinary(self.__matmul__, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
                 return self @ other
@@ -346,6 +348,7 @@ class LinearOperator:
             tell_multiplied(self, shape[-1])
         return self._matmat(other)
 
+    @modes.entry
     def __rmatmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
             return other @ self
@@ -431,6 +434,7 @@ class LinearOperator:
 
     # ------------------------------------------------------------------ conversion
 
+    @modes.entry
     def to_dense(self) -> Array:
         """The matrix, as an array of the operator's framework."""
         if WATCHERS:
@@ -450,26 +454,31 @@ class LinearOperator:
 
     # ------------------------------------------------------------------ arithmetic (the algebra itself is in algebra.py)
 
+    @modes.entry
     def __add__(self, other: Any) -> Any:
         from .algebra import add
 
         return add(self, other)
 
+    @modes.entry
     def __radd__(self, other: Any) -> Any:
         from .algebra import add
 
         return add(other, self)
 
+    @modes.entry
     def __sub__(self, other: Any) -> Any:
         from .algebra import subtract
 
         return subtract(self, other)
 
+    @modes.entry
     def __rsub__(self, other: Any) -> Any:
         from .algebra import subtract
 
         return subtract(other, self)
 
+    @modes.entry
     def __mul__(self, other: Any) -> Any:
         from .algebra import times
 
@@ -477,6 +486,7 @@ class LinearOperator:
 
     __rmul__ = __mul__  # scalars and Hadamard products commute
 
+    @modes.entry
     def __truediv__(self, other: Any) -> Any:
         from .algebra import divide
 
@@ -493,6 +503,7 @@ class LinearOperator:
     def __pos__(self) -> LinearOperator:
         return self
 
+    @modes.entry
     def __getitem__(self, key: Any) -> Any:
         from .indexing import getitem
 

@@ -15,6 +15,7 @@ from ..methods.describing import described
 from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
 from . import iterated_least_squares
 from .base import WATCHERS, LinearOperator
+from .compiled_runs import outcome_when_run
 from .context import Context, broadcast_batches
 from .fields import rebuilt
 from .hearing import heard
@@ -78,7 +79,7 @@ class Iterated(LinearOperator):
 
     def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
         """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
-        X, told = self.run(B, vector, rounded)
+        X, told = self.run(B, vector, rounded, warns=type(state.current) is not Detailed)
         for info in told:
             report(info)
         return X
@@ -93,8 +94,8 @@ class Iterated(LinearOperator):
         with recording():
             return Solved(xp, self, functools.partial(_again, xp, method, watch, float(method.tolerance(xp, B.dtype))))(B)[0]
 
-    def run(self, B: Array, vector: bool, rounded: Any = None) -> tuple[Array, list[Info]]:
-        """A^-1 B, and how it went."""
+    def run(self, B: Array, vector: bool, rounded: Any = None, warns: bool = False) -> tuple[Array, list[Info]]:
+        """A^-1 B, and how it went. A program of `torch.compile` warns by itself of a failure, if it `warns`."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
         working = xp.float32 if getattr(dtype, "itemsize", 0) == 2 else dtype  # half precision is summed in single
@@ -109,6 +110,9 @@ class Iterated(LinearOperator):
             if xp.name == "jax":
                 X, outcome = _compiled(method, watch, tol)(self, B)
                 found.append(outcome)
+            elif xp.is_compiling():
+                found.append(outcome_when_run(self, B, watch, tol, warns))
+                X = found[0].X
             else:
                 X = _differentiable(self, B, watch, tol, found)
             narrow = dtype if rounded is None else rounded
@@ -247,8 +251,13 @@ def _compiled(method: Any, watch: Watch, tol: float) -> Any:
     return xp.jit(program)
 
 
-def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found: list[Outcome]) -> Array:
-    """A^-1 B in NumPy and torch; `found` collects the outcome.
+def attached(inverse: Iterated, B: Array, X: Array, watch: Watch, tol: float) -> Array:
+    """X = A^-1 B, as it is, with its derivatives."""
+    return _differentiable(inverse, B, watch, tol, [], X)
+
+
+def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found: list[Any], known: Array | None = None) -> Array:
+    """A^-1 B in NumPy and torch, unless it is `known`; `found` collects the outcome.
 
     A X = B gives dX = A^-1 (dB - dA X), and G_B = A^-H G, G_A = -G_B X^H for cotangents G of X: one more solve, with the adjoint of A
     and of the preconditioner, by the same method to the same tolerance. Nothing of the iterations is kept.
@@ -256,6 +265,9 @@ def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found
     xp = namespace_of(B)
 
     def solve(B: Array, *leaves: Any, transposed: bool = False) -> Any:
+        if known is not None and not transposed and not found:
+            found.append(known)
+            return known, None
         which = rebuilt(inverse, leaves)
         if any(xp.is_traced(leaf) for leaf in leaves) and not xp.is_traced(B):
             B = _one_of_each(xp, B, leaves)
