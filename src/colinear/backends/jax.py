@@ -15,6 +15,7 @@ import numpy as np
 
 from colinear.backends import _jax_sparse
 from colinear.backends._half import through_single
+from colinear.backends._jax_closures import hoist
 from colinear.backends._jax_linalg import (
     cholesky,
     cholesky_inverse,

@@ -501,6 +501,11 @@ def checkpoint(f: Callable) -> Callable:
     return f
 
 
+def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
+    """`f` itself, and no arrays that it closes over: NumPy has no derivatives to reach them."""
+    return f, ()
+
+
 def vmap(f: Callable, in_axes: Any = 0) -> Callable:
     """`f` over a leading axis of its arguments (those whose axis is not None), by a Python loop."""
 
