@@ -481,6 +481,10 @@ def vjp(f: Callable, x: Any) -> NoReturn:
     _no_derivatives("vjp")
 
 
+def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> NoReturn:
+    _no_derivatives("linearise")
+
+
 def linear_transpose(f: Callable, x_like: Any) -> NoReturn:
     _no_derivatives("linear_transpose")
 

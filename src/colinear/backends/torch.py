@@ -18,7 +18,7 @@ from torch._C import _functorch  # nor for asking whether a transform of torch.f
 from colinear.backends._half import through_single
 from colinear.backends._torch_closures import hoist
 from colinear.backends._torch_compile import sides_are_known
-from colinear.backends._torch_derivatives import custom_derivative, is_differentiated, linear_rule
+from colinear.backends._torch_derivatives import custom_derivative, is_differentiated, linear_rule, linearise
 from colinear.backends._torch_linalg import (
     cholesky,
     cholesky_inverse,

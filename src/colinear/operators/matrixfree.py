@@ -175,14 +175,14 @@ def _checked(xp: Any, name: str, product: Any, X: Array, expected: tuple[int, ..
     own = namespace_of(product)
     if xp.name == "jax" and own is not None and own.name == "numpy":
         product, own = xp.asarray(product), xp  # JAX takes NumPy's arrays everywhere
-    given, wanted = f"a {xp.name} block of shape {tuple(X.shape)}", f"{name} must give a {xp.name} array of shape {expected}"
+    call = f"MatrixFree: {name} of a {xp.name} block of shape {tuple(X.shape)} and dtype {xp.dtype_name(X.dtype)} must give"
     if own is not xp:
-        what = f"one of {own.name}" if own is not None else f"a {type(product).__name__}"
-        raise BackendError(f"MatrixFree: of {given} {wanted}, it gave {what}.")
+        given = f"an array of {own.name}" if own is not None else f"a {type(product).__name__}"
+        raise BackendError(f"{call} an array of {xp.name}, it gave {given}.")
     if tuple(product.shape) != expected:
-        raise ShapeError(f"MatrixFree: of {given} {wanted}, it gave shape {tuple(product.shape)}.")
+        raise ShapeError(f"{call} shape {expected}, it gave {tuple(product.shape)}.")
     if not xp.is_floating(product):
-        raise DtypeError(f"MatrixFree: of {given} {wanted} and of {xp.dtype_name(X.dtype)}, it gave {product.dtype}.")
+        raise DtypeError(f"{call} floating-point numbers, it gave {xp.dtype_name(product.dtype)}.")
     return product
 
 
