@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._pytree as pytree
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -106,10 +107,44 @@ def linearise(f: Callable, x: Any, recorded: bool = False) -> Any:
     recorded : bool
         Whether what is computed with push and pull is differentiated again, also with respect to x.
     """
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0 or _functorch.peek_interpreter_stack() is not None:
+    if _is_transformed():
         return None
     graph = _Graph(f, x if recorded and x.requires_grad else x.detach().requires_grad_(), recorded)
     return graph.y if recorded else graph.y.detach(), graph.push, graph.pull
+
+
+def recorded_vjp(f: Callable, x: Any) -> Any:
+    """`f(x)` and its pullback by autograd, for trees x and f(x); None where a transform or a compiler is at work."""
+    if _is_transformed():
+        return None
+    leaves, structure = pytree.tree_flatten(x)
+    again = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
+    own = [leaf if again and leaf.requires_grad else leaf.detach().requires_grad_() for leaf in leaves]
+    with torch.enable_grad():
+        y = f(pytree.tree_unflatten(own, structure))
+    outputs, _ = pytree.tree_flatten(y)
+    moving = [i for i, output in enumerate(outputs) if output.requires_grad]
+
+    def pull(g: Any) -> Any:
+        given, _ = pytree.tree_flatten(g)
+        found = torch.autograd.grad(
+            [outputs[i] for i in moving],
+            own,
+            [given[i] for i in moving],
+            retain_graph=True,
+            create_graph=again,
+            materialize_grads=True,
+        )
+        return pytree.tree_unflatten(list(found), structure)
+
+    return y if again else pytree.tree_map(torch.Tensor.detach, y), pull
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func, forward mode or a compiler is at work."""
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return True
+    return _functorch.peek_interpreter_stack() is not None
 
 
 class _Graph:
@@ -152,7 +187,7 @@ class _Graph:
 
 def _pull(y: Any, x: Any, G: Any, recorded: bool) -> Any:
     """The pullbacks of the rows of G from y to x, of a graph that is kept."""
-    options: dict[str, Any] = {"retain_graph": True, "create_graph": recorded, "allow_unused": True, "materialize_grads": True}
+    options: dict[str, Any] = {"retain_graph": True, "create_graph": recorded, "materialize_grads": True}
     if not y.requires_grad:
         return torch.zeros((G.shape[0], *x.shape), dtype=x.dtype, device=x.device)
     if G.shape[0] > 1:
