@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 from makers_b import MAKERS_B, bell, convolution_matrix, fourier_matrix, multiply
 
+import colinear as co
 from colinear import backends
 from colinear.info import BackendError, DtypeError, ShapeError
 from colinear.operators import (
@@ -546,6 +547,34 @@ def test_kernel_refuses_what_does_not_fit():
     assert (Kernel(bell, np.ones((0, 2)), X, parameters=(1.0,)) @ np.ones(3)).shape == (0,)
 
 
+@everywhere
+@pytest.mark.parametrize("block", [None, 2])
+def test_a_batch_of_parameters_makes_a_batch_of_kernels(backend, block):
+    xp, rng = backends.get(backend), np.random.default_rng(0)
+    x, y, length = rng.standard_normal((5, 2)), rng.standard_normal((4, 2)), np.array([0.5, 1.0, 2.0])
+    dense = gaussian(x, y, length[:, None, None])
+    K = Kernel(gaussian, xp.asarray(x), xp.asarray(y), parameters=(xp.asarray(length)[:, None, None],), block=block)
+    assert K.shape == (3, 5, 4) and K.T.shape == (3, 4, 5)
+    close(K.to_dense(), dense)
+    close(K.T.to_dense(), dense.swapaxes(-1, -2))
+    for shape in ((4, 2), (3, 4, 2), (6, 1, 4, 1)):
+        V = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        close(K @ xp.asarray(V), dense @ V)
+    close(co.diag(K), np.diagonal(dense, axis1=-2, axis2=-1))
+
+
+@everywhere
+def test_a_kernel_says_at_once_how_batches_of_parameters_are_written(backend):
+    xp = backends.get(backend)
+    X, length = xp.ones((3, 2), dtype=xp.float64), xp.ones(3, dtype=xp.float64)
+    with pytest.raises(ShapeError, match=r"it gave a \w+ array of shape \(1, 3\).*theta\[:, None, None\]"):
+        Kernel(gaussian, X, parameters=(length,))
+    with pytest.raises(ShapeError, match="one batch at a time"):
+        Kernel(gaussian, X[None], parameters=(length[:, None, None],))
+    with pytest.raises(ShapeError, match="it gave a float"):
+        Kernel(lambda X, Y: 1.0, X)
+
+
 def test_complex_entries_of_real_points_are_known():
     K = Kernel(lambda X, Y: np.exp(1j * X @ Y.T), np.array([[0.0], [1.0]]))
     assert K.is_complex and K.conj() is not K
@@ -652,6 +681,57 @@ def test_matrix_free_checks_what_its_function_gives():
         MatrixFree(np.sin, (3, 3), rmatmat=3)
     with pytest.raises(BackendError, match="like="):
         MatrixFree(multiply, (3, 3), like="torch", parameters=(np.eye(3),))
+
+
+def test_matrix_free_names_what_its_function_gave_and_should_have_given():
+    x = np.ones(3)
+    with pytest.raises(BackendError, match="must give an array of numpy, it gave an array of torch"):
+        MatrixFree(torch.from_numpy, (3, 3), like="numpy") @ x
+    with pytest.raises(BackendError, match=r"numpy block of shape .* it gave a list"):
+        MatrixFree(lambda X: X.tolist(), (3, 3)) @ x
+    with pytest.raises(BackendError, match="must give an array of torch, it gave an array of numpy"):
+        MatrixFree(lambda X: X.numpy(), (3, 3), like="torch") @ torch.ones(3)
+    with pytest.raises(DtypeError, match="dtype float64 must give floating-point numbers, it gave int64"):
+        MatrixFree(lambda X: X.astype(int), (3, 3)) @ x
+
+
+@everywhere
+def test_functions_of_real_operators_are_given_real_blocks(backend):
+    xp, kinds = backends.get(backend), []
+    W = np.array([[2.0, -0.5, 0.0], [0.75, 3.0, 1.0], [0.0, -1.0, 4.0]])
+    w = xp.asarray(W)
+
+    def multiply(X):
+        kinds.append(xp.is_complex(X))
+        return w @ X
+
+    A = MatrixFree(multiply, (3, 3), rmatmat=lambda X: w.T @ X, like=w)
+    z = np.array([1.0, 2j, 3 - 1j])
+    close(A @ xp.asarray(z), W @ z)
+    close(A.H @ xp.asarray(z), W.T @ z)
+    close(A @ xp.asarray(np.stack([z, 1j * z], -1)), W @ np.stack([z, 1j * z], -1))
+    close(co.solve(A, xp.asarray(z), co.GMRES(tol=1e-12)), np.linalg.solve(W, z))
+    if backend != "jax":  # a matter of compilation alone
+        values = co.eig(A, 2, "LM", co.Arnoldi())[0]
+        close(np.sort(np.abs(np.asarray(values))), np.sort(np.abs(np.linalg.eigvals(W)))[1:])
+        root = co.sqrt(A, co.Krylov(tol=1e-10))
+        close(root @ (root @ xp.asarray(z)), W @ z)
+    assert not any(kinds)
+
+
+@differentiable
+def test_derivatives_of_real_functions_multiply_complex_blocks(backend):
+    xp = backends.get(backend)
+    x, z = xp.asarray(np.array([1.0, 2.0])), np.array([1 + 1j, 2 - 3j])
+    w = xp.asarray(np.eye(2))
+    for A in (
+        Jacobian(lambda x: w @ x**2, x),
+        Hessian(lambda x: ((w @ x) ** 3).sum(), x),
+        GaussNewton(lambda x: w @ x**2, lambda y: (y**2).sum(), x),
+        Kernel(lambda X, Y: X @ Y.T, w),
+    ):
+        close(A @ xp.asarray(z), np.asarray(A.to_dense()) @ z)
+        close(A.H @ xp.asarray(z), np.asarray(A.to_dense()).T @ z)
 
 
 def test_scipy_solvers_take_matrix_free_operators():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils._pytree as pytree
 from torch._C import _functorch
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class Rules(NamedTuple):
@@ -93,6 +96,109 @@ def is_differentiated(*arrays: Any) -> bool:
     if forward_ad._current_level >= 0 or _functorch.peek_interpreter_stack() is not None:
         return True
     return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
+
+
+def linearise(f: Callable, x: Any, recorded: bool = False) -> Any:
+    """`f(x)` for a vector x, and its derivative J kept for many products: `push`, V -> V J^T, and `pull`, G -> G conj(J), for stacks of
+    vectors, (k, n) and (k, m). None where a transform of torch.func, forward mode or a compiler is at work.
+
+    f is called once, and its graph kept. Reverse mode alone is used: pull(G) is linear in G, so its own pullback is push. That needs
+    second derivatives of the operations in f, where forward mode needs first ones in a form that many lack.
+
+    Parameters
+    ----------
+    recorded : bool
+        Whether what is computed with push and pull is differentiated again, also with respect to x.
+    """
+    if _is_transformed():
+        return None
+    graph = _Graph(f, x if recorded and x.requires_grad else x.detach().requires_grad_(), recorded)
+    return graph.y if recorded else graph.y.detach(), graph.push, graph.pull
+
+
+def recorded_vjp(f: Callable, x: Any) -> Any:
+    """`f(x)` and its pullback by autograd, for trees x and f(x); None where a transform or a compiler is at work."""
+    if _is_transformed():
+        return None
+    leaves, structure = pytree.tree_flatten(x)
+    again = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
+    own = [leaf if again and leaf.requires_grad else leaf.detach().requires_grad_() for leaf in leaves]
+    with torch.enable_grad():
+        y = f(pytree.tree_unflatten(own, structure))
+    outputs, _ = pytree.tree_flatten(y)
+    moving = [i for i, output in enumerate(outputs) if output.requires_grad]
+
+    def pull(g: Any) -> Any:
+        given, _ = pytree.tree_flatten(g)
+        found = torch.autograd.grad(
+            [outputs[i] for i in moving],
+            own,
+            [given[i] for i in moving],
+            retain_graph=True,
+            create_graph=again,
+            materialize_grads=True,
+        )
+        return pytree.tree_unflatten(list(found), structure)
+
+    return y if again else pytree.tree_map(torch.Tensor.detach, y), pull
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func, forward mode or a compiler is at work."""
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return True
+    return _functorch.peek_interpreter_stack() is not None
+
+
+class _Graph:
+    """The graph of y = f(x), and that of its pullback g -> J^H g, which push goes back through."""
+
+    def __init__(self, f: Callable, x: Any, recorded: bool):
+        self.f, self.x, self.recorded = f, x, recorded
+        self.is_plain = False  # whether attention was computed without fused kernels, which have no second derivatives
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH) if self.is_plain else contextlib.nullcontext():
+            self.y = self.f(self.x)
+        self.back: Any = None
+
+    def push(self, V: Any) -> Any:
+        def through_pullback() -> Any:
+            if self.back is None:
+                with torch.enable_grad():
+                    g = torch.zeros_like(self.y, requires_grad=True)
+                    self.back = g, _pull(self.y, self.x, g[None], True)[0]
+            g, pulled = self.back
+            return _pull(pulled, g, V, self.recorded)
+
+        return self._tried(through_pullback)
+
+    def pull(self, G: Any) -> Any:
+        return self._tried(lambda: _pull(self.y, self.x, G, self.recorded))
+
+    def _tried(self, run: Callable) -> Any:
+        try:
+            return run()
+        except RuntimeError:
+            if self.is_plain:
+                raise
+        self.is_plain = True
+        self._evaluate()
+        return run()
+
+
+def _pull(y: Any, x: Any, G: Any, recorded: bool) -> Any:
+    """The pullbacks of the rows of G from y to x, of a graph that is kept."""
+    options: dict[str, Any] = {"retain_graph": True, "create_graph": recorded, "materialize_grads": True}
+    if not y.requires_grad:
+        return torch.zeros((G.shape[0], *x.shape), dtype=x.dtype, device=x.device)
+    if G.shape[0] > 1:
+        try:
+            return torch.autograd.grad(y, x, G, is_grads_batched=True, **options)[0]
+        except RuntimeError:  # an operation that cannot be mapped over
+            pass
+    return torch.stack([torch.autograd.grad(y, x, g, **options)[0] for g in G])
 
 
 def _inexact(x: Any) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 
 from colinear.backends import _jax_sparse
 from colinear.backends._half import through_single
+from colinear.backends._jax_closures import hoist
 from colinear.backends._jax_linalg import (
     cholesky,
     cholesky_inverse,
@@ -468,6 +469,21 @@ def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
 
 def _conjugate(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.conj() if is_complex(x) else x, tree)
+
+
+def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> Any:
+    """`f(x)` for a vector x, and its derivative J kept for many products: `push`, V -> V J^T, and `pull`, G -> G conj(J), for stacks of
+    vectors, (k, n) and (k, m). A function that has a pullback alone (`custom_vjp`) is pushed by the pullback of that."""
+    try:
+        y, push = jax.linearize(f, x)
+        jax.eval_shape(jax.vmap(push), x[None])  # a pullback alone is missed only when it is pushed through
+        transposed = jax.linear_transpose(push, x)
+        pull = lambda g: transposed(g)[0]  # noqa: E731
+    except TypeError:
+        y, back = jax.vjp(f, x)
+        pull = lambda g: back(g)[0]  # noqa: E731
+        push = lambda v: jax.vjp(pull, jnp.zeros_like(y))[1](v)[0]  # noqa: E731
+    return y, jax.vmap(push), lambda G: _conjugate(jax.vmap(pull)(_conjugate(G)))
 
 
 def linear_transpose(f: Callable, x_like: Any) -> Callable:

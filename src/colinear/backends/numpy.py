@@ -496,6 +496,10 @@ def vjp(f: Callable, x: Any) -> NoReturn:
     _no_derivatives("vjp")
 
 
+def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> NoReturn:
+    _no_derivatives("linearise")
+
+
 def linear_transpose(f: Callable, x_like: Any) -> NoReturn:
     _no_derivatives("linear_transpose")
 
@@ -514,6 +518,11 @@ def stop_gradient(x: Any) -> Any:
 def checkpoint(f: Callable) -> Callable:
     """`f`, of which derivatives compute the intermediate values again instead of keeping them."""
     return f
+
+
+def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
+    """`f` itself, and no arrays that it closes over: NumPy has no derivatives to reach them."""
+    return f, ()
 
 
 def vmap(f: Callable, in_axes: Any = 0) -> Callable:

@@ -16,8 +16,9 @@ import torch.utils.checkpoint
 from torch._C import _functorch  # nor for asking whether a transform of torch.func is at work
 
 from colinear.backends._half import through_single
+from colinear.backends._torch_closures import hoist
 from colinear.backends._torch_compile import sides_are_known
-from colinear.backends._torch_derivatives import custom_derivative, is_differentiated, linear_rule
+from colinear.backends._torch_derivatives import custom_derivative, is_differentiated, linear_rule, linearise, recorded_vjp
 from colinear.backends._torch_linalg import (
     cholesky,
     cholesky_inverse,
@@ -663,7 +664,13 @@ def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
     """`f(x)` and its pullback g -> J^H g (torch's convention for complex numbers)."""
-    y, pull = torch.func.vjp(f, x)
+    try:
+        y, pull = torch.func.vjp(f, x)
+    except RuntimeError:  # of functions that torch.func does not take, as many custom ones are, autograd knows more
+        found = recorded_vjp(f, x)
+        if found is None:
+            raise
+        return found
     return y, lambda g: pull(g)[0]
 
 
@@ -809,7 +816,7 @@ def linear_solve(
         of, moving = product(X, tuple(parameters))
         cotangents: list[Any] = [None] * len(parameters)
         if moving:
-            for i, part in zip(moving, torch.func.vjp(of, *(parameters[i] for i in moving))[1](-W), strict=True):
+            for i, part in zip(moving, vjp(lambda x: of(*x), tuple(parameters[i] for i in moving))[1](-W), strict=True):
                 cotangents[i] = part
         return W, *cotangents
 

@@ -159,9 +159,9 @@ def diag_kernel(A: Any, method: Any) -> Array:
         return zero_diagonal(A)
     blocks = -(-size // POINTS)
     which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(xp, A._context.device)  # the last point repeats
-    tiles = []
+    tiles, point_batch = [], A._point_batch
     for points in A._points():
-        points = xp.broadcast_to(xp.take(points, which, axis=-2), (*batch, blocks * POINTS, points.shape[-1]))
-        tiles.append(xp.reshape(points, (math.prod(batch) * blocks, POINTS, points.shape[-1])))
-    found = xp.loop_map(lambda x, y: xp.diagonal(A._entries(x, y)), *tiles)
-    return xp.reshape(found, (*batch, blocks * POINTS))[..., :size]
+        points = xp.broadcast_to(xp.take(points, which, axis=-2), (*point_batch, blocks * POINTS, points.shape[-1]))
+        tiles.append(xp.reshape(points, (math.prod(point_batch) * blocks, POINTS, points.shape[-1])))
+    found = xp.loop_map(lambda x, y: xp.diagonal(A._entries(x, y)), *tiles)  # (tiles, *parameter_batch, points)
+    return xp.reshape(xp.moveaxis(found, 0, -2), (*batch, blocks * POINTS))[..., :size]

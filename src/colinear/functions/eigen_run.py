@@ -17,6 +17,7 @@ from ..methods.iteration import Progress, progress_bar
 from ..methods.lanczos import Pairs, lanczos
 from ..methods.lobpcg import lobpcg
 from ..methods.power_iteration import power_iteration
+from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from ._spectral import by_key
 
@@ -45,6 +46,7 @@ def program_of(name: str, method: Any, k: int, which: str, shift: float | None, 
     xp = backends.get(name)
 
     def run(A: LinearOperator, B: LinearOperator, M: LinearOperator | None, start: Array, noise: Array) -> Found:
+        A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
         if isinstance(method, (LOBPCG, PowerIteration)):
             pairs = _simple(xp, method, B, M, start, noise, k, which)
         else:

@@ -15,6 +15,7 @@ from ..methods import Auto, GolubKahan, Method, RandomizedSVD
 from ..methods.golub_kahan import golub_kahan
 from ..methods.krylov import pick
 from ..methods.randomized_svd import randomized_svd
+from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.hearing import heard
@@ -130,6 +131,7 @@ def _program(name: str, method: Any, k: int) -> Callable[..., Any]:
     xp = backends.get(name)
 
     def run(A: LinearOperator, adjoint: LinearOperator, *arrays: Array) -> Any:
+        A, adjoint = linearised(A), linearised(adjoint)
         if isinstance(method, RandomizedSVD):
             U, s, V = randomized_svd(xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations)
             matvecs, cycles = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations

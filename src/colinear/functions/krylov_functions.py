@@ -15,6 +15,7 @@ from ..info import Info, MethodError, Status, recording, report
 from ..methods import Auto, Krylov, Method
 from ..methods.krylov import pick
 from ..methods.krylov_functions import function_times
+from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.function_of import FunctionOf
@@ -138,6 +139,7 @@ def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
     xp = backends.get(name)
 
     def run(A: LinearOperator, X: Array) -> Any:
+        A = linearised(A)
         work = xp.float32 if is_half(xp, X.dtype) else X.dtype
         B = xp.astype(xp.matrix_transpose(X), work)  # (*batch, columns, n)
         noise = xp.normal(xp.generator(method.seed), B.shape, dtype=work, device=xp.device_of(X))

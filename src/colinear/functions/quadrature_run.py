@@ -14,6 +14,7 @@ from ..info import MethodError, Status, recording
 from ..methods import SLQ
 from ..methods.gauss import first_column, nodes_and_weights, relative_tail, with_node
 from ..methods.slq import Runs, advance, start
+from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from .scalar_functions import Scalar
 
@@ -172,7 +173,7 @@ def _program(name: str) -> _Program:
     xp = backends.get(name)
 
     def product(A: LinearOperator | None) -> Any:
-        return None if A is None else A.__matmul__
+        return None if A is None else linearised(A).__matmul__
 
     def begin(M: LinearOperator | None, R: Array) -> Any:
         return start(xp, R, product(M))

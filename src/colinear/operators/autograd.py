@@ -2,21 +2,25 @@
 
 The point x may be an array of any shape or a nest of tuples, lists and dicts of arrays (a model's weights): the operators act on
 the vector of all its numbers, flattened in the framework's order of leaves.
+
+One product is made by the framework's transforms: forward mode, reverse mode, or one of the other. Where f has no forward derivative
+(recurrent nets and custom functions of torch, `custom_vjp` in JAX) it is made by reverse mode twice. An iteration linearises f once and
+multiplies by what it kept: see `linearised`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
 from ..info import BackendError, DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
-from .base import LinearOperator
+from .base import WATCHERS, LinearOperator
 from .context import Context, as_array, context_of
 from .fields import arrays_in, map_arrays
-from .matrixfree import as_parameters, function_name
+from .matrixfree import as_parameters, by_real_parts, function_name
 from .memo import memo
 
 
@@ -33,7 +37,8 @@ class Jacobian(LinearOperator):
 
     Notes
     -----
-    f is called once at construction, for the size of its answer. Batches are for `vmap`: all of x is one point.
+    f is called once at construction, for the size of its answer. Batches are for `vmap`: all of x is one point. What f closes over and torch
+    or JAX differentiates or traces is found then, and put after the parameters.
 
     Examples
     --------
@@ -50,7 +55,8 @@ class Jacobian(LinearOperator):
     complex_outputs: bool
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
-        x, parameters, outputs = _evaluated("Jacobian", f, x, parameters)
+        f, x, parameters, outputs = _evaluated("Jacobian", f, x, parameters)
+        outputs = _ravel(namespace_of(next(arrays_in(x))), outputs)
         xp = namespace_of(outputs)
         if not xp.is_complex(outputs) and any(xp.is_complex(leaf) for leaf in arrays_in(x)):
             raise DtypeError(
@@ -68,18 +74,31 @@ class Jacobian(LinearOperator):
         xp = namespace_of(next(arrays_in(self.x)))
         return context._replace(dtype=xp.complex_dtype(context.dtype)) if self.complex_outputs else context
 
-    def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
+    def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         g, point = _flat_function(xp, self.f, self.x, self.parameters)
-        return _by_columns(self, X, lambda v: xp.jvp(g, point, v)[1], point.dtype, self.rows)
+        found = xp.linearise(g, point, recorded)
+        return None if found is None else Kept(found[1], _to_complex(xp, self, found[2]), point.dtype, found[0].dtype)
+
+    def _matmat(self, X: Array) -> Array:
+        def push(xp: Any) -> tuple:
+            g, point = _flat_function(xp, self.f, self.x, self.parameters)
+            return _mapped(xp, lambda v: xp.jvp(g, point, v)[1]), point.dtype
+
+        return _multiply(self, X, push, adjoint=False)
 
     def _rmatmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        g, point = _flat_function(xp, self.f, self.x, self.parameters)
-        outputs, pull = xp.vjp(g, point)  # pull(y) = J^H y
-        if self.complex_outputs and not xp.is_complex(point):  # the pullback to real x keeps the real part alone
-            return _by_columns(self, X, lambda y: pull(y) + 1j * pull(-1j * y), outputs.dtype, self.shape[-1])
-        return _by_columns(self, X, pull, outputs.dtype, self.shape[-1])
+        def pull(xp: Any) -> tuple:
+            outputs, back = xp.vjp(*_flat_function(xp, self.f, self.x, self.parameters))  # back(y) = J^H y
+            return _to_complex(xp, self, _mapped(xp, back)), outputs.dtype
+
+        return _multiply(self, X, pull, adjoint=True)
+
+    def _to_dense(self) -> Array:
+        m, n = self.shape
+        if m >= n:
+            return LinearOperator._to_dense(self)
+        rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))  # one pullback for each output
+        return self.xp.conj(self.xp.matrix_transpose(rows))
 
     def _expression(self) -> str:
         return f"Jacobian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
@@ -98,7 +117,8 @@ class Hessian(LinearOperator):
 
     Notes
     -----
-    f is called once at construction, to check its answer. A Hessian is symmetric; of a convex f say `PSD(Hessian(f, x))`.
+    f is called once at construction, to check its answer; what it closes over and torch or JAX differentiates or traces is found then, and
+    put after the parameters. A Hessian is symmetric; of a convex f say `PSD(Hessian(f, x))`.
 
     Examples
     --------
@@ -113,7 +133,8 @@ class Hessian(LinearOperator):
     parameters: Any
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
-        x, parameters, outputs = _evaluated("Hessian", f, x, parameters)
+        f, x, parameters, outputs = _evaluated("Hessian", f, x, parameters)
+        outputs = _ravel(namespace_of(next(arrays_in(x))), outputs)
         xp = namespace_of(outputs)
         if outputs.shape[0] != 1:
             count = outputs.shape[0]
@@ -135,11 +156,21 @@ class Hessian(LinearOperator):
     def _transpose(self) -> LinearOperator:
         return self
 
-    def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
+    def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         g, point = _flat_function(xp, self.f, self.x, self.parameters)
-        gradient = _gradient(xp, lambda v: g(v)[0])
-        return _by_columns(self, X, lambda v: xp.jvp(gradient, point, v)[1], point.dtype, self.shape[-1])
+        found = xp.linearise(_recorded_gradient(xp, lambda v: g(v)[0]), point, recorded)
+        if found is None:
+            return None
+        back = found[2]
+        return Kept(lambda V: xp.conj(back(xp.conj(V))), back, point.dtype, point.dtype)  # H = H^T: H v = conj(H^H conj(v))
+
+    def _matmat(self, X: Array) -> Array:
+        def push(xp: Any) -> tuple:
+            g, point = _flat_function(xp, self.f, self.x, self.parameters)
+            gradient = _gradient(xp, lambda v: g(v)[0])
+            return _mapped(xp, lambda v: xp.jvp(gradient, point, v)[1]), point.dtype
+
+        return _multiply(self, X, push, adjoint=False)
 
     def _rmatmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -160,14 +191,17 @@ class GaussNewton(LinearOperator):
     f : callable
         `f(x, *parameters)` gives the outputs: a real array, or a nest of them.
     loss : callable
-        `loss(outputs)` gives one number.
+        `loss(outputs, *loss_parameters)` gives one number.
     x : torch or JAX array, or a nest of them; real
     parameters : tuple
         Of f: arrays, operators, or nests of them. Leaves, so that gradients reach them, as they reach x.
+    loss_parameters : tuple
+        Of the loss, alike: the targets, say.
 
     Notes
     -----
-    f and the loss are called once at construction, to check their answers.
+    f and the loss are called once at construction, to check their answers. What they close over and torch or JAX differentiates or
+    traces is found then, and put after their parameters.
 
     Examples
     --------
@@ -181,18 +215,23 @@ class GaussNewton(LinearOperator):
     loss: Callable
     x: Any
     parameters: Any
+    loss_parameters: Any
 
-    def __new__(cls, f: Callable, loss: Callable, x: Any, parameters: tuple = ()) -> Any:
+    def __new__(cls, f: Callable, loss: Callable, x: Any, parameters: tuple = (), loss_parameters: tuple = ()) -> Any:
         if not callable(loss):
             raise TypeError(f"GaussNewton: the loss must be a function of f's outputs, not {type(loss).__name__}.")
-        x, parameters, outputs = _evaluated("GaussNewton", f, x, parameters)
-        xp = namespace_of(outputs)
-        if xp.is_complex(outputs) or any(xp.is_complex(leaf) for leaf in arrays_in(x)):
+        f, x, parameters, outputs = _evaluated("GaussNewton", f, x, parameters)
+        xp = namespace_of(next(arrays_in(x)))
+        if any(xp.is_complex(leaf) for leaf in arrays_in((x, outputs))):
             raise DtypeError("GaussNewton: x and the outputs of f must be real. Write f as a function of and to real parts.")
-        value = loss(f(x, *parameters))
+        loss_parameters = as_parameters("GaussNewton", loss_parameters)
+        context_of("GaussNewton", arrays_in((x, parameters, loss_parameters)))
+        loss, hidden = xp.hoist(loss, lambda: [(outputs, *loss_parameters)])
+        loss_parameters = (*loss_parameters, *hidden)
+        value = loss(outputs, *loss_parameters)
         if math.prod(getattr(value, "shape", ())) != 1:
             raise ShapeError(f"GaussNewton: the loss must give one number, it gave shape {tuple(value.shape)}.")
-        return cls._of(f, loss, x, parameters)
+        return cls._of(f, loss, x, parameters, loss_parameters)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -205,18 +244,38 @@ class GaussNewton(LinearOperator):
     def _adjoint(self) -> LinearOperator:
         return self
 
+    def _loss_of(self, xp: Any, template: Any) -> Callable:
+        """The loss as a function of the vector of all outputs."""
+        return lambda y: xp.reshape(self.loss(_unravel(xp, y, template), *self.loss_parameters), ())
+
+    def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
+        seen: list = []
+        g, point = _flat_function(xp, self.f, self.x, self.parameters, seen)
+        found = xp.linearise(g, point, recorded)
+        if found is None:
+            return None
+        outputs, push, pull = found
+        H = xp.linearise(_recorded_gradient(xp, self._loss_of(xp, seen[0])), outputs, recorded)[2]  # of the loss, symmetric
+
+        def product(V: Array) -> Array:
+            return pull(H(push(V)))  # J^T (H (J v))
+
+        return Kept(product, product, point.dtype, point.dtype)
+
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        g, point = _flat_function(xp, self.f, self.x, self.parameters)
-        template = self.f(self.x, *self.parameters)
-        outputs, pull = xp.vjp(g, point)
-        gradient = _gradient(xp, lambda y: xp.reshape(self.loss(_unravel(xp, y, template)), ()))
+        def push(xp: Any) -> tuple:
+            seen: list = []
+            g, point = _flat_function(xp, self.f, self.x, self.parameters, seen)
+            outputs, pull = xp.vjp(g, point)
+            gradient = _gradient(xp, self._loss_of(xp, seen[0]))
 
-        def column(v: Array) -> Array:
-            u = xp.jvp(g, point, v)[1]  # J v
-            return pull(xp.jvp(gradient, outputs, u)[1])  # J^T (H u)
+            def column(v: Array) -> Array:
+                u = xp.jvp(g, point, v)[1]  # J v
+                return pull(xp.jvp(gradient, outputs, u)[1])  # J^T (H u)
 
-        return _by_columns(self, X, column, point.dtype, self.shape[-1])
+            return _mapped(xp, column), point.dtype
+
+        return _multiply(self, X, push, adjoint=False)
 
     _rmatmat = _matmat
 
@@ -227,8 +286,8 @@ class GaussNewton(LinearOperator):
 # ---------------------------------------------------------------------- points and functions as vectors
 
 
-def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Any, tuple, Array]:
-    """The checked arguments, and f's outputs as a vector."""
+def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callable, Any, tuple, Any]:
+    """The checked arguments, with what f closes over among the parameters, and the outputs of f."""
     if not callable(f):
         raise TypeError(f"{what}: f must be a function, not {type(f).__name__}.")
     first = next(arrays_in(x), None)
@@ -240,12 +299,14 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Any, tu
         )
     x, parameters = map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x), as_parameters(what, parameters)
     context_of(what, arrays_in((x, parameters)))  # mixed frameworks and devices are refused here
+    f, hidden = xp.hoist(f, lambda: [(x, *parameters)])
+    parameters = (*parameters, *hidden)
     outputs = f(x, *parameters)
     for leaf in arrays_in(outputs):
         if namespace_of(leaf) is not xp or not xp.is_floating(leaf):
             given = getattr(leaf, "dtype", type(leaf).__name__)
             raise DtypeError(f"{what}: f must give floating-point {xp.name} arrays, it gave {given}.")
-    return x, parameters, _ravel(xp, outputs)
+    return f, x, parameters, outputs
 
 
 def _size(x: Any) -> int:
@@ -272,12 +333,41 @@ def _unravel(xp: Any, vector: Array, like: Any) -> Any:
     return xp.tree_map(piece, like)
 
 
-def _flat_function(xp: Any, f: Callable, x: Any, parameters: tuple) -> tuple[Callable, Array]:
-    """f between vectors, and the point as one."""
-    return lambda v: _ravel(xp, f(_unravel(xp, v, x), *parameters)), _ravel(xp, x)
+def _flat_function(xp: Any, f: Callable, x: Any, parameters: tuple, seen: list | None = None) -> tuple[Callable, Array]:
+    """f between vectors, and the point as one; `seen` collects the outputs as f gives them."""
+
+    def flat(v: Array) -> Array:
+        outputs = f(_unravel(xp, v, x), *parameters)
+        if seen is not None:
+            seen.append(outputs)
+        return _ravel(xp, outputs)
+
+    return flat, _ravel(xp, x)
 
 
 # ---------------------------------------------------------------------- derivatives
+
+
+class Kept(NamedTuple):
+    """A derivative A kept for many products, with stacks of vectors: V -> V A^T and G -> G conj(A), and the dtypes of V and of G."""
+
+    push: Callable
+    pull: Callable
+    push_dtype: Any
+    pull_dtype: Any
+
+
+def _mapped(xp: Any, f: Callable) -> Callable:
+    """A function of vectors over a stack of them. JAX maps over a single one too: only there does it say, before a program is compiled, that a
+    function has no forward derivative."""
+    return lambda columns: f(columns[0])[None] if columns.shape[0] == 1 and xp.name != "jax" else xp.vmap(f)(columns)
+
+
+def _to_complex(xp: Any, J: Jacobian, pull: Callable) -> Callable:
+    """J^H of complex outputs: the pullback to real x keeps the real part alone."""
+    if not J.complex_outputs or any(xp.is_complex(leaf) for leaf in arrays_in(J.x)):
+        return pull
+    return lambda G: pull(G) + 1j * pull(-1j * G)
 
 
 def _gradient(xp: Any, g: Callable) -> Callable:
@@ -290,15 +380,109 @@ def _gradient(xp: Any, g: Callable) -> Callable:
     return gradient
 
 
+def _recorded_gradient(xp: Any, g: Callable) -> Callable:
+    """The same by reverse mode on a graph that reverse mode goes through again."""
+
+    def gradient(v: Array) -> Array:
+        value, _, pull = xp.linearise(g, v, True)
+        return xp.conj(pull(xp.ones((1, *value.shape), dtype=value.dtype, device=xp.device_of(value)))[0])
+
+    return gradient
+
+
+def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool) -> Array:
+    """A X or A^H X by the framework's transforms; where f has not the derivatives that these need, by its graph."""
+    xp = namespace_of(X)
+    rows = A.shape[-1] if adjoint else A.shape[-2]
+    try:
+        return _by_columns(A, X, *transform(xp), rows)
+    except (RuntimeError, TypeError):
+        if xp.is_compiling():
+            raise
+        arrays = (leaf for leaf in A.leaves() if namespace_of(leaf) is xp)
+        kept = A._linearise(xp, xp.is_differentiated(X, *arrays))
+        if kept is None:
+            raise
+        f, dtype = (kept.pull, kept.pull_dtype) if adjoint else (kept.push, kept.push_dtype)
+        return _by_columns(A, X, f, dtype, rows)
+
+
 def _by_columns(A: LinearOperator, X: Array, f: Callable, dtype: Any, rows: int) -> Array:
-    """`f`, a linear map of vectors of this dtype, over the columns of blocks X, all at once by vmap."""
+    """`f`, a linear map of stacks of vectors of this dtype, of all the columns of blocks X at once."""
     xp = namespace_of(X)
     if xp.is_complex(X) and not xp.is_complex(dtype):
-        return _by_columns(A, xp.real(X), f, dtype, rows) + 1j * _by_columns(A, xp.imag(X), f, dtype, rows)
+        return by_real_parts(lambda parts: _by_columns(A, parts, f, dtype, rows), X)
     *batch, n, k = X.shape
     result_dtype = xp.result_type(A.dtype, X.dtype)
     columns = xp.astype(xp.reshape(xp.moveaxis(X, -1, -2), (math.prod(batch) * k, n)), dtype)
     if 0 in columns.shape or rows == 0:
         return xp.zeros((*batch, rows, k), dtype=result_dtype, device=xp.device_of(X))
-    results = f(columns[0])[None] if columns.shape[0] == 1 else xp.vmap(f)(columns)
-    return xp.astype(xp.moveaxis(xp.reshape(results, (*batch, k, rows)), -1, -2), result_dtype)
+    return xp.astype(xp.moveaxis(xp.reshape(f(columns), (*batch, k, rows)), -1, -2), result_dtype)
+
+
+# ---------------------------------------------------------------------- linearised once for an iteration
+
+
+class Linearised(LinearOperator):
+    """A Jacobian, Hessian or Gauss-Newton matrix whose function was linearised: products evaluate it no more.
+
+    It holds what an iteration needs of it, and lives as long: the derivatives of the iteration go through A.
+    """
+
+    A: LinearOperator
+    kept: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.A.shape
+
+    def _infer(self) -> int:
+        return self.A.properties
+
+    def _matmat(self, X: Array) -> Array:
+        return _by_columns(self.A, X, self.kept.push, self.kept.push_dtype, self.shape[-2])
+
+    def _rmatmat(self, X: Array) -> Array:
+        return _by_columns(self.A, X, self.kept.pull, self.kept.pull_dtype, self.shape[-1])
+
+
+def linearised(A: Any) -> Any:
+    """A with its derivatives of functions linearised, each once, for an iteration that is not itself differentiated."""
+    if A is None or A.backend == "numpy" or WATCHERS:  # those count the products of A itself
+        return A
+    return _linearised(A, {})
+
+
+def _linearised(A: LinearOperator, images: dict[int, Any]) -> Any:
+    if id(A) not in images:
+        images[id(A)] = _image(A, images)
+    return images[id(A)]
+
+
+def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
+    if isinstance(A, (Jacobian, Hessian, GaussNewton)):
+        xp = A.xp
+        if xp.name == "torch" and xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
+            return A  # products are recorded one by one; JAX sees through them all
+        try:
+            kept = A._linearise(xp, False)
+        except (RuntimeError, TypeError):  # then each product says what f lacks, or does without
+            return A
+        return A if kept is None else Linearised._of(A, kept)
+    changed = {}
+    for name in A._dynamic:
+        value = getattr(A, name)
+        if isinstance(value, LinearOperator):
+            new: Any = _linearised(value, images)
+        elif type(value) is tuple and value and isinstance(value[0], LinearOperator):
+            new = tuple(_linearised(part, images) if isinstance(part, LinearOperator) else part for part in value)
+            new = value if all(x is y for x, y in zip(new, value, strict=True)) else new
+        else:
+            continue
+        if new is not value:
+            changed[name] = new
+    if not changed:
+        return A
+    copy = A._replace(**changed)
+    object.__setattr__(copy, "_claims", A.properties)
+    return copy

@@ -14,6 +14,7 @@ from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, re
 from ..methods.describing import described
 from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
 from . import iterated_least_squares
+from .autograd import linearised
 from .base import WATCHERS, LinearOperator
 from .compiled_runs import outcome_when_run
 from .context import Context, broadcast_batches
@@ -178,6 +179,7 @@ def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | 
 
 def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: Any) -> Products:
     terms = sampled_terms(A, method) if method.needs_terms else None
+    A, M = linearised(A), linearised(M)
     both = method.needs_adjoint or (terms is not None and terms.squared)
     adjoints = _product(A.H if both else None, dtype), _product(M.H if both and M is not None else None, dtype)
     return Products(_product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1], terms)

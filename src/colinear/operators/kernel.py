@@ -10,6 +10,7 @@ from ..backends import Array, namespace_of
 from ..info import ShapeError
 from .base import LinearOperator
 from .context import Context, as_arrays, broadcast_batches, context_of
+from .fields import arrays_in
 from .matrixfree import as_parameters, function_name
 from .memo import memo
 
@@ -26,20 +27,23 @@ class Kernel(LinearOperator):
     Parameters
     ----------
     k : callable
-        `k(X_block, Y_block, *parameters)` maps points of shapes (p, d) and (q, d) to the p x q matrix.
+        `k(X_block, Y_block, *parameters)` maps points of shapes (p, d) and (q, d) to the p x q matrix, or to one for each of a
+        batch of parameters, (*batch, p, q).
     X : array, (*batch, m, d)
         The points of the rows; a vector of numbers must be given as a column, `x[:, None]`.
     Y : array, (*batch, n, d), optional
         The points of the columns; X if not given.
     parameters : tuple
-        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. They are the same for the
-        whole batch.
+        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. They are the same for a whole
+        batch of points. For a batch of parameters, which makes a batch of matrices, give each two more dimensions, `theta[:, None, None]`,
+        and points without a batch. What k closes over and torch or JAX differentiates or traces is found and put after them.
     block : int, optional
         Rows per block. By default what fits in 128 MiB with the differences x_i - y_j.
 
     Notes
     -----
-    Nothing is inferred about k: say `PSD(Kernel(k, X))` for a covariance.
+    Nothing is inferred about k: say `PSD(Kernel(k, X))` for a covariance. k is called once at construction, with one point of X and one
+    of Y, for the dtype and the batch of its answer.
 
     Examples
     --------
@@ -57,6 +61,7 @@ class Kernel(LinearOperator):
     parameters: Any
     block: int | None
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
+    parameter_batch: tuple[int, ...]  # leading dimensions of what k gives
 
     def __new__(cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None) -> Any:
         if not callable(k):
@@ -73,15 +78,34 @@ class Kernel(LinearOperator):
             raise ShapeError(f"Kernel: the points of X have {dimensions[0]} coordinates, those of Y {dimensions[-1]}.")
         broadcast_batches(*(P.shape[:-2] for P in points), what="Kernel: X and Y")
         Y = points[1] if Y is not None else None
-        self = cls._of(k, points[0], Y, as_parameters("Kernel", parameters), None if block is None else int(block), False)
-        context_of("Kernel", self.leaves())  # parameters of another framework are refused here
+        parameters, block = as_parameters("Kernel", parameters), None if block is None else int(block)
+        context = context_of("Kernel", arrays_in((points, parameters)))  # parameters of another framework are refused here
+        if any(0 in P.shape[:-1] for P in points):
+            return cls._of(k, points[0], Y, parameters, block, False, ())
+        xp = namespace_of(points[0])
+        first = [_first_point(points[0]), _first_point(points[-1])]
+        k, hidden = xp.hoist(k, lambda: [(*first, *parameters)], ((0, -2, -2), (1, -2, -1)))
+        parameters = (*parameters, *hidden)
+        entry = k(*first, *parameters)
+        batch = _parameter_batch(k, entry, first, parameters)
+        if batch and any(P.ndim > 2 for P in points):
+            raise ShapeError(
+                f"Kernel: the points have the batch shape {points[0].shape[:-2]} and the parameters {batch}; one batch at a time. "
+                "Use the framework's vmap over both."
+            )
+        self = cls._of(k, points[0], Y, parameters, block, False, batch)
+        object.__setattr__(self, "_context", _with_dtype_of(entry, context))
         return self
 
     @property
     def shape(self) -> tuple[int, ...]:
         rows, columns = self._points()
-        batch = rows.shape[:-2] if rows is columns else broadcast_batches(rows.shape[:-2], columns.shape[:-2])
-        return (*batch, rows.shape[-2], columns.shape[-2])
+        return (*(self.parameter_batch or self._point_batch), rows.shape[-2], columns.shape[-2])
+
+    @property
+    def _point_batch(self) -> tuple[int, ...]:
+        rows, columns = self._points()
+        return tuple(rows.shape[:-2]) if rows is columns else broadcast_batches(rows.shape[:-2], columns.shape[:-2])
 
     def _points(self) -> tuple[Array, Array]:
         """The points of the rows and those of the columns."""
@@ -94,18 +118,19 @@ class Kernel(LinearOperator):
         context = context_of("Kernel", self.leaves())
         if 0 in self.shape:
             return context
-        first = (P[(0,) * (P.ndim - 2)][:1] for P in self._points())
-        dtype = self._entries(*first).dtype
-        return context._replace(dtype=dtype) if namespace_of(self.X).is_floating(dtype) else context
+        return _with_dtype_of(self._entries(*map(_first_point, self._points())), context)
 
     def _transpose(self) -> LinearOperator:
-        return Kernel._of(self.k, self.X, self.Y, self.parameters, self.block, not self.transposed)
+        return self._of_points(self.X, self.Y, not self.transposed)
+
+    def _of_points(self, X: Array, Y: Array | None, transposed: bool) -> LinearOperator:
+        return Kernel._of(self.k, X, Y, self.parameters, self.block, transposed, self.parameter_batch)
 
     def _entries(self, rows: Array, columns: Array) -> Array:
         """The block of the matrix with these rows and columns."""
         X, Y = (columns, rows) if self.transposed else (rows, columns)
         entries = self.k(X, Y, *self.parameters)
-        expected = (X.shape[0], Y.shape[0])
+        expected = (*self.parameter_batch, X.shape[0], Y.shape[0])
         if tuple(getattr(entries, "shape", ())) != expected:
             raise ShapeError(
                 f"Kernel: {function_name(self.k)} of points of shapes {tuple(X.shape)} and {tuple(Y.shape)} "
@@ -130,7 +155,7 @@ class Kernel(LinearOperator):
         rows, columns = self._points()
         rows = self.xp.take(rows, indices, axis=-2)
         X, Y = (columns, rows) if self.transposed else (rows, columns)
-        return Kernel._of(self.k, X, Y, self.parameters, self.block, self.transposed)
+        return self._of_points(X, Y, self.transposed)
 
     def _to_dense(self) -> Array:
         return self._by_blocks(self.xp, None)
@@ -146,8 +171,14 @@ class Kernel(LinearOperator):
             dtype = self.dtype if V is None else xp.result_type(self.dtype, V.dtype)
             return xp.zeros((*batch, m, width), dtype=dtype, device=xp.device_of(rows))
         blocks, size = self._partition(m, n, rows.shape[-1])
-        whole = [xp.broadcast_to(P, (*batch, *P.shape[-2:])) for P in (rows, columns, V) if P is not None]
-        rows, *others = (xp.reshape(P, (count, *P.shape[-2:])) for P in whole)
+        spread = () if self.parameter_batch else batch  # of the points, each with its own loop
+        count = math.prod(spread)
+        rows, columns = (xp.broadcast_to(P, (*spread, *P.shape[-2:])) for P in (rows, columns))
+        rows, columns = (xp.reshape(P, (count, *P.shape[-2:])) for P in (rows, columns))
+        others = [columns]
+        if V is not None:
+            V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
+            others.append(V[None] if self.parameter_batch else xp.reshape(V, (count, *V.shape[-2:])))
         if blocks * size > m:  # a last block that is too short repeats the last point, where k is as good as at any other
             repeated = xp.broadcast_to(rows[:, -1:], (count, blocks * size - m, rows.shape[-1]))
             rows = xp.concat([rows, repeated], axis=1)
@@ -163,13 +194,15 @@ class Kernel(LinearOperator):
 
         if count == 1:
             results = element(tiles[0], *(P[0] for P in others))
+            if self.parameter_batch:
+                results = xp.moveaxis(results, 0, -3)  # of (blocks, *batch, size, width)
         else:
             results = xp.loop_map(element, tiles, *others)
-        return xp.reshape(xp.reshape(results, (count, blocks * size, width))[:, :m], (*batch, m, width))
+        return xp.reshape(results, (*batch, blocks * size, width))[..., :m, :]
 
     def _partition(self, m: int, n: int, d: int) -> tuple[int, int]:
         """How many blocks of how many rows: as even as can be, so that little is computed twice."""
-        bytes_per_row = n * (d + 2) * 8
+        bytes_per_row = n * (d + 2) * 8 * math.prod(self.parameter_batch)
         size = min(m, self.block or max(1, MEMORY_BUDGET // bytes_per_row))
         blocks = -(-m // size)
         return blocks, -(-m // blocks)
@@ -181,3 +214,30 @@ class Kernel(LinearOperator):
 
     def _expression(self) -> str:
         return f"Kernel({function_name(self.k)}, {'x'.join(map(str, self.shape))}){'.T' if self.transposed else ''}"
+
+
+def _first_point(points: Array) -> Array:
+    return points[(0,) * (points.ndim - 2)][:1]
+
+
+def _with_dtype_of(entry: Array, context: Context) -> Context:
+    return context._replace(dtype=entry.dtype) if namespace_of(entry).is_floating(entry) else context
+
+
+def _parameter_batch(k: Callable, entry: Any, points: list, parameters: tuple) -> tuple[int, ...]:
+    """The batch shape of the answer of k for one pair of points, or an error that says what is wrong with it."""
+    shape, own, xp = tuple(getattr(entry, "shape", ())), namespace_of(entry), namespace_of(points[0])
+    if shape[-2:] == (1, 1) and own is not None and (own is xp or (xp.name, own.name) == ("jax", "numpy")):
+        return shape[:-2]
+    given = f"a {own.name} array of shape {shape}" if own is not None else f"a {type(entry).__name__}"
+    batched = [tuple(p.shape) for p in arrays_in(parameters) if namespace_of(p) is not None and len(p.shape)]
+    advice = (
+        f" For a batch of parameters (their shapes are {', '.join(map(str, batched))}) give each two more dimensions: "
+        "parameters=(theta[:, None, None],)."
+        if own is not None and batched
+        else ""
+    )
+    raise ShapeError(
+        f"Kernel: {function_name(k)} of one point each, of shapes {tuple(points[0].shape)} and {tuple(points[1].shape)}, "
+        f"must give a {xp.name} array of shape (1, 1) or (*batch, 1, 1); it gave {given}.{advice}"
+    )

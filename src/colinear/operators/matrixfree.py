@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -32,8 +33,8 @@ class MatrixFree(LinearOperator):
     like : array, operator or framework's name, optional
         Whose framework, dtype and device to take. Without it, the parameters'; without parameters, those of what it multiplies.
     parameters : tuple
-        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. What `matmat` closes over
-        is out of reach of transformations (and of `to`).
+        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. What the functions close
+        over and torch or JAX differentiates or traces is found and put after them; all else is out of reach of `to`.
 
     Examples
     --------
@@ -70,7 +71,9 @@ class MatrixFree(LinearOperator):
             raise ShapeError(f"MatrixFree: shape must be (*batch, m, n), integers that are not negative; it is {shape!r}.")
         parameters = as_parameters("MatrixFree", parameters)
         self = cls._of(matmat, rmatmat, sizes, parameters, given_context("MatrixFree", like, dtype))
-        self._context  # noqa: B018  (parameters of mixed frameworks are refused here, not at the first product)
+        backend = self._context.backend  # parameters of mixed frameworks are refused here, not at the first product
+        for xp in backends.loaded() if backend is None else (self.xp,):
+            self = _hoisted(self, xp)
         return self
 
     @property
@@ -111,22 +114,83 @@ class MatrixFree(LinearOperator):
 
     def _call(self, name: str, function: Callable, X: Array, rows: int) -> Array:
         xp = namespace_of(X)
+        own = self._context.dtype
+        if own is not None and not self.is_complex and xp.is_complex(X):
+            return by_real_parts(lambda parts: self._call(name, function, parts, rows), X)
         batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
         if tuple(X.shape[:-2]) != batch:
             X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
         product = function(X, *self.parameters)
         expected = (*batch, rows, X.shape[-1])
-        if tuple(getattr(product, "shape", ())) != expected:
-            raise ShapeError(
-                f"MatrixFree: {name} of a block of shape {tuple(X.shape)} must give shape {expected}, "
-                f"it gave {getattr(product, 'shape', type(product).__name__)}."
-            )
+        if namespace_of(product) is not xp or tuple(product.shape) != expected or not xp.is_floating(product):
+            product = _checked(xp, name, product, X, expected)
         if xp.is_complex(product) and not (self.is_complex or xp.is_complex(X)):
             raise DtypeError(f"MatrixFree: {name} gave complex numbers, but the operator is real. Give dtype=.")
-        return product if self._context.dtype is None else xp.astype(product, join_dtypes(xp, X.dtype, self._context.dtype))
+        return product if own is None else xp.astype(product, join_dtypes(xp, X.dtype, own))
 
     def _expression(self) -> str:
         return f"MatrixFree({function_name(self.multiply)}, {'x'.join(map(str, self.shape))})"
+
+
+def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
+    """A with what its functions close over, as far as the framework follows it, among its parameters."""
+    if xp.name == "numpy":
+        return A
+    *batch, m, n = A.sizes
+    axes = tuple((0, axis, axis) for axis in range(-len(A.sizes), 0) if axis != -2)
+
+    def examples(rows: int) -> list[tuple]:
+        _, dtype, device = A._context
+        own = xp.default_float() if dtype is None else xp.dtype_from(getattr(dtype, "name", dtype))
+        wide = xp.result_type(own, xp.default_float())  # it may multiply what is more precise than itself
+        dtypes = (own,) if wide == own else (own, wide)
+        return [(xp.zeros((*batch, rows, 1), dtype=dtype, device=device), *A.parameters) for dtype in dtypes]
+
+    forward, hidden = xp.hoist(A.multiply, partial(examples, n), axes)
+    back, more = A.multiply_adjoint, ()
+    if back is not None:
+        back, more = xp.hoist(back, partial(examples, m), axes)
+    if not hidden and not more:
+        return A
+    if back is not None:
+        given = len(A.parameters)
+        forward = _Taking(forward, given, 0, len(hidden))
+        back = _Taking(back, given, len(hidden), len(hidden) + len(more))
+    return A._replace(multiply=forward, multiply_adjoint=back, parameters=(*A.parameters, *hidden, *more))
+
+
+class _Taking:
+    """A function that takes, of more parameters than are its own, the first ones and a part of the others."""
+
+    def __init__(self, function: Callable, given: int, start: int, stop: int):
+        self.__name__ = function_name(function)
+        self.function, self.given, self.mine = function, given, slice(given + start, given + stop)
+
+    def __call__(self, X: Array, *parameters: Any) -> Array:
+        return self.function(X, *parameters[: self.given], *parameters[self.mine])
+
+
+def _checked(xp: Any, name: str, product: Any, X: Array, expected: tuple[int, ...]) -> Array:
+    """The product as an array, or an error that says what is wrong with it."""
+    own = namespace_of(product)
+    if xp.name == "jax" and own is not None and own.name == "numpy":
+        product, own = xp.asarray(product), xp  # JAX takes NumPy's arrays everywhere
+    call = f"MatrixFree: {name} of a {xp.name} block of shape {tuple(X.shape)} and dtype {xp.dtype_name(X.dtype)} must give"
+    if own is not xp:
+        given = f"an array of {own.name}" if own is not None else f"a {type(product).__name__}"
+        raise BackendError(f"{call} an array of {xp.name}, it gave {given}.")
+    if tuple(product.shape) != expected:
+        raise ShapeError(f"{call} shape {expected}, it gave {tuple(product.shape)}.")
+    if not xp.is_floating(product):
+        raise DtypeError(f"{call} floating-point numbers, it gave {xp.dtype_name(product.dtype)}.")
+    return product
+
+
+def by_real_parts(multiply: Callable[[Array], Array], X: Array) -> Array:
+    """A X for a real A and a complex block X: the real and the imaginary parts are columns of one block."""
+    xp = namespace_of(X)
+    Y, k = multiply(xp.concat([xp.real(X), xp.imag(X)], axis=-1)), X.shape[-1]
+    return Y[..., :k] + 1j * Y[..., k:]
 
 
 def as_parameters(what: str, parameters: Any) -> tuple:
