@@ -32,7 +32,7 @@ class State(NamedTuple):
     size: Array
     V: Array  # of X by rows, for those who look on
     matvecs: Any
-    cycles: Any
+    iterations: Any
     done: Any
     finite: Any
 
@@ -48,12 +48,13 @@ def lobpcg(
     *,
     block: int,
     tol: float,
-    max_matvecs: int,
+    max_iters: int,
     watch: Callable[[State], Any] | None = None,
 ) -> Pairs:
     """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random vectors made of `noise`.
 
-    `block` is how many vectors are iterated, some more than k: the last of them converge late.
+    `block` is how many vectors are iterated, some more than k: the last of them converge late. An iteration multiplies A by
+    the block once.
     """
     sign = -1 if largest else 1
     stopped = False
@@ -73,11 +74,11 @@ def lobpcg(
         D = _directions(xp, C, block)
         AS = xp.concat([s.AX, AW, s.AP], axis=-1)
         X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
-        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, cycles=s.cycles + 1)
+        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, iterations=s.iterations + 1)
         return _judged(xp, state, k, tol)
 
     def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.matvecs < max_matvecs) & (not stopped)
+        return (s.done ^ True) & s.finite & (s.iterations < max_iters) & (not stopped)
 
     state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
     if watch is None:
@@ -89,7 +90,7 @@ def lobpcg(
             stopped = bool(watch(state))
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
     return Pairs(
-        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.cycles, state.done, state.finite, stopped
+        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped
     )
 
 
