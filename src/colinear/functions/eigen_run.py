@@ -63,9 +63,7 @@ def program_of(name: str, method: Any, k: int, which: str, is_inverse: bool, is_
         residual = residual / xp.where(size == 0, 1, size)[..., None]
         residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
         order = (
-            xp.argsort(values, axis=-1, stable=True)
-            if is_hermitian
-            else by_key(xp, values - shift if shift else values, which)
+            xp.argsort(values, axis=-1, stable=True) if is_hermitian else by_key(xp, values - shift if shift else values, which)
         )
         values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
         V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)

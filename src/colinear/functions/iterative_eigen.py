@@ -14,7 +14,7 @@ from typing import Any
 from .. import autodiff, backends
 from ..backends import Array
 from ..info import Info, MethodError, Status, recording, report
-from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration
+from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
 from ..methods.krylov import pick, plain
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
@@ -146,7 +146,7 @@ def iterative_pairs(
     xp = A.xp
     found, status, dropped = iterated(A, k, which, method, is_hermitian)
     converged = found.residual <= method.tolerance(xp, A.dtype)
-    message = _message(xp, found, status, converged, is_hermitian)
+    message = _message(xp, found, status, converged, is_hermitian, method)
     info = Info(status, converged, found.iterations, found.matvecs, found.residual, method=method.name, message=message)
     info = heard(info, A, xp.stop_gradient(found.vectors), dropped)
     status = info._status
@@ -168,7 +168,7 @@ def iterative_pairs(
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
 
-def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool) -> str:
+def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool, method: Any) -> str:
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
     if status is Status.BREAKDOWN:
@@ -178,5 +178,7 @@ def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian:
     if isinstance(status, Status) and status.is_failure:
         if bool(seen(xp, converged).all()):
             return "the pairs are right, but whether they are the ones that were asked for is not certain"
-        return f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        count = f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
+        return f"{count}; {method.advice}" if is_short else count
     return ""

@@ -105,7 +105,9 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
         report(Info(Status.FELL_BACK, matvecs=matvecs, message=f"{method.name} failed ({status.name}); SVD gave the answer"))
         return otherwise()
-    info = heard(Info(status, converged, steps, matvecs, residual, error, method=method.name), fixed, V, dropped)
+    message = _advice(method, status)
+    info = Info(status, converged, steps, matvecs, residual, error, method=method.name, message=message)
+    info = heard(info, fixed, V, dropped)
     report(heard(info, fixed.H, U, dropped))
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):
@@ -114,6 +116,14 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
         U, s, V = autodiff.triplets(A, U, s, V)
     U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+
+
+def _advice(method: Any, status: Any) -> str:
+    """The parameter of the method that helps where its triplets have not converged."""
+    if isinstance(method, RandomizedSVD):
+        is_poor = status in (Status.INACCURATE, Status.STAGNATION) if isinstance(status, Status) else False
+        return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
+    return method.advice if status is Status.MAX_ITERATIONS else ""
 
 
 def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float) -> Any:

@@ -76,6 +76,11 @@ class Spectral(Method):
         arrays: dict[str, Any] = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
         return replace(self, **arrays)
 
+    @property
+    def advice(self) -> str:
+        """The parameter that helps a run which was too short, beside `max_iters`."""
+        return "raise basis=, with which fewer iterations are needed, or max_iters="
+
     def limit(self, n: int, basis: int) -> int:
         """The most iterations."""
         return max(10 * n, 40 * basis) if self.max_iters is None else self.max_iters
@@ -189,6 +194,10 @@ class LOBPCG(Spectral):
         """How many vectors are iterated."""
         return min(n, k + 4 if self.block is None else max(self.block, k))
 
+    @property
+    def advice(self) -> str:
+        return "use a preconditioner=, or raise block= or max_iters="
+
     def limit(self, n: int, basis: int) -> int:
         """The most iterations; by default as many products as the other methods may make."""
         return -(-super().limit(n, max(basis, 50)) // basis) if self.max_iters is None else self.max_iters
@@ -212,8 +221,11 @@ class PowerIteration(Spectral):
         """How many vectors are iterated."""
         return 1
 
+    @property
+    def advice(self) -> str:
+        return "use Lanczos() or Arnoldi(), which need fewer iterations"
+
     def limit(self, n: int, basis: int) -> int:
-        """The most iterations."""
         return super().limit(n, 50)
 
 
