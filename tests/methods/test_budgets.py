@@ -68,7 +68,7 @@ def test_gmres_that_stagnates_at_its_restart_names_it(framework: str) -> None:
     xp = backends.get(framework)
     cycle = xp.asarray(np.roll(np.eye(300), 1, 0).astype(np.float32))
     A, b = co.opaque(co.Dense(cycle)), xp.asarray(np.eye(300, dtype=np.float32)[0])
-    x, info = co.solve(A, b, co.GMRES(max_iters=1000), info=True)
+    _, info = co.solve(A, b, co.GMRES(max_iters=1000), info=True)
     assert info.status == Status.STAGNATION and "after 30 vectors" in info.message and "restart=" in info.message
     if framework == "numpy":
         with pytest.warns(co.ConvergenceWarning, match=r"STAGNATION.*raise restart="):

@@ -226,7 +226,7 @@ def test_an_error_that_rounding_near_a_pole_makes_is_estimated() -> None:
             y = co.isqrt(co.PSD(co.Dense((A + A.T) / 2)), co.Krylov()) @ b
         exact = (Q * d**-0.5) @ (Q.T @ b)
         error = np.linalg.norm(y - exact) / np.linalg.norm(exact)
-        assert error <= reports[-1].error.max() <= 100 * error
+        assert error <= 4 * reports[-1].error.max() <= 400 * error
         assert (reports[-1].status == Status.SUCCESS) == (condition == 1e6)
 
 

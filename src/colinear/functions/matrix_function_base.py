@@ -19,7 +19,7 @@ from ._arrays import dense, is_watched, narrow, quiet, seen, square_size
 from ._residuals import is_singular
 from ._values import report_status
 from .eigen import eig
-from .kronecker_functions import factored
+from .kronecker_functions import factored, factored_spectrum, has_factored_spectrum
 from .krylov_functions import krylov_operator, runs_krylov
 from .scalar_functions import Scalar, as_integer, of_values
 
@@ -62,8 +62,11 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     if parts is not None:
         f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
         return parts.function(_on_spectrum(xp, f, f_values, positive))._claim(_known(xp, f, f_values))
-    held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
-    values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
+    if has_factored_spectrum(A):
+        values, Q = factored_spectrum(A)
+    else:
+        held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
+        values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(xp, f, values, positive, negligible)
     mask = _known(xp, f, f_values)
     if isinstance(Q, Dense) and is_watched(xp, M := dense(A)) and 0 not in M.shape:

@@ -6,20 +6,26 @@ from typing import Any
 
 from ..dispatch import rule
 from ..info import planning
+from ..methods import Auto, Eig, Eigh, Krylov, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
+from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.scaled import Scaled
+from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
 from ._arrays import square_size
 from ._values import place, placed
 from .eigen_compositions import is_a_similarity
 from .inverse import all_square
+from .kronecker_functions import has_factored_spectrum
+from .matrix_function_base import by_unitary
 from .matrix_function_shared import ALL, POSITIVE, Call, rules
 from .matrix_functions import (
+    apply,
     exp,
     isqrt,
     log,
@@ -27,7 +33,7 @@ from .matrix_functions import (
     sqrt,
     stand_in,
 )
-from .scalar_functions import as_integer
+from .scalar_functions import as_integer, power_of
 
 
 @rules(ALL, BlockDiag, when=all_square)
@@ -63,9 +69,11 @@ def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
 
 @rule(power, Kronecker, when=all_square)
 def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B)^p = A^p ⊗ B^p for whole p"""
+    """(A ⊗ B)^p = A^p ⊗ B^p for whole p; by the factors' eigenvectors for other p"""
     if as_integer(p) is None:
-        return stand_in(A) if planning() else power.base(A, p, method)
+        base = lambda A: stand_in(A) if planning() else power.base(A, p, method)  # noqa: E731
+        call = Call(power_of(p), base, base, method)
+        return of_factored_spectrum(A, call) if has_factored_spectrum(A) else base(A)
     return Kronecker(*(power(factor, p, method) for factor in placed(A)))
 
 
@@ -73,6 +81,23 @@ def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
 def log_kronecker(A: Any, method: Any) -> LinearOperator:
     """log(A ⊗ B) = log(A) ⊕ log(B), both positive definite"""
     return KroneckerSum(*(log(factor, method) for factor in placed(A)))
+
+
+def has_factored_roots(A: LinearOperator) -> bool:
+    """Whether the factors have eigenpairs, and not roots and logarithms of their own that make up those of A."""
+    return has_factored_spectrum(A) and not factors_positive(A)
+
+
+@rules((exp, apply), Kronecker, when=has_factored_spectrum)
+@rules((log, sqrt, isqrt), Kronecker, when=has_factored_roots)
+@rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=has_factored_spectrum)
+@rules((exp, apply), Scaled[Kronecker], when=has_factored_spectrum)  # type: ignore[misc]
+@rules(ALL, Sum[Kronecker, ScaledIdentity | Identity], when=has_factored_spectrum)  # type: ignore[misc]
+@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, ScaledIdentity | Identity], when=has_factored_spectrum)  # type: ignore[misc]
+def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
+    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M for A ⊕ B, and so with + c I"""
+    method = fitting(call.f.name, call.method, Eigh, Eig, Krylov)
+    return by_unitary(A, call.f, method) if isinstance(method, Auto | Eigh) else call.base(A)
 
 
 @rules(ALL, Transpose)
