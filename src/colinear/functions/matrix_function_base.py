@@ -33,7 +33,7 @@ def evaluate(
     square_size(f.name, A, f"{f.name}(A)", "")
     chosen = fitting(f.name, method, *FUNCTION)
     xp = A.xp
-    if runs_krylov(A, chosen):
+    if is_left_to_krylov(A, chosen):
         return krylov_operator(A, f, chosen)
     if isinstance(chosen, Eig):
         return by_eigenvectors(A, lambda x: f.of(xp, x))
@@ -48,6 +48,11 @@ def evaluate(
         result = general(xp, A, M)
         result = result if is_watched(xp, M) else real_if_real(xp, A, result)
     return Dense(narrow(xp, result, A.dtype))
+
+
+def is_left_to_krylov(A: LinearOperator, method: Method) -> bool:
+    """Whether f(A) is left to products: that was asked for, or A is too large to be formed and its factors do not tell its spectrum."""
+    return runs_krylov(A, method) and not (isinstance(method, Auto) and has_factored_spectrum(A))
 
 
 def _is_hermitian(xp: Any, M: Array) -> bool:

@@ -9,6 +9,7 @@ from ..info import planning
 from ..methods import Auto, Eig, Eigh, Krylov, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
+from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -21,8 +22,8 @@ from ._arrays import square_size
 from ._values import place, placed
 from .eigen_compositions import is_a_similarity
 from .inverse import all_square
-from .kronecker_functions import has_factored_spectrum
-from .matrix_function_base import by_unitary
+from .kronecker_functions import general_spectrum, has_factored_spectrum, has_general_factors
+from .matrix_function_base import by_unitary, real_if_real
 from .matrix_function_shared import ALL, POSITIVE, Call, rules
 from .matrix_functions import (
     apply,
@@ -33,7 +34,7 @@ from .matrix_functions import (
     sqrt,
     stand_in,
 )
-from .scalar_functions import as_integer, power_of
+from .scalar_functions import as_integer, of_values, power_of
 
 
 @rules(ALL, BlockDiag, when=all_square)
@@ -98,6 +99,20 @@ def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
     """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M for A ⊕ B, and so with + c I"""
     method = fitting(call.f.name, call.method, Eigh, Eig, Krylov)
     return by_unitary(A, call.f, method) if isinstance(method, Auto | Eigh) else call.base(A)
+
+
+@rules((exp, log, sqrt, isqrt, apply), Kronecker, when=has_general_factors)
+def of_general_kronecker(A: Any, call: Call) -> LinearOperator:
+    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V^-1 ⊗ W^-1) for A = V Λ V^-1 and B = W M W^-1, if V and W are well-conditioned"""
+    is_automatic = isinstance(fitting(call.f.name, call.method, Eigh, Eig, Krylov), Auto)
+    found = general_spectrum(A) if is_automatic and not planning() else None
+    if found is None:
+        return call.base(A)
+    values, V, inverse = found
+    xp = A.xp
+    values = xp.astype(values, xp.complex_dtype(values.dtype)) if call.f.name == "apply" else values
+    y = of_values(xp, call.f, values, False, A.shape[-1] * xp.eps(A.dtype))
+    return Product(V, Diagonal(real_if_real(xp, A, y)), inverse)
 
 
 @rules(ALL, Transpose)
