@@ -79,7 +79,7 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
             return program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
 
         found = run()
-        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift):
+        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift.real):
             inverse, first = beyond(fixed, edge, far=True), found
             found = run()
             counts = found.matvecs + first.matvecs, found.iterations + first.iterations
