@@ -47,7 +47,7 @@ _TEXTS = {
     ),
     Status.STOPPED: ("the callback stopped it", "Return a false value from the callback to go on."),
     Status.STAGNATION: (
-        "the residual stopped falling at the accuracy of the dtype",
+        "the residual stopped falling above the tolerance, as a rule at the accuracy of the dtype",
         "Compute in a wider dtype, ask for a larger tol, or use a preconditioner.",
     ),
     Status.MAX_ITERATIONS: (

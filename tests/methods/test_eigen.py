@@ -160,6 +160,29 @@ def test_too_few_iterations_and_a_tolerance_below_rounding_are_flagged() -> None
     assert info.status == Status.STAGNATION and info.residual.max() < 1e-13
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("n", [6, 30, 60])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_residuals_of_a_few_roundings_can_be_had(framework: str, n: int, dtype: Any) -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        M = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype is np.complex128 else 0)
+        H, xp = M @ M.conj().T, backends.get(framework)
+        A = co.opaque(co.SelfAdjoint(co.Dense(xp.asarray(H))))
+        (values, vectors), info = co.eig(A, 2, "LM", co.Lanczos(tol=1e-15), info=True)
+        w, V = xp.to_numpy(values), xp.to_numpy(vectors.to_dense())
+        assert np.linalg.norm(H @ V - V * w, axis=0).max() <= 5e-15 * np.linalg.norm(H, 2)
+        assert info.status in (Status.SUCCESS, Status.STAGNATION)
+        assert (info.status == Status.SUCCESS) == bool(info.converged.all())
+
+
+def test_lobpcg_with_a_block_that_spans_the_space_stays_accurate(rng: np.random.Generator) -> None:
+    A = hermitian(rng, np.arange(1.0, 7.0))
+    (values, vectors), info = co.eig(A, 2, "LA", co.LOBPCG(tol=1e-15), info=True)
+    V = vectors.to_dense()
+    assert np.abs(A @ V - V * values).max() < 1e-13 and not info.status == Status.MAX_ITERATIONS
+
+
 def test_what_is_not_self_adjoint_is_noticed(rng: np.random.Generator) -> None:
     for k in (3, 60):
         _, info = co.eig(rng.standard_normal((60, 60)), k, "LA", co.Lanczos(max_iters=2000), info=True)

@@ -54,6 +54,21 @@ def test_bidiagonalisation_in_jax() -> None:
     np.testing.assert_allclose(s, [3, 3, 3, 3, 1], atol=1e-5)
 
 
+SHAPES = [(8, 10), (10, 8), (9, 9), (3, 50), (1, 6)]
+
+
+@pytest.mark.parametrize(("backend", "shape"), [*((b, s) for b in ("numpy", "torch") for s in SHAPES), ("jax", (8, 10))])
+def test_bases_that_span_the_smaller_space_find_all_triplets(backend: str, shape: tuple[int, int]) -> None:
+    xp, full = backends.get(backend), np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for A in (full, np.outer(full[:, 0], full[0])):
+        for k in {1, min(shape)} if backend != "jax" else {min(shape)}:
+            (U, s, V), info = co.svd(co.Dense(xp.asarray(A)), k, co.GolubKahan(tol=1e-5), info=True)
+            U, s, V = (xp.to_numpy(x) for x in (U.to_dense(), s, V.to_dense()))
+            np.testing.assert_allclose(s, np.linalg.svd(A)[1][:k], atol=1e-5)
+            assert info.status == Status.SUCCESS and info.iterations <= min(shape)
+            assert max(np.abs(X.T @ X - np.eye(k)).max() for X in (U, V)) < 1e-5
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_random_vectors_find_a_low_rank_and_say_how_well(backend: str, rng: np.random.Generator) -> None:
     xp = backends.get(backend)

@@ -150,3 +150,90 @@ def test_half_precision_is_accumulated_in_single(rng: np.random.Generator) -> No
     y = co.exp(co.opaque(co.PSD(co.Diagonal(d))), co.Krylov()) @ np.ones(200, np.float16)
     assert y.dtype == np.float16
     np.testing.assert_allclose(y.astype(float), np.exp(d.astype(float)), rtol=5e-3)
+
+
+# ---------------------------------------------------------------------------------------------------- cuts and poles
+
+ROOTS: dict[str, Any] = {
+    "sqrt": lambda A: co.sqrt(A, co.Krylov()),
+    "isqrt": lambda A: co.isqrt(A, co.Krylov()),
+    "log": lambda A: co.log(A, co.Krylov()),
+    "power": lambda A: co.power(A, 0.3, co.Krylov()),
+}
+ON_THE_CUT = np.array([[-1.0, 2.0], [1.0, -0.5]])  # eigenvalues -2.19 and 0.69
+
+
+@pytest.mark.parametrize("name", ROOTS)
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_real_operator_on_the_cut_is_one_matrix_for_real_and_complex_vectors(framework: str, name: str) -> None:
+    xp = backends.get(framework)
+    S = ROOTS[name](co.Dense(xp.asarray(ON_THE_CUT)))
+    matrix, x = xp.to_numpy(S.to_dense()), np.array([1.0, -2.0])
+    for y in (x, x + 0j, x * (1 - 2j)):
+        np.testing.assert_allclose(xp.to_numpy(S @ xp.asarray(y)), matrix @ y, atol=1e-12)
+    values, V = np.linalg.eig(ON_THE_CUT)
+    f = {"sqrt": np.sqrt, "isqrt": lambda z: 1 / np.sqrt(z), "log": np.log, "power": lambda z: z**0.3}[name]
+    np.testing.assert_allclose(matrix, V @ np.diag(f(values + 0j)) @ np.linalg.inv(V), atol=1e-12)
+
+
+def test_a_real_operator_on_the_cut_takes_complex_vectors_by_parts_in_jax() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    S = co.sqrt(co.Dense(jnp.asarray(ON_THE_CUT, dtype=jnp.float32)), co.Krylov())
+    y = S @ jnp.asarray([1.0 + 0j, 0.0], dtype=jnp.complex64)
+    np.testing.assert_allclose(y, [0.34207 + 0.86797j, 0.28839 - 0.51477j], atol=1e-4)
+
+
+def test_eigenvalues_of_a_complex_operator_on_the_cut_are_above_it() -> None:
+    rng = np.random.default_rng(0)
+    U = np.linalg.qr(rng.standard_normal((4, 4)) + 1j * rng.standard_normal((4, 4)))[0]
+    d = np.array([-2.0, -1.0, 1.0, 1j])
+    for f, exact in ((co.sqrt, np.sqrt), (co.log, np.log)):
+        S = f(co.Dense((U * d) @ U.conj().T), co.Krylov()).to_dense()
+        np.testing.assert_allclose(S, (U * exact(d)) @ U.conj().T, atol=1e-12)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_a_pole_at_zero_is_singular(framework: str) -> None:
+    xp = backends.get(framework)
+    ones, x = xp.asarray(np.ones((2, 2), np.float32)), xp.asarray(np.array([1.0, 0.0], np.float32))
+    with pytest.warns(co.ConvergenceWarning, match="SINGULAR"):
+        co.isqrt(co.PSD(co.Dense(ones)), co.Krylov()) @ x
+    if framework == "jax":
+        return
+    for f in (co.isqrt, co.log, lambda A, method: co.power(A, -0.5, method)):
+        with pytest.warns(co.ConvergenceWarning, match="SINGULAR"):
+            f(co.SelfAdjoint(co.Dense(ones)), co.Krylov()) @ x
+        with pytest.warns(co.ConvergenceWarning, match="SINGULAR|NONFINITE|INACCURATE"):
+            f(co.Dense(ones), co.Krylov()) @ x
+    co.sqrt(co.PSD(co.Dense(ones)), co.Krylov()) @ x  # which exists
+
+
+@pytest.mark.parametrize("name", ROOTS)
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_nilpotent_matrix_has_no_root_and_that_is_said(framework: str, name: str) -> None:
+    xp = backends.get(framework)
+    A = co.Dense(xp.asarray(np.array([[0.0, 1.0], [0.0, 0.0]])))
+    with pytest.warns(co.ConvergenceWarning, match="SINGULAR|NONFINITE|INACCURATE"):
+        ROOTS[name](A) @ xp.asarray(np.ones(2))
+
+
+def test_an_error_that_rounding_near_a_pole_makes_is_estimated() -> None:
+    rng = np.random.default_rng(0)
+    Q = np.linalg.qr(rng.standard_normal((50, 50)))[0]
+    for condition in (1e6, 1e12):
+        d, b = np.geomspace(1 / condition, 1, 50), rng.standard_normal(50)
+        A = (Q * d) @ Q.T
+        with recording() as reports:
+            y = co.isqrt(co.PSD(co.Dense((A + A.T) / 2)), co.Krylov()) @ b
+        exact = (Q * d**-0.5) @ (Q.T @ b)
+        error = np.linalg.norm(y - exact) / np.linalg.norm(exact)
+        assert error <= 4 * reports[-1].error.max() <= 400 * error
+        assert (reports[-1].status == Status.SUCCESS) == (condition == 1e6)
+
+
+def test_a_complex_function_of_a_real_operator_does_not_lose_its_imaginary_part_silently() -> None:
+    A = co.Dense(np.random.default_rng(0).standard_normal((5, 5)))
+    with pytest.warns(co.ConvergenceWarning, match="give A as a complex operator"):
+        co.apply(lambda z: 1j * z, A, co.Krylov()) @ np.ones(5)
+    B = co.Dense(A.to_dense() + 0j)
+    np.testing.assert_allclose(co.apply(lambda z: 1j * z, B, co.Krylov()) @ np.ones(5), 1j * (B @ np.ones(5)), atol=1e-9)

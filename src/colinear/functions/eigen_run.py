@@ -34,41 +34,43 @@ class Found(NamedTuple):
     vectors: Array
     residual: Array
     matvecs: Any
-    cycles: Any
+    iterations: Any
     done: Any
     finite: Any
     stopped: bool
 
 
 @functools.lru_cache(maxsize=256)
-def program_of(name: str, method: Any, k: int, which: str, shift: float | None, is_hermitian: bool) -> Callable[..., Found]:
-    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape."""
+def program_of(name: str, method: Any, k: int, which: str, is_inverse: bool, is_hermitian: bool) -> Callable[..., Found]:
+    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape.
+
+    `is_inverse` says whether it runs on the inverse of A less a shift, whose largest pairs are those that `which` names of A.
+    """
     xp = backends.get(name)
+    shift = getattr(method, "shift", None) or 0.0
 
     def run(A: LinearOperator, B: LinearOperator, M: LinearOperator | None, start: Array, noise: Array) -> Found:
         A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
         if isinstance(method, (LOBPCG, PowerIteration)):
             pairs = _simple(xp, method, B, M, start, noise, k, which)
         else:
-            pairs = _krylov(xp, method, B, start, noise, k, which if shift is None else "LM", shift is not None)
+            pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
         V = xp.matrix_transpose(pairs.vectors)
         pairs = pairs._replace(vectors=None)  # so that they can go
         if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
             G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
             V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
         values, residual = _quotients(xp, A, V, is_hermitian)
-        size = pairs.size if shift is None else _size(xp, A, noise)
+        size = _size(xp, A, noise) if is_inverse else pairs.size
         residual = residual / xp.where(size == 0, 1, size)[..., None]
         residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
         order = (
-            xp.argsort(values, axis=-1, stable=True)
-            if is_hermitian
-            else by_key(xp, values - (shift or 0) if which == "SM" else values, which)
+            xp.argsort(values, axis=-1, stable=True) if is_hermitian else by_key(xp, values - shift if shift else values, which)
         )
         values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
         V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)
-        matvecs = pairs.matvecs + k + (0 if shift is None else POWER_STEPS)
-        return Found(values, V, residual, matvecs, pairs.cycles, pairs.done, pairs.finite, pairs.stopped)
+        matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
+        return Found(values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped)
 
     return run if method.callback is not None or method.progress else xp.jit(run)
 
@@ -106,25 +108,26 @@ def _krylov(xp: Any, method: Any, B: Any, start: Array, noise: Array, k: int, wh
     options: dict[str, Any] = {
         "m": m,
         "tol": method.tolerance(xp, start.dtype),
-        "max_matvecs": limit,
+        "max_iters": limit,
         "householder": method.orthogonalisation == "householder",
         "again": method.repeated,
         "watch": watcher(method, k),
     }
+    shift = 0.0 if inverse else method.shift or 0.0
     if isinstance(method, Arnoldi):
-        return arnoldi(xp, B.__matmul__, start, noise, k, which, relative=inverse, **options)
+        return arnoldi(xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options)
     most = limit * (CHEAPER if method.max_iters is None else 1)
     if which == "SM" and m < n:  # inside the spectrum
-        options["max_matvecs"] = most
-        return filtered(xp, B.__matmul__, start, noise, k, which, shift=method.shift or 0.0, **options)
+        options["max_iters"] = most
+        return filtered(xp, B.__matmul__, start, noise, k, which, shift=shift, **options)
     if which != "SA" or inverse or xp.name == "jax" or limit <= PATIENCE * m:
-        return lanczos(xp, B.__matmul__, start, noise, k, which, relative=inverse, **options)
-    pairs = lanczos(xp, B.__matmul__, start, noise, k, which, **{**options, "max_matvecs": PATIENCE * m})
+        return lanczos(xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options)
+    pairs = lanczos(xp, B.__matmul__, start, noise, k, which, patience=PATIENCE * m, **options)
     if pairs.done or pairs.stopped or not pairs.finite:
         return pairs
-    start, options["max_matvecs"] = xp.sum(pairs.vectors, axis=-2), most - pairs.matvecs
+    start, options["max_iters"] = xp.sum(pairs.vectors, axis=-2), most - pairs.iterations
     more = filtered(xp, B.__matmul__, start, noise, k, which, shift=None, **options)
-    return more._replace(matvecs=pairs.matvecs + more.matvecs, cycles=pairs.cycles + more.cycles)
+    return more._replace(matvecs=pairs.matvecs + more.matvecs, iterations=pairs.iterations + more.iterations)
 
 
 def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest: Any) -> Pairs:
@@ -134,20 +137,20 @@ def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest:
     values, vectors, size = (
         xp.reshape(xp.stack([run[i] for run in runs], axis=0), (*batch, *runs[0][i].shape)) for i in range(3)
     )
-    matvecs, cycles = (sum(run[i] for run in runs) for i in (3, 4))
+    matvecs, iterations = (sum(run[i] for run in runs) for i in (3, 4))
     done, finite = (functools.reduce(lambda a, b: a & b, [run[i] for run in runs]) for i in (5, 6))
-    return Pairs(values, vectors, size, matvecs, cycles, done, finite, any(run.stopped for run in runs))
+    return Pairs(values, vectors, size, matvecs, iterations, done, finite, any(run.stopped for run in runs))
 
 
 def _simple(xp: Any, method: Any, B: Any, M: Any, start: Array, noise: Array, k: int, which: str) -> Pairs:
     n = start.shape[-1]
     size, tol, watch = method.size(n, k), method.tolerance(xp, start.dtype), watcher(method, k)
-    limit = method.limit(n, max(size, 50))
+    limit = method.limit(n, size)
     if isinstance(method, PowerIteration):
-        return power_iteration(xp, B.__matmul__, start, tol=tol, max_matvecs=limit, watch=watch)
+        return power_iteration(xp, B.__matmul__, start, tol=tol, max_iters=limit, watch=watch)
     precondition = None if M is None else M.__matmul__
     largest = which == "LA"
-    return lobpcg(xp, B.__matmul__, precondition, start, noise, k, largest, block=size, tol=tol, max_matvecs=limit, watch=watch)
+    return lobpcg(xp, B.__matmul__, precondition, start, noise, k, largest, block=size, tol=tol, max_iters=limit, watch=watch)
 
 
 def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
@@ -159,12 +162,12 @@ def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
     def watch(state: Any) -> bool:
         residual: Any = state.residual[..., :k]
         if bar is not None:
-            bar(int(state.matvecs), residual)
+            bar(int(state.iterations), residual)
             if state.done:
                 bar(None, None)
         if method.callback is None:
             return False
         vectors = lambda: state.V[..., :k, :]  # noqa: E731
-        return bool(method.callback(Progress(int(state.matvecs), residual, vectors)))
+        return bool(method.callback(Progress(int(state.iterations), residual, vectors)))
 
     return watch

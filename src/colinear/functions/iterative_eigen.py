@@ -8,12 +8,13 @@ recurrence believes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Number, Real
 from typing import Any
 
 from .. import autodiff, backends
 from ..backends import Array
 from ..info import Info, MethodError, Status, recording, report
-from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration
+from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
 from ..methods.krylov import pick, plain
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
@@ -22,7 +23,7 @@ from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ._arrays import is_half, narrow, quiet, seen
 from .eigen_run import Found, program_of
 from .sampled_subspaces import DIVERGED, sampled_pairs
-from .shift_invert import beyond, cheap_inverse, edge_of
+from .shift_invert import beyond, cheap_inverse, edge_of, inverse_at
 
 FLOOR = 100  # roundings below which no tolerance is met
 
@@ -34,33 +35,36 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     if isinstance(method, SVRG):
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
+    shift = getattr(method, "shift", None)
+    if shift is not None and which != "SM":
+        raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    if positive and which in ("LM", "SM"):
+    if positive and shift is None and which in ("LM", "SM"):
         which = which[0] + "A"
-    shift = getattr(method, "shift", None)
-    if shift is not None and which not in ("SM", "SA"):
-        raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
+    n, edge, inverse = A.shape[-1], None, None
+    is_whole = hasattr(method, "basis") and method.size(n, k) >= n  # the basis spans the space: no pair can be missed
     if shift is not None:
-        which = "SM"  # of A less the shift, whatever its sign
-    edge = None
-    nearest = shift is not None or which == "SM" or (which == "SA" and positive)
-    inverse = cheap_inverse(fixed, shift) if nearest and hasattr(method, "shift") else None
+        inverse = inverse_at(fixed, shift, form=isinstance(method, Arnoldi) and not is_whole)
+    elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
+        inverse = cheap_inverse(fixed)
     _check(method, k, which)
     if isinstance(method, Arnoldi) and which in ("LR", "SR"):
         edge = edge_of(fixed, k, which, method)
         inverse = None if edge is None else beyond(fixed, edge, far=False)
-    if shift is not None and inverse is None and isinstance(method, Arnoldi):
+    if shift is not None and inverse is None and isinstance(method, Arnoldi) and not is_whole:
         raise MethodError(
             "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the pairs nearest to a number inside the "
-            "spectrum of an operator that is not self-adjoint cannot be found from products alone."
+            "spectrum of an operator that is not self-adjoint cannot be found from products alone. "
+            "Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
         )
     if method.callback is not None or method.progress:
         if xp.is_traced(next(fixed.leaves(), 0)):
             raise MethodError(
                 f"eig: {method.name} cannot call back from inside a traced program; leave out callback and progress."
             )
-    n, batch, dtype = A.shape[-1], A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
+    batch, dtype = A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
+    dtype = xp.complex_dtype(dtype) if isinstance(shift, Number) and not isinstance(shift, Real) else dtype
     generators = xp.split(xp.generator(method.seed))
     start, noise = (xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators)
     if method.x0 is not None:
@@ -69,16 +73,20 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
 
     with recording() as dropped, quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
-        options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
-        program = program_of(xp.name, method.without_arrays(), *options)
-        found = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
-        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift):
-            inverse = beyond(fixed, edge, far=True)
-            options = (k, which, None if inverse is None else inverse.shift, is_hermitian)
-            program = program_of(xp.name, method.without_arrays(), *options)
-            more = program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
-            found = more._replace(matvecs=found.matvecs + more.matvecs, cycles=found.cycles + more.cycles)
-    if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and method.size(n, k) < n:
+
+        def run() -> Found:
+            program = program_of(xp.name, method.without_arrays(), k, which, inverse is not None, is_hermitian)
+            return program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+
+        found = run()
+        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift.real):
+            inverse, first = beyond(fixed, edge, far=True), found
+            found = run()
+            counts = found.matvecs + first.matvecs, found.iterations + first.iterations
+            found = found._replace(matvecs=counts[0], iterations=counts[1])
+    if inverse is not None and inverse.failed is not False:  # pairs of what is no inverse may not be the nearest
+        found = found._replace(done=found.done & xp.logical_not(inverse.failed))
+    if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and not is_whole:
         found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
     return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))), dropped
 
@@ -138,8 +146,8 @@ def iterative_pairs(
     xp = A.xp
     found, status, dropped = iterated(A, k, which, method, is_hermitian)
     converged = found.residual <= method.tolerance(xp, A.dtype)
-    message = _message(xp, found, status, converged, is_hermitian)
-    info = Info(status, converged, found.cycles, found.matvecs, found.residual, method=method.name, message=message)
+    message = _message(xp, found, status, converged, is_hermitian, method)
+    info = Info(status, converged, found.iterations, found.matvecs, found.residual, method=method.name, message=message)
     info = heard(info, A, xp.stop_gradient(found.vectors), dropped)
     status = info._status
     if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
@@ -160,7 +168,7 @@ def iterative_pairs(
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
 
-def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool) -> str:
+def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool, method: Any) -> str:
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
     if status is Status.BREAKDOWN:
@@ -170,5 +178,7 @@ def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian:
     if isinstance(status, Status) and status.is_failure:
         if bool(seen(xp, converged).all()):
             return "the pairs are right, but whether they are the ones that were asked for is not certain"
-        return f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        count = f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
+        return f"{count}; {method.advice}" if is_short else count
     return ""

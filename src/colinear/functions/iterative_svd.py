@@ -98,7 +98,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
             arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
     static = method if isinstance(method, RandomizedSVD) else method.without_arrays()
     with recording() as dropped, quiet(xp):
-        U, s, V, residual, error, matvecs, cycles, done, finite, stopped = _program(xp.name, static, k)(fixed, fixed.H, *arrays)
+        U, s, V, residual, error, matvecs, steps, done, finite, stopped = _program(xp.name, static, k)(fixed, fixed.H, *arrays)
     tol = method.tolerance(xp, A.dtype)
     lenient = isinstance(method, RandomizedSVD) and method.tol is None
     converged = residual <= (math.inf if lenient else tol)
@@ -106,7 +106,9 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
         report(Info(Status.FELL_BACK, matvecs=matvecs, message=f"{method.name} failed ({status.name}); SVD gave the answer"))
         return otherwise()
-    info = heard(Info(status, converged, cycles, matvecs, residual, error, method=method.name), fixed, V, dropped)
+    message = _advice(method, status)
+    info = Info(status, converged, steps, matvecs, residual, error, method=method.name, message=message)
+    info = heard(info, fixed, V, dropped)
     report(heard(info, fixed.H, U, dropped))
     leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
     if leaves and xp.is_differentiated(*leaves):
@@ -115,6 +117,14 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
         U, s, V = autodiff.triplets(A, U, s, V)
     U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+
+
+def _advice(method: Any, status: Any) -> str:
+    """The parameter of the method that helps where its triplets have not converged."""
+    if isinstance(method, RandomizedSVD):
+        is_poor = status in (Status.INACCURATE, Status.STAGNATION) if isinstance(status, Status) else False
+        return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
+    return method.advice if status is Status.MAX_ITERATIONS else ""
 
 
 def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float) -> Any:
@@ -134,7 +144,7 @@ def _program(name: str, method: Any, k: int) -> Callable[..., Any]:
         A, adjoint = linearised(A), linearised(adjoint)
         if isinstance(method, RandomizedSVD):
             U, s, V = randomized_svd(xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations)
-            matvecs, cycles = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations
+            matvecs, steps = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations
             ended = (True, xp.all(xp.isfinite(s)), False)
         else:
             size = method.size(min(A.shape[-2:]), k)
@@ -147,12 +157,12 @@ def _program(name: str, method: Any, k: int) -> Callable[..., Any]:
                 k,
                 m=size,
                 tol=method.tolerance(xp, arrays[0].dtype),
-                max_matvecs=method.limit(min(A.shape[-2:]), 2 * size),
+                max_iters=method.limit(min(A.shape[-2:]), size),
                 again=method.repeated,
                 watch=watcher(method, k),
             )
             U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
-            matvecs, cycles, ended = found.matvecs, found.cycles, (found.done, found.finite, found.stopped)
+            matvecs, steps, ended = found.matvecs, found.iterations, (found.done, found.finite, found.stopped)
         size = xp.max(s, axis=-1, keepdims=True)
         size = xp.where(size == 0, 1, size)
         right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
@@ -164,7 +174,7 @@ def _program(name: str, method: Any, k: int) -> Callable[..., Any]:
             E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(xp.conj(xp.matrix_transpose(V)), X))
             whole = xp.vector_norm(A @ X, axis=(-2, -1))
             error = xp.vector_norm(E, axis=(-2, -1)) / xp.where(whole == 0, 1, whole)
-        return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, cycles, *ended
+        return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
 
     watched = not isinstance(method, RandomizedSVD) and (method.callback is not None or method.progress)
     return run if watched else xp.jit(run)

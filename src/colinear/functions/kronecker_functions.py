@@ -6,25 +6,87 @@ repeat. `KroneckerFunction` is the same with derivatives of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..autodiff.kronecker import Factors, Grid
 from ..backends import Array, namespace_of
-from ..info import planning
+from ..info import planning, recording
 from ..operators.base import LinearOperator
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.kronecker_function import KroneckerFunction
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..properties import SELF_ADJOINT
-from ._arrays import dense, is_half
-from ._values import once_each, placed, reciprocal_spectrum
-from .eigen import eig, factors_self_adjoint
+from ._arrays import dense, is_half, is_watched, quiet
+from ._spectral import combinations
+from ._values import once_each, place, placed, reciprocal_spectrum
+from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .eigen_compositions import split_shift
+from .inverse import LARGEST_DENSE, inv
 
 SMALL = 256  # rows of a factor that is made a matrix though more is known of it
+
+
+def has_factored_spectrum(A: LinearOperator) -> bool:
+    """Whether A is a C + b I, real a and b, C a Kronecker product or sum of self-adjoint factors with all of their eigenpairs at hand."""
+    form = kronecker_form(A) if A.properties & SELF_ADJOINT else None
+    return form is not None and all(
+        factor.shape[-1] <= LARGEST_DENSE or isinstance(factor, (Diagonal, Identity, ScaledIdentity))
+        for factor in form[0].operands
+    )
+
+
+def factored_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
+    """All eigenvalues of such an A, in the order of the factors, and its eigenvectors as a Kronecker product."""
+    form = kronecker_form(A)
+    assert form is not None
+    C, a, b = form
+    values, V = spectrum_by_factors(place(C, A))
+    real = A.xp.real_dtype(A.dtype)
+    a, b = (
+        A.xp.asarray(c.real if namespace_of(c) is None else A.xp.real(c), dtype=real, device=A._context.device) for c in (a, b)
+    )
+    return a[..., None] * values + b[..., None], V
+
+
+def has_general_factors(A: LinearOperator) -> bool:
+    """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and formed."""
+    return (
+        not A.properties & SELF_ADJOINT
+        and 0 not in A.shape
+        and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
+        and not any(is_watched(A.xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is A.xp)
+        and not is_half(A.xp, A.dtype)
+    )
+
+
+def general_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator, LinearOperator] | None:
+    """All eigenvalues of such an A, its eigenvectors V and V^-1, both as Kronecker products.
+
+    None if the eigenvectors of the factors are too far from orthonormal, or those of a real A are complex: then products with V would be.
+    """
+    xp = A.xp
+    with recording() as reports, quiet(xp):
+        pairs = once_each(eig, placed(A))
+        if any(info.failed for info in reports):
+            return None
+        values, vectors = [v for v, _ in pairs], [dense(V) for _, V in pairs]
+        if not A.is_complex:
+            if any(bool(xp.any(xp.imag(x) != 0)) for x in (*values, *vectors)):
+                return None
+            values, vectors = [xp.real(v) for v in values], [xp.real(V) for V in vectors]
+        singular = [xp.svd(V)[1] for V in vectors]
+        condition = math.prod(float(xp.max(s[..., 0] / s[..., -1])) for s in singular)
+        if not condition <= xp.eps(A.dtype) ** -0.25:
+            return None
+        inverses = [inv(Dense(V)) for V in vectors]
+    spectrum, _ = combinations(xp, values, False, lambda values: None)
+    return spectrum, Kronecker(*map(Dense, vectors)), Kronecker(*inverses)
 
 
 class Factored(NamedTuple):
@@ -55,7 +117,7 @@ def factored(A: LinearOperator) -> Factored | None:
         return None
     if not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
         return None
-    form = _form(A)
+    form = kronecker_form(A)
     if form is None or 0 in A.shape:
         return None
     C, a, b = form
@@ -84,16 +146,16 @@ def _reciprocal(x: Array) -> Array:
     return 1 / x
 
 
-def _form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
-    """C, a and b of A = a C + b I."""
+def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
+    """C, a and b of A = a C + b I, C a Kronecker product or sum of self-adjoint factors; None if A is nothing of the kind."""
     if isinstance(A, (Kronecker, KroneckerSum)):
         return (A, 1.0, 0.0) if factors_self_adjoint(A) else None
-    if isinstance(A, Scaled) and (inner := _form(A.A)) is not None:
+    if isinstance(A, Scaled) and (inner := kronecker_form(A.A)) is not None:
         C, a, b = inner
         return C, A.scalar * a, A.scalar * b
     if isinstance(A, Sum) and any(isinstance(term, (Identity, ScaledIdentity)) for term in A.operands):
         c, rest = split_shift(A)
-        if (inner := _form(rest)) is not None:
+        if (inner := kronecker_form(rest)) is not None:
             C, a, b = inner
             return C, a, b + c
     return None

@@ -138,7 +138,7 @@ def _along(name: str, f: Any, method: Krylov, m: int, transposed: bool, parts: i
         move = _by_rows(xp, lambda X: with_tangent(xp, A, moved, lambda A: side(A) @ X)[1])
         with quiet(xp):
             found = tangent_times(xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol)
-        Y, error, steps, done, finite = found
+        Y, error, steps, done, finite, _ = found
         return xp.matrix_transpose(Y), error, steps, _status(xp, done, finite)
 
     return xp.jit(run)

@@ -11,9 +11,9 @@ from typing import Any
 from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Info, MethodError, Status, recording, report
+from ..info import Info, MethodError, Status, combine, recording, report
 from ..methods import Auto, Krylov, Method
-from ..methods.krylov import pick
+from ..methods.krylov import pick, plain
 from ..methods.krylov_functions import function_times
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
@@ -27,6 +27,11 @@ from .krylov_derivatives import KrylovRuns, jostled, relative_change
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
+MOVED = 0.125  # roundings of the largest Ritz value by which the others are wrong, as measured
+ZERO = 10  # roundings of the largest Ritz value up to which another is zero
+CUT = 16  # roundings of the largest entry up to which an eigenvalue is on the negative axis
+LOST = 1e-6  # of a product that is said to be real, the imaginary part that is lost with a status
+COMPLEX = "f is complex on the spectrum of A, and the product of a real A is kept real: give A as a complex operator"
 ROOM = 30_000_000  # numbers in the bases of the columns that are run together
 
 
@@ -69,14 +74,25 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     if 0 in X.shape:
         return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
     X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+    if xp.is_complex(X) and not A.is_complex:
+        # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding would move each to a side of its own.
+        k = X.shape[-1]
+        Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+        return Y[..., :k] + 1j * Y[..., k:]
     runs = KrylovRuns(f, method)
     if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     result, error, steps, status, parts = _product(xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype))
+    tol, message = method.tolerance(xp, dtype), ""
+    if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
+        lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
+        status = pick(xp, plain(xp, lost & (status < int(Status.INACCURATE))), int(Status.INACCURATE), status)
+        message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
+        result = xp.real(result)
     seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
-    converged = error <= method.tolerance(xp, dtype)
-    report(Info(seen_status, converged, matvecs=steps, error=error, method="Krylov"))
+    iterations = steps // X.shape[-1] if isinstance(steps, int) else None
+    report(Info(seen_status, error <= tol, iterations, matvecs=steps, error=error, method="Krylov", message=message))
     result = xp.astype(result, out)
     if not xp.is_differentiated(X, *leaves):
         return result
@@ -152,13 +168,19 @@ def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
             if A.properties & SELF_ADJOINT:
                 small = functools.partial(_of_hermitian, xp, f, positive, c)
                 found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True)
-                Y, error, steps, done, finite = found
             else:
-                Y, error, steps, done, finite = _one_by_one(xp, A, start, noise, functools.partial(_of_general, xp, f), m, tol)
-        Y = xp.where((size > 0)[..., None], Y, 0 * Y)
-        status = pick(xp, done, int(Status.SUCCESS), int(Status.MAX_ITERATIONS))
+                found = _one_by_one(xp, A, start, noise, functools.partial(_of_general, xp, f), m, tol)
+        Y, error, steps, done, finite, doubt = found
+        given = size > 0
+        Y = xp.where(given[..., None], Y, 0 * Y)
+        done = done | plain(xp, xp.all((error <= tol) | xp.logical_not(given)))
+        doubtful = plain(xp, xp.any(given & xp.logical_not(doubt <= tol)))
+        singular = plain(xp, xp.any(given & (doubt == math.inf)))
+        late = pick(xp, doubtful, int(Status.INACCURATE), int(Status.MAX_ITERATIONS))
+        status = pick(xp, done, int(Status.SUCCESS), late)
         status = pick(xp, finite, status, int(Status.NONFINITE))
-        return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(size > 0, error, 0 * error), steps, status
+        status = pick(xp, singular, int(Status.SINGULAR), status)
+        return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(given, error, 0 * size), steps, status
 
     return xp.jit(run)
 
@@ -187,8 +209,9 @@ def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, small: Any, m: int,
     Y = xp.reshape(xp.stack([r.X for r in results], axis=0), (*lanes, start.shape[-1]))
     error = xp.reshape(xp.stack([r.error for r in results], axis=0), lanes)
     steps = functools.reduce(lambda a, b: pick(xp, a > b, a, b), [r.steps for r in results])
+    doubt = xp.reshape(xp.stack([r.doubt for r in results], axis=0), lanes)
     done, finite = (functools.reduce(lambda a, b: a & b, [r[i] for r in results]) for i in (3, 4))
-    return Y, error, steps, done, finite
+    return Y, error, steps, done, finite, doubt
 
 
 def _places(lanes: tuple[int, ...]) -> Any:
@@ -201,7 +224,10 @@ def _places(lanes: tuple[int, ...]) -> Any:
 
 
 def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Array, Array, Array]:
-    """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s, which is as good as f."""
+    """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s.
+
+    It is as good as f is where Ritz values move by a part of a rounding of the largest: near a pole that is little.
+    """
     values, Q = xp.eigh(T)
     if c is not None:
         values = c * values
@@ -216,12 +242,24 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Ar
         else:
             values = xp.astype(values, xp.complex_dtype(values.dtype))
     weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
-    return xp.matmul(Q, weights[..., None])[..., 0], scale, 0 * scale
+    doubt = _doubt_near_pole(xp, f, values, weights, Q[..., 0, :]) if f.pole else 0 * scale
+    return xp.matmul(Q, weights[..., None])[..., 0], scale, doubt
+
+
+def _doubt_near_pole(xp: Any, f: Any, values: Array, weights: Array, first: Array) -> Array:
+    """The relative change of f(T) e_1 if all Ritz values move as they do by rounding; infinite if one that counts cannot be told
+    from zero."""
+    eps, size = xp.eps(values.dtype), xp.abs(values)
+    largest = xp.max(size, axis=-1, keepdims=True)
+    moved = f.of(xp, values + xp.astype(MOVED * eps * largest, values.dtype)) * xp.conj(first)
+    zero = xp.any((size <= ZERO * eps * largest) & (xp.abs(first) > math.sqrt(eps)), axis=-1)
+    doubt = relative_change(xp, weights, moved, 1)
+    return xp.where(xp.logical_or(zero, doubt != doubt), math.inf, doubt)
 
 
 def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
-    """The first column of f(H), as c e^s, by the dense algorithm of each function, which need no eigenvectors. Those of other f do: what
-    they are worth shows when H is moved by a few roundings."""
+    """The first column of f(H), as c e^s, by the dense algorithm of each function, which needs no eigenvectors and judges itself.
+    Those of other f do: what they are worth shows when H is moved by a few roundings."""
     from . import matrix_functions as dense
 
     known = {
@@ -235,8 +273,9 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
         scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
         H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
     if f.name in known and not (xp.name == "jax" and f.name != "exp"):
-        with recording():
-            column = known[f.name](Dense(H)).to_dense()[..., :, 0]
+        with recording() as reports:
+            column = known[f.name](Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[..., :, 0]
+        doubt = doubt + _doubt_of(reports)
     else:
         column = _by_eigenvectors(xp, f, H)
         doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
@@ -245,7 +284,26 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale, doubt
 
 
+def _doubt_of(reports: list[Info]) -> float:
+    """What the status of a dense function says of its result: nothing is wrong, all may be, or there is none."""
+    worst = combine([info._status for info in reports])
+    return 0.0 if not worst.is_failure else math.inf if worst is Status.SINGULAR else 1.0
+
+
+def _above_cut(xp: Any, H: Array) -> Array:
+    """A complex H, moved by a few roundings if eigenvalues are within that of the negative axis, so that all of these are above it."""
+    if not xp.is_complex(H):  # whose real eigenvalues are real to the last digit
+        return H
+    values, step = xp.eigvals(H), CUT * xp.eps(H.dtype) * xp.max(xp.abs(H))
+    if not bool(xp.any((xp.abs(xp.imag(values)) <= step) & (xp.real(values) < -step))):
+        return H
+    return H + 2j * step * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
+
+
 def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
     values, V = xp.eig(H)
+    if f.principal:  # within rounding of the cut they are on it, and so above it
+        flat = (xp.abs(xp.imag(values)) <= CUT * xp.eps(H.dtype) * xp.max(xp.abs(values))) & (xp.real(values) < 0)
+        values = xp.where(flat, xp.astype(xp.real(values), values.dtype), values)
     unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
     return xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]

@@ -19,7 +19,7 @@ from ._arrays import dense, is_watched, narrow, quiet, seen, square_size
 from ._residuals import is_singular
 from ._values import report_status
 from .eigen import eig
-from .kronecker_functions import factored
+from .kronecker_functions import factored, factored_spectrum, has_factored_spectrum
 from .krylov_functions import krylov_operator, runs_krylov
 from .scalar_functions import Scalar, as_integer, of_values
 
@@ -33,7 +33,7 @@ def evaluate(
     square_size(f.name, A, f"{f.name}(A)", "")
     chosen = fitting(f.name, method, *FUNCTION)
     xp = A.xp
-    if runs_krylov(A, chosen):
+    if is_left_to_krylov(A, chosen):
         return krylov_operator(A, f, chosen)
     if isinstance(chosen, Eig):
         return by_eigenvectors(A, lambda x: f.of(xp, x))
@@ -50,6 +50,11 @@ def evaluate(
     return Dense(narrow(xp, result, A.dtype))
 
 
+def is_left_to_krylov(A: LinearOperator, method: Method) -> bool:
+    """Whether f(A) is left to products: that was asked for, or A is too large to be formed and its factors do not tell its spectrum."""
+    return runs_krylov(A, method) and not (isinstance(method, Auto) and has_factored_spectrum(A))
+
+
 def _is_hermitian(xp: Any, M: Array) -> bool:
     return bool(xp.to_numpy(xp.all(M == xp.conj(xp.matrix_transpose(M)))))
 
@@ -62,8 +67,11 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     if parts is not None:
         f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
         return parts.function(_on_spectrum(xp, f, f_values, positive))._claim(_known(xp, f, f_values))
-    held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
-    values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
+    if has_factored_spectrum(A):
+        values, Q = factored_spectrum(A)
+    else:
+        held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
+        values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(xp, f, values, positive, negligible)
     mask = _known(xp, f, f_values)
     if isinstance(Q, Dense) and is_watched(xp, M := dense(A)) and 0 not in M.shape:

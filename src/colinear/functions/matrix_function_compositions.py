@@ -6,20 +6,27 @@ from typing import Any
 
 from ..dispatch import rule
 from ..info import planning
+from ..methods import Auto, Eig, Eigh, Krylov, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
+from ..operators.diagonal import Diagonal
+from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.scaled import Scaled
+from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
 from ._arrays import square_size
 from ._values import place, placed
 from .eigen_compositions import is_a_similarity
 from .inverse import all_square
+from .kronecker_functions import general_spectrum, has_factored_spectrum, has_general_factors
+from .matrix_function_base import by_unitary, real_if_real
 from .matrix_function_shared import ALL, POSITIVE, Call, rules
 from .matrix_functions import (
+    apply,
     exp,
     isqrt,
     log,
@@ -27,7 +34,7 @@ from .matrix_functions import (
     sqrt,
     stand_in,
 )
-from .scalar_functions import as_integer
+from .scalar_functions import as_integer, of_values, power_of
 
 
 @rules(ALL, BlockDiag, when=all_square, hereditary=True)
@@ -63,9 +70,11 @@ def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
 
 @rule(power, Kronecker, when=all_square)
 def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B)^p = A^p ⊗ B^p for whole p"""
+    """(A ⊗ B)^p = A^p ⊗ B^p for whole p; by the factors' eigenvectors for other p"""
     if as_integer(p) is None:
-        return stand_in(A) if planning() else power.base(A, p, method)
+        base = lambda A: stand_in(A) if planning() else power.base(A, p, method)  # noqa: E731
+        call = Call(power_of(p), base, base, method)
+        return of_factored_spectrum(A, call) if has_factored_spectrum(A) else base(A)
     return Kronecker(*(power(factor, p, method) for factor in placed(A)))
 
 
@@ -73,6 +82,37 @@ def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
 def log_kronecker(A: Any, method: Any) -> LinearOperator:
     """log(A ⊗ B) = log(A) ⊕ log(B), both positive definite"""
     return KroneckerSum(*(log(factor, method) for factor in placed(A)))
+
+
+def has_factored_roots(A: LinearOperator) -> bool:
+    """Whether the factors have eigenpairs, and not roots and logarithms of their own that make up those of A."""
+    return has_factored_spectrum(A) and not factors_positive(A)
+
+
+@rules((exp, apply), Kronecker, when=has_factored_spectrum)
+@rules((log, sqrt, isqrt), Kronecker, when=has_factored_roots)
+@rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=has_factored_spectrum)
+@rules((exp, apply), Scaled[Kronecker], when=has_factored_spectrum)  # type: ignore[misc]
+@rules(ALL, Sum[Kronecker, ScaledIdentity | Identity], when=has_factored_spectrum)  # type: ignore[misc]
+@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, ScaledIdentity | Identity], when=has_factored_spectrum)  # type: ignore[misc]
+def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
+    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M for A ⊕ B, and so with + c I"""
+    method = fitting(call.f.name, call.method, Eigh, Eig, Krylov)
+    return by_unitary(A, call.f, method) if isinstance(method, Auto | Eigh) else call.base(A)
+
+
+@rules((exp, log, sqrt, isqrt, apply), Kronecker, when=has_general_factors)
+def of_general_kronecker(A: Any, call: Call) -> LinearOperator:
+    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V^-1 ⊗ W^-1) for A = V Λ V^-1 and B = W M W^-1, if V and W are well-conditioned"""
+    is_automatic = isinstance(fitting(call.f.name, call.method, Eigh, Eig, Krylov), Auto)
+    found = general_spectrum(A) if is_automatic and not planning() else None
+    if found is None:
+        return call.base(A)
+    values, V, inverse = found
+    xp = A.xp
+    values = xp.astype(values, xp.complex_dtype(values.dtype)) if call.f.name == "apply" else values
+    y = of_values(xp, call.f, values, False, A.shape[-1] * xp.eps(A.dtype))
+    return Product(V, Diagonal(real_if_real(xp, A, y)), inverse)
 
 
 @rules(ALL, Transpose, hereditary=True)

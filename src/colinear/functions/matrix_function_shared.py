@@ -32,11 +32,12 @@ KEPT = SELF_ADJOINT | POSITIVE  # by what is the same operator, written otherwis
 
 
 class Call(NamedTuple):
-    """A call of one of the six functions: f of numbers, the same call for a part of A, and the base case."""
+    """A call of one of the six functions: f of numbers, the same call for a part of A, the base case, and the method."""
 
     f: Scalar
     again: Callable[[LinearOperator], LinearOperator]
     base: Callable[[LinearOperator], LinearOperator]
+    method: Any = None
 
 
 Implementation = Callable[[Any, Call], LinearOperator]
@@ -63,7 +64,7 @@ def _rule_of(g: Function, implementation: Implementation) -> Callable[..., Linea
         def again(B: LinearOperator) -> LinearOperator:
             return g(arguments[0], B, *arguments[1:]) if g is apply else g(B, *arguments)
 
-        return Call(f, again, lambda A: stand_in(A) if planning() else g.base(A, *arguments))
+        return Call(f, again, lambda A: stand_in(A) if planning() else g.base(A, *arguments), arguments[-1])
 
     if g in SCALARS:
 

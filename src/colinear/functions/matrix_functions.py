@@ -19,7 +19,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..properties import SELF_ADJOINT
 from ._arrays import square_size
 from .krylov_functions import cost as product_cost
-from .krylov_functions import krylov_operator, runs_krylov
+from .krylov_functions import krylov_operator
 from .matrix_function_base import (
     FUNCTION,
     by_eigenvectors,
@@ -27,6 +27,7 @@ from .matrix_function_base import (
     evaluate,
     exponential_of_matrix,
     inverse_root_of_matrix,
+    is_left_to_krylov,
     logarithm_of_matrix,
     power_of_matrix,
     root_of_matrix,
@@ -161,7 +162,7 @@ def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], meth
     if not callable(f):
         raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
     chosen = fitting("apply", method, *FUNCTION)
-    if runs_krylov(A, chosen):
+    if is_left_to_krylov(A, chosen):
         return krylov_operator(A, scalar_of(f), chosen)
     if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
         return by_unitary(A, scalar_of(f), chosen)
@@ -184,7 +185,7 @@ def stand_in(A: LinearOperator, *arguments: Any) -> LinearOperator:
 def _choose(general: str) -> Callable[..., tuple[str, Cost, str]]:
     def choose(A: LinearOperator, *arguments: Any) -> tuple[str, Cost, str]:
         chosen = fitting("f(A)", arguments[-1], *FUNCTION)
-        if runs_krylov(A, chosen):
+        if is_left_to_krylov(A, chosen):
             why = "asked for" if isinstance(chosen, Krylov) else "A is too large to be formed"
             return "Krylov", product_cost(A, chosen), f"{why}: products with f(A) by a Krylov method"
         flops = 10.0 * A.shape[-1] * math.prod(A.shape)

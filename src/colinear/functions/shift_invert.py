@@ -9,9 +9,12 @@ import numpy as np
 
 from ..info import Status, planning
 from ..methods.arnoldi import arnoldi
+from ..operators.autograd import GaussNewton, Hessian, Jacobian
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
+from ..operators.matrixfree import MatrixFree
+from ..operators.opaque import Opaque
 from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import quiet, seen
@@ -19,6 +22,7 @@ from .inverse import LARGEST_DENSE, inv
 from .inverse_on_host import fills_in
 
 FILL = 40_000_000  # entries of triangular factors that are affordable
+FUNCTIONS = (GaussNewton, Hessian, Jacobian, MatrixFree, Opaque)  # operators of which nothing but products is known
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
 EDGE = (
     0.05,
@@ -27,35 +31,59 @@ EDGE = (
 
 
 class Shifted(NamedTuple):
-    """(A - shift I)^-1."""
+    """(A - shift I)^-1, and whether it failed: an array where that cannot be seen yet, and else False."""
 
     inverse: LinearOperator
-    shift: float
+    shift: complex
+    failed: Any = False
 
 
-def cheap_inverse(A: LinearOperator, shift: float | None) -> Shifted | None:
-    """The inverse of A, or of A less a shift, where structure makes it cheap; None where nothing does.
+def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
+    """The inverse of A less a shift, where A is a stored matrix or structure makes it cheap; None where neither is so.
 
-    Of a singular A, and if none is asked for, the inverse at a small shift, below the spectrum if A is positive.
+    `form` says whether the matrix of another A may be formed for it. At an eigenvalue, where there is no inverse, the one beside it
+    is taken: the pairs nearest to the shift are nearest to that too, but for ties.
     """
     if planning():
         return None
-    if shift is not None:
-        inverse = _inverse(shifted(A, shift))
-        return None if inverse is None else Shifted(inverse, shift)
+    if not is_cheap(shifted(A, shift)):
+        if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
+            return None
+        A = Dense(A.to_dense())._claim(A.properties)
+    found = _inverse(shifted(A, shift), shift)
+    if found is not None or (step := _small_shift(A)) == 0:
+        return found
+    return _inverse(shifted(A, shift + step), shift + step)
+
+
+def is_known_by_products(A: LinearOperator) -> bool:
+    """Whether a part of A is a function, or hidden by `opaque`."""
+    return isinstance(A, FUNCTIONS) or any(map(is_known_by_products, getattr(A, "operands", ())))
+
+
+def cheap_inverse(A: LinearOperator) -> Shifted | None:
+    """The inverse of A where structure makes it cheap; None where nothing does.
+
+    Of a singular A it is the inverse at a small shift, below the spectrum if A is positive.
+    """
+    if planning():
+        return None
     if isinstance(A, Sparse) and A.properties & POSITIVE_SEMIDEFINITE and fills_in(A):
         return None  # the inverse would be an iteration, which fails where A is singular; products with A find its lower end
-    inverse = _inverse(A)
-    if inverse is not None:
-        return Shifted(inverse, 0.0)
     if not is_cheap(A):
         return None
+    found = _inverse(A, 0.0)
+    if found is not None or (shift := _small_shift(A)) == 0:
+        return found
+    return _inverse(shifted(A, shift), shift)
+
+
+def _small_shift(A: LinearOperator) -> float:
+    """A negative number that is small beside A; zero where A cannot be seen."""
     xp = A.xp
     p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
     size = seen(xp, xp.max(xp.abs(A @ p)))
-    shift = -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
-    inverse = _inverse(shifted(A, shift)) if shift else None
-    return None if inverse is None else Shifted(inverse, shift)
+    return -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
 
 
 class Edge(NamedTuple):
@@ -85,7 +113,7 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
     start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
     m = method.size(n, k)
     with quiet(xp):
-        edge = arnoldi(xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_matvecs=3 * m, again=False)
+        edge = arnoldi(xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_iters=3 * m, again=False)
     values, size = seen(xp, edge.values), seen(xp, edge.size)
     width = float(np.ptp(values.real))
     if not np.isfinite(values).all() or np.abs(values.imag).max() > 1e-2 * width or width <= 1e-6 * float(size):
@@ -95,21 +123,24 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
 
 def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
     """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost. The nearer the shift, the faster."""
-    inverse = _inverse(shifted(A, edge.shift(far)))
-    return None if inverse is None else Shifted(inverse, edge.shift(far))
+    shift, B = edge.shift(far), shifted(A, edge.shift(far))
+    return _inverse(B, shift) if is_cheap(B) else None
 
 
-def shifted(A: LinearOperator, shift: float) -> LinearOperator:
+def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
     """A - shift I."""
-    return A + ScaledIdentity(-shift, A.shape[-1]) if shift else A
+    if not shift:
+        return A
+    B = A + ScaledIdentity(-shift, A.shape[-1])
+    return Dense(B.to_dense())._claim(B.properties) if isinstance(A, Dense) else B
 
 
-def _inverse(A: LinearOperator) -> LinearOperator | None:
-    if not is_cheap(A):
-        return None
+def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
     with quiet(A.xp):
         inverse, info = inv(A, info=True)
-    return None if info.failed is True or info.status == Status.FELL_BACK else inverse
+    if not isinstance(info.status, Status):  # under tracing
+        return Shifted(inverse, shift, info.failed)
+    return None if info.failed or info.status == Status.FELL_BACK else Shifted(inverse, shift)
 
 
 def is_cheap(A: LinearOperator) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows
+from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows, smaller
 from .lanczos import SAFETY, Pairs, wanted
 
 # A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed for what is not.
@@ -49,6 +49,11 @@ class State(NamedTuple):
     done: Any
     finite: Any
 
+    @property
+    def iterations(self) -> Any:
+        """The steps so far: each makes one product."""
+        return self.matvecs
+
 
 def arnoldi(
     xp: Any,
@@ -60,21 +65,31 @@ def arnoldi(
     *,
     m: int,
     tol: float,
-    max_matvecs: int,
+    max_iters: int,
+    shift: complex = 0.0,
     householder: bool = False,
     again: bool = True,
     relative: bool = False,
     watch: Callable[[State], Any] | None = None,
 ) -> Pairs:
-    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without lanes."""
+    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without lanes.
+
+    A complex shift needs a complex `start`: the two values of a conjugate pair are at different distances from it.
+    """
     is_whole = m >= start.shape[-1]
     stopped = False
-    order = _scores(xp, which)
+
+    def order(values: Array) -> Array:
+        return wanted(xp, values, which, shift)
 
     def cycle(state: State) -> State:
-        state = _grown(xp, multiply, noise, state, m)
+        state = _grown(xp, multiply, noise, state, smaller(xp, m, state.j + max_iters - state.matvecs), m)
         if xp.name != "jax" and not plain(xp, xp.isfinite(state.size)):
             return state._replace(cycles=state.cycles + 1, finite=False)
+        return xp.cond(state.j >= m, finished, lambda s: s._replace(cycles=s.cycles + 1), state)
+
+    def finished(state: State) -> State:
+        """The state after a cycle whose basis is full."""
         state = _projected(xp, state, order, m)
         eps = xp.eps(start.dtype)
         against = xp.maximum(xp.abs(state.values), eps ** (2 / 3) * state.size) if relative else state.size
@@ -87,7 +102,7 @@ def arnoldi(
         return _restarted(xp, noise, state, order, k, m)
 
     def going(state: State) -> Any:
-        left = (state.matvecs < max_matvecs) & (not is_whole or state.cycles == 0) & (not stopped)
+        left = (state.matvecs < max_iters) & (not is_whole or state.cycles == 0) & (not stopped)
         return (state.done ^ True) & state.finite & left
 
     state = _initial(xp, start, k, m, householder)
@@ -115,17 +130,12 @@ def _extracted(xp: Any, s: State, order: Any, k: int, m: int, stopped: bool) -> 
     vectors = xp.matmul(xp.matrix_transpose(xp.take(Y, places, axis=-1)), xp.astype(s.V[:m], Y.dtype))
     length = xp.vector_norm(vectors, axis=-1)
     vectors = vectors / xp.where(length == 0, 1, length)[:, None]
-    return Pairs(xp.take(values, places, axis=-1), vectors, s.size, s.matvecs, s.cycles, s.done, s.finite, stopped)
+    return Pairs(xp.take(values, places, axis=-1), vectors, s.size, s.matvecs, s.iterations, s.done, s.finite, stopped)
 
 
 def _unit(xp: Any, Y: Array) -> Array:
     length = xp.vector_norm(Y, axis=-2)
     return Y / xp.where(length == 0, 1, length)[..., None, :]
-
-
-def _scores(xp: Any, which: str) -> Callable[[Array], Array]:
-    """How good values are, the smaller the better, the same for the two of a complex pair."""
-    return lambda values: wanted(xp, values, which)
 
 
 # ---------------------------------------------------------------------------------------------------- the parts of a cycle
@@ -144,12 +154,12 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
     return State(V, U, H, zero, zero, count_of(xp, 0), Y[0], Y, residual, Y[0, :k], *counts)
 
 
-def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, m: int) -> State:
-    """The basis filled, or as far as numbers are finite."""
+def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int) -> State:
+    """The basis filled to `stop`, or as far as numbers are finite."""
     look = xp.name == "jax" or xp.peek(state.size) is not None
 
     def going(s: State) -> Any:
-        return (s.j < m) & (plain(xp, xp.isfinite(s.size)) if look else True)
+        return (s.j < stop) & (plain(xp, xp.isfinite(s.size)) if look else True)
 
     return xp.while_loop(going, lambda s: _step(xp, multiply, noise, s, m), state)
 

@@ -11,8 +11,8 @@ from .iteration import Outcome
 from .watching import Watch
 
 
-def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> Info:
-    """An outcome as an Info, with a word on what went wrong and when."""
+def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool, n: int = 0) -> Info:
+    """An outcome as an Info, with a word on what went wrong and when. `n` is the number of unknowns, if it is known."""
     status, residual, history = outcome.status, outcome.residual, outcome.history
     if watch.vector and history is not None:
         history = history[..., 0]
@@ -26,6 +26,8 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, precondition
         worst = Status(int((codes % 10).max(initial=0)))
         iterations = 0 if empty else int(xp.max(outcome.iterations))
         message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
+        if not message and worst.is_failure and n:
+            message = method.advice(worst, float(xp.max(residual)), xp.eps(residual.dtype), n)
         if history is not None:
             history = history[: iterations + 1]
     matvecs = outcome.matvecs

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, plain
+from .krylov import count_of, larger, plain
 from .lanczos import SAFETY, Pairs, lanczos
 
 MORE = 3  # pairs beyond the wanted
@@ -47,7 +47,6 @@ class State(NamedTuple):
     vectors: Array  # (*lanes, k, n)
     size: Array  # of A
     matvecs: Any
-    cycles: Any
     done: Any
     finite: Any
 
@@ -63,14 +62,14 @@ def filtered(
     shift: float | None,
     m: int,
     tol: float,
-    max_matvecs: int,
+    max_iters: int,
     householder: bool = False,
     again: bool = True,
     watch: Callable[[Any], Any] | None = None,
 ) -> Pairs:
     """The k eigenpairs of self-adjoint A nearest to `shift`, or at the end of the spectrum that `which` ("SA", "LA") names.
 
-    The other parameters are those of `lanczos`.
+    The other parameters are those of `lanczos`; an iteration is a product with A, also inside a polynomial.
     """
     sign, n = (-1 if which == "LA" else 1), start.shape[-1]
     each = 1 if shift is None else 2  # products with A in one with H
@@ -99,12 +98,12 @@ def filtered(
 
             return xp.fori_loop(s.degree - 1, following, (X, one))[1]
 
-        left = (max_matvecs - s.matvecs) // (each * s.degree)
-        most = xp.minimum(s.bases * m, left) if xp.name == "jax" else min(s.bases * m, left)
+        left = larger(xp, m, (max_iters - s.matvecs) // (each * s.degree))  # for one basis at least
         options = {
             "m": m,
             "tol": tol,
-            "max_matvecs": most,
+            "max_iters": left,
+            "patience": s.bases * m,
             "householder": householder,
             "again": again,
             "watch": watch,
@@ -113,17 +112,17 @@ def filtered(
         found = lanczos(xp, polynomial, s.start, noise, count, "LA", **options)
         nonlocal stopped
         stopped = found.stopped
-        return _judged(xp, less_shift, found, s, k, tol, sign, shift, each, (max_matvecs - s.matvecs) // (each * m))
+        return _judged(xp, less_shift, found, s, k, tol, sign, shift, each, (max_iters - s.matvecs) // (each * m))
 
     def going(s: State) -> Any:
-        left = s.matvecs + each * m * s.degree <= max(max_matvecs, each * m + used)  # for one basis at least
+        left = s.matvecs + each * m * s.degree <= max(max_iters, each * m + used)  # for one basis at least
         return (s.done ^ True) & s.finite & left & (not stopped)
 
     used = each * (min(n, max(m, 20)) + 1)
     top, size = _top(xp, lambda X: less_shift(X) if shift is None else less_shift(less_shift(X)), start, noise, used // each - 1)
     zero = 0 * top
     V = xp.zeros((*start.shape[:-1], k, n), dtype=start.dtype, device=xp.device_of(start))
-    counts = (count_of(xp, c) for c in (used, 0, False, True))
+    counts = (count_of(xp, c) for c in (used, False, True))
     state = State(
         start, zero - abs(top), top, zero, count_of(xp, 1), count_of(xp, FIRST), xp.real(V[..., 0]), V, 0 * size, *counts
     )
@@ -132,13 +131,13 @@ def filtered(
     else:
         while going(state):
             state = stage(state)
-    ended = state.size, state.matvecs, state.cycles, state.done, state.finite, stopped
+    ended = state.size, state.matvecs, state.matvecs, state.done, state.finite, stopped
     return Pairs(state.values, state.vectors, *ended)
 
 
 def _top(xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, m: int) -> tuple[Array, Array]:
     """A bound of the largest eigenvalue of H, and the largest product that was seen."""
-    best = lanczos(xp, times, start, noise, 1, "LA", m=m, tol=1e-3, max_matvecs=m, again=False)
+    best = lanczos(xp, times, start, noise, 1, "LA", m=m, tol=1e-3, max_iters=m, again=False)
     v = best.vectors[..., 0, :]
     residual = xp.vector_norm(times(v[..., None])[..., 0] - best.values * v, axis=-1)
     value = best.values[..., 0]
@@ -198,7 +197,6 @@ def _judged(
         xp.matrix_transpose(X)[..., :k, :],
         size,
         s.matvecs + each * s.degree * found.matvecs + k,
-        s.cycles + found.cycles,
         found.done & right & near & plain(xp, xp.all(below)),
         finite,
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, rotate
+from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, rotate, smaller
 from .lanczos import SAFETY
 
 
@@ -42,6 +42,11 @@ class State(NamedTuple):
     done: Any
     finite: Any
 
+    @property
+    def iterations(self) -> Any:
+        """The steps so far: each makes one product with A and one with A^H."""
+        return self.matvecs // 2
+
 
 class Triplets(NamedTuple):
     """Singular triplets by rows, and how the run ended."""
@@ -50,7 +55,7 @@ class Triplets(NamedTuple):
     s: Array
     V: Array
     matvecs: Any
-    cycles: Any
+    iterations: Any  # in the unit of `max_iters`
     done: Any
     finite: Any
     stopped: bool = False
@@ -66,26 +71,36 @@ def golub_kahan(
     *,
     m: int,
     tol: float,
-    max_matvecs: int,
+    max_iters: int,
     again: bool = True,
     watch: Callable[[State], Any] | None = None,
 ) -> Triplets:
     """The k largest singular triplets.
 
     `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is the size of the bases, and at most that
-    of the smaller dimension.
+    of the smaller dimension. A step, of which there are at most `max_iters`, makes one product with A and one with A^H.
+
+    A wide A is run as A^H: when the basis of the smaller space is complete nothing is left over, and m steps find all triplets. From
+    the larger space one more vector would be needed.
     """
-    is_whole = m >= min(start.shape[-1], noise[1].shape[-1])
+    if start.shape[-1] > noise[1].shape[-1]:
+        first = multiply(start[..., None])[..., 0]
+        first = xp.where(xp.any(first != 0, axis=-1, keepdims=True), first, noise[1])
+        options: dict[str, Any] = {"m": m, "tol": tol, "max_iters": max_iters, "again": again, "watch": watch}
+        found = golub_kahan(xp, multiply_adjoint, multiply, first, (noise[1], noise[0]), k, **options)
+        return found._replace(U=found.V, V=found.U, matvecs=found.matvecs + 1)
+    is_whole = m >= start.shape[-1]
     stopped = False
 
     def cycle(state: State) -> State:
-        state = _projected(xp, _grown(xp, multiply, multiply_adjoint, noise, state, m), m, tol)
-        converged = plain(xp, xp.all(state.converged[..., :k]))
+        stop = smaller(xp, m, state.j + max_iters - state.iterations)
+        state = _projected(xp, _grown(xp, multiply, multiply_adjoint, noise, state, stop, m), m, tol)
+        converged = plain(xp, xp.all(state.converged[..., :k])) & (state.j >= m)
         state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, tol)
         return _restarted(xp, noise[0], state, k, m)
 
     def going(state: State) -> Any:
-        left = (state.matvecs < max_matvecs) & (not is_whole or state.cycles == 0) & (not stopped)
+        left = (state.iterations < max_iters) & (not is_whole or state.cycles == 0) & (not stopped)
         return (state.done ^ True) & state.finite & left
 
     state = _initial(xp, start, noise[1].shape[-1], k, m)
@@ -96,7 +111,7 @@ def golub_kahan(
         while going(state):
             state = one(state)
             stopped = bool(watch(state))
-    ended = state.matvecs, state.cycles, state.done, state.finite, stopped
+    ended = state.matvecs, state.iterations, state.done, state.finite, stopped
     U, V = (xp.copy(basis[..., :k, :]) for basis in (state.U, state.V))  # so that the bases can go
     return Triplets(U, state.s[..., :k], V, *ended)
 
@@ -113,12 +128,12 @@ def _initial(xp: Any, start: Array, rows: int, k: int, m: int) -> State:
     return State(V, U, B, zero, zero, count_of(xp, 0), s, B, B, s, s > 0, s[..., :k], *counts)
 
 
-def _grown(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Array], state: State, m: int) -> State:
-    """The bases filled, or as far as numbers are finite."""
+def _grown(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Array], state: State, stop: Any, m: int) -> State:
+    """The bases filled to `stop`, or as far as numbers are finite."""
     look = xp.name == "jax" or xp.peek(state.size) is not None
 
     def going(s: State) -> Any:
-        return (s.j < m) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
+        return (s.j < stop) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
 
     return xp.while_loop(going, lambda s: _step(xp, multiply, multiply_adjoint, noise, s, m), state)
 
@@ -156,8 +171,9 @@ def _next(xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: 
 
 def _projected(xp: Any, s: State, m: int, tol: float) -> State:
     """B = P diag(s) Q^H, and |A^H u - s v| = beta |P_m|."""
-    P, values, Qh = xp.svd(s.B)
-    residual = s.beta[..., None] * xp.abs(P[..., m - 1, :])
+    inside = xp.arange(m, device=xp.device_of(s.B)) < s.j
+    P, values, Qh = xp.svd(xp.where(inside, s.B, 0 * s.B))
+    residual = s.beta[..., None] * xp.abs(P[..., s.j - 1, :])
     size = xp.maximum(s.size, values[..., 0])
     converged = residual <= SAFETY * max(tol, 2 * xp.eps(s.V.dtype)) * size[..., None]
     finite = plain(xp, xp.all(xp.isfinite(s.size)))
@@ -182,10 +198,10 @@ def _restarted(xp: Any, noise: Array, s: State, k: int, m: int) -> State:
     near = xp.min(xp.sum(s.residual[..., :k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None], axis=-1))
     more = max(0, min((m - k) // 4, m - 2 - k))
     p = pick(xp, s.again | s.done, k, plain(xp, xp.minimum(k + more + near // 2, max(k, m - 2))))
-    V, U = rotate(xp, s.V, s.Q, p), rotate(xp, s.U, s.P, p)
+    V, U = rotate(xp, s.V, s.Q, p, s.j), rotate(xp, s.U, s.P, p, s.j)
     kept = xp.arange(m, device=xp.device_of(V)) < p
     B = xp.make_diagonal(xp.astype(xp.where(kept, s.s, 0 * s.s), V.dtype))
-    column = xp.conj(s.beta[..., None] * s.P[..., m - 1, :])  # u_i^H A v = conj(v^H A^H u_i)
+    column = xp.conj(s.beta[..., None] * s.P[..., s.j - 1, :])  # u_i^H A v = conj(v^H A^H u_i)
     if xp.name == "jax" or p < m:
         B = put(xp, B, (..., slice(None), p), xp.where(kept, pick(xp, s.again, 0 * column, column), 0 * column))
     last = V[..., p, :]

@@ -37,6 +37,16 @@ def pick(xp: Any, flag: Any, a: Any, b: Any) -> Any:
     return a if flag else b
 
 
+def smaller(xp: Any, a: Any, b: Any) -> Any:
+    """The smaller of two counts."""
+    return xp.minimum(a, b) if xp.name == "jax" else min(a, b)
+
+
+def larger(xp: Any, a: Any, b: Any) -> Any:
+    """The larger of two counts."""
+    return xp.maximum(a, b) if xp.name == "jax" else max(a, b)
+
+
 def count_of(xp: Any, value: Any) -> Any:
     """A count or truth to begin with."""
     return xp.asarray(value) if xp.name == "jax" else value

@@ -29,6 +29,7 @@ class State(NamedTuple):
     scale: Array  # (*lanes,)
     difference: Array  # (*lanes,), to those of the look before
     error: Array  # (*lanes,), estimated, relative
+    doubt: Array  # (*lanes,), of that what f of the small matrix is wrong by, whatever the space
     done: Any
 
 
@@ -40,6 +41,7 @@ class Product(NamedTuple):
     steps: Any
     done: Any
     finite: Any
+    doubt: Any = 0.0  # of the error, what more steps cannot reduce; infinite where f has no value
 
 
 def function_times(
@@ -61,7 +63,7 @@ def function_times(
         A X for X of shape (*lanes, n, 1).
     small : callable
         The first column c e^s of f(T) for T of shape (*lanes, j, j): c and s, (*lanes, j) and (*lanes,); and by how much of its norm
-        c may be wrong, (*lanes,).
+        c may be wrong, (*lanes,): infinite where f(T) does not exist.
     m : int
         The most steps.
     hermitian : bool
@@ -74,7 +76,7 @@ def function_times(
     first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
-    state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, count_of(xp, False))
+    state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, zeros, count_of(xp, False))
 
     def look(s: State) -> State:
         stop = xp.minimum(s.run.j + LOOK, m) if xp.name == "jax" else min(s.run.j + LOOK, m)
@@ -98,7 +100,7 @@ def function_times(
         )
         error = xp.where(size > 0, error, 1 + 0 * error)  # f has vanished wherever it was looked at: nothing is known
         error = xp.maximum(xp.where(exact, 0 * error, error), doubt)
-        return State(run, c, scale, difference, error, plain(xp, xp.all(error <= tol)))
+        return State(run, c, scale, difference, error, doubt, plain(xp, xp.all(error <= tol)))
 
     def going(s: State) -> Any:
         return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
@@ -110,7 +112,7 @@ def function_times(
     V = state.run.V[..., :used, :]
     X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype)))
     X = X * (norm(xp, start) * xp.exp(state.scale))[..., None]
-    return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))))
+    return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))), state.doubt)
 
 
 def _small_matrix(xp: Any, run: Any, m: int, hermitian: bool) -> Array:

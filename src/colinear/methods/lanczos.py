@@ -6,7 +6,8 @@ vectors and v: in that basis T is an arrow, and the recurrence goes on behind it
 Differs from the paper:
 - The basis stays orthogonal: each vector is orthogonalised along the recurrence, and then again against all of the basis, by
   Gram and Schmidt or by Householder reflections. Where the host sees the numbers, the second pass is left out while a bound on
-  what it would find stays below eps^(3/4) (after Simon 1984): that is most steps, and half of the time.
+  what it would find stays below eps^(3/4), and well below the tolerance (after Simon 1984): that is most steps, and half of the
+  time. What a pass takes away is missing from T, so that no residual can be smaller than that.
 - beta = 0 is an invariant subspace, no failure: a random direction follows, coupled to nothing.
 - A Krylov space holds one vector of each eigenspace, so repeated eigenvalues would be missed. When all k pairs have converged the
   run looks again: it keeps them alone and goes on from a random direction, until the next pair is seen to be none of the wanted.
@@ -20,11 +21,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, reflectors, rotate
+from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, reflectors, rotate, smaller
 from .lanczos_alone import grown
 
 FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
+Score = Callable[[Array], Array]  # of Ritz values: the smaller, the better
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 
 
@@ -54,6 +56,11 @@ class State(NamedTuple):
     excess: Any  # the largest residual of a wanted pair, in those that are asked for
     ahead: Any  # how many steps it will take to reach that, if the residual falls as it did
 
+    @property
+    def iterations(self) -> Any:
+        """The steps so far: each makes one product."""
+        return self.matvecs
+
 
 class Pairs(NamedTuple):
     """Eigenpairs by rows: values (*lanes, k), vectors (*lanes, k, n), how the run ended."""
@@ -62,14 +69,15 @@ class Pairs(NamedTuple):
     vectors: Array
     size: Array
     matvecs: Any
-    cycles: Any
+    iterations: Any  # in the unit of `max_iters`
     done: Any
     finite: Any
     stopped: bool = False
 
 
-def wanted(xp: Any, values: Array, which: str) -> Array:
-    """The smaller, the better."""
+def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
+    """A score of each value, the smaller the better; "SM" and "LM" go by the distance from the shift."""
+    values = values - shift if shift else values
     values = xp.abs(values) if which[1] == "M" else xp.abs(xp.imag(values)) if which[1] == "I" else xp.real(values)
     return -values if which[0] == "L" else values
 
@@ -84,7 +92,9 @@ def lanczos(
     *,
     m: int,
     tol: float,
-    max_matvecs: int,
+    max_iters: Any,
+    patience: Any = math.inf,
+    shift: float = 0.0,
     householder: bool = False,
     again: bool = True,
     relative: bool = False,
@@ -104,6 +114,12 @@ def lanczos(
         How many, which, and the size of the basis, k < m <= n or k = m = n.
     tol : float
         Of the residual relative to the norm of A.
+    max_iters : int
+        The most steps, each of which makes one product.
+    patience : int
+        The steps after which the run ends as soon as the basis is full.
+    shift : float
+        The number from which "SM" and "LM" take distances.
     householder : bool
         Whether to orthogonalise by reflections.
     again : bool
@@ -116,20 +132,24 @@ def lanczos(
     is_whole = m >= start.shape[-1] or k == 0  # the basis spans everything: one cycle finds all there is
     stopped = False
 
+    def score(values: Array) -> Array:
+        return wanted(xp, values, which, shift)
+
     def cycle(state: State) -> State:
         begun = state.j
-        stop = _stop(xp, state, m)
-        state = _projected(xp, _grown(xp, multiply, noise, state, stop, m), k, which, m, tol, relative, begun)
+        stop = _stop(xp, state, m, max_iters)
+        state = _projected(xp, _grown(xp, multiply, noise, state, stop, m, tol), k, score, m, tol, relative, begun)
         converged = plain(xp, xp.all(state.converged[..., :k]))
-        state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, which, tol)
-        is_due = (state.j >= m) | state.done | state.again
+        state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, score, tol)
+        is_due = (state.j >= m) | state.done | state.again | (state.matvecs >= max_iters)
         return xp.cond(is_due, lambda s: _restarted(xp, noise, s, k, m), lambda s: s, state)
 
     def going(state: State) -> Any:
         return (
             (state.done ^ True)
             & state.finite
-            & (state.matvecs < max_matvecs)
+            & (state.matvecs < max_iters)
+            & (state.matvecs < patience)
             & (not is_whole or state.cycles == 0)
             & (not stopped)
         )
@@ -143,7 +163,8 @@ def lanczos(
             state = one(state)
             stopped = bool(watch(state))
     vectors = xp.copy(state.V[..., :k, :])  # so that the basis can go
-    return Pairs(state.values[..., :k], vectors, state.size, state.matvecs, state.cycles, state.done, state.finite, stopped)
+    ended = state.matvecs, state.iterations, state.done, state.finite, stopped
+    return Pairs(state.values[..., :k], vectors, state.size, *ended)
 
 
 # ---------------------------------------------------------------------------------------------------- the parts of a cycle
@@ -186,16 +207,16 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
     )
 
 
-def _stop(xp: Any, s: State, m: int) -> Any:
-    """Where to look at the pairs next: when the basis is full, or before that when they may have converged."""
-    ahead = pick(xp, s.looked > 0, LOOK, s.ahead)
-    return xp.minimum(s.j + ahead, m) if xp.name == "jax" else min(s.j + ahead, m)
+def _stop(xp: Any, s: State, m: int, max_iters: Any) -> Any:
+    """Where to look at the pairs next: when the basis is full, or before that when they may have converged or no step is left."""
+    ahead, left = pick(xp, s.looked > 0, LOOK, s.ahead), max_iters - s.matvecs
+    return smaller(xp, s.j + smaller(xp, ahead, left), m)
 
 
-def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int) -> State:
+def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int, tol: float) -> State:
     """The basis filled to `stop`, or as far as numbers are finite."""
     if state.V.ndim == 2 and state.U is None and xp.name != "jax" and xp.peek(state.size) is not None:
-        return grown(xp, multiply, noise, state, stop, m)
+        return grown(xp, multiply, noise, state, stop, m, tol)
     look = xp.name != "torch" or not state.V.is_cuda  # looking would wait for the GPU
 
     def going(s: State) -> Any:
@@ -230,13 +251,13 @@ def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m
     return s._replace(V=V, U=U, T=T, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
 
 
-def _projected(xp: Any, s: State, k: int, which: str, m: int, tol: float, relative: bool, begun: Any) -> State:
+def _projected(xp: Any, s: State, k: int, scores: Score, m: int, tol: float, relative: bool, begun: Any) -> State:
     """Rayleigh and Ritz: T Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
     inside = xp.arange(m, device=xp.device_of(s.T)) < s.j
     lower = xp.where(inside[:, None], xp.tril(s.T, -1), 0 * s.T)
     diagonal = xp.where(inside, xp.real(xp.diagonal(s.T)), 3 * s.size[..., None] + 1)  # outside, what is no eigenvalue of A
     values, Y = xp.eigh(xp.make_diagonal(xp.astype(diagonal, s.T.dtype)) + lower + xp.conj(xp.matrix_transpose(lower)))
-    score = xp.where(values > 2 * s.size[..., None] + 0.5, math.inf, wanted(xp, values, which))
+    score = xp.where(values > 2 * s.size[..., None] + 0.5, math.inf, scores(values))
     order = xp.argsort(score, axis=-1, stable=True)
     values = xp.take_along_axis(values, order, axis=-1)
     Y = xp.take_along_axis(Y, xp.broadcast_to(order[..., None, :], Y.shape), axis=-1)
@@ -274,9 +295,9 @@ def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
     return xp.where(falls, xp.maximum(1 + xp.astype(needed, xp.asarray(m).dtype), FEWEST), m)
 
 
-def _judged(xp: Any, s: State, converged: Any, k: int, which: str, tol: float) -> State:
+def _judged(xp: Any, s: State, converged: Any, k: int, scores: Score, tol: float) -> State:
     """Whether the k pairs are known to be the best; if they have but converged, begin to look again."""
-    score = wanted(xp, s.values, which)
+    score = scores(s.values)
     far = score[..., k] - score[..., k - 1] > s.residual[..., k]
     is_none = plain(xp, xp.all(xp.logical_or(s.converged[..., k], far)))  # the next pair is none of the wanted, surely
     same = plain(xp, xp.all(xp.abs(s.values[..., :k] - s.found) <= tol * s.size[..., None]))  # as when the look began

@@ -6,7 +6,7 @@ omega_j = V^H v_j obey the recurrence themselves (Simon 1984),
     beta_j omega_j+1 = T omega_j - alpha_j omega_j - beta_j-1 omega_j-1 + rounding,
 
 so a pass over the basis, which is most of the time of a step where products are cheap, is made only when one of them has grown to
-eps^(3/4); and then for two vectors in turn, or the one before would spoil the next.
+eps^(3/4), or to a small part of the tolerance; and then for two vectors in turn, or the one before would spoil the next.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ..backends import Array
 from .krylov import SMALL, expand, fresh, orthogonalise
 
 SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
+SHARE = 1e-3  # of the tolerance up to which it may, since what a pass takes away is an error of the recurrence
 
 
-def grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: Any, stop: Any, m: int) -> Any:
+def grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: Any, stop: Any, m: int, tol: float) -> Any:
     """The state of `lanczos` with the basis filled to `stop`, or as far as numbers are finite."""
     V, T, j, due = s.V, s.T, s.j, s.due
     size, beta, eps, dot, axpy = float(s.size), float(s.beta), xp.eps(V.dtype), xp.dot_real, xp.axpy
-    drift = Drift(xp.to_numpy(T), eps)
+    drift, allowed = Drift(xp.to_numpy(T), eps), min(eps**SLACK, SHARE * tol)
     while j < stop and math.isfinite(size):
         v = V[j]
         w = multiply(v[:, None])[:, 0]
@@ -42,7 +43,7 @@ def grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: Any, sto
         length = math.sqrt(dot(w, w))
         small = length <= SMALL * eps * size
         # A run that looks again has dropped the residuals of what it keeps, of which the recurrence knows nothing.
-        if due > 0 or s.looked or small or not drift.after(j, alpha, beta, length, size) < eps**SLACK:
+        if due > 0 or s.looked or small or not drift.after(j, alpha, beta, length, size) < allowed:
             w = orthogonalise(xp, V[: j + 1], fresh(xp, noise, s.draws + j) if small else w)[0]
             length = math.sqrt(dot(w, w))
             drift.clear()

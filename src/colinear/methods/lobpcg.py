@@ -17,6 +17,8 @@ from ..backends import Array
 from .krylov import count_of, fresh, plain
 from .lanczos import SAFETY, Pairs
 
+ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
+FLOOR = 100  # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
 HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
 
 
@@ -32,7 +34,7 @@ class State(NamedTuple):
     size: Array
     V: Array  # of X by rows, for those who look on
     matvecs: Any
-    cycles: Any
+    iterations: Any
     done: Any
     finite: Any
 
@@ -48,12 +50,13 @@ def lobpcg(
     *,
     block: int,
     tol: float,
-    max_matvecs: int,
+    max_iters: int,
     watch: Callable[[State], Any] | None = None,
 ) -> Pairs:
     """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random vectors made of `noise`.
 
-    `block` is how many vectors are iterated, some more than k: the last of them converge late.
+    `block` is how many vectors are iterated, some more than k: the last of them converge late. An iteration multiplies A by
+    the block once.
     """
     sign = -1 if largest else 1
     stopped = False
@@ -63,7 +66,7 @@ def lobpcg(
 
     def step(s: State) -> State:
         W = s.AX - s.X * s.values[..., None, :]
-        converged = s.residual <= SAFETY * max(tol, 2 * xp.eps(start.dtype)) * s.size[..., None]
+        converged = s.residual <= SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
         W = xp.where(converged[..., None, :], 0 * W, W)
         W = W if precondition is None else precondition(W)
         W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
@@ -73,11 +76,11 @@ def lobpcg(
         D = _directions(xp, C, block)
         AS = xp.concat([s.AX, AW, s.AP], axis=-1)
         X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
-        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, cycles=s.cycles + 1)
+        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, iterations=s.iterations + 1)
         return _judged(xp, state, k, tol)
 
     def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.matvecs < max_matvecs) & (not stopped)
+        return (s.done ^ True) & s.finite & (s.iterations < max_iters) & (not stopped)
 
     state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
     if watch is None:
@@ -89,7 +92,7 @@ def lobpcg(
             stopped = bool(watch(state))
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
     return Pairs(
-        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.cycles, state.done, state.finite, stopped
+        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped
     )
 
 
@@ -107,7 +110,7 @@ def _initial(xp: Any, times: Callable[[Array], Array], start: Array, noise: Arra
 def _judged(xp: Any, s: State, k: int, tol: float) -> State:
     residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
     size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
-    target = SAFETY * max(tol, 2 * xp.eps(s.X.dtype)) * size
+    target = SAFETY * max(tol, FLOOR * xp.eps(s.X.dtype)) * size
     done = plain(xp, xp.all(residual[..., :k] <= target[..., None]))
     finite = plain(xp, xp.all(xp.isfinite(size)))
     return s._replace(residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X))
@@ -131,16 +134,24 @@ def _directions(xp: Any, C: Array, block: int) -> Array:
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
     """An orthonormal basis of W less its part in span Q; zero columns for directions that are rounding errors."""
     for _ in range(2):
+        W = _scaled(xp, W)
         W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
+        # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the space nothing else is there.
+        W = xp.where((xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W)
         W = _whitened(xp, W)
     return _whitened(xp, W)
 
 
-def _whitened(xp: Any, W: Array) -> Array:
-    """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
+def _scaled(xp: Any, W: Array) -> Array:
+    """Columns of norm 1, or zero."""
     length = xp.vector_norm(W, axis=-2)
     scale = xp.where(length > 0, 1 / xp.where(length > 0, length, 1), 0 * length)
-    W = W * scale[..., None, :]
+    return W * scale[..., None, :]
+
+
+def _whitened(xp: Any, W: Array) -> Array:
+    """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
+    W = _scaled(xp, W)
     values, U = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, W), W)))
     kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(values[..., -1:], 0 * values[..., -1:] + 1e-30)
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)

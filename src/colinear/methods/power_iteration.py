@@ -25,6 +25,11 @@ class State(NamedTuple):
     done: Any
     finite: Any
 
+    @property
+    def iterations(self) -> Any:
+        """The steps so far: each makes one product."""
+        return self.matvecs
+
 
 def power_iteration(
     xp: Any,
@@ -32,7 +37,7 @@ def power_iteration(
     start: Array,
     *,
     tol: float,
-    max_matvecs: int,
+    max_iters: int,
     watch: Callable[[State], Any] | None = None,
 ) -> Pairs:
     """The eigenpair of largest magnitude, from `start` (*batch, n)."""
@@ -51,7 +56,7 @@ def power_iteration(
         return State(V, value, residual, size, s.matvecs + 1, done, plain(xp, xp.all(xp.isfinite(size))))
 
     def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.matvecs < max_matvecs) & (not stopped)
+        return (s.done ^ True) & s.finite & (s.matvecs < max_iters) & (not stopped)
 
     v = start / norm(xp, start)[..., None]
     zero = 0 * norm(xp, start)
@@ -64,4 +69,4 @@ def power_iteration(
         while going(state):
             state = one(state)
             stopped = bool(watch(state))
-    return Pairs(state.values, state.V, state.size, state.matvecs, state.matvecs, state.done, state.finite, stopped)
+    return Pairs(state.values, state.V, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from ..backends import Array
+from ..info import Status
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .bicgstab import bicgstab
 from .cg import cg
@@ -21,6 +22,7 @@ from .refinement import refined
 
 DEFAULT_RESTART = 30
 SMALL = 200  # rows up to which GMRES keeps all vectors
+ACCURATE = 1000  # roundings up to which a relative residual is at the accuracy of the dtype
 _LOW = ("float16", "bfloat16", "float32")
 
 
@@ -33,7 +35,8 @@ class Iterative(Method):
     tol : float, optional
         The relative residual |b - A x| / |b| to reach, for each column; default sqrt(eps) of the dtype.
     max_iters : int, optional
-        The most iterations; default ten times the size.
+        The most iterations, the unit of `info.iterations`; default ten times the size. An iteration makes one product with A
+        (LSQR and LSMR: one more with A^H; BiCGSTAB: two), and `info.matvecs` counts products.
     preconditioner : operator, array or factory, optional
         An approximation M of A^-1, or a function of A that makes one, such as `Jacobi()`.
     x0 : array, optional
@@ -91,6 +94,10 @@ class Iterative(Method):
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
         raise NotImplementedError
+
+    def advice(self, status: Status, residual: float, eps: float, n: int) -> str:
+        """What a run with n unknowns that ended like this can change in the method's own parameters."""
+        return ""
 
     def run(
         self, xp: Any, full: Products, low: Products | None, B: Array, *, tol: float, max_iters: int, **options: Any
@@ -182,6 +189,15 @@ class GMRES(Iterative):
 
     def working_vectors(self, n: int) -> int:
         return self.basis(n) + 8
+
+    def advice(self, status: Status, residual: float, eps: float, n: int) -> str:
+        """The restart, if the run was restarted and did not end at the accuracy of the dtype."""
+        size = self.basis(n)
+        if size == n or status > Status.MAX_ITERATIONS or residual <= ACCURATE * eps:
+            return ""
+        what = "a basis that begins again" if status is Status.STAGNATION else "the basis begins again"
+        end = " no longer reduces the residual" if status is Status.STAGNATION else ""
+        return f"{what} after {size} vectors{end}: raise restart= (n, here {n}, never begins again)"
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return gmres(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from numbers import Number, Real
 from typing import Any, ClassVar
 
 from ..properties import SELF_ADJOINT
@@ -21,14 +22,15 @@ class Spectral(Method):
     tol : float, optional
         The residual |A v - λ v| / |A| to reach, for each pair; default sqrt(eps) of the dtype.
     max_iters : int, optional
-        The most products with A; default ten times the size, and at least 40 bases.
+        The most iterations, the unit of `info.iterations`; `info.matvecs` counts products. Each method says what an iteration
+        is. The default is ten times the size, and at least 40 bases.
     x0 : array, optional
         Where to start, (*batch, n); random if not given.
     seed : int
         Of the random numbers.
     callback : callable, optional
-        `callback(progress)` after each restart, with `progress.iteration` (products so far) and `progress.residual` (estimated,
-        of each pair); the run ends if it returns something true. Not inside jit.
+        `callback(progress)` after each restart, with `progress.iteration` and `progress.residual` (estimated, of each pair);
+        the run ends if it returns something true. Not inside jit.
     progress : bool
         Whether to draw a bar (with tqdm).
     """
@@ -56,13 +58,32 @@ class Spectral(Method):
             names = " or ".join(map(repr, ORTHOGONALISATIONS))
             raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
 
+        self._check_shift()
+
+    shift_type: ClassVar[Any] = None  # what a `shift` may be, if the method takes one
+
+    def _check_shift(self) -> None:
+        shift = getattr(self, "shift", None)
+        if shift is not None and not isinstance(shift, self.shift_type):
+            kind = "a real number" if self.shift_type is Real else "a number"
+            raise ValueError(f"{self.name}: shift is {shift!r}; it must be {kind}, and known when the method is made.")
+
+    def runs_on(self, A: Any) -> bool:
+        """Whether A is taken as a whole: rules that split it would give its parts a shift that is meant for A."""
+        return getattr(self, "shift", None) is not None
+
     def without_arrays(self) -> Any:
         """The same method as something static, hashable by value."""
         arrays: dict[str, Any] = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
         return replace(self, **arrays)
 
+    @property
+    def advice(self) -> str:
+        """The parameter that helps a run which was too short, beside `max_iters`."""
+        return "raise basis=, with which fewer iterations are needed, or max_iters="
+
     def limit(self, n: int, basis: int) -> int:
-        """The most products with A."""
+        """The most iterations."""
         return max(10 * n, 40 * basis) if self.max_iters is None else self.max_iters
 
     def size(self, n: int, k: int) -> int:
@@ -75,6 +96,9 @@ class Spectral(Method):
 class Lanczos(Spectral):
     """Lanczos with thick restart (Wu and Simon 2000), for some eigenpairs of self-adjoint A.
 
+    An iteration is a step: one product with A, or with its inverse, and one more vector in the basis. Inside Chebyshev polynomials
+    every product with A is one, and the run makes as many as fill two bases in any case.
+
     Parameters
     ----------
     basis : int, optional
@@ -85,9 +109,9 @@ class Lanczos(Spectral):
         Whether to look, once k pairs have converged, for further members of repeated eigenvalues: a Krylov space holds one vector
         of each eigenspace, and ARPACK returns what that finds.
     shift : float, optional
-        Find the pairs nearest to it; `which` must be "SM". Through (A - shift I)^-1 where structure makes that cheap, else by
-        Chebyshev polynomials of A, which take many more products: those nearest to zero of an A of either sign too. Then the
-        default of `max_iters` is six times as large.
+        Find the pairs nearest to it; `which` must be "SM". Through (A - shift I)^-1 where A is a stored matrix or structure makes
+        that cheap, else by Chebyshev polynomials of A, which take many more products: those nearest to zero of an A of either
+        sign too. Then the default of `max_iters` is six times as large.
 
     Examples
     --------
@@ -104,13 +128,15 @@ class Lanczos(Spectral):
     shift: float | None = None
 
     needs: ClassVar[int] = SELF_ADJOINT
+    shift_type: ClassVar[Any] = Real
 
 
 @dataclass(frozen=True)
 class Arnoldi(Spectral):
     """Arnoldi with Krylov-Schur restart (Stewart 2001), for some eigenpairs of any square A.
 
-    The elements of a batch are run one after the other.
+    The elements of a batch are run one after the other. An iteration is a step: one product with A, or with its inverse, and one
+    more vector in the basis.
 
     Parameters
     ----------
@@ -121,7 +147,8 @@ class Arnoldi(Spectral):
     repeated : bool
         Whether to look, once k pairs have converged, for further members of repeated eigenvalues.
     shift : float or complex, optional
-        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM".
+        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM". The matrix of A is formed for it where no
+        structure helps, if it is not too large and A is not known by its products alone.
 
     Examples
     --------
@@ -137,10 +164,14 @@ class Arnoldi(Spectral):
     repeated: bool = True
     shift: complex | None = None
 
+    shift_type: ClassVar[Any] = Number
+
 
 @dataclass(frozen=True)
 class LOBPCG(Spectral):
     """Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the ends of the spectrum of self-adjoint A.
+
+    An iteration is a step of the whole block: as many products with A as it has vectors.
 
     Parameters
     ----------
@@ -167,10 +198,20 @@ class LOBPCG(Spectral):
         """How many vectors are iterated."""
         return min(n, k + 4 if self.block is None else max(self.block, k))
 
+    @property
+    def advice(self) -> str:
+        return "use a preconditioner=, or raise block= or max_iters="
+
+    def limit(self, n: int, basis: int) -> int:
+        """The most iterations; by default as many products as the other methods may make."""
+        return -(-super().limit(n, max(basis, 50)) // basis) if self.max_iters is None else self.max_iters
+
 
 @dataclass(frozen=True)
 class PowerIteration(Spectral):
     """Power iteration: the one eigenvalue of largest magnitude. Simple, and slow where the next one is near.
+
+    An iteration is one product with A.
 
     Examples
     --------
@@ -184,10 +225,19 @@ class PowerIteration(Spectral):
         """How many vectors are iterated."""
         return 1
 
+    @property
+    def advice(self) -> str:
+        return "use Lanczos() or Arnoldi(), which need fewer iterations"
+
+    def limit(self, n: int, basis: int) -> int:
+        return super().limit(n, 50)
+
 
 @dataclass(frozen=True)
 class GolubKahan(Spectral):
     """Golub-Kahan-Lanczos bidiagonalisation with thick restart, for the largest singular triplets of any A.
+
+    An iteration is a step: one product with A, one with A^H, and one more vector in each of the two bases.
 
     Parameters
     ----------
@@ -265,7 +315,8 @@ class Krylov(Method):
     tol : float, optional
         Of the error of each column, estimated, relative to its norm; default sqrt(eps) of the dtype.
     max_iters : int, optional
-        The most products with A for a column, and the most vectors that are kept for it; default 200. An exponential for which
+        The most iterations, each of one product with A for every column, and the most vectors that are kept for a column;
+        default 200. An exponential for which
         these are too few is then taken in parts, exp(A) = exp(A/s)^s, each of so many.
     seed : int
         Of the random numbers.

@@ -119,7 +119,8 @@ class Iterated(LinearOperator):
             narrow = dtype if rounded is None else rounded
             if narrow != working and found and not method.least_squares and 0 not in X.shape:
                 found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
-        told = [described(xp, outcome, method, watch, self.preconditioner is not None) for outcome in found[:1]]
+        helped, n = self.preconditioner is not None, self.A.shape[-1]
+        told = [described(xp, outcome, method, watch, helped, n) for outcome in found[:1]]
         told = [heard(info, self.A, xp.stop_gradient(X), dropped) for info in told]
         if method.least_squares:  # judged by products with the adjoint
             told = [heard(info, self.A.H, xp.stop_gradient(B), dropped) for info in told]
