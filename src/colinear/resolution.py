@@ -50,11 +50,10 @@ class Rule:
         is_base: bool = False,
         direct: bool = False,
         estimates: bool = False,
-        by_eigenvectors: bool = False,
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
         self.when, self.cost, self.is_base = when, cost, is_base
-        self.direct, self.estimates, self.by_eigenvectors = direct, estimates, by_eigenvectors
+        self.direct, self.estimates = direct, estimates
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
         self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
         self.key = next(_keys)

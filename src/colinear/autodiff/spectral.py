@@ -40,6 +40,10 @@ TWICE = (
     "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of the matrix have them: apply(f, A), "
     "exp(A), ..., and so has trace(apply(g, A)), the sum of g over all values."
 )
+PARALLEL = (
+    "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of eigenvalues and eigenvectors are "
+    "inaccurate, or do not exist."
+)
 
 
 def adjoint(xp: Any, A: Array) -> Array:
@@ -77,7 +81,7 @@ def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any
 
 
 @functools.cache
-def program(xp: Any, tangent: Callable[..., Any], guard: bool) -> Callable[..., Any]:
+def program(xp: Any, tangent: Callable[..., Any], guard: float) -> Callable[..., Any]:
     """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
     return xp.jit(functools.partial(tangent, xp, guard))
 
@@ -236,12 +240,20 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
     return eig_known(xp, A, *xp.eig(xp.stop_gradient(A)))
 
 
-def eig_known(xp: Any, A: Array, values: Array, V: Array, guard: bool = True) -> tuple[Array, Array]:
-    """The same, of pairs that are known; without `guard` for one who knows about clusters."""
+def are_parallel(xp: Any, V: Array, power: float) -> Array:
+    """Whether unit vectors are dependent to eps^power, (*batch,); `eig` judges them by half of the digits."""
+    I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    left = xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1)
+    return xp.logical_not(xp.max(left, axis=-1) * xp.eps(V.dtype) ** power < 1)
+
+
+def eig_known(xp: Any, A: Array, values: Array, V: Array, guard: float = 0.5) -> tuple[Array, Array]:
+    """The same, of pairs that are known. A warning is given where eigenvectors are dependent to eps^guard; 0 stands for no warnings at
+    all, for one who knows about clusters."""
     return attached(xp, A, (values, V), program(xp, _eig_tangent, guard), (1, 2))
 
 
-def _eig_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+def _eig_tangent(xp: Any, guard: float, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
     values, V = output
     dA = xp.astype(tangents[0], V.dtype)
     P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
@@ -259,6 +271,7 @@ def _eig_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: 
     moved = xp.diagonal(P)
     if guard:
         held = xp.stop_gradient(V)
+        xp.warn_later(are_parallel(xp, held, guard), PARALLEL.format("eig"), category=DerivativeWarning)
         A = xp.astype(primals[0], V.dtype)
         moved, K = twice(xp, moved, K, P, xp.lu_solve(*xp.lu_factor(held), xp.matmul(A, held)), same, inverse)
         moved, K = guarded(xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
