@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import autodiff
+from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..info import planning
 from ..operators.base import LinearOperator
@@ -30,14 +32,14 @@ from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
-from ._arrays import is_watched, narrow, seen, square_size
+from ._arrays import is_watched, narrow, seen, square_size, wide
 from ._spectral import cycles, grid_of, mirrored, symbol
 from .eigen import eig
 from .eigen_compositions import split_shift
 from .eigen_rules import compressed, rank_is_small, two_factors
 from .eigen_shared import not_empty
 from .eigen_unitary import cycles_can_be_seen, is_periodic
-from .matrix_function_base import real_if_real
+from .matrix_function_base import on_spectrum, real_if_real
 from .matrix_function_shared import ALL, Call, at, beside, claimed, combined, rules
 from .matrix_functions import (
     apply,
@@ -49,7 +51,7 @@ from .matrix_functions import (
     sqrt,
     stand_in,
 )
-from .scalar_functions import as_integer, of_values, power_of
+from .scalar_functions import Scalar, as_integer, of_values, power_of
 
 
 @rules(ALL, Diagonal)
@@ -169,6 +171,8 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
     xp, f, n = A.xp, call.f, A.shape[-1]
     c, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
+    if _is_smooth(A, term, f):
+        return _of_gram_matrix(A, c, term, f)
     Q, small, _ = compressed(term._claim(SELF_ADJOINT))
     values, Z = eig(small._claim(SELF_ADJOINT), None, "LM")
     c = xp.real(xp.asarray(c, dtype=A.dtype, device=A._context.device))[..., None]
@@ -176,11 +180,37 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
     shifted = xp.broadcast_to(values + c, (*A.batch_shape, values.shape[-1]))
     y = of_values(xp, f, xp.concat([shifted, c], axis=-1), bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
     rest, inner = y[..., -1], xp.make_diagonal(y[..., :-1] - y[..., -1:])
-    result: LinearOperator = LowRank((Dense(Q) @ Z).to_dense(), None, inner)
-    visible = seen(xp, rest)
+    return claimed(A, f, y, _shifted(A, rest, LowRank((Dense(Q) @ Z).to_dense(), None, inner)))
+
+
+def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOperator:
+    """c I + the low-rank term, without a c that is seen to be zero and to stay so."""
+    visible = None if A.xp.is_differentiated(c) else seen(A.xp, c)
     if visible is None or (visible != 0).any():
-        result = Sum(ScaledIdentity(rest, n), result)
-    return claimed(A, f, y, result)
+        return Sum(ScaledIdentity(c, A.shape[-1]), low_rank)
+    return low_rank
+
+
+def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
+    """Whether derivatives are recorded of f(c I + U U^H), and f has some at c: where U is zero, or of lower rank, A = Q R has none."""
+    xp = A.xp
+    plain = term.V is None and term.core is None and not xp.is_compiling()
+    is_smooth = isinstance(A, Sum) or not (f.principal or f.pole)
+    return plain and is_smooth and xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp))
+
+
+def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar) -> LinearOperator:
+    """f(c I + U U^H) = f(c) I + U h(U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q and R, which have no derivative at U = 0"""
+    xp, U, positive = A.xp, wide(A.xp, term.U), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    M = xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
+    M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
+    values, Z = xp.eigh(xp.stop_gradient(M))
+    c = xp.broadcast_to(xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape)
+    points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
+    y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
+    F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
+    low_rank = LowRank(term.U, None, narrow(xp, F, A.dtype))
+    return claimed(A, f, y, _shifted(A, narrow(xp, y[..., -1], A.dtype), low_rank))
 
 
 def rank_is_below_half(A: Any) -> bool:
