@@ -28,6 +28,7 @@ from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
@@ -193,23 +194,42 @@ def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOpe
 
 def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
     """Whether derivatives are recorded of f(c I + U U^H), and f has some at c: where U is zero, or of lower rank, A = Q R has none."""
+    return (term is not A or not (f.principal or f.pole)) and _is_recorded(A, term)
+
+
+def _is_recorded(A: Any, term: Any) -> bool:
+    """Whether derivatives are recorded of an operator with the term U U^H."""
     xp = A.xp
     plain = term.V is None and term.core is None and not xp.is_compiling()
-    is_smooth = isinstance(A, Sum) or not (f.principal or f.pole)
-    return plain and is_smooth and xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp))
+    return plain and xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp))
 
 
-def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar) -> LinearOperator:
-    """f(c I + U U^H) = f(c) I + U h(U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q and R, which have no derivative at U = 0"""
+def multiple_is_recorded(A: Any) -> bool:
+    """Whether derivatives are recorded of a (c I + U U^H), and U has fewer columns than rows."""
+    term = next(term for term in (A.A.operands or (A.A,)) if isinstance(term, LowRank))
+    return rank_is_small(term) and _is_recorded(A, term)
+
+
+@rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)  # type: ignore[misc]
+@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, ScaledIdentity | Identity]]], when=multiple_is_recorded)  # type: ignore[misc]
+def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
+    """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
+    c, term = split_shift(A.A) if isinstance(A.A, Sum) else (0.0, A.A)
+    return _of_gram_matrix(A, A.scalar * c, term, call.f, A.scalar)
+
+
+def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> LinearOperator:
+    """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q and R, which have no derivative at U = 0"""
     xp, U, positive = A.xp, wide(A.xp, term.U), bool(A.properties & POSITIVE_SEMIDEFINITE)
-    M = xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
+    a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
+    M = a * xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
     M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
     values, Z = xp.eigh(xp.stop_gradient(M))
     c = xp.broadcast_to(xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape)
     points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
     y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
     F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
-    low_rank = LowRank(term.U, None, narrow(xp, F, A.dtype))
+    low_rank = LowRank(term.U, None, narrow(xp, a * F, A.dtype))
     return claimed(A, f, y, _shifted(A, narrow(xp, y[..., -1], A.dtype), low_rank))
 
 
