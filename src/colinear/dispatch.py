@@ -382,7 +382,6 @@ def rule(
     name: str | None = None,
     direct: bool = False,
     estimates: bool = False,
-    by_eigenvectors: bool = False,
     hereditary: bool = False,
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `function` for operators that match `pattern`.
@@ -403,9 +402,6 @@ def rule(
     estimates : bool
         Whether it carries the standard errors of its parts on to the whole: all other rules give way where the user names a
         stochastic method.
-    by_eigenvectors : bool
-        Whether it finds an inverse by eigenvectors of parts of the operator, which have no derivative where eigenvalues repeat: a solve
-        is then differentiated by its equation.
     hereditary : bool
         Whether its parts have every property that the operator has, as the blocks along a diagonal
         have, or the operator itself written in another way: then a method that is for the whole is
@@ -426,12 +422,7 @@ def rule(
         raise TypeError(f"rule: {function!r} is not a function made by `function(name, base=...)`.")
 
     def register(implementation: Implementation) -> Implementation:
-        marks = {
-            "direct": direct,
-            "estimates": estimates,
-            "by_eigenvectors": by_eigenvectors,
-            "hereditary": hereditary,
-        }
+        marks = {"direct": direct, "estimates": estimates, "hereditary": hereditary}
         function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, **marks))
         return implementation
 

@@ -50,13 +50,11 @@ class Rule:
         is_base: bool = False,
         direct: bool = False,
         estimates: bool = False,
-        by_eigenvectors: bool = False,
         hereditary: bool = False,
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
         self.when, self.cost, self.is_base = when, cost, is_base
-        self.direct, self.estimates = direct, estimates
-        self.by_eigenvectors, self.hereditary = by_eigenvectors, hereditary
+        self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
         self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
         self.key = next(_keys)

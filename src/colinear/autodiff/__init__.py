@@ -1,7 +1,8 @@
 """Implicit derivatives: of what satisfies an equation, by differentiating the equation, never the algorithm that solved it.
 
-    spectral.py    eigenvalues and eigenvectors, singular triplets                   A V = V Λ,  A = U Σ V^H
+    spectral.py    eigenvalues and eigenvectors, singular triplets, triangles        A V = V Λ,  A = U Σ V^H,  A = Q R
     functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
+    resolvents.py  inverses and determinants of Kronecker products and sums          the same, with any factors
     kronecker.py   f of Kronecker products and sums, by factors                      the same, coordinate by coordinate
     iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
     krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
@@ -13,12 +14,12 @@ is not possible, or not wanted, `xp.linear_map` and `xp.linear_solve` say what t
 they are tangents of, so they can be differentiated again.
 """
 
-from .functions import logarithm, nullspace, pseudoinverse, spectral_function, square_root
+from .functions import logarithm, nullspace, pseudoinverse, spectral_difference, spectral_function, square_root
 from .iterated import general_pairs, pairs, refused, triplets
 from .krylov import krylov_product
-from .spectral import eig, eigh, svd
+from .spectral import eig, eigh, qr, svd
 
 __all__ = [
-    "eig", "eigh", "general_pairs", "krylov_product", "logarithm", "nullspace", "pairs", "pseudoinverse", "refused",
-    "spectral_function", "square_root", "svd", "triplets",
+    "eig", "eigh", "general_pairs", "krylov_product", "logarithm", "nullspace", "pairs", "pseudoinverse", "qr", "refused",
+    "spectral_difference", "spectral_function", "square_root", "svd", "triplets",
 ]  # fmt: skip

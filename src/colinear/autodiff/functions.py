@@ -65,6 +65,32 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
     return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2))(A, *held)
 
 
+def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array, values: Array, Z: Array) -> Array:
+    """h(M) for a self-adjoint M = Z Λ Z^H and h(x) = f[c + x, c] = (f(c + x) - f(c)) / x, with c of shape (*batch,).
+
+    It is what f(c I + U U^H) = f(c) I + U h(U^H U) U^H needs, and as smooth as f' also where U^H U is singular, or zero. The derivative
+    along dM is that of `spectral_function`, with the divided differences of h, and along dc it is ∂h/∂c on the spectrum.
+    """
+
+    def h(x: Array, c: Array) -> Array:
+        c = c[(..., *(None,) * (x.ndim - c.ndim))]
+        return divided_differences(xp, f, c + x, c + 0 * x)
+
+    def of(M: Array, c: Array, values: Array, Z: Array) -> Array:
+        return xp.matmul(Z * h(values, c)[..., None, :], adjoint(xp, Z))
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        (M, c, values, Z), (dM, dc, *_) = primals, tangents
+        values, Z = eigh_known(xp, M, values, Z)
+        P = xp.matmul(adjoint(xp, Z), xp.matmul(hermitian(xp, dM), Z))
+        D = divided_differences(xp, lambda x: h(x, c), values[..., :, None], values[..., None, :])
+        slope = xp.jvp(lambda c: h(values, c), c, dc)[1]
+        return xp.matmul(Z, xp.matmul(D * P + xp.make_diagonal(slope), adjoint(xp, Z)))
+
+    held = xp.stop_gradient(values), xp.stop_gradient(Z)
+    return xp.custom_derivative(of, jvp=tangent, ranks=(2, 0, 1, 2))(M, c, *held)
+
+
 def _times_inverse(xp: Any, X: Array, V: Array) -> Array:
     """X V^-1, from V^T (X V^-1)^T = X^T."""
     return xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True))

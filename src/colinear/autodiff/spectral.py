@@ -40,6 +40,10 @@ TWICE = (
     "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of the matrix have them: apply(f, A), "
     "exp(A), ..., and so has trace(apply(g, A)), the sum of g over all values."
 )
+PARALLEL = (
+    "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of eigenvalues and eigenvectors are "
+    "inaccurate, or do not exist."
+)
 
 
 def adjoint(xp: Any, A: Array) -> Array:
@@ -76,13 +80,13 @@ def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any
     return tuple(xp.custom_derivative(lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks))(A, *pairs))
 
 
-def program(xp: Any, tangent: Callable[..., Any], guard: bool) -> Callable[..., Any]:
+def program(xp: Any, tangent: Callable[..., Any], guard: float) -> Callable[..., Any]:
     """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
     return _compiled(xp, tangent, guard) if xp.name == "jax" else functools.partial(tangent, xp, guard)
 
 
 @functools.cache
-def _compiled(xp: Any, tangent: Callable[..., Any], guard: bool) -> Callable[..., Any]:
+def _compiled(xp: Any, tangent: Callable[..., Any], guard: float) -> Callable[..., Any]:
     return xp.jit(functools.partial(tangent, xp, guard))
 
 
@@ -240,12 +244,20 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
     return eig_known(xp, A, *xp.eig(xp.stop_gradient(A)))
 
 
-def eig_known(xp: Any, A: Array, values: Array, V: Array, guard: bool = True) -> tuple[Array, Array]:
-    """The same, of pairs that are known; without `guard` for one who knows about clusters."""
+def are_parallel(xp: Any, V: Array, power: float) -> Array:
+    """Whether unit vectors are dependent to eps^power, (*batch,); `eig` judges them by half of the digits."""
+    I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    left = xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1)
+    return xp.logical_not(xp.max(left, axis=-1) * xp.eps(V.dtype) ** power < 1)
+
+
+def eig_known(xp: Any, A: Array, values: Array, V: Array, guard: float = 0.5) -> tuple[Array, Array]:
+    """The same, of pairs that are known. A warning is given where eigenvectors are dependent to eps^guard; 0 stands for no warnings at
+    all, for one who knows about clusters."""
     return attached(xp, A, (values, V), program(xp, _eig_tangent, guard), (1, 2))
 
 
-def _eig_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+def _eig_tangent(xp: Any, guard: float, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
     values, V = output
     dA = xp.astype(tangents[0], V.dtype)
     P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
@@ -263,6 +275,7 @@ def _eig_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: 
     moved = xp.diagonal(P)
     if guard:
         held = xp.stop_gradient(V)
+        xp.warn_later(are_parallel(xp, held, guard), PARALLEL.format("eig"), category=DerivativeWarning)
         A = xp.astype(primals[0], V.dtype)
         moved, K = twice(xp, moved, K, P, xp.lu_solve(*xp.lu_factor(held), xp.matmul(A, held)), same, inverse)
         moved, K = guarded(xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
@@ -336,3 +349,59 @@ def _svd_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: 
     moved, X, Y, R, Q = guarded(xp, once("svd"), (moved, X, Y, R, Q), P, unequal, judge, same, zero)
     dU, dV = xp.matmul(U, X + Y) / 2 + R, xp.matmul(V, X - Y) / 2 + Q
     return dU, moved, adjoint(xp, dV)
+
+
+# ---------------------------------------------------------------------------------------------------- A = Q R
+
+
+DEPENDENT = (
+    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of it than their product has no derivative "
+    "here, and NaN is given. Functions of the matrix have one: inv(A), exp(A), apply(f, A), norm(A), ..."
+)
+
+
+def qr(xp: Any, A: Array) -> tuple[Array, Array]:
+    """Q and R of the thin factorisation A = Q R, with the gauge of LAPACK: the diagonal of R is real.
+
+    Put K = Q^H dQ, which is skew, and C = Q^H dA R^-1:
+        dA = dQ R + Q dR  gives  C = K + dR R^-1,
+    of which the latter is upper triangular with a real diagonal. So K is C below the diagonal, -C^H above it, and i Im C on it;
+        dR = (C - K) R,     dQ = Q K + (I - Q Q^H) dA R^-1.
+    Where R is singular there is no derivative: NaN and a warning.
+    """
+    m, n = A.shape[-2:]
+    if m < n or n == 0 or getattr(A.dtype, "itemsize", 8) == 2 or not xp.is_differentiated(A) or xp.is_compiling():
+        return xp.qr(A)
+    Q, R = attached(xp, A, xp.qr(xp.stop_gradient(A)), program(xp, _qr_tangent, True), (2, 2))
+    return Q, R
+
+
+def _qr_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+    (Q, R), dA = output, tangents[0]
+    m, n = Q.shape[-2:]
+    held = xp.stop_gradient(R)
+    rounding = ROUNDINGS * m * xp.eps(R.dtype)
+    singular = xp.any(xp.abs(xp.diagonal(held)) <= rounding * xp.vector_norm(held, axis=-2), axis=-1)
+    (dA,) = spoiled(xp, DEPENDENT, (dA,), singular)
+    R = xp.where(singular[..., None, None], xp.eye(n, dtype=R.dtype, device=xp.device_of(R)), R)
+    flip = xp.matrix_transpose
+    divided = flip(xp.solve_triangular(flip(R), flip(dA), lower=True))  # dA R^-1
+    C = xp.matmul(adjoint(xp, Q), divided)
+    below = xp.tril(C, -1)
+    K = below - adjoint(xp, below)
+    if xp.is_complex(C):
+        K = K + 1j * xp.make_diagonal(xp.imag(xp.diagonal(C)))
+    return xp.matmul(Q, K) + divided - xp.matmul(Q, C), xp.matmul(C - K, R)
+
+
+def spoiled(xp: Any, text: str, tangents: tuple[Array, ...], bad: Array) -> Any:
+    """The tangents, and backwards the cotangents, as they are; NaN and a warning where `bad`, unless they are zero."""
+
+    def judge(parts: tuple[Array, ...], bad: Array) -> Array:
+        moves = functools.reduce(xp.logical_or, (xp.any(x != 0, axis=tuple(range(bad.ndim, x.ndim))) for x in parts))
+        return xp.logical_and(bad, moves)
+
+    def either(parts: tuple[Array, ...], bad: Array) -> tuple[Array, ...]:
+        return checked(xp, text, parts, judge, bad)
+
+    return xp.linear_map(either, either, tangents, bad)

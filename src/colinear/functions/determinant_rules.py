@@ -37,9 +37,14 @@ def singular(A: LinearOperator) -> Determinant:
 
 def from_values(A: LinearOperator, values: Array) -> Determinant:
     """From the eigenvalues: complex ones perhaps, though A is real."""
+    with quiet(A.xp):
+        return from_sign(A, *slogdet_of_diagonal(A.xp, values))
+
+
+def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
+    """From a sign, complex perhaps though A is real, and a logarithm."""
     xp = A.xp
     with quiet(xp):
-        sign, logarithm = slogdet_of_diagonal(xp, values)
         report_logarithm(xp, logarithm)
         if not A.is_complex and xp.is_complex(sign):
             sign = xp.sign(xp.real(sign))  # a product of pairs of conjugates is real but for rounding

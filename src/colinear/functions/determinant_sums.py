@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
+from ..autodiff import resolvents
+from ..autodiff.kronecker import Grid
 from ..backends import Array
 from ..dispatch import arrange, rule
 from ..info import Info, Status, failed, planning, report
 from ..methods.determinants import tridiagonal_eigenvalues
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
+from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
@@ -20,15 +24,16 @@ from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
+from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
-from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
+from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
 from ._arrays import dense
 from ._elimination import condition, growth, settle_determinant
 from ._values import place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
 from .determinant_compositions import determinant_lemma, diagonal_can_be_divided_by
-from .determinant_rules import Determinant, from_values, rows_of, spread, values_are_seen
-from .diagonal import outer
+from .determinant_rules import Determinant, from_sign, from_values, rows_of, spread, values_are_seen
+from .diagonal import diag, outer
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
@@ -108,15 +113,34 @@ def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
 # ---------------------------------------------------------------------------------------------------- sums of Kronecker products
 
 
+DENSE_ROWS = 256  # of a factor that is made a matrix for its eigenvalues, though more is known of it
+EXACT = DIAGONAL | Triangular  # whose eigenvalues can be read off, derivatives too
+
+
+def is_made_a_matrix(A: LinearOperator) -> bool:
+    """Whether the eigenvalues are found from the matrix of A, which is not known to be self-adjoint.
+
+    Structure would give eigenvectors too, and judge them. They are not needed, and may not be there.
+    """
+    if isinstance(A, EXACT) or A.properties & (SELF_ADJOINT | UNITARY):
+        return False
+    return eig.find(A).is_base or A.shape[-1] <= DENSE_ROWS
+
+
 def eigenvalues(A: LinearOperator) -> Array:
     """The eigenvalues, in any order: without eigenvectors where they would have to be computed."""
     xp, hermitian = A.xp, A.properties & SELF_ADJOINT
+    if isinstance(A, EXACT):
+        return diag(A)
     if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
         return eig(A)[0]  # in closed form
     if isinstance(A, Tridiagonal) and hermitian and not A.batch_shape and not A.is_complex and values_are_seen(A):
         return xp.asarray(tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0]), dtype=A.dtype, device=A._context.device)
-    if not eig.find(A).is_base:
-        return eig(A)[0]
+    if not is_made_a_matrix(A) and not eig.find(A).is_base:
+        (values, _), info = eig(A, info=True)
+        if hermitian or failed(info._status) is not True:  # else its eigenvectors were found to be dependent, which do not matter
+            report(info)
+            return values
     M = dense(A)
     if not hermitian or 0 in M.shape:
         return xp.eigvals(M)
@@ -126,17 +150,37 @@ def eigenvalues(A: LinearOperator) -> Array:
     return xp.eigvalsh(M)
 
 
-def spectrum(A: LinearOperator) -> Array:
-    """The eigenvalues of a Kronecker product or sum; a factor that occurs twice is looked at once."""
-    factors = placed(A)
-    known = {key: eigenvalues(factor) for key, factor in {id(factor): factor for factor in factors}.items()}
-    return reduce(partial(outer, add if isinstance(A, KroneckerSum) else mul), [known[id(factor)] for factor in factors])
+def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: bool, a: Any, b: Any) -> Determinant:
+    """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one that occurs twice is looked at once."""
+    xp = A.xp
+    found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
+    values, pairs = zip(*(found[id(factor)] for factor in factors))
+    if all(pair is None for pair in pairs):
+        a, b = (c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b))
+        return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
+    dtype = xp.result_type(*(v.dtype for v in values))
+    a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))
+    values = [xp.astype(v, dtype) for v in values]
+    pairs = [None if pair is None else (xp.astype(pair[0], dtype), xp.astype(pair[1], dtype)) for pair in pairs]
+    return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
+
+
+def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
+    """The eigenvalues, and where these have no derivative of their own, which a defective A's have not, its matrix and eigenvectors."""
+    xp = A.xp
+    if xp.is_compiling() or not is_made_a_matrix(A) or 0 in A.shape:
+        return eigenvalues(A), None
+    M = dense(A)
+    if not xp.is_differentiated(M):
+        return eigenvalues(A), None
+    values, V = xp.eig(xp.stop_gradient(M))
+    return values, (M, V)
 
 
 @rule(slogdet, KroneckerSum)
 def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
     """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or not"""
-    return one(A) if planning() else from_values(A, spectrum(A))
+    return one(A) if planning() else by_factors(A, placed(A), True, 1.0, 0.0)
 
 
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square)  # type: ignore[misc]
@@ -145,8 +189,7 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     if planning():
         return one(A)
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    c = _scalar(shift)
-    return from_values(A, spectrum(kronecker) + (c[..., None] if getattr(c, "ndim", 0) else c))
+    return by_factors(A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, _scalar(shift))
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
@@ -160,23 +203,21 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Determinant:
         return sign_and_logarithm(A, method)
     for _, info in found:
         report(info)
-    spectra = [quotient_spectrum(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
-    a, c = (x[..., None] if getattr(x, "ndim", 0) else x for x in (a, c))
-    values = one(A)[0][..., None] if planning() else a * reduce(partial(outer, mul), spectra) + c
-    result = spread(A, multiplied([from_values(A, values), slogdet(place(Kronecker(*simple), A), method)], [1, 1]))
     if planning():
-        return result
+        return spread(A, slogdet(place(Kronecker(*simple), A), method))
+    quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
+    parts = [by_factors(A, quotients, False, a, c), slogdet(place(Kronecker(*simple), A), method)]
     spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
-    return settle_determinant(A, result, spoilt, partial(sign_and_logarithm, A, method))
+    whole = partial(sign_and_logarithm, A, method)
+    return settle_determinant(A, spread(A, multiplied(parts, [1, 1])), spoilt, whole)
 
 
-def quotient_spectrum(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> Array:
-    """The eigenvalues of C^-1 B; real by construction where B is self-adjoint and C positive definite."""
-    if planning():
-        return C.xp.ones((1,))
-    if B.properties & SELF_ADJOINT and C.properties & POSITIVE_DEFINITE:
-        L, _ = C.xp.cholesky(dense(C))
-        half = C.xp.solve_triangular(L, dense(B))
-        middle = C.xp.solve_triangular(L, C.xp.conj(C.xp.matrix_transpose(half)))  # L^-1 B L^-H
-        return C.xp.eigvalsh(middle)
-    return C.xp.eigvals(inverse @ dense(B))
+def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> LinearOperator:
+    """C^-1 B, or what is similar to it and self-adjoint, where B is self-adjoint and C positive definite."""
+    if not (B.properties & SELF_ADJOINT and C.properties & POSITIVE_DEFINITE):
+        return Dense(inverse @ dense(B))
+    xp = C.xp
+    L, _ = xp.cholesky(dense(C))
+    half = xp.solve_triangular(L, dense(B))
+    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
+    return Dense(middle)._claim(SELF_ADJOINT)

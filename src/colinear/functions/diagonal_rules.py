@@ -6,27 +6,32 @@ from typing import Any
 
 import numpy as np
 
+from ..autodiff import resolvents
+from ..autodiff.kronecker import Grid
 from ..backends import Array
 from ..dispatch import arrange, rule
 from ..methods import fitting
-from ..operators.base import LinearOperator
+from ..operators.base import LinearOperator, dense_part
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.fields import Index
+from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
-from ..operators.kronecker import Kronecker
+from ..operators.known_inverse import KnownInverse
+from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.sparse import Sparse
 from ..operators.structured_factors import SpectralFactor
+from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ._arrays import quiet
 from ._minors import leading_minors
 from ._values import placed, reciprocal, report_values
-from .diagonal import diag, zero_diagonal
+from .diagonal import diag, exact_diagonal, zero_diagonal
 
 # ---------------------------------------------------------------------------------------------------- products
 
@@ -177,3 +182,41 @@ def diag_spectral_inverse(A: Any, method: Any) -> Array:
     factor = A.factor
     found = diag(Product(factor.V, Diagonal(factor.d), factor.W), method)
     return A.xp.astype(A.xp.real(found) if factor.real else found, A.dtype)
+
+
+PRODUCTS = 1e8  # flops that n products may take where derivatives are recorded: they are right for every kind of factor
+
+
+def factor_is_known(A: LinearOperator) -> bool:
+    """Whether products are differentiated by the equation that they solve, and how they are made is known."""
+    return isinstance(A.factor, KnownInverse)  # type: ignore[attr-defined]
+
+
+@rule(diag, Inverse, when=factor_is_known)
+def diag_known_inverse(A: Any, method: Any) -> Array:
+    """diag((V ⊗ W) diag(1/z) (V ⊗ W)^-1) = (V * V^-T ⊗ W * W^-T) (1/z), with the derivative of the inverse"""
+    known = A.factor
+    if A.shape[-1] * A.flops <= PRODUCTS:
+        return exact_diagonal(A)
+    spectral = known.inverse.factor if isinstance(known.inverse, Inverse) else None
+    if isinstance(spectral, SpectralFactor):
+        return _diagonal_by_resolvents(A, spectral)
+    return diag.base(A, method) if known.find is None else diag(known.find(known.A, None), method)
+
+
+def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array:
+    """diag(A^-1) for A = C or C + c I, C a Kronecker product or sum."""
+    xp, whole = A.xp, A.A
+    kronecker, c = whole, 0.0
+    if isinstance(whole, Sum):
+        kronecker, shift = arrange(whole, Kronecker | KroneckerSum, ScaledIdentity | Identity)
+        c = shift.c if isinstance(shift, ScaledIdentity) else 1.0
+    dtype = spectral.d.dtype
+    V, W = ([xp.astype(factor.to_dense(), dtype) for factor in side.operands] for side in (spectral.V, spectral.W))
+    matrices = [xp.astype(dense_part(factor, whole), dtype) for factor in kronecker.operands]
+    held = [xp.stop_gradient(M) for M in matrices]
+    values = [xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)]  # diag(V^-1 A V)
+    a, b = (xp.astype(xp.asarray(x, device=A._context.device), dtype) for x in (1.0, c))
+    grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))
+    found = resolvents.inverse_diagonal(xp, grid, matrices, values, V, a, b)
+    return xp.broadcast_to(xp.astype(found if A.is_complex else xp.real(found), A.dtype), A.shape[:-1])

@@ -26,6 +26,7 @@ from .iterative_eigen import iterative_pairs
 
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
 NEED = ("eigenvalues", "Use svd(A).")
+PARALLEL = "A is defective, or close to it: some eigenvectors are almost parallel"
 
 
 def eigenpairs(
@@ -99,7 +100,7 @@ def _dense_pairs(
     values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
     order = selection(xp, xp.stop_gradient(values), k, which, is_hermitian)
     with quiet(xp):
-        sensitivity = None if is_hermitian else _sensitivity(xp, xp.stop_gradient(V))
+        sensitivity = None if is_hermitian else sensitivity_of(xp, xp.stop_gradient(V))
     if order is not None:
         values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
         sensitivity = None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
@@ -158,7 +159,7 @@ def _columns(xp: Any, V: Array, order: Array) -> Array:
     return xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1])), axis=-1)
 
 
-def _sensitivity(xp: Any, V: Array) -> Array:
+def sensitivity_of(xp: Any, V: Array) -> Array:
     """How much each eigenvalue moves with A: |y| |x| / |y^H x|, from the rows y^H of V^-1 (Golub and Van Loan, 7.2.2)."""
     same = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
     return xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape)), axis=-1)
@@ -185,7 +186,7 @@ def judge_pairs(
         right = xp.logical_and(right, basis)
         visible = seen(xp, basis)
         if visible is not None and not visible.all():
-            message = "A is defective, or close to it: some eigenvectors are almost parallel"
+            message = PARALLEL
     elif (visible := seen(xp, right)) is not None and not visible.all():
         message = f"A is not {'unitary' if name == 'Schur' else 'self-adjoint'}, as was claimed"
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..backends import Array
 from ..dispatch import arrange, rule
-from ..info import planning
+from ..info import Status, planning
 from ..methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
@@ -22,7 +23,7 @@ from ..operators.scaled import Scaled, peek_scalar
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
-from ._arrays import narrow, wide
+from ._arrays import dense, narrow, quiet, wide
 from ._spectral import (
     by_key,
     columns,
@@ -31,9 +32,9 @@ from ._spectral import (
     kronecker,
     selection,
 )
-from ._values import once_each, place, placed, reciprocal_spectrum
+from ._values import once_each, place, placed, reciprocal_spectrum, report_status
 from .automatic import is_automatic
-from .eigen import eig, factors_self_adjoint, stand_in
+from .eigen import PARALLEL, eig, factors_self_adjoint, sensitivity_of, stand_in
 from .eigen_choice import is_affordable
 from .eigen_shared import (
     POSITIVE,
@@ -65,7 +66,11 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     few = 0 < k < n and not A.batch_shape
     factors = placed(A)
     if few and monotone:
-        pairs = once_each(lambda factor: eig(factor, min(k, factor.shape[-1]), which, method), factors)
+
+        def count(m: int) -> int | None:
+            return min(k, m) if is_hermitian or m > ALL_PAIRS else None  # all are judged together
+
+        pairs = once_each(lambda factor: eig(factor, count(factor.shape[-1]), which, method), factors)
     else:
         pairs = once_each(lambda factor: eig(factor, None, "LM", method), factors)
 
@@ -82,12 +87,39 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
 
     spectra = [typed(xp, values, is_hermitian) for values, _ in pairs]
     values, places = combinations(xp, spectra, is_sum, keep)
-    vectors = kronecker([vectors for _, vectors in pairs])
+    bases = [vectors for _, vectors in pairs]
+    vectors = kronecker(bases)
+    if not is_hermitian and k:
+        _judge_together(A, bases, places, by_key(xp, values, which)[:k] if few else None)
     if values.shape[-1] == vectors.shape[-1]:
         return finish(A, values, vectors, k, which, is_hermitian)
     order = by_key(xp, values, which)[:k]
     order = xp.take(order, xp.argsort(xp.take(values, order, axis=-1), stable=True), axis=-1) if is_hermitian else order
     return xp.take(values, order, axis=-1), columns(vectors, xp.take(places, order, axis=-1), k)
+
+
+ALL_PAIRS = 256  # rows of a factor of which all pairs cost as much as a few
+
+
+def _judge_together(A: LinearOperator, bases: list[LinearOperator], places: Array, order: Array | None) -> None:
+    """Report if eigenvectors V ⊗ W are almost parallel, which those of V and of W alone need not be: how sensitive they are multiplies.
+
+    `places` are those of the pairs in V ⊗ W, of which `order` picks those that are returned.
+    """
+    xp, skew = A.xp, [V for V in bases if V.shape[-1] == V.shape[-2] and not V.properties & UNITARY]
+    if planning() or len(skew) < 2:
+        return  # each factor has been judged
+
+    def sensitivity(V: LinearOperator) -> Array:
+        if not any(V is other for other in skew):
+            return xp.ones((V.shape[-1],), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        return sensitivity_of(xp, xp.stop_gradient(dense(V)))
+
+    with quiet(xp):
+        found, _ = combinations(xp, once_each(sensitivity, bases), False, lambda values: None)
+        found = found if order is None else xp.take(found, xp.take(places, order, axis=-1), axis=-1)
+        fine = xp.all(found * math.sqrt(xp.eps(A.dtype)) < 1)
+    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)), message=PARALLEL)
 
 
 @rule(eig, BlockDiag, when=all_square, hereditary=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Status
@@ -159,7 +160,7 @@ def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
     values = with_zeros(xp, values, n - r)
     if is_hermitian:  # the orthogonal complement of V is that of Q
         return finish(A, values, Product(completed(Q, xp), BlockDiag(Z, Identity(n - r))), k, which, True)
-    P = xp.qr(V)[0]
+    P = autodiff.qr(xp, V)[0]
     _report_basis(A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z).to_dense()))
     null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)
     return finish(A, values, hstack(Product(Dense(Q), Z), null), k, which, False)
@@ -179,7 +180,7 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
     """Q, R V^H Q and V for A = U V^H, U = Q R."""
     xp = A.xp
     U, V = two_factors(A)
-    Q, R = xp.qr(U)
+    Q, R = autodiff.qr(xp, U)
     small = xp.matmul(R, xp.matmul(xp.conj(xp.matrix_transpose(V)), Q))
     if A.properties & SELF_ADJOINT:
         small = 0.5 * (small + xp.conj(xp.matrix_transpose(small)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import autodiff
 from ..dispatch import rule
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
@@ -182,7 +183,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOpe
 def qr_low_rank(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
     xp, k = A.xp, min(A.shape[-2:])
-    Q, S = xp.qr(A.U)
+    Q, S = autodiff.qr(xp, A.U)
     inner = S if A.core is None else xp.matmul(S, A.core)
     right = xp.matmul(inner, xp.conj(xp.matrix_transpose(A.U if A.V is None else A.V)))
     P, R = qr(Dense(right), method)

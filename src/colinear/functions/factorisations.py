@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .. import autodiff
 from ..dispatch import Cost, function
 from ..info import Status
 from ..methods import LU, QR, Cholesky, Method, fitting
@@ -165,7 +166,7 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
     """
     fitting("qr", method, QR)
     xp, M = A.xp, dense(A)
-    Q, R = xp.qr(M)
+    Q, R = autodiff.qr(xp, M)
     report_finite(xp, R, method="QR")
     Q, R = narrow(xp, Q, A.dtype), narrow(xp, R, A.dtype)
     return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[-1] else Dense(R)

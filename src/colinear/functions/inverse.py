@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
+from ..backends import namespace_of
 from ..dispatch import function
+from ..info import planning
 from ..methods import Method
 from ..operators.base import LinearOperator
+from ..operators.hearing import multiplies_by_iteration
 from ..operators.identity import Identity
 from ..operators.inverse import Inverse
+from ..operators.known_inverse import KnownInverse
 from ..properties import UNITARY
 from ._arrays import square_size
 from ._factorise import choose as choose_factorisation
@@ -83,3 +89,22 @@ def all_square(A: LinearOperator) -> bool:
 def kept(A: LinearOperator, inverse: LinearOperator) -> LinearOperator:
     """The inverse, with what was claimed of A: each of the six properties passes to it."""
     return inverse._claim(A._claims) if A._claims else inverse
+
+
+def by_equation(found: Callable[[Any, Any], LinearOperator]) -> Callable[[Any, Any], LinearOperator]:
+    """Decorate `found(A, method)`, an inverse by eigenvectors, to have the derivative of A x = b where derivatives are recorded.
+
+    Eigenvectors have no derivative where eigenvalues repeat, and a useless one where they almost do, or are almost parallel.
+    """
+
+    @wraps(found)
+    def inverse_of(A: Any, method: Any) -> LinearOperator:
+        xp = A.xp
+        if planning() or xp.is_compiling() or not xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp)):
+            return found(A, method)
+        inverse = found(A._map(lambda x: xp.stop_gradient(x) if namespace_of(x) is xp else x), method)
+        if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):  # iterations have that derivative anyway
+            return found(A, method)
+        return Inverse._of(A, KnownInverse._of(A, inverse, found))
+
+    return inverse_of

@@ -27,7 +27,7 @@ from ._arrays import is_watched, quiet, seen
 from ._elimination import as_a_whole, judged
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
-from .inverse import inv
+from .inverse import by_equation, inv
 from .inverse_low_rank import DIAGONAL, SHIFT
 from .inverse_sums import diagonal_of
 
@@ -40,14 +40,16 @@ def factors_are_square(A: LinearOperator) -> bool:
     return all(factor.shape[-1] == factor.shape[-2] for factor in factors)
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, by_eigenvectors=True)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square)  # type: ignore[misc]
+@by_equation
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
     return _by_eigenvectors(A, kronecker, shift.c if isinstance(shift, ScaledIdentity) else 1.0, method)
 
 
-@rule(inv, KroneckerSum, by_eigenvectors=True)
+@rule(inv, KroneckerSum)
+@by_equation
 def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms if these are ill-conditioned"""
     return _by_eigenvectors(A, A, 0.0, method)
@@ -59,7 +61,8 @@ def is_a_power_of_self_adjoint(A: Any) -> bool:
     return all(factor is first for factor in A.operands) and factors_self_adjoint(first)
 
 
-@rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint, by_eigenvectors=True)  # type: ignore[misc]
+@rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
+@by_equation
 def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
     """((A ⊕ B)^p)^-1 = (Q ⊗ P) (Λ ⊕ M)^-p (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     values, vectors = spectrum_by_factors(A.operands[0])
@@ -165,7 +168,8 @@ def pairs_are_definite(A: Any) -> bool:
     return all(B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4 for B, C in pairs)
 
 
-@rule(inv, Sum[TERM, TERM], when=pairs_are_definite, by_eigenvectors=True)  # type: ignore[misc]
+@rule(inv, Sum[TERM, TERM], when=pairs_are_definite)  # type: ignore[misc]
+@by_equation
 @judged
 def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
@@ -208,7 +212,8 @@ def factors_fit(A: Any) -> bool:
     return _fit(A)
 
 
-@rule(inv, Sum[TERM, TERM], when=factors_fit, by_eigenvectors=True)  # type: ignore[misc]
+@rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
+@by_equation
 @judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""

@@ -31,7 +31,7 @@ from ._arrays import seen
 from ._similarity import is_similarity
 from ._values import reciprocal, reciprocal_spectrum
 from .eigen import factors_self_adjoint, spectrum_by_factors
-from .inverse import inv, inverse
+from .inverse import by_equation, inv, inverse
 from .inverse_low_rank import DIAGONAL, SHIFT
 from .kronecker_functions import differentiable_inverse
 
@@ -220,11 +220,15 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint, by_eigenvectors=True)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    if (known := differentiable_inverse(A)) is not None:
-        return known
+    known = differentiable_inverse(A)
+    return _by_shifted_spectrum(A, method) if known is None else known
+
+
+@by_equation
+def _by_shifted_spectrum(A: Any, method: Any) -> LinearOperator:
     values, vectors = shifted_spectrum(A)
     return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
 
@@ -237,10 +241,14 @@ def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     return values + (c[..., None] if getattr(c, "ndim", 0) else c), vectors
 
 
-@rule(inv, KroneckerSum, when=factors_self_adjoint, by_eigenvectors=True)
+@rule(inv, KroneckerSum, when=factors_self_adjoint)
 def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    if (known := differentiable_inverse(A)) is not None:
-        return known
+    known = differentiable_inverse(A)
+    return _by_spectrum(A, method) if known is None else known
+
+
+@by_equation
+def _by_spectrum(A: Any, method: Any) -> LinearOperator:
     values, vectors = spectrum_by_factors(A)
     return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)

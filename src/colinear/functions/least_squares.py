@@ -14,6 +14,8 @@ from ..methods.solver_objects import for_least_squares
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
+from ..operators.inverse import Inverse
+from ..operators.known_inverse import KnownInverse
 from ..operators.product import Product
 from ..operators.zero import Zero
 from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
@@ -101,7 +103,13 @@ def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> L
     M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
     held = Dense(M) if M is not None else A._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x))
     U, s, V = svd(held, None, method)
-    return known_pseudoinverse(A, Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H))
+    kept = s > cutoff(xp, s, A, rtol)
+    inverse = Product(V, Diagonal(inverted(xp, s, kept)), U.H)
+    known = known_pseudoinverse(A, inverse)
+    visible = seen(xp, kept)
+    if known is None and A.shape[-1] == A.shape[-2] and visible is not None and visible.all() and inverse.dtype == A.dtype:
+        return Inverse._of(A, KnownInverse._of(A, inverse, None))  # A^+ = A^-1
+    return known
 
 
 def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
@@ -287,7 +295,7 @@ def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     """From A = Q R (tall), x = R^-1 Q^H b; from A^H = Q R (wide), x = Q R^-H b, the solution of smallest norm."""
     M, (m, n) = dense(A), A.shape[-2:]
     tall = m >= n
-    Q, R = xp.qr(M if tall else xp.conj(xp.matrix_transpose(M)))
+    Q, R = autodiff.qr(xp, M if tall else xp.conj(xp.matrix_transpose(M)))
     d = xp.abs(xp.diagonal(R))
     full = xp.all(d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d), axis=-1)
     visible = seen(xp, full)

@@ -66,7 +66,7 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     parts = None if eig.find(A).is_base else factored(A)
     if parts is not None:
         f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
-        return parts.function(_on_spectrum(xp, f, f_values, positive))._claim(_known(xp, f, f_values))
+        return parts.function(on_spectrum(xp, f, f_values, positive))._claim(_known(xp, f, f_values))
     if has_factored_spectrum(A):
         values, Q = factored_spectrum(A)
     else:
@@ -75,7 +75,7 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     f_values = of_values(xp, f, values, positive, negligible)
     mask = _known(xp, f, f_values)
     if isinstance(Q, Dense) and is_watched(xp, M := dense(A)) and 0 not in M.shape:
-        X = autodiff.spectral_function(xp, _on_spectrum(xp, f, f_values, positive), M, values, Q.A, True)
+        X = autodiff.spectral_function(xp, on_spectrum(xp, f, f_values, positive), M, values, Q.A, True)
         return Dense(narrow(xp, X, A.dtype))._claim(mask)
     return _rebuilt(A, f_values, Q)._claim(mask)
 
@@ -90,7 +90,7 @@ def _held(A: LinearOperator) -> LinearOperator:
     return A._map(lambda leaf: leaf if namespace_of(leaf) is None else A.xp.stop_gradient(leaf))
 
 
-def _on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
+def on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
     """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no negative ones where none were promised."""
 
     is_complex, dtype = xp.is_complex(values), values.dtype

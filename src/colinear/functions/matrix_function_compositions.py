@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..dispatch import rule
@@ -24,7 +25,7 @@ from .eigen_compositions import is_a_similarity
 from .inverse import all_square
 from .kronecker_functions import general_spectrum, has_factored_spectrum, has_general_factors
 from .matrix_function_base import by_unitary, real_if_real
-from .matrix_function_shared import ALL, POSITIVE, Call, rules
+from .matrix_function_shared import ALL, POSITIVE, Call, of_positive_parts, rules
 from .matrix_functions import (
     apply,
     exp,
@@ -65,7 +66,7 @@ def factors_positive(A: LinearOperator) -> bool:
 @rules((sqrt, isqrt, power), Kronecker, when=factors_positive)
 def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
     """(A ⊗ B)^p = A^p ⊗ B^p, both positive semidefinite"""
-    return Kronecker(*(call.again(factor) for factor in placed(A)))
+    return of_positive_parts(A, call.base, lambda: Kronecker(*(call.again(factor) for factor in placed(A))))
 
 
 @rule(power, Kronecker, when=all_square)
@@ -81,7 +82,8 @@ def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
 @rule(log, Kronecker, when=factors_positive)
 def log_kronecker(A: Any, method: Any) -> LinearOperator:
     """log(A ⊗ B) = log(A) ⊕ log(B), both positive definite"""
-    return KroneckerSum(*(log(factor, method) for factor in placed(A)))
+    base = partial(log.base, method=method)
+    return of_positive_parts(A, base, lambda: KroneckerSum(*(log(factor, method) for factor in placed(A))))
 
 
 def has_factored_roots(A: LinearOperator) -> bool:
@@ -144,22 +146,24 @@ def power_inverse(A: Any, p: Any, method: Any) -> LinearOperator:
     positive = A.properties & POSITIVE
     if not positive and as_integer(p) is None:
         return stand_in(A) if planning() else power.base(A, p, method)
-    return power(A.A._claim(positive), -p, method)
+    base = partial(power.base, p=p, method=method)
+    return of_positive_parts(A, base, lambda: power(A.A._claim(positive), -p, method))
 
 
 @rule(sqrt, PSD[Inverse], hereditary=True)
 def sqrt_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^(1/2) = A^(-1/2) for positive A"""
-    return isqrt(A.A._claim(A.properties & POSITIVE), method)
+    return of_positive_parts(A, partial(sqrt.base, method=method), lambda: isqrt(A.A._claim(A.properties & POSITIVE), method))
 
 
 @rule(isqrt, PSD[Inverse], hereditary=True)
 def isqrt_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^(-1/2) = A^(1/2) for positive A"""
-    return sqrt(A.A._claim(A.properties & POSITIVE), method)
+    return of_positive_parts(A, partial(isqrt.base, method=method), lambda: sqrt(A.A._claim(A.properties & POSITIVE), method))
 
 
 @rule(log, PSD[Inverse], hereditary=True)
 def log_inverse(A: Any, method: Any) -> LinearOperator:
     """log(A^-1) = -log(A) for positive A"""
-    return Scaled(-1.0, log(A.A._claim(A.properties & POSITIVE), method))
+    base = partial(log.base, method=method)
+    return of_positive_parts(A, base, lambda: Scaled(-1.0, log(A.A._claim(A.properties & POSITIVE), method)))

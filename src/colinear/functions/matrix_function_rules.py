@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .. import autodiff
+from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..info import planning
 from ..operators.base import LinearOperator
@@ -26,18 +28,19 @@ from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
-from ._arrays import is_watched, narrow, seen, square_size
+from ._arrays import is_watched, narrow, seen, square_size, wide
 from ._spectral import cycles, grid_of, mirrored, symbol
 from .eigen import eig
 from .eigen_compositions import split_shift
 from .eigen_rules import compressed, rank_is_small, two_factors
 from .eigen_shared import not_empty
 from .eigen_unitary import cycles_can_be_seen, is_periodic
-from .matrix_function_base import real_if_real
+from .matrix_function_base import on_spectrum, real_if_real
 from .matrix_function_shared import ALL, Call, at, beside, claimed, combined, rules
 from .matrix_functions import (
     apply,
@@ -49,7 +52,7 @@ from .matrix_functions import (
     sqrt,
     stand_in,
 )
-from .scalar_functions import as_integer, of_values, power_of
+from .scalar_functions import Scalar, as_integer, of_values, power_of
 
 
 @rules(ALL, Diagonal)
@@ -169,6 +172,8 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
     xp, f, n = A.xp, call.f, A.shape[-1]
     c, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
+    if _is_smooth(A, term, f):
+        return _of_gram_matrix(A, c, term, f)
     Q, small, _ = compressed(term._claim(SELF_ADJOINT))
     values, Z = eig(small._claim(SELF_ADJOINT), None, "LM")
     c = xp.real(xp.asarray(c, dtype=A.dtype, device=A._context.device))[..., None]
@@ -176,11 +181,56 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
     shifted = xp.broadcast_to(values + c, (*A.batch_shape, values.shape[-1]))
     y = of_values(xp, f, xp.concat([shifted, c], axis=-1), bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
     rest, inner = y[..., -1], xp.make_diagonal(y[..., :-1] - y[..., -1:])
-    result: LinearOperator = LowRank((Dense(Q) @ Z).to_dense(), None, inner)
-    visible = seen(xp, rest)
+    return claimed(A, f, y, _shifted(A, rest, LowRank((Dense(Q) @ Z).to_dense(), None, inner)))
+
+
+def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOperator:
+    """c I + the low-rank term, without a c that is seen to be zero and to stay so."""
+    visible = None if A.xp.is_differentiated(c) else seen(A.xp, c)
     if visible is None or (visible != 0).any():
-        result = Sum(ScaledIdentity(rest, n), result)
-    return claimed(A, f, y, result)
+        return Sum(ScaledIdentity(c, A.shape[-1]), low_rank)
+    return low_rank
+
+
+def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
+    """Whether derivatives are recorded of f(c I + U U^H), and f has some at c: where U is zero, or of lower rank, A = Q R has none."""
+    return (term is not A or not (f.principal or f.pole)) and _is_recorded(A, term)
+
+
+def _is_recorded(A: Any, term: Any) -> bool:
+    """Whether derivatives are recorded of an operator with the term U U^H."""
+    xp = A.xp
+    plain = term.V is None and term.core is None and not xp.is_compiling()
+    return plain and xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp))
+
+
+def multiple_is_recorded(A: Any) -> bool:
+    """Whether derivatives are recorded of a (c I + U U^H), and U has fewer columns than rows."""
+    term = next(term for term in (A.A.operands or (A.A,)) if isinstance(term, LowRank))
+    return rank_is_small(term) and _is_recorded(A, term)
+
+
+@rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)  # type: ignore[misc]
+@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, ScaledIdentity | Identity]]], when=multiple_is_recorded)  # type: ignore[misc]
+def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
+    """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
+    c, term = split_shift(A.A) if isinstance(A.A, Sum) else (0.0, A.A)
+    return _of_gram_matrix(A, A.scalar * c, term, call.f, A.scalar)
+
+
+def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> LinearOperator:
+    """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q and R, which have no derivative at U = 0"""
+    xp, U, positive = A.xp, wide(A.xp, term.U), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
+    M = a * xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
+    M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
+    values, Z = xp.eigh(xp.stop_gradient(M))
+    c = xp.broadcast_to(xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape)
+    points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
+    y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
+    F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
+    low_rank = LowRank(term.U, None, narrow(xp, a * F, A.dtype))
+    return claimed(A, f, y, _shifted(A, narrow(xp, y[..., -1], A.dtype), low_rank))
 
 
 def rank_is_below_half(A: Any) -> bool:

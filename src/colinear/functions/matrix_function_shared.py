@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import Function, rule
-from ..info import planning
+from ..info import Status, planning, recording, report
 from ..operators.base import LinearOperator
 from ..operators.identity import ScaledIdentity
 from ..operators.scaled import Scaled, peek_scalar
@@ -108,6 +108,20 @@ def combined(A: LinearOperator, a: Any, b: Any) -> LinearOperator:
         return ScaledIdentity(A.xp.broadcast_to(a, A.batch_shape), n)
     term = A if peek_scalar(b) == 1 else Scaled(b, A)
     return term if peek_scalar(a) == 0 else Sum(ScaledIdentity(a, n), term)
+
+
+def of_positive_parts(A: LinearOperator, base: Callable[[LinearOperator], LinearOperator], compute: Callable[[], Any]) -> Any:
+    """`compute()`, which moves f past a product or an inverse, as holds for positive parts only; `base(A)` if one is seen to be another.
+
+    Each part would be right by itself, on the principal branch, and what is made of them on another.
+    """
+    with recording(detailed=True) as reports:
+        result = compute()
+    if any(info._status is Status.FELL_BACK for info in reports):
+        return base(A)
+    for info in reports:
+        report(info)
+    return result
 
 
 def beside(c: Any, ndim: int) -> Any:

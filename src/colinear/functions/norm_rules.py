@@ -37,6 +37,7 @@ from ._arrays import quiet, seen
 from ._columns import has_orthonormal_columns, has_orthonormal_rows
 from ._values import placed, report_finite
 from .diagonal import diag
+from .eigen_rules import two_factors
 from .norms import checked_order, frobenius, norm
 from .singular_rules import compressed
 
@@ -126,7 +127,28 @@ def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
 @rule(norm, LowRank)
 def norm_low_rank(A: Any, ord: Any, method: Any) -> Array:
     """|U C V^H|_F = |R C S^H|_F for U = Q R, V = P S"""
-    return norm(Dense(compressed(A)[1]), ord, method) if checked_order("norm", ord) == "fro" else norm.base(A, ord, method)
+    if checked_order("norm", ord) != "fro":
+        return norm.base(A, ord, method)
+    xp, known = A.xp, [leaf for leaf in A.leaves() if namespace_of(leaf) is not None]
+    if not xp.is_differentiated(*known):
+        return norm(Dense(compressed(A)[1]), ord, method)
+    size = norm(Dense(compressed(A._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x)))[1]), ord, method)
+    return _with_derivative_of_square(xp, A, size)
+
+
+def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
+    """|X Y^H|_F, which is `size`, with the derivative of its square tr(X^H X Y^H Y): that of Q and R is none where rank is lost.
+
+    Of a zero matrix it is taken to be zero, as that of the norm of a vector.
+    """
+    grams, unit = [], size
+    for B in two_factors(A):  # by parts of the largest entry, lest squares overflow
+        largest = xp.max(xp.abs(xp.stop_gradient(B)), axis=(-2, -1))
+        scale = xp.where(largest > 0, largest, 1)
+        B, unit = B / scale[..., None, None], unit / scale
+        grams.append(xp.matmul(xp.conj(xp.matrix_transpose(B)), B))
+    square = xp.real(xp.sum(grams[0] * xp.matrix_transpose(grams[1]), axis=(-2, -1)))
+    return size * xp.sqrt(1 + (square - xp.stop_gradient(square)) / xp.where(unit > 0, unit**2, 1))
 
 
 # ---------------------------------------------------------------------------------------------------- compositions

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..operators.base import LinearOperator
@@ -152,8 +153,8 @@ def svd_low_rank(A: Any, k: Any, method: Any) -> Triplets:
 def compressed(A: Any) -> tuple[Array, Array, Array]:
     """Q, R C S^H and P of U C V^H with U = Q R and V = P S: the same singular values in a core of the size of the rank."""
     xp = A.xp
-    Q, R = xp.qr(A.U)
-    P, S = (Q, R) if A.V is None else xp.qr(A.V)
+    Q, R = autodiff.qr(xp, A.U)
+    P, S = (Q, R) if A.V is None else autodiff.qr(xp, A.V)
     inner = R if A.core is None else xp.matmul(R, A.core)
     return Q, xp.matmul(inner, xp.conj(xp.matrix_transpose(S))), P
 

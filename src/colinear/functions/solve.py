@@ -14,10 +14,8 @@ from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
-from ..operators.hearing import multiplies_by_iteration
 from ..operators.inverse import Inverse
 from ..operators.iterative import Iterated
-from ..operators.known_inverse import KnownInverse
 from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
@@ -170,35 +168,11 @@ def _refined(
 
 def _unjudged_inverse(A: LinearOperator, method: Method | None) -> tuple[Any, list[Info], list[str]]:
     """The inverse, what was reported of it, and the rules that left it to the residual to judge it."""
-    if goes_by_eigenvectors(A):
-        return _held_inverse(A, method), [], []
     if is_recorded_and_seen(A):
         return inv(A, method), [], []  # a residual says nothing of derivatives
     with recording(detailed=True) as reports, leave_to_residual() as left_out:
         inverse = inv(A, method)
     return inverse, reports, left_out
-
-
-def goes_by_eigenvectors(A: LinearOperator) -> bool:
-    """Whether derivatives are recorded of an A whose inverse is found by eigenvectors: these have none where eigenvalues repeat."""
-    xp, waiting = A.xp, [A]
-    if xp.is_compiling() or not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
-        return False
-    while waiting:
-        node = waiting.pop()
-        if node.operands and node.shape[-1] == node.shape[-2] and inv.find(node).by_eigenvectors:
-            return True
-        waiting.extend(node.operands)
-    return False
-
-
-def _held_inverse(A: LinearOperator, method: Method | None) -> LinearOperator:
-    """The inverse of A, with the derivative of A x = b; its own where its products are iterations, which have that anyway."""
-    xp = A.xp
-    inverse = inv(A._map(lambda leaf: xp.stop_gradient(leaf) if namespace_of(leaf) is xp else leaf), method)
-    if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):
-        return inv(A, method)
-    return KnownInverse._of(A, inverse)
 
 
 def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any) -> Any:

@@ -19,7 +19,7 @@ from .inverse import inv
 from .inverse_kronecker import is_a_power_of_self_adjoint
 from .inverse_low_rank import SHIFT
 from .inverse_sums import kronecker_of_self_adjoint
-from .solve import goes_by_eigenvectors, solve, structured_solve
+from .solve import solve, structured_solve
 
 
 @rule(solve, KroneckerSum, when=factors_self_adjoint)
@@ -27,7 +27,7 @@ from .solve import goes_by_eigenvectors, solve, structured_solve
 @rule(solve, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
 def solve_in_eigenvectors(A: Any, b: Any, method: Any) -> Any:
     """x = Q (Q^H b / λ): if Q is a transform, rounding is at most |b| + |A| |x| times a little, else the residual is looked at"""
-    if planning() or goes_by_eigenvectors(A):
+    if planning():
         return structured_solve(A, b, method)
     inverse: Any = inv(A, method)
     return structured_solve(A, b, method, inverse, checked=True, is_right=_bound_by_transforms(A, inverse))

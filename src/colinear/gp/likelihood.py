@@ -104,7 +104,7 @@ def differentiable_inverse(K: LinearOperator, inverse: LinearOperator, *others: 
     Some rules find the inverse by the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a
     covariance do near zero. The solution has one all the same, and it takes no more than the inverse that is there already.
     """
-    return KnownInverse._of(K, inverse) if is_differentiated(K, *others) else inverse
+    return KnownInverse._of(K, inverse, None) if is_differentiated(K, *others) else inverse
 
 
 def arrays(A: LinearOperator) -> tuple[Array, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ..backends import Array, namespace_of
 from .base import LinearOperator
 from .context import Context, broadcast_batches
@@ -13,10 +16,16 @@ class KnownInverse(LinearOperator):
     """The inverse of A, multiplied by as `inverse`, which is a constant: dx = A^-1 (db - dA x), of which both are known.
 
     An inverse by eigenvectors has no derivative of its own where eigenvalues repeat; the solution has one all the same.
+
+    Attributes
+    ----------
+    find : callable, optional
+        `find(A, method)`: the inverse once more, with derivatives of its own.
     """
 
     A: LinearOperator
     inverse: LinearOperator
+    find: Callable[[Any, Any], LinearOperator] | None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,13 +39,13 @@ class KnownInverse(LinearOperator):
         return self.A.properties
 
     def _transpose(self) -> LinearOperator:
-        return KnownInverse._of(self.A.T, self.inverse.T)
+        return KnownInverse._of(self.A.T, self.inverse.T, None)
 
     def _adjoint(self) -> LinearOperator:
-        return KnownInverse._of(self.A.H, self.inverse.H)
+        return KnownInverse._of(self.A.H, self.inverse.H, None)
 
     def _conj(self) -> LinearOperator:
-        return KnownInverse._of(self.A.conj(), self.inverse.conj())
+        return KnownInverse._of(self.A.conj(), self.inverse.conj(), None)
 
     def _matmat(self, X: Array) -> Array:
         xp, A, known = self.xp, self.A, self.inverse

@@ -96,7 +96,7 @@ class KroneckerFunction(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         if self.is_inverse:
-            return KnownInverse._of(self.whole, self._held)._matmat(X)
+            return KnownInverse._of(self.whole, self._held, None)._matmat(X)
         xp = self.xp
         X = xp.astype(X, xp.result_type(self.dtype, X.dtype))
         X = xp.broadcast_to(X, (*broadcast_batches(self.batch_shape, X.shape[:-2]), *X.shape[-2:]))
