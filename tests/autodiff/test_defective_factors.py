@@ -71,6 +71,17 @@ def test_the_diagonal_by_resolvents_is_right_too(monkeypatch, structure):
         assert_close(found, gradients(lambda J, B: theirs(matrix(J, B)), FACTORS[factor], B))
 
 
+@pytest.mark.parametrize("structure", ["sum", "product"])
+def test_determinants_of_large_factors_go_by_eigenvectors_where_these_are_good(monkeypatch, structure):
+    monkeypatch.setattr("colinear.autodiff.resolvents.CHEAP", 0)
+    make, matrix = STRUCTURES[structure]
+    ours, theirs = FUNCTIONS["logdet"]
+    for factor in ("0.3", "repeated", "1e-10", "0"):
+        for derivative in (gradients, hessian)[: 1 if factor == "0" else None]:
+            found = derivative(lambda J, B: ours(make(J, B)), FACTORS[factor], B)
+            assert_close(found, derivative(lambda J, B: theirs(matrix(J, B)), FACTORS[factor], B))
+
+
 def test_a_self_adjoint_factor_of_many_rows_is_differentiated_by_the_equation(monkeypatch):
     monkeypatch.setattr("colinear.functions.kronecker_functions.SMALL", 1)
     d = torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64)  # its eigenvalues repeat

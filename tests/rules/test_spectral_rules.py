@@ -632,3 +632,35 @@ def test_the_largest_eigenvalues_of_an_inverse_that_iterates_are_found_with_it()
     expected = 1 / np.sort_complex(np.linalg.eigvals(A.to_dense()))[:3]
     np.testing.assert_allclose(values, expected, rtol=1e-6)
     assert info.status == Status.SUCCESS and info.matvecs < 100
+
+
+# ---------------------------------------------------------------------------------------------------- parts and the whole
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_eigenvectors_of_a_kronecker_product_are_judged_together(framework):
+    pytest.importorskip(framework)
+    put = backends.get(framework).asarray
+    J, other = co.Dense(put(np.array([[2.0, 1.0], [1e-14, 2.0]]))), co.Dense(put(np.array([[1.0, 2.0], [0.5, 3.0]])))
+    assert co.eig(J, info=True)[1].status is Status.SUCCESS
+    few = framework == "jax"  # which compiles every one
+    for make in (co.Kronecker, co.KroneckerSum)[: 1 if few else None]:
+        for A in (make(J, J), make(J, J) + co.Identity(4), make(J, other))[: 1 if few else None]:
+            whole = co.Dense(A.to_dense())
+            expected = co.eig(whole, info=True)[1].status
+            assert expected is (Status.SUCCESS if any(part is other for part in A.operands) else Status.INACCURATE)
+            assert co.eig(A, info=True)[1].status is expected
+            assert co.eig(A, 2, info=True)[1].status is expected
+            assert co.apply(lambda z: z * z + 1, A, info=True)[1].status is expected
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_roots_and_logarithms_of_parts_that_are_not_positive_as_was_claimed_are_those_of_the_whole(framework):
+    pytest.importorskip(framework)
+    put = backends.get(framework).asarray
+    N = co.PSD(put(np.array([[1.0, 2.0], [2.0, 1.0]])))
+    for f in (co.log, co.sqrt, co.isqrt, lambda A, **k: co.power(A, 0.5, **k), lambda A, **k: co.power(A, -1.5, **k)):
+        for A in (co.Kronecker(N, N), co.inv(N)):
+            found, info = f(A, info=True)
+            assert info.status is Status.FELL_BACK
+            np.testing.assert_allclose(host(found), host(f(co.Dense(A.to_dense()))), atol=1e-13)

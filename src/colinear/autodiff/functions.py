@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..backends import Array
 from ..methods import roots
 from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
+FEW = 2**14  # numbers of which several times as many are held at once: one operation instead of many, which JAX compiles sooner
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
 
 
@@ -118,11 +120,17 @@ def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array
 
 
 def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: Any) -> Array:
-    total: Any = 0
-    for node, weight in zip(*rule, strict=True):
-        at = a + float((node + 1) / 2) * (b - a)
-        total = total + float(weight / 2) * xp.jvp(f, at, xp.ones(at.shape, dtype=at.dtype, device=xp.device_of(at)))[1]
-    return total
+    """The mean of f' between a and b, by the nodes and weights of a rule: at all nodes at once, where there are few numbers."""
+
+    def slope(at: Array) -> Array:
+        return xp.jvp(f, at, xp.ones(at.shape, dtype=at.dtype, device=xp.device_of(at)))[1]
+
+    nodes, weights = (rule[0] + 1) / 2, rule[1] / 2
+    step = b - a
+    if math.prod(step.shape) <= FEW:
+        nodes, weights = (xp.asarray(x, dtype=xp.real_dtype(step.dtype), device=xp.device_of(step)) for x in (nodes, weights))
+        return xp.sum(weights * slope(a[..., None] + nodes * step[..., None]), axis=-1)
+    return sum(float(weight) * slope(a + float(node) * step) for node, weight in zip(nodes, weights, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------- roots and logarithms

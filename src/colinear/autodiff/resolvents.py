@@ -18,9 +18,11 @@ from typing import Any
 
 from ..backends import Array
 from ..operators.factors import slogdet_of_diagonal
+from .functions import _times_inverse
 from .kronecker import LARGEST, Grid, _beside, turned
-from .spectral import eig_known
+from .spectral import are_parallel, eig_known
 
+CHEAP = 2**21  # numbers in all resolvents of a factor that are computed one by one without a second thought
 DIGITS = 0.25  # the power of eps to which eigenvectors may be dependent, lest their derivatives lose half of the digits
 
 
@@ -51,17 +53,15 @@ def slogdet(
         return slogdet_of_diagonal(xp, _flat(xp, eigenvalues(arrays[:count], *arrays[count : count + 2]), count))
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        (values, a, b), (dvalues, da, db) = ((x[:count], x[count], x[count + 1]) for x in (primals, tangents))
-        A, V = (primals[count + 2 :: 2], primals[count + 3 :: 2])
-        values = list(values)
+        values, (a, b) = list(primals[:count]), primals[count : count + 2]
+        A, V = primals[count + 2 :: 2], primals[count + 3 :: 2]
         for i, M, X in zip(by_matrix, A, V, strict=True):
             values[i] = eig_known(xp, M, values[i], X)[0]
-        z, dz = xp.jvp(lambda x: eigenvalues(*x), (tuple(values), a, b), (tuple(dvalues), da, db))
+        moved = (tuple(tangents[:count]), *tangents[count : count + 2])
+        z, dz = xp.jvp(lambda x: eigenvalues(*x), (tuple(values), a, b), moved)
         change = xp.sum(_flat(xp, dz / z, count), axis=-1)
-        for i, M, dM in zip(by_matrix, A, tangents[count + 2 :: 2], strict=True):
-            total: Any = 0
-            for s, R in _resolvents(xp, grid, values, i, M, a, b):
-                total = total + xp.sum(s[..., None, None] * R, axis=-3)  # Σ_t s_t R_t
+        for i, M, X, dM in zip(by_matrix, A, V, tangents[count + 2 :: 2], strict=True):
+            total = _sum_of_resolvents(xp, grid, values, i, (M, primals[i], X), a, b)
             change = change + xp.sum(xp.matrix_transpose(total) * dM, axis=(-2, -1))  # tr(Σ_t s_t R_t dA_i)
         sign = output[0]
         return sign * 1j * xp.imag(change) if xp.is_complex(sign) else 0 * sign, xp.real(change)
@@ -121,21 +121,77 @@ def inverse_diagonal(
     return result
 
 
+def _sum_of_resolvents(
+    xp: Any, grid: Grid, values: Sequence[Array], i: int, known: tuple[Array, Array, Array], a: Array, b: Array
+) -> Array:
+    """Σ_t s_t R_t: one by one, or by eigenvectors where that would take long and they are good; `known`: A_i, its values and vectors."""
+    A, _, V = known
+
+    def one_by_one() -> Array:
+        return sum(xp.sum(s[..., None, None] * R, axis=-3) for s, R in _resolvents(xp, grid, values, i, A, a, b))
+
+    def by_vectors() -> Array:
+        return _in_eigenvectors(xp, *known, *_places(xp, grid, values, i, a, b))
+
+    if math.prod(v.shape[-1] for v in values) * A.shape[-1] ** 2 <= CHEAP:
+        return one_by_one()
+    return xp.cond(xp.any(are_parallel(xp, V, DIGITS)), one_by_one, by_vectors)
+
+
+def _in_eigenvectors(xp: Any, A: Array, values: Array, V: Array, s: Array, r: Array) -> Array:
+    """Σ_t s_t R_t = V diag(Σ_t s_t ρ_t) V^-1 with ρ_t = 1 / (s_t λ + r_t).
+
+    As in `functions.spectral_function` its derivative needs none of V: the divided differences of Σ_t s_t / (s_t λ + r_t) are
+    -Σ_t s_t² ρ_tp ρ_tq, and its derivative along (ds, dr) is Σ_t (r_t ds_t - s_t dr_t) ρ_t².
+    """
+
+    def fractions(values: Array, s: Array, r: Array) -> Array:
+        return 1 / (s[..., None] * values[..., None, :] + r[..., None])  # (*batch, t, n)
+
+    def of(A: Array, values: Array, V: Array, s: Array, r: Array) -> Array:
+        weights = xp.sum(s[..., None] * fractions(values, s, r), axis=-2)
+        return _times_inverse(xp, V * weights[..., None, :], V)
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        (A, values, V, s, r), (dA, _, _, ds, dr) = primals, tangents
+        values, V = eig_known(xp, A, values, V, DIGITS)
+        rho = fractions(values, s, r)
+        P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
+        D = -xp.matmul(xp.matrix_transpose(rho), s[..., None] ** 2 * rho)
+        slope = xp.sum((r * ds - s * dr)[..., None] * rho**2, axis=-2)
+        return _times_inverse(xp, xp.matmul(V, D * P + xp.make_diagonal(slope)), V)
+
+    return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2, 1, 1))(A, values, V, s, r)
+
+
 def _resolvents(
     xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array
 ) -> Iterator[tuple[Array, Array]]:
     """s_t (*batch, t) and R_t (*batch, t, n, n) for all places of the other factors, so many at once as fit."""
-    n, others = A.shape[-1], [v for j, v in enumerate(values) if j != i]
-    a, b = a[..., None], b[..., None]
-    nothing = xp.zeros((1,), dtype=A.dtype, device=xp.device_of(A)) + (0 if grid.is_sum else 1)
-    rest = _flat(xp, grid.combined(others), len(others)) if others else nothing
-    s, r = (a + 0 * rest, a * rest + b) if grid.is_sum else (a * rest, b + 0 * rest)
+    n, (s, r) = A.shape[-1], _places(xp, grid, values, i, a, b)
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
-    step = max(1, LARGEST // max(1, n * n * math.prod(rest.shape[:-1])))
-    for start in range(0, rest.shape[-1], step):
+    step = max(1, LARGEST // max(1, n * n * math.prod(s.shape[:-1])))
+    for start in range(0, s.shape[-1], step):
         at = s[..., start : start + step]
         M = at[..., None, None] * A[..., None, :, :] + r[..., start : start + step, None, None] * I
         yield at, xp.lu_solve(*xp.lu_factor(M), xp.broadcast_to(I, M.shape))
+
+
+def _places(xp: Any, grid: Grid, values: Sequence[Array], i: int, a: Array, b: Array) -> tuple[Array, Array]:
+    """s_t and r_t, (*batch, t), for all places of the eigenvalues of the other factors."""
+    a, b, others = a[..., None], b[..., None], [v for j, v in enumerate(values) if j != i]
+    nothing = xp.zeros((1,), dtype=values[i].dtype, device=xp.device_of(a)) + (0 if grid.is_sum else 1)
+    rest = _flat(xp, grid.combined(others), len(others)) if others else nothing
+    return (a + 0 * rest, a * rest + b) if grid.is_sum else (a * rest, b + 0 * rest)
+
+
+def are_harmless(xp: Any, values: Array, V: Array) -> Array:
+    """Whether derivatives that go through eigenpairs keep half of their digits: what is lost is 1 / gap, and twice |V^-1|."""
+    I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    left = xp.max(xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1))
+    gaps = xp.abs(values[..., :, None] - values[..., None, :])
+    gap = xp.min(xp.where(xp.eye(V.shape[-1], dtype=xp.bool, device=xp.device_of(V)), math.inf, gaps))
+    return left**2 * xp.max(xp.abs(values)) * math.sqrt(xp.eps(V.dtype)) < gap
 
 
 def _flat(xp: Any, grid: Array, count: int) -> Array:

@@ -154,7 +154,8 @@ def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: boo
     """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one that occurs twice is looked at once."""
     xp = A.xp
     found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
-    values, pairs = zip(*(found[id(factor)] for factor in factors))
+    values = [found[id(factor)][0] for factor in factors]
+    pairs = [found[id(factor)][1] for factor in factors]
     if all(pair is None for pair in pairs):
         a, b = (c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b))
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
