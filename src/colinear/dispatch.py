@@ -6,7 +6,10 @@
     def woodbury(A, method): ...
 
 A call looks up the operator's signature in one dictionary, which gives the rules that match, the most specific first; the first
-whose guard holds is taken, and the base case if there is none. More specific means subsumed (`subsumption.py`); of two rules for
+whose guard holds is taken, and the base case if there is none. Where only the base case is left, the operator may be written in a
+family that knows more (`simplify`, in operators/rewrites.py), and the function is asked again.
+
+More specific means subsumed (`subsumption.py`); of two rules for
 the same pattern the guarded one comes first, and of two guarded ones the one written first. Where neither of two rules is more
 specific, the cheaper wins if both say what they cost; otherwise the call is ambiguous and fails, which `check_rules` finds
 beforehand.
@@ -44,6 +47,7 @@ __all__ = [
     "rule",
     "set_converter",
     "set_method_names",
+    "set_simplify",
     "signature",
     "subsumes",
 ]
@@ -73,6 +77,7 @@ class Function:
     stand_in: Callable[..., Any] | None
     choose: Callable[..., Any] | None
     examples: dict[str, Callable[[Any], Any]]
+    rewrites: bool | Function
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
 
@@ -85,6 +90,7 @@ class Function:
         self._index = RuleIndex(self._parts)
         self._cache: dict[Signature, Resolution] = {}
         self._precedence: dict[Any, bool] = {}
+        self._rewritings: dict[int, Rule] = {}
         self._number = next(_numbers)
         _functions[self._number] = self
 
@@ -125,7 +131,28 @@ class Function:
         if s is None:
             s = signature(A)
         found = self._cache.get(s) or self._resolve(s)
-        return found.sole or decide(A, found)
+        chosen = found.sole or decide(A, found)
+        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+
+    def _rewriting(self, A: Any) -> Rule | None:
+        """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A."""
+        if _simplify is None or (self.rewrites is not True and self.rewrites.find(A).rewritten_by is None):  # type: ignore[union-attr]
+            return None
+        chosen = _simplify.find(A)
+        if chosen.is_base:
+            return None
+        known = self._rewritings.get(chosen.key)
+        if known is None:
+            where = self.parameters.index("method") - 1 if "method" in self.parameters else None
+
+            def ask_again(A: Any, *arguments: Any) -> Any:
+                method = None if where is None else arguments[where]
+                return self._call(chosen.implementation(A), arguments, method, False, "warn")
+
+            known = Rule(self.name, ask_again, chosen.pattern, name=chosen.name, direct=True)
+            known.identity, known.rewritten_by = chosen.identity, chosen
+            self._rewritings[chosen.key] = known
+        return known
 
     def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
         return TypeError(f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given")
@@ -133,7 +160,8 @@ class Function:
     def _find_compiling(self, A: Any) -> Rule:
         numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
         order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
-        return decide(A, Resolution(None, order, rivals))
+        chosen = decide(A, Resolution(None, order, rivals))
+        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
 
     def _call_for_info(self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
         """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on to a call around it."""
@@ -229,6 +257,7 @@ def function(
     stand_in: Callable[..., Any] | None = None,
     choose: Callable[..., Any] | None = None,
     examples: dict[str, Callable[[Any], Any]] | None = None,
+    rewrites: bool | Function = True,
 ) -> Function:
     """A new function of linear operators, to which `rule` adds rules.
 
@@ -247,6 +276,10 @@ def function(
         `choose(A, ..., method) -> (name, cost, reason)`: which method the base case would use, what it costs and why.
     examples : dict, optional
         For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b = example_right_side(A)`.
+    rewrites : bool or Function
+        Whether an operator for which only the base case is left is first written in a family that knows more, if `simplify` has a
+        rule for it. False where the base case multiplies only, or asks other functions; one of these functions where it rewrites
+        if and only if that one does.
 
     Examples
     --------
@@ -270,7 +303,7 @@ def function(
     f.__doc__ = base.__doc__
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
-    f.stand_in, f.choose, f.examples = stand_in, choose, examples or {}
+    f.stand_in, f.choose, f.examples, f.rewrites = stand_in, choose, examples or {}, rewrites
     return f
 
 
@@ -401,6 +434,7 @@ def check_rules(function: Function | None = None) -> list[AmbiguousPair]:
 # ---------------------------------------------------------------------------------------------------- what others provide
 
 _converter: Callable[[Any], Any] | None = None
+_simplify: Function | None = None
 _method_names: Callable[[], Sequence[str]] = tuple
 
 
@@ -408,6 +442,12 @@ def set_converter(as_operator: Callable[[Any], Any]) -> None:
     """Say how an array becomes an operator, so that every function takes arrays too."""
     global _converter
     _converter = as_operator
+
+
+def set_simplify(simplify: Function) -> None:
+    """Say which function writes an operator in a family that knows more."""
+    global _simplify
+    _simplify = simplify
 
 
 def set_method_names(names: Callable[[], Sequence[str]]) -> None:

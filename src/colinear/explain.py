@@ -184,7 +184,7 @@ def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method
 def _rejected(f: Function, A: Any, chosen: Rule) -> Iterator[tuple[Rule, str]]:
     """The other rules that match A, and why each was not taken."""
     found: Resolution = f._resolve(signature(A))
-    at = found.order.index(chosen)
+    at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1  # it stands for the base case
     named = {chosen.source}
     for i, other in enumerate(found.order):
         if other.is_base or other.source in named:

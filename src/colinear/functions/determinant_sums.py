@@ -18,6 +18,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import DIAGONAL, SHIFT, scalar_of
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
@@ -32,9 +33,8 @@ from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
 from .inverse_kronecker import _terms as terms_of
-from .inverse_low_rank import DIAGONAL, SHIFT, capacitance, correction_pays, low_rank_and_rest
-from .inverse_sums import SIMILAR, TAKES_DIAGONAL, TAKES_SHIFT, has_similarity, merged
-from .inverse_sums import is_square as parts_are_square
+from .inverse_low_rank import capacitance, correction_pays, low_rank_and_rest
+from .inverse_sums import SIMILAR, has_similarity
 
 LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | BatchSum[LowRank] | Product] | Product  # type: ignore[misc]
 
@@ -50,16 +50,6 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     report(info)
     K = capacitance(A, low_rank, rest, inverse @ low_rank.U)
     return spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
-
-
-@rule(slogdet, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=parts_are_square)  # type: ignore[misc]
-def slogdet_merged(A: Any, method: Any) -> Determinant:
-    """det(A + D), where A + D is of A's own kind: banded, sparse, circulant, ..."""
-    return slogdet(merged(A)._claim(A.properties), method)
-
-
-def _scalar(shift: Any) -> Any:
-    return shift.c if isinstance(shift, ScaledIdentity) else 1.0
 
 
 @rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
@@ -81,7 +71,9 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     P: Any
     a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
     n, r = P.Q.shape[-2:]
-    parts = [slogdet(ScaledIdentity(c, size, like=A), method) for c, size in ((a + _scalar(shift), r), (_scalar(shift), n - r))]
+    parts = [
+        slogdet(ScaledIdentity(c, size, like=A), method) for c, size in ((a + scalar_of(shift), r), (scalar_of(shift), n - r))
+    ]
     return spread(A, multiplied(parts, [1, 1]))
 
 
@@ -132,7 +124,7 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     if planning():
         return one(A)
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    c = _scalar(shift)
+    c = scalar_of(shift)
     return from_values(A, spectrum(kronecker) + (c[..., None] if getattr(c, "ndim", 0) else c))
 
 

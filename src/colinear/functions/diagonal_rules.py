@@ -19,6 +19,7 @@ from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
+from ..operators.rewrites import simplify
 from ..operators.sparse import Sparse
 from ..operators.structured_factors import SpectralFactor
 from ..operators.triangular import Triangular
@@ -40,7 +41,12 @@ def has_thin_waist(A: LinearOperator) -> bool:
     return waist(A)[0] < min(A.shape[-2:])
 
 
-@rule(diag, Product, when=has_thin_waist)
+def is_thin_and_filled(A: LinearOperator) -> bool:
+    """Whether a dimension inside the product is smaller than those outside, and it is not sparse."""
+    return has_thin_waist(A) and simplify.find(A).is_base
+
+
+@rule(diag, Product, when=is_thin_and_filled)
 def diag_thin_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
     fitting("diag", method)

@@ -18,6 +18,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
+from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of
 from ..operators.scaled import Scaled, multiply_scalars
 from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
@@ -27,8 +28,8 @@ from ._arrays import is_watched, quiet, seen
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .inverse import inv
-from .inverse_low_rank import DIAGONAL, SHIFT, as_a_whole
-from .inverse_sums import diagonal_of
+from .inverse_low_rank import as_a_whole
+from .inverse_sums import kronecker_of_self_adjoint
 
 # ---------------------------------------------------------------------------------------------------- one product, any factors
 
@@ -39,7 +40,12 @@ def factors_are_square(A: LinearOperator) -> bool:
     return all(factor.shape[-1] == factor.shape[-2] for factor in factors)
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, by_eigenvectors=True)  # type: ignore[misc]
+def factors_are_general(A: LinearOperator) -> bool:
+    """Whether the factors of the Kronecker term are square, and not all self-adjoint."""
+    return factors_are_square(A) and not kronecker_of_self_adjoint(A)
+
+
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general, by_eigenvectors=True)  # type: ignore[misc]
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)

@@ -18,15 +18,13 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import DIAGONAL, simplify
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._values import has_no_zero, is_positive
 from .inverse import LARGEST_DENSE, inv, inverse
-
-DIAGONAL = Diagonal | ScaledIdentity | Identity
-SHIFT = ScaledIdentity | Identity
 
 
 def rank_of(A: Any) -> int:
@@ -86,7 +84,9 @@ def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
 
 
 def correction_pays(A: Any) -> bool:
-    """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others."""
+    """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others; not in a sparse sum."""
+    if not simplify.find(A).is_base:
+        return False
     ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
     rest = [term for term in A.operands if not is_narrow(term)]
     return bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base

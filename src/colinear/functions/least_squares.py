@@ -273,4 +273,4 @@ def _example(A: LinearOperator) -> Array:
     return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
-lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example})
+lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example}, rewrites=pinv)

@@ -23,6 +23,7 @@ from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import simplify
 from ..operators.scaled import Scaled
 from ..operators.sine import Sine
 from ..operators.sliced import Sliced
@@ -192,7 +193,9 @@ def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
 
 
 def has_cheap_inner_products(A: LinearOperator) -> bool:
-    """Whether the traces of all products of two terms follow from rules, and values can be seen."""
+    """Whether the traces of all products of two terms follow from rules, values can be seen, and the sum is no single matrix."""
+    if not simplify.find(A).is_base:
+        return False
     pairs = combinations(A.operands, 2)
     watched = any(A.xp.is_traced(leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
     return not watched and all(not norm.find(term).is_base for term in A.operands) and all(_is_cheap(B, C) for B, C in pairs)

@@ -165,7 +165,7 @@ def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method |
     return autodiff.refused(xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)")
 
 
-rank = function("rank", base=numerical_rank)
+rank = function("rank", base=numerical_rank, rewrites=False)
 
 
 def cutoff(xp: Any, s: Array, A: LinearOperator, rtol: float | None = None) -> Array:
@@ -240,4 +240,4 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     return xp.where(singular, 0, 1 / s[..., 0])
 
 
-cond = function("cond", base=condition_number)
+cond = function("cond", base=condition_number, rewrites=False)

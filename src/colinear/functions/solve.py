@@ -307,4 +307,4 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
-solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example})
+solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example}, rewrites=inv)

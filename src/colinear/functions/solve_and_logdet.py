@@ -101,7 +101,7 @@ def _example(A: LinearOperator) -> Array:
 
 
 solve_and_logdet = function(
-    "solve_and_logdet", base=solution_and_logarithm, stand_in=_stand_in, choose=_choose, examples={"b": _example}
+    "solve_and_logdet", base=solution_and_logarithm, stand_in=_stand_in, choose=_choose, examples={"b": _example}, rewrites=inv
 )
 
 

@@ -87,7 +87,7 @@ def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
     return found.name, Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)), f"{why}; products with random vectors"
 
 
-trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose)
+trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose, rewrites=False)
 
 
 @rule(trace, Kronecker, when=all_square, estimates=True)

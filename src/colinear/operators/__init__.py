@@ -26,6 +26,7 @@ from .opaque import Opaque, opaque
 from .permutation import Permutation
 from .product import Product
 from .projection import Projection
+from .rewrites import simplify
 from .scaled import Scaled
 from .sine import Sine
 from .sliced import Sliced
@@ -82,5 +83,6 @@ __all__ = [
     "as_operator",
     "hstack",
     "opaque",
+    "simplify",
     "vstack",
 ]
