@@ -458,5 +458,6 @@ def _multiply_bands(A: Banded, B: Banded) -> Banded:
         term = pad_with_zeros(xp, a * b, low - top, top + natural_length(k, m, n) - high, axis=-1)
         by_offset[k] = by_offset[k] + term if k in by_offset else term
     if not by_offset:
-        by_offset[0] = xp.zeros((natural_length(0, m, n),), dtype=A.dtype, device=A._context.device)
+        batch = broadcast_batches(A.batch_shape, B.batch_shape)
+        by_offset[0] = xp.zeros((*batch, natural_length(0, m, n)), dtype=A.dtype, device=A._context.device)
     return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)
