@@ -31,7 +31,7 @@ from ._spectral import (
     kronecker,
     selection,
 )
-from ._values import once_each, place, placed, reciprocal_spectrum
+from ._values import once_each, place, placed, reciprocal_spectrum, reports_nonfinite
 from .automatic import is_automatic
 from .eigen import eig, factors_self_adjoint, stand_in
 from .eigen_choice import is_affordable
@@ -108,6 +108,7 @@ def scalar_keeps_adjoint(A: Any) -> bool:
 
 
 @rule(eig, Scaled, when=scalar_keeps_adjoint)
+@reports_nonfinite
 def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c A has the eigenvalues c λ and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)

@@ -22,7 +22,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import STIEFEL, UNITARY
 from ._columns import completed, has_orthonormal_columns, identity_like, orthonormal
-from ._values import has_no_zero, placed, report_finite
+from ._values import has_no_zero, placed, report_finite, reports_nonfinite
 from .factorisations import lu, qr
 from .inverse import all_square
 from .singular_rules import phase
@@ -34,6 +34,7 @@ Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
 
 @rule(lu, Identity | Diagonal | ScaledIdentity)
+@reports_nonfinite
 def lu_diagonal(A: Any, method: Any) -> Factors:
     """D = I I D"""
     I = identity_like(A, A.shape[-1])
@@ -54,6 +55,7 @@ def triangle_needs_no_pivots(A: LinearOperator) -> bool:
 
 
 @rule(lu, Triangular, when=triangle_needs_no_pivots)
+@reports_nonfinite
 def lu_triangular(A: Any, method: Any) -> Factors:
     """U = I I U, and L = I (L D^-1) D for the diagonal D of L"""
     I = identity_like(A, A.shape[-1])
@@ -64,6 +66,7 @@ def lu_triangular(A: Any, method: Any) -> Factors:
 
 
 @rule(lu, Scaled)
+@reports_nonfinite
 def lu_scaled(A: Any, method: Any) -> Factors:
     """c A = P L (c U) for A = P L U"""
     P, L, U = lu(placed(A)[0], method)
@@ -101,6 +104,7 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
         Scaled | Conjugate | Kronecker | BlockDiag | Product,
     ),
 )
+@reports_nonfinite
 def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """Q = Q I"""
     return A, identity_like(A, A.shape[-1])
@@ -114,6 +118,7 @@ def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 
 
 @rule(qr, ScaledIdentity)
+@reports_nonfinite
 def qr_scaled_identity(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c I = I (c I)"""
     return identity_like(A, A.shape[-1]), A
@@ -125,12 +130,14 @@ def is_upper_triangle(A: LinearOperator) -> bool:
 
 
 @rule(qr, Triangular, when=is_upper_triangle)
+@reports_nonfinite
 def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """R = I R"""
     return identity_like(A, A.shape[-1]), A
 
 
 @rule(qr, Scaled)
+@reports_nonfinite
 def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c A = Q (c R) for A = Q R"""
     Q, R = qr(placed(A)[0], method)

@@ -29,7 +29,7 @@ from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
-from ._values import is_positive
+from ._values import is_positive, report_leaves
 from .inverse import inv
 from .inverse_low_rank import as_a_whole, gram, scaled_factor
 
@@ -154,6 +154,7 @@ def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
 @rule(inv, Block, when=has_a_cheap_pivot)
 def inv_block(A: Any, method: Any) -> LinearOperator:
     """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the cheapest block A"""
+    report_leaves(A)  # also of the blocks that are multiplied by only
     for place in pivots(A)[:MOST_PIVOTS]:
         pivot_inverse, info = inv(A.blocks[place[0]][place[1]], method, info=True)
         if planning() or failed(info.status) is not True:

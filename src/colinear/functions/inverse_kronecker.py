@@ -122,6 +122,9 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
 
     first, *others = (np.asarray(seen(xp, dense_part(factor, A))) for factor in terms)
     first = first + np.asarray(c if namespace_of(c) is None else seen(xp, c)) * np.eye(len(first))
+    if not all(np.isfinite(M).all() for M in (first, *others)):
+        report(Info(Status.NONFINITE))
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
     if xp.name == "numpy" and len(terms) == 2:
         T, Q = schur(first, output="complex")
         R, P = schur(others[0].T, output="complex")

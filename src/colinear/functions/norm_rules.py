@@ -36,7 +36,7 @@ from ..operators.zero import Zero
 from ..properties import Stiefel
 from ._arrays import quiet, seen
 from ._columns import has_orthonormal_columns, has_orthonormal_rows
-from ._values import placed, report_finite
+from ._values import placed, report_finite, reports_nonfinite
 from .diagonal import diag
 from .norms import checked_order, frobenius, norm
 from .singular_rules import compressed
@@ -52,12 +52,14 @@ def norm_zero(A: Any, ord: Any, method: Any) -> Array:
 
 
 @rule(norm, Diagonal)
+@reports_nonfinite
 def norm_diagonal(A: Any, ord: Any, method: Any) -> Array:
     """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares"""
     return _norm_of_entries(A.xp, A.xp.abs(A.d), checked_order("norm", ord))
 
 
 @rule(norm, Identity | ScaledIdentity | Permutation)
+@reports_nonfinite
 def norm_scaled_permutation(A: Any, ord: Any, method: Any) -> Array:
     """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
     xp, n = A.xp, A.shape[-1]
@@ -76,6 +78,7 @@ def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
 
 
 @rule(norm, Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced])
+@reports_nonfinite
 def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
     """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
     order, xp = checked_order("norm", ord), A.xp
@@ -86,6 +89,7 @@ def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
 
 
 @rule(norm, Projection)
+@reports_nonfinite
 def norm_projection(A: Any, ord: Any, method: Any) -> Array:
     """|Q Q^H| is r^1/2 (Frobenius) or r (nuclear) for the r columns of Q"""
     if checked_order("norm", ord) not in ("fro", "nuc"):
@@ -134,6 +138,7 @@ def norm_low_rank(A: Any, ord: Any, method: Any) -> Array:
 
 
 @rule(norm, Scaled)
+@reports_nonfinite
 def norm_scaled(A: Any, ord: Any, method: Any) -> Array:
     """|c A| = |c| |A|"""
     size = norm(placed(A)[0], ord, method)

@@ -207,6 +207,7 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
         large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
         with quiet(xp):
             ratio = large / small
+            ratio = xp.abs(ratio)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.
         return xp.where(xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio)
     square_size("cond", A, f"the condition number in the norm {p!r}", "Use p=2.")

@@ -28,12 +28,13 @@ from ._columns import (
     has_orthonormal_columns,
     has_orthonormal_rows,
 )
-from ._values import in_groups, placed, reciprocal
+from ._values import in_groups, placed, reciprocal, reports_nonfinite
 from .singular import _count, cond, rank, svd
 from .singular_rules import Triplets, padded, phase, sorted_triplets
 
 
 @rule(svd, Scaled)
+@reports_nonfinite
 def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
     U, s, V = svd(placed(A)[0], _count(A, k), method)

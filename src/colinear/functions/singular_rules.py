@@ -31,7 +31,7 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import STIEFEL, UNITARY, SelfAdjoint
-from ._arrays import narrow
+from ._arrays import narrow, quiet
 from ._columns import (
     completed,
     first_columns,
@@ -40,6 +40,7 @@ from ._columns import (
     reordered,
 )
 from ._spectral import grid_of, symbol
+from ._values import reports_nonfinite
 from .eigen import eig
 from .singular import _count, svd
 
@@ -74,7 +75,8 @@ def phase(x: Any) -> Any:
     if xp is None:
         return x / abs(x) if x else 1.0
     size = xp.abs(x)
-    return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
+    with quiet(xp):  # infinity by infinity
+        return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
 
 
 def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
@@ -86,6 +88,7 @@ def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
 
 
 @rule(svd, orthonormal(COMPOSED, SIMPLE, DIAGONALISED, KroneckerFunction))
+@reports_nonfinite
 def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
     k, xp = _count(A, k), A.xp
@@ -102,6 +105,7 @@ def svd_zero(A: Any, k: Any, method: Any) -> Triplets:
 
 
 @rule(svd, ScaledIdentity)
+@reports_nonfinite
 def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     """c I = (c / |c|) |c| I^H"""
     k, xp, I = _count(A, k), A.xp, first_columns(identity_like(A, A.shape[-1]), _count(A, k))
@@ -111,6 +115,7 @@ def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
 
 
 @rule(svd, Diagonal)
+@reports_nonfinite
 def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
     return sorted_triplets(Diagonal(phase(A.d))._claim(UNITARY), A.xp.abs(A.d), identity_like(A, A.shape[-1]), _count(A, k))
@@ -122,6 +127,7 @@ def is_periodic(A: LinearOperator) -> bool:
 
 
 @rule(svd, Circulant | Convolution, when=is_periodic)
+@reports_nonfinite
 def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
     """C = F^H diag(λ) F: U and V are Fourier bases, complex even where C is real"""
     values = A.xp.reshape(symbol(A), A.shape[:-1])
@@ -131,6 +137,7 @@ def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
 
 
 @rule(svd, Projection)
+@reports_nonfinite
 def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
     """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
     k, xp, Q = _count(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)
