@@ -7,6 +7,7 @@ from typing import Any
 from ..dispatch import rule
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
+from ..operators.batching import broadcast_batch
 from ..operators.block import Block, BlockDiag
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -44,7 +45,7 @@ def lu_diagonal(A: Any, method: Any) -> Factors:
 @rule(lu, Permutation)
 def lu_permutation(A: Any, method: Any) -> Factors:
     """P = P I I"""
-    I = identity_like(A, A.shape[-1])
+    I = broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
     return A, I, I
 
 
@@ -107,7 +108,7 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
 @reports_nonfinite
 def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """Q = Q I"""
-    return A, identity_like(A, A.shape[-1])
+    return A, broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
 
 
 @rule(qr, Diagonal)
@@ -121,7 +122,7 @@ def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 @reports_nonfinite
 def qr_scaled_identity(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c I = I (c I)"""
-    return identity_like(A, A.shape[-1]), A
+    return broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), A
 
 
 def is_upper_triangle(A: LinearOperator) -> bool:
@@ -141,7 +142,7 @@ def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c A = Q (c R) for A = Q R"""
     Q, R = qr(placed(A)[0], method)
-    return Q, Scaled(A.scalar, R)
+    return broadcast_batch(Q, A.batch_shape), Scaled(A.scalar, R)
 
 
 @rule(qr, Conjugate)
@@ -182,7 +183,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOpe
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
     Q, *rest = placed(A)
     P, R = qr(Product(*rest), method)
-    return Product(Q, P)._claim(STIEFEL), R
+    return Product(Q, P)._claim(STIEFEL), broadcast_batch(R, A.batch_shape)
 
 
 @rule(qr, LowRank)

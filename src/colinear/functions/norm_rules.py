@@ -194,7 +194,8 @@ def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
     if checked_order("norm", ord) not in ("fro", "nuc", 2):
         return norm.base(A, ord, method)
     left, *rest = placed(A)
-    return norm(Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method)
+    found = norm(Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method)
+    return A.xp.broadcast_to(found, A.batch_shape)
 
 
 def has_cheap_inner_products(A: LinearOperator) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..operators.base import LinearOperator
+from ..operators.batching import broadcast_batch
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -65,7 +66,8 @@ def sorted_triplets(left: LinearOperator, s: Array, right: LinearOperator, k: in
     """Triplets in any order as `svd` returns them; `places`: of their columns in `left` and in `right`."""
     xp = namespace_of(s)
     order = xp.argsort(-s, axis=-1, stable=True)
-    U, V = (reordered(Q, order, k, where) for Q, where in zip((left, right), places))
+    batch = tuple(s.shape[:-1])
+    U, V = (broadcast_batch(reordered(Q, order, k, where), batch) for Q, where in zip((left, right), places))
     return U, padded(xp, xp.take_along_axis(s, order, axis=-1), k), V
 
 
@@ -93,7 +95,7 @@ def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
     k, xp = _count(A, k), A.xp
     s = xp.ones((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return first_columns(A, k), s, first_columns(identity_like(A, A.shape[-1]), k)
+    return first_columns(A, k), s, first_columns(broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), k)
 
 
 @rule(svd, Zero)
@@ -111,7 +113,7 @@ def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     k, xp, I = _count(A, k), A.xp, first_columns(identity_like(A, A.shape[-1]), _count(A, k))
     ones = xp.ones((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device)
     size = abs(A.c) if namespace_of(A.c) is None else xp.abs(A.c)[..., None]
-    return Scaled(phase(A.c), I)._claim(STIEFEL), size * ones, I
+    return Scaled(phase(A.c), I)._claim(STIEFEL), size * ones, broadcast_batch(I, A.batch_shape)
 
 
 @rule(svd, Diagonal)

@@ -176,7 +176,7 @@ def is_similarity(A: LinearOperator) -> bool:
 @rule(trace, Product, when=is_similarity)
 def trace_similarity(A: Any, method: Any) -> Array:
     """tr(Q A Q^-1) = tr A"""
-    return trace(Product(*placed(A)[1:-1]), method)
+    return A.xp.broadcast_to(trace(Product(*placed(A)[1:-1]), method), A.batch_shape)
 
 
 def is_thinner_rotated(A: LinearOperator) -> bool:

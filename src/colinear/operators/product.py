@@ -58,7 +58,7 @@ class Product(LinearOperator):
                 object.__setattr__(whole, "_claims", claims)
         if scalar is not None:
             whole = Scaled(scalar, whole)
-        elif len(merged) == len(factors):
+        elif len(merged) == len(parts) == len(factors):  # nothing was opened, dropped or merged
             whole.__dict__["_context"] = context
             return whole
         if whole.shape[:-2] == batch and (whole.is_neutral or whole._context == context):
