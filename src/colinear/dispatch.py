@@ -47,6 +47,7 @@ __all__ = [
     "rule",
     "set_converter",
     "set_method_names",
+    "set_release",
     "set_simplify",
     "signature",
     "subsumes",
@@ -121,7 +122,7 @@ class Function:
             state.current = None
         if reports and failed(combine([report._status for report in reports])) is not False:  # true, or not to be seen yet
             settle(gather(reports, self.name, chosen.name), on_failure)
-        return result
+        return result if _release is None else _release(A, arguments, result)
 
     def find(self, A: Any) -> Rule:
         """The rule that would be taken for this operator; `rule.is_base` says whether it is the base case."""
@@ -179,6 +180,8 @@ class Function:
         gathered = gather(current.reports, self.name, chosen.name)
         if not info or on_failure == "raise":
             settle(gathered, on_failure)
+        if outer is None and _release is not None:
+            result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
     def _call_in_detail(self, outer: Any, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Any:
@@ -435,6 +438,7 @@ def check_rules(function: Function | None = None) -> list[AmbiguousPair]:
 
 _converter: Callable[[Any], Any] | None = None
 _simplify: Function | None = None
+_release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
 _method_names: Callable[[], Sequence[str]] = tuple
 
 
@@ -448,6 +452,12 @@ def set_simplify(simplify: Function) -> None:
     """Say which function writes an operator in a family that knows more."""
     global _simplify
     _simplify = simplify
+
+
+def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
+    """Say how the result of an operator that holds no floats is freed of the framework in which it was computed."""
+    global _release
+    _release = release
 
 
 def set_method_names(names: Callable[[], Sequence[str]]) -> None:

@@ -10,7 +10,7 @@ from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
 from ..info import Info, Status, planning, report
 from ..methods import LSMR, LSQR, QR, SVD, SVRG, Method, fitting
-from ..operators.base import LinearOperator
+from ..operators.base import LinearOperator, placed_beside
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
@@ -148,7 +148,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     if isinstance(b, LinearOperator):
         return pinv(A, None, None if isinstance(chosen, QR) else method) @ b
     if A.is_neutral:  # it takes framework and precision from b
-        A = A.to(backend=namespace_of(b).name, dtype=None if A.is_complex else b.dtype)
+        A = placed_beside(A, b)
     xp = A.xp
     if planning():
         if not (_iterates(A, method) and choose_least_squares(A) is not None):

@@ -68,7 +68,8 @@ def of_identity(A: Any, call: Call) -> LinearOperator:
     xp = A.xp
     c = xp.asarray(A.c if isinstance(A, ScaledIdentity) else 1.0, dtype=A.dtype, device=A._context.device)
     values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
-    return ScaledIdentity(values[..., 0], A.shape[-1])
+    c = values[..., 0].item() if A.is_neutral else values[..., 0]
+    return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)
 
 
 @rules(ALL, Zero)

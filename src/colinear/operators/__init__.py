@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..dispatch import set_converter
+from ..dispatch import set_converter, set_release
 from .autograd import GaussNewton, Hessian, Jacobian
 from .banded import Banded
-from .base import LinearOperator
+from .base import LinearOperator, release
 from .batch_sum import BatchSum
 from .block import Block, BlockDiag, hstack, vstack
 from .circulant import Circulant
@@ -39,6 +39,7 @@ from .tridiagonal import Tridiagonal
 from .zero import Zero
 
 set_converter(as_operator)
+set_release(release)
 
 __all__ = [
     "FFT",
