@@ -142,6 +142,7 @@ from .operators import (
     as_operator,
     hstack,
     opaque,
+    simplify,
     vstack,
 )
 from .preconditioners import AMG, IC, ILU, BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
@@ -172,7 +173,7 @@ __all__ = [
     "Hessian", "GaussNewton", "MatrixFree",
     # operators: composed
     "Sum", "Product", "Scaled", "Kronecker", "KroneckerSum", "BlockDiag", "Block", "hstack", "vstack", "BatchSum", "Transpose",
-    "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse", "opaque", "as_operator", "detect",
+    "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse", "opaque", "simplify", "as_operator", "detect",
     # annotations
     "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
     # functions

@@ -6,7 +6,10 @@
     def woodbury(A, method): ...
 
 A call looks up the operator's signature in one dictionary, which gives the rules that match, the most specific first; the first
-whose guard holds is taken, and the base case if there is none. More specific means subsumed (`subsumption.py`); of two rules for
+whose guard holds is taken, and the base case if there is none. Where only the base case is left, the operator may be written in a
+family that knows more (`simplify`, in operators/rewrites.py), and the function is asked again.
+
+More specific means subsumed (`subsumption.py`); of two rules for
 the same pattern the guarded one comes first, and of two guarded ones the one written first. Where neither of two rules is more
 specific, the cheaper wins if both say what they cost; otherwise the call is ambiguous and fails, which `check_rules` finds
 beforehand.
@@ -46,6 +49,8 @@ __all__ = [
     "rule",
     "set_converter",
     "set_method_names",
+    "set_release",
+    "set_simplify",
     "signature",
     "subsumes",
 ]
@@ -77,6 +82,7 @@ class Function:
     examples: dict[str, Callable[[Any], Any]]
     forwards: bool
     suits: Callable[[Any, Any], bool]
+    rewrites: bool | Function
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
 
@@ -89,6 +95,7 @@ class Function:
         self._index = RuleIndex(self._parts)
         self._cache: dict[Signature, Resolution] = {}
         self._precedence: dict[Any, bool] = {}
+        self._rewritings: dict[int, Rule] = {}
         self._number = next(_numbers)
         _functions[self._number] = self
 
@@ -162,7 +169,7 @@ class Function:
             state.current = None
         if reports and failed(combine([report._status for report in reports])) is not False:  # true, or not to be seen yet
             settle(gather(reports, self.name, chosen.name), on_failure)
-        return result
+        return result if _release is None else _release(A, arguments, result)
 
     def find(self, A: Any) -> Rule:
         """The rule that would be taken for this operator; `rule.is_base` says whether it is the base case."""
@@ -172,7 +179,28 @@ class Function:
         if s is None:
             s = signature(A)
         found = self._cache.get(s) or self._resolve(s)
-        return found.sole or decide(A, found)
+        chosen = found.sole or decide(A, found)
+        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+
+    def _rewriting(self, A: Any) -> Rule | None:
+        """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A."""
+        if _simplify is None or (self.rewrites is not True and self.rewrites.find(A).rewritten_by is None):  # type: ignore[union-attr]
+            return None
+        chosen = _simplify.find(A)
+        if chosen.is_base:
+            return None
+        known = self._rewritings.get(chosen.key)
+        if known is None:
+            where = self.parameters.index("method") - 1 if "method" in self.parameters else None
+
+            def ask_again(A: Any, *arguments: Any) -> Any:
+                method = None if where is None else arguments[where]
+                return self._call(chosen.implementation(A), arguments, method, False, "warn")
+
+            known = Rule(self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True)
+            known.identity, known.rewritten_by = chosen.identity, chosen
+            self._rewritings[chosen.key] = known
+        return known
 
     def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
         return TypeError(f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given")
@@ -180,7 +208,8 @@ class Function:
     def _find_compiling(self, A: Any) -> Rule:
         numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
         order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
-        return decide(A, Resolution(None, order, rivals))
+        chosen = decide(A, Resolution(None, order, rivals))
+        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
 
     def _call_for_info(
         self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any
@@ -200,6 +229,8 @@ class Function:
         gathered = gather(current.reports, self.name, chosen.name)
         if not info or on_failure == "raise":
             settle(gathered, on_failure)
+        if outer is None and _release is not None:
+            result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
     def _call_in_detail(self, outer: Any, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Any) -> Any:
@@ -280,6 +311,7 @@ def function(
     examples: dict[str, Callable[[Any], Any]] | None = None,
     forwards: bool = False,
     suits: Callable[[Any, Any], bool] | None = None,
+    rewrites: bool | Function = True,
 ) -> Function:
     """A new function of linear operators, to which `rule` adds rules.
 
@@ -303,6 +335,10 @@ def function(
     suits : callable, optional
         `suits(A, method)`: whether A is known to have what the method needs for this function; by
         default the properties in `method.needs`.
+    rewrites : bool or Function
+        Whether an operator for which only the base case is left is first written in a family that
+        knows more, if `simplify` has a rule for it. False where the base case multiplies only, or
+        asks other functions; one of these functions where it rewrites if and only if that one does.
 
     Examples
     --------
@@ -326,7 +362,7 @@ def function(
     f.__doc__ = base.__doc__
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
-    f.stand_in, f.choose, f.examples = stand_in, choose, examples or {}
+    f.stand_in, f.choose, f.examples, f.rewrites = stand_in, choose, examples or {}, rewrites
     f.forwards, f.suits = forwards, suits or has_needs
     return f
 
@@ -459,6 +495,8 @@ def check_rules(function: Function | None = None) -> list[AmbiguousPair]:
 # ---------------------------------------------------------------------------------------------------- what others provide
 
 _converter: Callable[[Any], Any] | None = None
+_simplify: Function | None = None
+_release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
 _method_names: Callable[[], Sequence[str]] = tuple
 
 
@@ -466,6 +504,18 @@ def set_converter(as_operator: Callable[[Any], Any]) -> None:
     """Say how an array becomes an operator, so that every function takes arrays too."""
     global _converter
     _converter = as_operator
+
+
+def set_simplify(simplify: Function) -> None:
+    """Say which function writes an operator in a family that knows more."""
+    global _simplify
+    _simplify = simplify
+
+
+def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
+    """Say how the result of an operator that holds no floats is freed of the framework in which it was computed."""
+    global _release
+    _release = release
 
 
 def set_method_names(names: Callable[[], Sequence[str]]) -> None:

@@ -197,7 +197,7 @@ def _rejected(f: Function, A: Any, chosen: Rule, displaced: Displaced) -> Iterat
         yield displaced
         chosen = displaced[0]  # which the others gave way to
         named.add(chosen.source)
-    at = found.order.index(chosen)
+    at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1  # it stands for the base case
     for i, other in enumerate(found.order):
         if other.is_base or other.source in named:
             continue

@@ -60,6 +60,7 @@ class Rule:
         self.key = next(_keys)
         self.number: tuple[int, ...] = (self.key,)  # its place among the rules as written
         self.source = self  # the rule as written
+        self.rewritten_by: Rule | None = None  # of `simplify`, where the rule asks the function again of another operator
 
     def alternatives(self) -> list[Rule]:
         """The rules for single patterns that this one stands for."""

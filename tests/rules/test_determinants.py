@@ -47,7 +47,7 @@ RULES: dict[str, Callable[[Maker], Any]] = {
     ),
     "determinant_lemma": lambda r: co.Diagonal(r(6)) + co.LowRank(r(6, 2), r(6, 2)),
     "determinant_lemma_of_sum": lambda r: co.Tridiagonal(r(5), r(6) + 6, r(5)) + co.LowRank(r(6, 2), r(6, 2)),
-    "slogdet_merged": lambda r: co.Circulant(r(5)) + 2.0 * I(5),
+    "sum_with_diagonal": lambda r: co.Circulant(r(5)) + 2.0 * I(5),
     "slogdet_shifted_multiple": lambda r: -2.0 * co.Kronecker(r(2, 2), r(3, 3)) + 3.0 * I(6),
     "slogdet_shifted_projection": lambda r: 2.0 * co.Projection(r.stiefel(4, 2)) - 3.0 * I(4),
     "slogdet_shifted_similarity": lambda r: (Q := co.Unitary(r.stiefel(3, 3))) @ co.Diagonal(r(3)) @ Q.H + 2.0 * I(3),

@@ -226,6 +226,52 @@ def test_tridiagonal_inverse_is_accurate_for_long_and_graded_ones(rng):
     np.testing.assert_allclose(co.diag(co.Inverse(graded, graded)), np.diag(np.linalg.inv(balanced)) / scale, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+def test_diagonal_of_a_long_inverse_is_as_accurate_as_its_condition_allows(name):
+    """Condition 1.6e8: 4e-8. Values, in torch and JAX also where derivatives are recorded, and these derivatives."""
+    pytest.importorskip(name)
+    xp, n = backends.get(name), 20_000
+    i, N = np.arange(1.0, n + 1), n + 1.0
+    off, d, wanted = xp.asarray(-np.ones(n - 1)), xp.asarray(np.full(n, 2.0)), i * (N - i) / N  # (T^-1)_ij = i (N - j) / N
+    T = co.PD(co.Tridiagonal(off, d, off))
+    if name != "jax":
+        np.testing.assert_allclose(xp.to_numpy(co.diag(co.inv(T))), wanted, rtol=4e-8)
+        np.testing.assert_allclose(float(co.trace(co.inv(T))), wanted.sum(), rtol=4e-8)
+    if name == "numpy":
+        band = co.PD(co.Banded([off, d, off], [-1, 0, 1]))
+        np.testing.assert_allclose(co.diag(co.inv(band)), wanted, rtol=4e-8)
+        return
+    value, pull = xp.vjp(lambda d: xp.sum(co.diag(co.Inverse(co.Tridiagonal(off, d, off), T))), d)
+    squares = (N - i) ** 2 * np.cumsum(i**2) + i**2 * np.cumsum((N - i)[::-1] ** 2)[::-1] - i**2 * (N - i) ** 2
+    np.testing.assert_allclose(xp.to_numpy(value), wanted.sum(), rtol=4e-8)
+    np.testing.assert_allclose(xp.to_numpy(pull(xp.asarray(1.0))), -squares / N**2, rtol=1e-7)  # -Σ_j (T^-1)_ij^2
+
+
+@pytest.mark.parametrize(("name", "first"), [("torch", 0.0), ("torch", 3.0), ("jax", 0.0)])
+def test_derivatives_of_the_diagonal_of_a_tridiagonal_inverse(name, first, rng):
+    """Also where a pivot is zero, and under vmap."""
+    pytest.importorskip(name)
+    xp = backends.get(name)
+    lower, upper = (rng.standard_normal((2, 4)) for _ in "ab")
+    d = np.concatenate([np.full((2, 1), first), rng.standard_normal((2, 4)) + 3], axis=-1)
+    inverse = np.linalg.inv(co.Tridiagonal(lower, d, upper).to_dense())
+    wanted = -np.sum(inverse * np.swapaxes(inverse, -1, -2), axis=-1)
+    low, main, up = map(xp.asarray, (lower, d, upper))
+
+    def total(d, low, up):
+        return xp.sum(co.diag(co.Inverse(co.Tridiagonal(low, d, up), co.Identity(5))))
+
+    if name == "torch":
+        np.testing.assert_allclose(xp.vjp(lambda d: total(d, low, up), main)[1](xp.asarray(1.0)), wanted, atol=1e-10)
+    one_by_one = xp.vmap(lambda d, low, up: xp.vjp(lambda d: total(d, low, up), d)[1](xp.asarray(1.0)))(main, low, up)
+    np.testing.assert_allclose(xp.to_numpy(one_by_one), wanted, atol=1e-10)
+
+
+def test_tridiagonal_inverse_of_extreme_scale():
+    A = co.Tridiagonal([1e-200], [2e-200, 2e-200], [1e-200])
+    np.testing.assert_allclose(co.diag(co.inv(A)), [2e200 / 3, 2e200 / 3])
+
+
 def test_singular_tridiagonal_is_reported():
     T = co.Tridiagonal(np.ones(1), np.ones(2), np.ones(1))
     _, info = co.diag(co.Inverse(T, co.Identity(2)), info=True)

@@ -142,4 +142,4 @@ def _outside(xp: Any, Q: Array, Y: Array) -> Array:
     return Y
 
 
-range_finder = function("range_finder", base=basis_of_range)
+range_finder = function("range_finder", base=basis_of_range, rewrites=False)

@@ -67,4 +67,4 @@ def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Arra
     return partial_factor(K, rank, draws)
 
 
-rp_cholesky = function("rp_cholesky", base=random_pivots)
+rp_cholesky = function("rp_cholesky", base=random_pivots, rewrites=False)

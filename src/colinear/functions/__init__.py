@@ -57,7 +57,6 @@ from . import (  # noqa: F401  (they register themselves)
     inverse_kronecker,
     inverse_low_rank,
     inverse_on_host,
-    inverse_sparse_sums,
     inverse_sums,
     kronecker_function_rules,
     least_squares_rules,

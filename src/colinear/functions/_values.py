@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import cmath
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, namespace_of
+from ..backends import Array, is_array, namespace_of
 from ..info import Info, Status, report
-from ..operators.base import LinearOperator
+from ..operators.base import LinearOperator, inside_out
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE
@@ -18,6 +20,8 @@ from ._residuals import MARGIN
 
 CACHED = 2**20  # bytes
 FEW = 16  # numbers
+
+Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
 def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
@@ -113,6 +117,33 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
     report_status(xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details)
+
+
+def report_arrays(A: LinearOperator) -> None:
+    """Report NaN or infinity among the numbers that A itself holds; those of its operands are not looked at."""
+    held = [A._matrix] if hasattr(A, "_matrix") else [getattr(A, name) for name in A._dynamic]
+    for x in held:
+        if is_array(x):
+            report_finite(namespace_of(x), x)
+        elif isinstance(x, (float, complex)) and not cmath.isfinite(x):
+            report(Info(Status.NONFINITE))
+
+
+def report_leaves(A: LinearOperator) -> None:
+    """Report NaN or infinity anywhere in the tree, for rules that do not look at all of it."""
+    for part in inside_out(A):
+        report_arrays(part)
+
+
+def reports_nonfinite(implementation: Implementation) -> Implementation:
+    """Decorate a rule whose answer hides NaN and infinity that A itself holds, or is made of other numbers: they are reported."""
+
+    @functools.wraps(implementation)
+    def call(A: Any, *arguments: Any) -> Any:
+        report_arrays(A)
+        return implementation(A, *arguments)
+
+    return call  # type: ignore[return-value]
 
 
 def is_positive(D: Any) -> bool:

@@ -22,7 +22,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import is_watched, quiet
 from ._columns import identity_like
-from ._values import placed, report_status
+from ._values import placed, report_status, reports_nonfinite
 from .factorisations import cholesky
 from .inverse import all_square
 from .singular_rules import phase
@@ -44,12 +44,14 @@ def cholesky_identity(A: Any, method: Any) -> LinearOperator:
 
 
 @rule(cholesky, ScaledIdentity)
+@reports_nonfinite
 def cholesky_scaled_identity(A: Any, method: Any) -> LinearOperator:
     """c I = (√c I) (√c I)^H"""
     return A._replace(c=_positive_root(A.c))
 
 
 @rule(cholesky, Diagonal)
+@reports_nonfinite
 def cholesky_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(d) = diag(√d) diag(√d)"""
     return Diagonal(_positive_root(A.d))
@@ -116,6 +118,7 @@ def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, .
 
 
 @rule(cholesky, Tridiagonal)
+@reports_nonfinite
 def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
     """T = L L^H with two diagonals in L: δ_i+1 = a_i+1 - |b_i|^2 / δ_i, l_ii = √δ_i, l_i+1,i = b_i / √δ_i"""
     xp = A.xp

@@ -18,7 +18,7 @@ from ..operators.sum import Sum
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._elimination import condition, fits_as_a_whole, is_spoilt, settle_determinant
-from ._values import place
+from ._values import place, report_leaves
 from .determinant import multiplied, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, spread
 from .inverse import inv
@@ -45,6 +45,7 @@ def is_block_triangular(A: Any) -> bool:
 @rule(slogdet, Block, when=is_block_triangular)
 def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
     """det [A B; 0 D] = det A det D"""
+    report_leaves(A)  # also of the blocks beside the diagonal
     blocks = [place(row[i], A) for i, row in enumerate(A.blocks)]
     return spread(A, multiplied([slogdet(block, method) for block in blocks], [1] * len(blocks)))
 

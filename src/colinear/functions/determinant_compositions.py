@@ -17,7 +17,7 @@ from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ._arrays import narrow, quiet, square_size
 from ._elimination import report_weak_entries, strengthened, weak_entries
-from ._values import once_each, place, placed
+from ._values import once_each, place, placed, reports_nonfinite
 from .determinant import NEED, logdet, multiplied, one, slogdet, slogdet_of_power
 from .estimate_parts import powers_of_estimates
 from .inverse import all_square, inv
@@ -25,6 +25,7 @@ from .inverse_low_rank import DIAGONAL, capacitance, rank_of, shift_is_zero
 
 
 @rule(slogdet, Scaled, estimates=True)
+@reports_nonfinite
 def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
     """det(c A) = c^n det A"""
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")

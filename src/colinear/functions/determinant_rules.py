@@ -22,6 +22,7 @@ from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.zero import Zero
 from ._arrays import is_watched, quiet, seen, square_size
+from ._values import report_leaves, reports_nonfinite
 from .determinant import NEED, one, report_logarithm, slogdet
 from .diagonal_rules import has_thin_waist
 from .inverse_families import periodic_kernel, rank_is_below_size, wraps_around
@@ -84,12 +85,14 @@ def slogdet_zero(A: Any, method: Any) -> Determinant:
 
 
 @rule(slogdet, Projection)
+@reports_nonfinite
 def slogdet_projection(A: Any, method: Any) -> Determinant:
     """det(Q Q^H) = 0, or 1 if Q is square"""
     return singular(A) if A.Q.shape[-1] < A.shape[-1] else one(A)
 
 
 @rule(slogdet, Householder)
+@reports_nonfinite
 def slogdet_householder(A: Any, method: Any) -> Determinant:
     """det(I - 2 v v^H / v^H v) = -1"""
     sign, logarithm = one(A)
@@ -111,6 +114,7 @@ def slogdet_fft(A: Any, method: Any) -> Determinant:
 @rule(slogdet, Product, when=has_thin_waist)
 def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
     """det(U C V^H) = 0 where the rank is below n"""
+    report_leaves(A)
     square_size("slogdet", A, NEED, "")
     return singular(A)
 
@@ -124,6 +128,7 @@ def terms_are_few(A: Any) -> bool:
 @rule(slogdet, BatchSum[LowRank], when=terms_are_few)  # type: ignore[misc]
 def slogdet_of_few_terms(A: Any, method: Any) -> Determinant:
     """det(Σ_i U_i V_i^H) = 0 where the ranks add up to less than n"""
+    report_leaves(A)
     return singular(A)
 
 

@@ -22,6 +22,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import DIAGONAL, SHIFT, scalar_of
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
@@ -39,9 +40,8 @@ from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
 from .inverse_kronecker import _terms as terms_of
-from .inverse_low_rank import DIAGONAL, SHIFT, capacitance, correction_pays, low_rank_and_rest
-from .inverse_sums import SIMILAR, TAKES_DIAGONAL, TAKES_SHIFT, factor_divides_shift, has_similarity, is_zero, merged
-from .inverse_sums import is_square as parts_are_square
+from .inverse_low_rank import capacitance, correction_pays, low_rank_and_rest
+from .inverse_sums import SIMILAR, factor_divides_shift, has_similarity, is_zero
 
 LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | BatchSum[LowRank] | Product] | Product  # type: ignore[misc]
 
@@ -68,16 +68,6 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     )
 
 
-@rule(slogdet, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=parts_are_square, hereditary=True)  # type: ignore[misc]
-def slogdet_merged(A: Any, method: Any) -> Determinant:
-    """det(A + D), where A + D is of A's own kind: banded, sparse, circulant, ..."""
-    return slogdet(merged(A)._claim(A.properties), method)
-
-
-def _scalar(shift: Any) -> Any:
-    return shift.c if isinstance(shift, ScaledIdentity) else 1.0
-
-
 @rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
 @rule(slogdet, Sum[Scaled[Projection | BatchSum[LowRank] | Product], SHIFT])  # type: ignore[misc]
 def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
@@ -85,7 +75,7 @@ def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
     multiple, shift = arrange(A, Scaled, SHIFT)
     a = multiple.scalar
     if is_zero(multiple):
-        return spread(A, slogdet(ScaledIdentity(_scalar(shift), A.shape[-1], like=A), method))
+        return spread(A, slogdet(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), method))
     if not factor_divides_shift(multiple, shift):
         return sign_and_logarithm(A, method)
     return spread(A, slogdet(Scaled(a, Sum(multiple.A, Scaled(1 / a, shift))), method))
@@ -99,7 +89,9 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     P: Any
     a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
     n, r = P.Q.shape[-2:]
-    parts = [slogdet(ScaledIdentity(c, size, like=A), method) for c, size in ((a + _scalar(shift), r), (_scalar(shift), n - r))]
+    parts = [
+        slogdet(ScaledIdentity(c, size, like=A), method) for c, size in ((a + scalar_of(shift), r), (scalar_of(shift), n - r))
+    ]
     return spread(A, multiplied(parts, [1, 1]))
 
 
@@ -190,7 +182,7 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     if planning():
         return one(A)
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return by_factors(A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, _scalar(shift))
+    return by_factors(A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, scalar_of(shift))
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]

@@ -10,7 +10,7 @@ from ..operators.base import LinearOperator
 from ..operators.product import Product
 from ..properties import UNITARY, Unitary
 from ._similarity import is_similarity
-from ._values import place, placed
+from ._values import place, placed, reports_nonfinite
 from .determinant import logdet, slogdet
 from .determinant_rules import Determinant, spread
 from .inverse import all_square
@@ -23,6 +23,7 @@ def slogdet_similarity(A: Any, method: Any) -> Determinant:
 
 
 @rule(logdet, Unitary)
+@reports_nonfinite
 def logdet_unitary(A: Any, method: Any) -> Array:
     """log |det Q| = 0"""
     return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)

@@ -23,14 +23,15 @@ from ..operators.known_inverse import KnownInverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
+from ..operators.rewrites import simplify
 from ..operators.sparse import Sparse
 from ..operators.structured_factors import SpectralFactor
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
-from ._arrays import quiet, seen
-from ._minors import leading_minors
-from ._values import placed, reciprocal, report_values
+from ._arrays import seen
+from ._pivots import inverse_diagonal
+from ._values import placed, reciprocal
 from .diagonal import diag, exact_diagonal, zero_diagonal
 
 # ---------------------------------------------------------------------------------------------------- products
@@ -46,7 +47,12 @@ def has_thin_waist(A: LinearOperator) -> bool:
     return waist(A)[0] < min(A.shape[-2:])
 
 
-@rule(diag, Product, when=has_thin_waist)
+def is_thin_and_filled(A: LinearOperator) -> bool:
+    """Whether a dimension inside the product is smaller than those outside, and it is not sparse."""
+    return has_thin_waist(A) and simplify.find(A).is_base
+
+
+@rule(diag, Product, when=is_thin_and_filled)
 def diag_thin_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
     fitting("diag", method)
@@ -149,14 +155,9 @@ def diag_inverse_triangular(A: Any, method: Any) -> Array:
 @rule(diag, Inverse[Tridiagonal])  # type: ignore[misc]
 def diag_inverse_tridiagonal(A: Any, method: Any) -> Array:
     """diag(T^-1)_i = 1 / (p_i + q_i - t_ii), p and q the pivots of elimination from above and from below"""
-    T, xp = A.A, A.xp
-    d, squares = zero_diagonal(T) + T.diag, T.lower * T.upper
-    a, b = leading_minors(xp, d, squares)  # p_i = a_i / b_i
-    e, f = (xp.flip(x, axis=-1) for x in leading_minors(xp, xp.flip(d, axis=-1), xp.flip(squares, axis=-1)))  # q_i = e_i / f_i
-    determinant = a * f + e * b - d * b * f
-    report_values(xp, determinant)
-    with quiet(xp):
-        return b * f / determinant
+    T = A.A
+    found = inverse_diagonal(A.xp, T.lower, zero_diagonal(T) + T.diag, T.upper)
+    return A.xp.astype(found, A.dtype)
 
 
 def wraps_around(A: LinearOperator) -> bool:

@@ -290,5 +290,5 @@ def smallest_eigenvalue(A: LinearOperator, vector: bool = False, method: Method 
     return _extreme(A, vector, method, False, "eigmin")
 
 
-eigmax = function("eigmax", base=largest_eigenvalue, forwards=True)
-eigmin = function("eigmin", base=smallest_eigenvalue, forwards=True)
+eigmax = function("eigmax", base=largest_eigenvalue, forwards=True, rewrites=False)
+eigmin = function("eigmin", base=smallest_eigenvalue, forwards=True, rewrites=False)

@@ -32,7 +32,7 @@ from ._spectral import (
     kronecker,
     selection,
 )
-from ._values import once_each, place, placed, reciprocal_spectrum, report_status
+from ._values import once_each, place, placed, reciprocal_spectrum, report_status, reports_nonfinite
 from .automatic import is_automatic
 from .eigen import PARALLEL, eig, factors_self_adjoint, sensitivity_of, stand_in
 from .eigen_choice import is_affordable
@@ -140,6 +140,7 @@ def scalar_keeps_adjoint(A: Any) -> bool:
 
 
 @rule(eig, Scaled, when=scalar_keeps_adjoint)
+@reports_nonfinite
 def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c A has the eigenvalues c λ and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)

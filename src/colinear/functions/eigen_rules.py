@@ -35,7 +35,7 @@ from ._spectral import (
     reversed_transpose,
     triangular_vectors,
 )
-from ._values import report_finite, report_status
+from ._values import report_finite, report_status, reports_nonfinite
 from .eigen import eig, report_pairs
 from .eigen_shared import (
     Pairs,
@@ -51,6 +51,7 @@ from .eigen_shared import (
 
 
 @rule(eig, Identity | ScaledIdentity)
+@reports_nonfinite
 def eig_identity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c I has the eigenvalue c, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)

@@ -8,6 +8,7 @@ from .. import autodiff
 from ..dispatch import rule
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
+from ..operators.batching import broadcast_batch
 from ..operators.block import Block, BlockDiag
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -23,7 +24,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import STIEFEL, UNITARY
 from ._columns import completed, has_orthonormal_columns, identity_like, orthonormal
-from ._values import has_no_zero, placed, report_finite
+from ._values import has_no_zero, placed, report_finite, reports_nonfinite
 from .factorisations import lu, qr
 from .inverse import all_square
 from .singular_rules import phase
@@ -35,6 +36,7 @@ Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
 
 @rule(lu, Identity | Diagonal | ScaledIdentity)
+@reports_nonfinite
 def lu_diagonal(A: Any, method: Any) -> Factors:
     """D = I I D"""
     I = identity_like(A, A.shape[-1])
@@ -44,7 +46,7 @@ def lu_diagonal(A: Any, method: Any) -> Factors:
 @rule(lu, Permutation)
 def lu_permutation(A: Any, method: Any) -> Factors:
     """P = P I I"""
-    I = identity_like(A, A.shape[-1])
+    I = broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
     return A, I, I
 
 
@@ -55,6 +57,7 @@ def triangle_needs_no_pivots(A: LinearOperator) -> bool:
 
 
 @rule(lu, Triangular, when=triangle_needs_no_pivots)
+@reports_nonfinite
 def lu_triangular(A: Any, method: Any) -> Factors:
     """U = I I U, and L = I (L D^-1) D for the diagonal D of L"""
     I = identity_like(A, A.shape[-1])
@@ -65,6 +68,7 @@ def lu_triangular(A: Any, method: Any) -> Factors:
 
 
 @rule(lu, Scaled)
+@reports_nonfinite
 def lu_scaled(A: Any, method: Any) -> Factors:
     """c A = P L (c U) for A = P L U"""
     P, L, U = lu(placed(A)[0], method)
@@ -102,9 +106,10 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
         Scaled | Conjugate | Kronecker | BlockDiag | Product,
     ),
 )
+@reports_nonfinite
 def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """Q = Q I"""
-    return A, identity_like(A, A.shape[-1])
+    return A, broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
 
 
 @rule(qr, Diagonal)
@@ -115,9 +120,10 @@ def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 
 
 @rule(qr, ScaledIdentity)
+@reports_nonfinite
 def qr_scaled_identity(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c I = I (c I)"""
-    return identity_like(A, A.shape[-1]), A
+    return broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), A
 
 
 def is_upper_triangle(A: LinearOperator) -> bool:
@@ -126,16 +132,18 @@ def is_upper_triangle(A: LinearOperator) -> bool:
 
 
 @rule(qr, Triangular, when=is_upper_triangle)
+@reports_nonfinite
 def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """R = I R"""
     return identity_like(A, A.shape[-1]), A
 
 
 @rule(qr, Scaled)
+@reports_nonfinite
 def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c A = Q (c R) for A = Q R"""
     Q, R = qr(placed(A)[0], method)
-    return Q, Scaled(A.scalar, R)
+    return broadcast_batch(Q, A.batch_shape), Scaled(A.scalar, R)
 
 
 @rule(qr, Conjugate)
@@ -176,7 +184,7 @@ def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOpe
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
     Q, *rest = placed(A)
     P, R = qr(Product(*rest), method)
-    return Product(Q, P)._claim(STIEFEL), R
+    return Product(Q, P)._claim(STIEFEL), broadcast_batch(R, A.batch_shape)
 
 
 @rule(qr, LowRank)

@@ -19,6 +19,7 @@ from ..properties import UNITARY
 from ._arrays import square_size
 from ._factorise import choose as choose_factorisation
 from ._factorise import solution
+from ._values import report_arrays
 from .automatic import attempts, iterates
 from .automatic import choose as choose_attempt
 from .cost import dense_work
@@ -59,6 +60,7 @@ def inverse(A: LinearOperator, method: Method | None = None) -> LinearOperator:
     if is_iterative(method):
         return Inverse(A, iterated(A, method))  # type: ignore[arg-type]
     if A.properties & UNITARY:
+        report_arrays(A)
         return A.H  # known, so nothing is computed
     if iterates(A, method):
         return Inverse(A, attempts(A, method))

@@ -32,7 +32,7 @@ from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from ._arrays import seen
 from ._elimination import condition, judged
-from ._values import is_positive, place
+from ._values import is_positive, place, report_leaves
 from .inverse import inv
 from .inverse_low_rank import gram, scaled_factor
 
@@ -160,6 +160,7 @@ def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
 @judged
 def inv_block(A: Any, method: Any) -> LinearOperator:
     """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the cheapest block A"""
+    report_leaves(A)  # also of the blocks that are multiplied by only
     at, pivot_inverse, info = _pivot(A, method)
     report(info)
     if not planning() and failed(info.status) is True:

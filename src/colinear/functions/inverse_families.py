@@ -31,7 +31,7 @@ from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ._arrays import quiet, square_size
 from ._residuals import MARGIN, column_norms, probe
-from ._values import reciprocal, reciprocal_spectrum, report_status, report_values
+from ._values import reciprocal, reciprocal_spectrum, report_status, report_values, reports_nonfinite
 from .inverse import inv, kept
 
 
@@ -60,12 +60,14 @@ def inv_permutation(A: Any, method: Any) -> LinearOperator:
 
 
 @rule(inv, FFT | Sine | Householder)
+@reports_nonfinite
 def inv_transform(A: Any, method: Any) -> LinearOperator:
     """Q^-1 = Q^H"""
     return A.H
 
 
 @rule(inv, Projection)
+@reports_nonfinite
 def inv_projection(A: Any, method: Any) -> LinearOperator:
     """Q Q^H is its own pseudoinverse, and singular unless Q is square"""
     n, rank = A.Q.shape[-2:]
@@ -89,6 +91,7 @@ def inv_low_rank(A: Any, method: Any) -> LinearOperator:
 
 
 @rule(inv, Triangular)
+@reports_nonfinite
 def inv_triangular(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by substitution"""
     square_size("inv", A, "an inverse", "Use pinv(A).")

@@ -18,6 +18,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
+from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of
 from ..operators.scaled import Scaled, multiply_scalars
 from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
@@ -28,8 +29,7 @@ from ._elimination import as_a_whole, judged
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
 from .inverse import by_equation, inv
-from .inverse_low_rank import DIAGONAL, SHIFT
-from .inverse_sums import diagonal_of
+from .inverse_sums import kronecker_of_self_adjoint
 
 # ---------------------------------------------------------------------------------------------------- one product, any factors
 
@@ -40,7 +40,12 @@ def factors_are_square(A: LinearOperator) -> bool:
     return all(factor.shape[-1] == factor.shape[-2] for factor in factors)
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square)  # type: ignore[misc]
+def factors_are_general(A: LinearOperator) -> bool:
+    """Whether the factors of the Kronecker term are square, and not all self-adjoint."""
+    return factors_are_square(A) and not kronecker_of_self_adjoint(A)
+
+
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
 @by_equation
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
@@ -121,6 +126,9 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
 
     first, *others = (np.asarray(seen(xp, dense_part(factor, A))) for factor in terms)
     first = first + np.asarray(c if namespace_of(c) is None else seen(xp, c)) * np.eye(len(first))
+    if not all(np.isfinite(M).all() for M in (first, *others)):
+        report(Info(Status.NONFINITE))
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
     if xp.name == "numpy" and len(terms) == 2:
         T, Q = schur(first, output="complex")
         R, P = schur(others[0].T, output="complex")

@@ -16,6 +16,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import DIAGONAL, simplify
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
@@ -23,9 +24,6 @@ from ..properties import POSITIVE_SEMIDEFINITE
 from ._elimination import as_a_whole, judged, strengthened, weak_entries
 from ._values import has_no_zero, is_positive
 from .inverse import inv
-
-DIAGONAL = Diagonal | ScaledIdentity | Identity
-SHIFT = ScaledIdentity | Identity
 
 
 def rank_of(A: Any) -> int:
@@ -85,7 +83,9 @@ def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
 
 
 def correction_pays(A: Any) -> bool:
-    """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others."""
+    """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others; not in a sparse sum."""
+    if not simplify.find(A).is_base:
+        return False
     ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
     rest = [term for term in A.operands if not is_narrow(term)]
     return bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
@@ -125,7 +125,8 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
 @judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
-    return _corrected_diagonal(A, *arrange(A, LowRank, DIAGONAL), method)
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    return _corrected_diagonal(A, low_rank, D, method)
 
 
 def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
@@ -157,7 +158,8 @@ def has_few_weak_entries(A: LinearOperator) -> bool:
 @judged(is_final=True)
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near zero: two low-rank terms, which merge"""
-    return _corrected_diagonal(A, *arrange(A, LowRank, Diagonal), method)
+    low_rank, D = arrange(A, LowRank, Diagonal)
+    return _corrected_diagonal(A, low_rank, D, method)
 
 
 LOW_RANK: Any = LowRank | Projection | Product | BatchSum[LowRank]  # type: ignore[misc]

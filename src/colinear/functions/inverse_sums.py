@@ -9,30 +9,23 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import part
-from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
-from ..operators.block import BlockDiag
-from ..operators.circulant import Circulant
-from ..operators.convolution import Convolution
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import DEFINITE, SHIFT, scalar_of
 from ..operators.scaled import Scaled, kept_by_scalar
-from ..operators.sparse import Sparse
 from ..operators.sum import Sum
-from ..operators.toeplitz import Toeplitz
-from ..operators.tridiagonal import Tridiagonal
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
+from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ._arrays import seen
 from ._similarity import is_similarity
 from ._values import reciprocal, reciprocal_spectrum
 from .eigen import factors_self_adjoint, spectrum_by_factors
 from .inverse import by_equation, inv, inverse
-from .inverse_low_rank import DIAGONAL, SHIFT
 from .kronecker_functions import differentiable_inverse
 
 # ---------------------------------------------------------------------------------------------------- shifts
@@ -44,22 +37,14 @@ def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
     projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
     a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
-    c = _scalar(shift)
+    c = scalar_of(shift)
     inner = a * part("On the range of Q", reciprocal, a + c)
     return Sum(inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P))._claim(A.properties)
 
 
-DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
-
-
-def _scalar(shift: Any) -> Any:
-    """c of c I"""
-    return shift.c if isinstance(shift, ScaledIdentity) else 1.0
-
-
 def factor_divides_shift(multiple: Any, shift: Any) -> bool:
     """Whether 1 / a and c / a are finite for a A + c I (taken for granted where values cannot be seen)."""
-    a, c = multiple.scalar, _scalar(shift)
+    a, c = multiple.scalar, scalar_of(shift)
     if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
         return True
     values = [_seen_number(x) for x in (a, c)]
@@ -91,7 +76,7 @@ def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     if is_zero(multiple):
-        return inv(ScaledIdentity(_scalar(shift), A.shape[-1], like=A), method)
+        return inv(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), method)
     if not factor_divides_shift(multiple, shift):
         return inverse(A, method)
     a = part("In the factor of a term", reciprocal, multiple.scalar)
@@ -100,98 +85,6 @@ def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
     is_positive = multiple.properties & multiple.A.properties & POSITIVE_SEMIDEFINITE
     known = A.properties & DEFINITE if is_positive else kept_by_scalar(A.properties, multiple.scalar)
     return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift))._claim(known), method))._claim(A.properties)
-
-
-TAKES_SHIFT = Circulant | Convolution | Toeplitz
-TAKES_DIAGONAL = Tridiagonal | Banded | Sparse | BlockDiag
-
-
-def is_square(A: LinearOperator) -> bool:
-    """Whether the terms that a diagonal can be added to are square."""
-    return all(all(block.shape[-1] == block.shape[-2] for block in term.operands) for term in A.operands)
-
-
-@rule(inv, Sum[TAKES_SHIFT, SHIFT] | Sum[TAKES_DIAGONAL, DIAGONAL], when=is_square, hereditary=True)  # type: ignore[misc]
-def inv_merged(A: Any, method: Any) -> LinearOperator:
-    """(A + D)^-1, where A + D is of A's own kind: banded, sparse, circulant, ..."""
-    return inv(merged(A)._claim(A.properties), method)
-
-
-def merged(A: Any) -> LinearOperator:
-    """A + D as one operator of the kind of A."""
-    whole, D = arrange(A, TAKES_SHIFT | TAKES_DIAGONAL, DIAGONAL)
-    if isinstance(whole, BlockDiag):
-        return _add_to_blocks(whole, D, A)
-    return _ADD[type(whole)](whole, _scalar(D) if isinstance(whole, TAKES_SHIFT) else diagonal_of(D, A), A)
-
-
-def diagonal_of(D: Any, A: LinearOperator) -> Array:
-    """The diagonal of D, a multiple of I perhaps, as an array of A's framework."""
-    if isinstance(D, Diagonal):
-        return D.d
-    xp, c = A.xp, _scalar(D)
-    ones = xp.ones((A.shape[-1],), dtype=A.dtype, device=A._context.device)
-    return ones * (c[..., None] if getattr(c, "ndim", 0) else c)
-
-
-def _at_start(xp: Any, x: Array, c: Any, dimensions: int) -> Array:
-    """x with c added to its entry 0 (in each of the last dimensions)."""
-    place = np.zeros(x.shape[-dimensions:])
-    place[(0,) * dimensions] = 1
-    c = c[(..., *(None,) * dimensions)] if getattr(c, "ndim", 0) else c
-    return x + c * xp.asarray(place, dtype=xp.real_dtype(x.dtype), device=xp.device_of(x))
-
-
-def _add_to_convolution(C: Any, c: Any, A: LinearOperator) -> LinearOperator:
-    xp = A.xp
-    place = np.zeros(C.kernel.shape[-len(C.grid) :])
-    place[C.origin] = 1
-    c = c[(..., *(None,) * len(C.grid))] if getattr(c, "ndim", 0) else c
-    delta = xp.asarray(place, dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return Convolution._of(C.kernel + c * delta, C.grid, C.boundary, C.origin)
-
-
-def _add_to_toeplitz(T: Any, c: Any, A: LinearOperator) -> LinearOperator:
-    row = A.xp.conj(T.col) if T.row is None and not A.properties & SELF_ADJOINT else T.row
-    return Toeplitz._of(_at_start(A.xp, T.col, c, 1), row)
-
-
-def _add_to_banded(B: Any, d: Array, A: LinearOperator) -> LinearOperator:
-    at = B.offsets.index(0) if 0 in B.offsets else None
-    if at is None:
-        return Banded._of((*B.diagonals, A.xp.astype(d, A.dtype)), (*B.offsets, 0), B.m, B.n)
-    return Banded._of((*B.diagonals[:at], B.diagonals[at] + d, *B.diagonals[at + 1 :]), B.offsets, B.m, B.n)
-
-
-def _add_to_sparse(S: Any, d: Array, A: LinearOperator) -> LinearOperator:
-    xp = A.xp
-    joined, places = S.structure.with_diagonal()
-    values = xp.concat([xp.broadcast_to(x, (*A.batch_shape, x.shape[-1])) for x in (S.data, d)], axis=-1)
-    if places is None:
-        return Sparse._of(values, joined)
-    zeros = xp.zeros((*A.batch_shape, joined.nnz), dtype=values.dtype, device=A._context.device)
-    return Sparse._of(xp.scatter_add(zeros, places, values, axis=-1), joined)
-
-
-def _add_to_blocks(B: BlockDiag, D: Any, A: LinearOperator) -> LinearOperator:
-    """Each block with its part of D: a multiple of I remains one, which more rules know. Blocks are definite where the whole is."""
-    blocks, start = [], 0
-    for block in B.operands:
-        stop = start + block.shape[-1]
-        own = Diagonal(D.d[..., start:stop]) if isinstance(D, Diagonal) else ScaledIdentity(_scalar(D), stop - start, like=A)
-        blocks.append(Sum(block, own)._claim(A.properties & DEFINITE))
-        start = stop
-    return BlockDiag(*blocks)
-
-
-_ADD: dict[type, Any] = {
-    Circulant: lambda C, c, A: Circulant._of(_at_start(A.xp, C.col, c, 1)),
-    Convolution: _add_to_convolution,
-    Toeplitz: _add_to_toeplitz,
-    Tridiagonal: lambda T, d, A: Tridiagonal._of(T.lower, T.diag + d, T.upper),
-    Banded: _add_to_banded,
-    Sparse: _add_to_sparse,
-}
 
 
 SIMILAR = Product[LinearOperator, ..., LinearOperator]  # type: ignore[type-arg, misc]

@@ -11,7 +11,7 @@ from ..dispatch import Cost, function
 from ..info import Info, Status, combine, planning, report
 from ..methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ..methods.solver_objects import for_least_squares
-from ..operators.base import LinearOperator
+from ..operators.base import LinearOperator, placed_beside
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.inverse import Inverse
@@ -196,7 +196,7 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     if isinstance(b, LinearOperator):
         return pinv(A, None, None if isinstance(chosen, QR) else method) @ b
     if A.is_neutral:  # it takes framework and precision from b
-        A = A.to(backend=namespace_of(b).name, dtype=None if A.is_complex else b.dtype)
+        A = placed_beside(A, b)
     xp = A.xp
     if planning():
         if not (_iterates(A, method) and choose_least_squares(A) is not None):
@@ -321,4 +321,6 @@ def _example(A: LinearOperator) -> Array:
     return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
-lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example}, suits=suits_any)
+lstsq = function(
+    "lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example}, suits=suits_any, rewrites=pinv
+)

@@ -36,7 +36,7 @@ from ._arrays import is_watched, narrow, quiet, seen, wide
 from ._columns import orthonormal
 from ._residuals import MARGIN, column_norms, probe
 from ._spectral import grid_of, symbol
-from ._values import has_no_zero, placed
+from ._values import has_no_zero, placed, reports_nonfinite
 from .inverse import inv
 from .least_squares import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv
 from .singular import svd
@@ -60,6 +60,7 @@ def negligible(A: LinearOperator, sizes: Array, rtol: Any) -> Array:
 
 
 @rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction))
+@reports_nonfinite
 def pinv_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """Q^+ = Q^H where Q^H Q = I"""
     checked_rtol("pinv", rtol)
@@ -67,6 +68,7 @@ def pinv_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(pinv, Diagonal)
+@reports_nonfinite
 def pinv_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(d)^+ = diag(1 / d), zero where d is"""
     size = A.xp.abs(A.d)
@@ -74,6 +76,7 @@ def pinv_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(pinv, ScaledIdentity)
+@reports_nonfinite
 def pinv_scaled_identity(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(c I)^+ = c^-1 I, zero where c is"""
     checked_rtol("pinv", rtol)
@@ -93,6 +96,7 @@ def pinv_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(pinv, Projection)
+@reports_nonfinite
 def pinv_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(Q Q^H)^+ = Q Q^H"""
     checked_rtol("pinv", rtol)
@@ -100,6 +104,7 @@ def pinv_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(pinv, Circulant | Convolution, when=is_periodic)
+@reports_nonfinite
 def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(F^H diag(λ) F)^+ = F^H diag(λ)^+ F"""
     xp, grid = A.xp, grid_of(A)
@@ -160,6 +165,7 @@ def pinv_times_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(pinv, Scaled)
+@reports_nonfinite
 def pinv_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(c A)^+ = c^-1 A^+, zero where c is"""
     return Scaled(_inverted_scalar(A.scalar), pinv(A.A, rtol, method))._claim(A._claims)

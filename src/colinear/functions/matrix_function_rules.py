@@ -35,6 +35,7 @@ from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
 from ._arrays import is_watched, narrow, seen, square_size, wide
 from ._spectral import cycles, grid_of, mirrored, symbol
+from ._values import reports_nonfinite
 from .eigen import eig
 from .eigen_compositions import split_shift
 from .eigen_rules import compressed, rank_is_small, two_factors
@@ -70,7 +71,8 @@ def of_identity(A: Any, call: Call) -> LinearOperator:
     xp = A.xp
     c = xp.asarray(A.c if isinstance(A, ScaledIdentity) else 1.0, dtype=A.dtype, device=A._context.device)
     values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
-    return ScaledIdentity(values[..., 0], A.shape[-1])
+    c = values[..., 0].item() if A.is_neutral else values[..., 0]
+    return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)
 
 
 @rules(ALL, Zero)
@@ -82,6 +84,7 @@ def of_zero(A: Any, call: Call) -> LinearOperator:
 
 
 @rules(ALL, Projection, when=not_empty)
+@reports_nonfinite
 def of_projection(A: Any, call: Call) -> LinearOperator:
     """f(P) = f(0) I + (f(1) - f(0)) P"""
     is_all = A.Q.shape[-1] == A.shape[-1]
@@ -90,6 +93,7 @@ def of_projection(A: Any, call: Call) -> LinearOperator:
 
 
 @rules(ALL, Householder, when=not_empty)
+@reports_nonfinite
 def of_householder(A: Any, call: Call) -> LinearOperator:
     """f(H) = (f(1) + f(-1)) / 2 I + (f(1) - f(-1)) / 2 H"""
     values = at(A, call.f, -1.0, 1.0)

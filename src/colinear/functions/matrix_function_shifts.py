@@ -20,7 +20,7 @@ from ..operators.permutation import Permutation
 from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ._arrays import square_size
-from ._values import place, placed, reciprocal, report_status
+from ._values import place, placed, reciprocal, report_status, reports_nonfinite
 from .eigen_compositions import split_shift
 from .eigen_unitary import cycles_can_be_seen
 from .inverse import all_square
@@ -49,18 +49,21 @@ def _is_positive(c: Any) -> bool:
 
 
 @rule(sqrt, Scaled, when=scalar_is_positive)
+@reports_nonfinite
 def sqrt_scaled(A: Any, method: Any) -> LinearOperator:
     """(c A)^(1/2) = c^(1/2) A^(1/2) for c > 0"""
     return Scaled(A.scalar**0.5, sqrt(A.A, method))
 
 
 @rule(isqrt, Scaled, when=scalar_is_positive)
+@reports_nonfinite
 def isqrt_scaled(A: Any, method: Any) -> LinearOperator:
     """(c A)^(-1/2) = c^(-1/2) A^(-1/2) for c > 0"""
     return Scaled(A.scalar**-0.5, isqrt(A.A, method))
 
 
 @rule(log, Scaled, when=scalar_is_positive)
+@reports_nonfinite
 def log_scaled(A: Any, method: Any) -> LinearOperator:
     """log(c A) = log(c) I + log(A) for c > 0"""
     xp = namespace_of(A.scalar)
@@ -69,6 +72,7 @@ def log_scaled(A: Any, method: Any) -> LinearOperator:
 
 
 @rule(power, Scaled)
+@reports_nonfinite
 def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
     """(c A)^p = c^p A^p for c > 0 or whole p"""
     square_size("power", A, "A^p", "")

@@ -23,6 +23,7 @@ from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.rewrites import simplify
 from ..operators.scaled import Scaled
 from ..operators.sine import Sine
 from ..operators.sliced import Sliced
@@ -35,7 +36,7 @@ from ..operators.zero import Zero
 from ..properties import Stiefel
 from ._arrays import quiet, seen
 from ._columns import has_orthonormal_columns, has_orthonormal_rows
-from ._values import placed, report_finite
+from ._values import placed, report_finite, reports_nonfinite
 from .diagonal import diag
 from .eigen_rules import two_factors
 from .norms import checked_order, frobenius, norm
@@ -52,12 +53,14 @@ def norm_zero(A: Any, ord: Any, method: Any) -> Array:
 
 
 @rule(norm, Diagonal)
+@reports_nonfinite
 def norm_diagonal(A: Any, ord: Any, method: Any) -> Array:
     """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares"""
     return _norm_of_entries(A.xp, A.xp.abs(A.d), checked_order("norm", ord))
 
 
 @rule(norm, Identity | ScaledIdentity | Permutation)
+@reports_nonfinite
 def norm_scaled_permutation(A: Any, ord: Any, method: Any) -> Array:
     """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
     xp, n = A.xp, A.shape[-1]
@@ -76,6 +79,7 @@ def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
 
 
 @rule(norm, Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced])
+@reports_nonfinite
 def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
     """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
     order, xp = checked_order("norm", ord), A.xp
@@ -86,6 +90,7 @@ def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
 
 
 @rule(norm, Projection)
+@reports_nonfinite
 def norm_projection(A: Any, ord: Any, method: Any) -> Array:
     """|Q Q^H| is r^1/2 (Frobenius) or r (nuclear) for the r columns of Q"""
     if checked_order("norm", ord) not in ("fro", "nuc"):
@@ -155,6 +160,7 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
 
 
 @rule(norm, Scaled)
+@reports_nonfinite
 def norm_scaled(A: Any, ord: Any, method: Any) -> Array:
     """|c A| = |c| |A|"""
     size = norm(placed(A)[0], ord, method)
@@ -210,11 +216,14 @@ def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
     if checked_order("norm", ord) not in ("fro", "nuc", 2):
         return norm.base(A, ord, method)
     left, *rest = placed(A)
-    return norm(Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method)
+    found = norm(Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method)
+    return A.xp.broadcast_to(found, A.batch_shape)
 
 
 def has_cheap_inner_products(A: LinearOperator) -> bool:
-    """Whether the traces of all products of two terms follow from rules, and values can be seen."""
+    """Whether the traces of all products of two terms follow from rules, values can be seen, and the sum is no single matrix."""
+    if not simplify.find(A).is_base:
+        return False
     pairs = combinations(A.operands, 2)
     watched = any(A.xp.is_traced(leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
     return not watched and all(not norm.find(term).is_base for term in A.operands) and all(_is_cheap(B, C) for B, C in pairs)

@@ -20,10 +20,10 @@ from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker
 from ..operators.permutation import Permutation
+from ..operators.rewrites import SHIFT
 from ..operators.sparse import Sparse
 from ..operators.sum import Sum
 from ..properties import STIEFEL
-from .inverse_low_rank import SHIFT
 from .least_squares import checked_rtol
 from .nullspace import nullspace
 

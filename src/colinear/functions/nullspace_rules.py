@@ -6,6 +6,7 @@ the null spaces and the row spaces of its factors.
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -40,7 +41,7 @@ from ._columns import (
     reordered,
 )
 from ._spectral import grid_of, symbol
-from ._values import once_each, place, placed
+from ._values import once_each, place, placed, reports_nonfinite
 from .least_squares import checked_rtol
 from .norms import norm
 from .nullspace import null_vectors, nullspace, same_throughout, visible
@@ -60,6 +61,7 @@ def nothing(A: LinearOperator) -> LinearOperator:
 
 
 @rule(nullspace, orthonormal(COMPOSED, SIMPLE, MOVED))
+@reports_nonfinite
 def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q) = {0} where Q^H Q = I"""
     checked_rtol("nullspace", rtol)
@@ -74,6 +76,7 @@ def nullspace_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(nullspace, Diagonal)
+@reports_nonfinite
 def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(d)): the columns of I where d is zero"""
     xp, size = A.xp, A.xp.abs(A.d)
@@ -85,6 +88,7 @@ def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 @rule(nullspace, Projection)
+@reports_nonfinite
 def nullspace_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(Q Q^H): what completes Q to a basis"""
     checked_rtol("nullspace", rtol)
@@ -138,6 +142,7 @@ def scalars_are_alike(A: LinearOperator) -> bool:
 
 
 @rule(nullspace, ScaledIdentity | Scaled, when=scalars_are_alike)
+@reports_nonfinite
 def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(c A) = null(A), or everything if c = 0"""
     checked_rtol("nullspace", rtol)
@@ -205,7 +210,7 @@ def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> float | None:
     """`rtol` for part i, so that negligible is what is so beside the largest part."""
     base = max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol
-    return base * max(sizes) / sizes[i] if sizes[i] > 0 else None
+    return base * max(sizes) / sizes[i] if 0 < sizes[i] <= max(sizes) < math.inf else None
 
 
 def _sizes(A: LinearOperator) -> list[float]:

@@ -15,6 +15,7 @@ from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
 from ..operators.matrixfree import MatrixFree
 from ..operators.opaque import Opaque
+from ..operators.rewrites import simplify
 from ..operators.sparse import Sparse
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import quiet, seen
@@ -145,13 +146,11 @@ def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
 
 def is_cheap(A: LinearOperator) -> bool:
     """Whether the inverse of A comes of structure, or of few enough numbers."""
-    from .inverse_sparse_sums import added
-
     rule = inv.find(A)
     if rule.is_base:
         return isinstance(A, Dense)
-    if rule.name == "inv_sum_of_sparse":
-        A = added(A)
+    if rule.rewritten_by is not None:
+        A = simplify(A)
     if isinstance(A, Sparse):
         return envelope(A) <= FILL
     plan = inv.explain(A)

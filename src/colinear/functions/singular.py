@@ -165,7 +165,7 @@ def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method |
     return autodiff.refused(xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)")
 
 
-rank = function("rank", base=numerical_rank)
+rank = function("rank", base=numerical_rank, rewrites=False)
 
 
 def cutoff(xp: Any, s: Array, A: LinearOperator, rtol: float | None = None) -> Array:
@@ -207,6 +207,7 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
         large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
         with quiet(xp):
             ratio = large / small
+            ratio = xp.abs(ratio)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.
         return xp.where(xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio)
     square_size("cond", A, f"the condition number in the norm {p!r}", "Use p=2.")
@@ -244,4 +245,4 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     return xp.where(singular, 0, 1 / s[..., 0])
 
 
-cond = function("cond", base=condition_number, forwards=True)
+cond = function("cond", base=condition_number, forwards=True, rewrites=False)

@@ -12,6 +12,7 @@ from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..info import planning
 from ..operators.base import LinearOperator
+from ..operators.batching import broadcast_batch
 from ..operators.block import BlockDiag, hstack
 from ..operators.dense import Dense
 from ..operators.inverse import Inverse
@@ -28,19 +29,24 @@ from ._columns import (
     has_orthonormal_columns,
     has_orthonormal_rows,
 )
-from ._values import in_groups, placed, reciprocal
+from ._values import in_groups, placed, reciprocal, reports_nonfinite
 from .singular import _count, cond, rank, svd
 from .singular_rules import Triplets, padded, phase, sorted_triplets
 
 
 @rule(svd, Scaled)
+@reports_nonfinite
 def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
     U, s, V = svd(placed(A)[0], _count(A, k), method)
     xp = A.xp
     size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
     size = size if getattr(size, "ndim", 0) == 0 else size[..., None]
-    return Scaled(phase(A.scalar), U)._claim(STIEFEL), xp.astype(size * s, xp.real_dtype(A.dtype)), V
+    return (
+        Scaled(phase(A.scalar), U)._claim(STIEFEL),
+        xp.astype(size * s, xp.real_dtype(A.dtype)),
+        broadcast_batch(V, A.batch_shape),
+    )
 
 
 @rule(svd, Transpose)
@@ -95,7 +101,8 @@ def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -
     QU = Product(Q, U)._claim(STIEFEL)
     if k > U.shape[-1]:
         QU = hstack(QU, first_columns(complement(Q), k - U.shape[-1]))._claim(STIEFEL)
-    return QU, padded(A.xp, s, k), completed(V, k)
+    s = padded(A.xp, s, k)
+    return QU, A.xp.broadcast_to(s, (*A.batch_shape, k)), broadcast_batch(completed(V, k), A.batch_shape)
 
 
 @rule(svd, Kronecker)

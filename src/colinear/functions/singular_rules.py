@@ -12,6 +12,7 @@ from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import rule
 from ..operators.base import LinearOperator
+from ..operators.batching import broadcast_batch
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -32,7 +33,7 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import STIEFEL, UNITARY, SelfAdjoint
-from ._arrays import narrow
+from ._arrays import narrow, quiet
 from ._columns import (
     completed,
     first_columns,
@@ -41,6 +42,7 @@ from ._columns import (
     reordered,
 )
 from ._spectral import grid_of, symbol
+from ._values import reports_nonfinite
 from .eigen import eig
 from .singular import _count, svd
 
@@ -65,7 +67,8 @@ def sorted_triplets(left: LinearOperator, s: Array, right: LinearOperator, k: in
     """Triplets in any order as `svd` returns them; `places`: of their columns in `left` and in `right`."""
     xp = namespace_of(s)
     order = xp.argsort(-s, axis=-1, stable=True)
-    U, V = (reordered(Q, order, k, where) for Q, where in zip((left, right), places))
+    batch = tuple(s.shape[:-1])
+    U, V = (broadcast_batch(reordered(Q, order, k, where), batch) for Q, where in zip((left, right), places))
     return U, padded(xp, xp.take_along_axis(s, order, axis=-1), k), V
 
 
@@ -75,7 +78,8 @@ def phase(x: Any) -> Any:
     if xp is None:
         return x / abs(x) if x else 1.0
     size = xp.abs(x)
-    return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
+    with quiet(xp):  # infinity by infinity
+        return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
 
 
 def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
@@ -87,11 +91,12 @@ def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
 
 
 @rule(svd, orthonormal(COMPOSED, SIMPLE, DIAGONALISED, KroneckerFunction))
+@reports_nonfinite
 def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
     k, xp = _count(A, k), A.xp
     s = xp.ones((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return first_columns(A, k), s, first_columns(identity_like(A, A.shape[-1]), k)
+    return first_columns(A, k), s, first_columns(broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), k)
 
 
 @rule(svd, Zero)
@@ -103,15 +108,17 @@ def svd_zero(A: Any, k: Any, method: Any) -> Triplets:
 
 
 @rule(svd, ScaledIdentity)
+@reports_nonfinite
 def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     """c I = (c / |c|) |c| I^H"""
     k, xp, I = _count(A, k), A.xp, first_columns(identity_like(A, A.shape[-1]), _count(A, k))
     ones = xp.ones((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device)
     size = abs(A.c) if namespace_of(A.c) is None else xp.abs(A.c)[..., None]
-    return Scaled(phase(A.c), I)._claim(STIEFEL), size * ones, I
+    return Scaled(phase(A.c), I)._claim(STIEFEL), size * ones, broadcast_batch(I, A.batch_shape)
 
 
 @rule(svd, Diagonal)
+@reports_nonfinite
 def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
     return sorted_triplets(Diagonal(phase(A.d))._claim(UNITARY), A.xp.abs(A.d), identity_like(A, A.shape[-1]), _count(A, k))
@@ -123,6 +130,7 @@ def is_periodic(A: LinearOperator) -> bool:
 
 
 @rule(svd, Circulant | Convolution, when=is_periodic)
+@reports_nonfinite
 def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
     """C = F^H diag(λ) F: U and V are Fourier bases, complex even where C is real"""
     values = A.xp.reshape(symbol(A), A.shape[:-1])
@@ -132,6 +140,7 @@ def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
 
 
 @rule(svd, Projection)
+@reports_nonfinite
 def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
     """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
     k, xp, Q = _count(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)

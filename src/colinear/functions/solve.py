@@ -11,7 +11,7 @@ from ..dispatch import function
 from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
 from ..methods import Auto, Iterative, Method
 from ..operators.attempts import Attempts
-from ..operators.base import LinearOperator
+from ..operators.base import LinearOperator, placed_beside
 from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
 from ..operators.inverse import Inverse
@@ -83,6 +83,8 @@ def structured_solve(
         if _trial(A, method) is None:
             inv(A, method)
         return b
+    if A.is_neutral and inverse is None:
+        A = placed_beside(A, b)
     xp = A.xp if not A.is_neutral else namespace_of(b)
     vector = b.ndim == 1
     B = wide(xp, b[:, None] if vector else b)
@@ -304,4 +306,4 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
-solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example}, forwards=True)
+solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example}, forwards=True, rewrites=inv)

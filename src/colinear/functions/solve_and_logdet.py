@@ -13,7 +13,7 @@ from ..info import MethodError, ShapeError, Status, planning, recording
 from ..methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ..methods.cg_quadrature import Solved, cg_quadrature
 from ..methods.stochastic_objects import DEFAULT_PROBES
-from ..operators.base import LinearOperator
+from ..operators.base import LinearOperator, placed_beside
 from ..operators.context import as_array, broadcast_batches
 from ..operators.inverse import Inverse
 from ..properties import SELF_ADJOINT
@@ -58,6 +58,8 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     (array([0.33333333, 0.33333333]), True)
     """
     square_size("solve_and_logdet", A, "a determinant", "Use lstsq(A, b).")
+    if A.is_neutral and is_array(b):
+        A = placed_beside(A, b)
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
     if isinstance(chosen, Auto) and _estimates(A, chosen):
         chosen = SLQ(tol=chosen.tol)
@@ -101,7 +103,7 @@ def _example(A: LinearOperator) -> Array:
 
 
 solve_and_logdet = function(
-    "solve_and_logdet", base=solution_and_logarithm, stand_in=_stand_in, choose=_choose, examples={"b": _example}
+    "solve_and_logdet", base=solution_and_logarithm, stand_in=_stand_in, choose=_choose, examples={"b": _example}, rewrites=inv
 )
 
 

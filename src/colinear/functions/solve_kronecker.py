@@ -10,6 +10,7 @@ from ..dispatch import rule
 from ..info import planning
 from ..operators.kronecker import KroneckerSum
 from ..operators.product import Product
+from ..operators.rewrites import SHIFT
 from ..operators.sine import Sine
 from ..operators.sum import Sum
 from ._residuals import squares
@@ -17,7 +18,6 @@ from ._values import extreme_magnitudes
 from .eigen import factors_self_adjoint
 from .inverse import inv
 from .inverse_kronecker import is_a_power_of_self_adjoint
-from .inverse_low_rank import SHIFT
 from .inverse_sums import kronecker_of_self_adjoint
 from .solve import solve, structured_solve
 

@@ -20,6 +20,7 @@ from ..operators.dense import Dense
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
+from ..operators.rewrites import DIAGONAL, diagonal_of
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY
@@ -30,8 +31,7 @@ from ._values import in_groups
 from .inverse import all_square, inv
 from .inverse_compositions import blocks_are_alike
 from .inverse_families import tridiagonal_factor
-from .inverse_low_rank import DIAGONAL, rank_is_low, right_factor
-from .inverse_sums import diagonal_of
+from .inverse_low_rank import rank_is_low, right_factor
 from .iterative import is_iterative
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 

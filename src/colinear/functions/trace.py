@@ -94,7 +94,7 @@ def _suits(A: LinearOperator, method: Method) -> bool:
     return has_needs(A, method)
 
 
-trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose, suits=_suits)
+trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose, suits=_suits, rewrites=False)
 
 
 @rule(trace, Kronecker, when=all_square, estimates=True)
@@ -183,7 +183,7 @@ def is_similarity(A: LinearOperator) -> bool:
 @rule(trace, Product, when=is_similarity)
 def trace_similarity(A: Any, method: Any) -> Array:
     """tr(Q A Q^-1) = tr A"""
-    return trace(Product(*placed(A)[1:-1]), method)
+    return A.xp.broadcast_to(trace(Product(*placed(A)[1:-1]), method), A.batch_shape)
 
 
 def is_thinner_rotated(A: LinearOperator) -> bool:

@@ -58,7 +58,7 @@ def matrix(A: LinearOperator, method: Method | None = None) -> Array:
     return A.to_dense()
 
 
-transpose = function("transpose", base=transposed)
-adjoint = function("adjoint", base=adjoint_of)
-conj = function("conj", base=conjugate)
-to_dense = function("to_dense", base=matrix)
+transpose = function("transpose", base=transposed, rewrites=False)
+adjoint = function("adjoint", base=adjoint_of, rewrites=False)
+conj = function("conj", base=conjugate, rewrites=False)
+to_dense = function("to_dense", base=matrix, rewrites=False)

@@ -149,5 +149,10 @@ def _example(K: LinearOperator) -> Array:
 
 
 log_marginal_likelihood = function(
-    "log_marginal_likelihood", base=gaussian_log_density, stand_in=_stand_in, choose=_choose, examples={"y": _example}
+    "log_marginal_likelihood",
+    base=gaussian_log_density,
+    stand_in=_stand_in,
+    choose=_choose,
+    examples={"y": _example},
+    rewrites=inv,
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..dispatch import set_converter
+from ..dispatch import set_converter, set_release
 from .autograd import GaussNewton, Hessian, Jacobian
 from .banded import Banded
-from .base import LinearOperator
+from .base import LinearOperator, release
 from .batch_sum import BatchSum
 from .block import Block, BlockDiag, hstack, vstack
 from .circulant import Circulant
@@ -26,6 +26,7 @@ from .opaque import Opaque, opaque
 from .permutation import Permutation
 from .product import Product
 from .projection import Projection
+from .rewrites import simplify
 from .scaled import Scaled
 from .sine import Sine
 from .sliced import Sliced
@@ -38,6 +39,7 @@ from .tridiagonal import Tridiagonal
 from .zero import Zero
 
 set_converter(as_operator)
+set_release(release)
 
 __all__ = [
     "FFT",
@@ -82,5 +84,6 @@ __all__ = [
     "as_operator",
     "hstack",
     "opaque",
+    "simplify",
     "vstack",
 ]

@@ -136,11 +136,11 @@ def multiply_diagonals(diagonals: Sequence[Array], offsets: Sequence[int], m: in
     if xp.name == "numpy":
         return _accumulate(diagonals, offsets, m, X)
     above, below = max(0, -min(offsets)), max(0, m + max(offsets) - n)
-    padded = _pad(xp, X, above, below, axis=-2)
+    padded = pad_with_zeros(xp, X, above, below, axis=-2)
     total = None
     for d, k in zip(diagonals, offsets):
         row = min(m, max(0, -k))
-        by_rows = _pad(xp, d, row, m - row - d.shape[-1], axis=-1)
+        by_rows = pad_with_zeros(xp, d, row, m - row - d.shape[-1], axis=-1)
         term = by_rows[..., None] * padded[..., above + k : above + k + m, :]
         total = term if total is None else total + term
     return total
@@ -160,7 +160,7 @@ def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: A
     return Y
 
 
-def _pad(xp: Any, x: Array, before: int, after: int, axis: int) -> Array:
+def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Array:
     """x with zeros on both sides along one of its last two axes."""
 
     def zeros(count: int) -> Array:

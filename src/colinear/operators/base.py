@@ -333,6 +333,8 @@ class LinearOperator:
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
                 return self @ other
+            if "_is_released" in self.__dict__:
+                return placed_beside(self, other) @ other
         shape = other.shape
         if len(shape) == 1:
             if shape[0] != self.shape[-1]:
@@ -588,8 +590,42 @@ def conjugate_leaves(self: LinearOperator) -> LinearOperator:
 def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
     """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only where the shape stays."""
     if A._claims and image.shape[-2:] == A.shape[-2:]:
-        return image._claim(A._claims)
-    return image
+        image = image._claim(A._claims)
+    return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image
+
+
+# A function of an operator that holds no floats (a permutation, say) is computed in NumPy. What it returns is neutral all the same:
+# it takes framework, dtype and device from what it meets. Until then its leaves are NumPy's, and a product moves them.
+
+
+def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
+    """The result of a function of A, neutral where A is and no other argument tells a framework."""
+    if A._context.backend is not None or any(isinstance(x, LinearOperator) or namespace_of(x) for x in arguments):
+        return result
+    if isinstance(result, tuple) and type(result) is tuple:
+        return tuple([release(A, (), part) for part in result])
+    return released(result, A._context.dtype) if isinstance(result, LinearOperator) else result
+
+
+def released(B: LinearOperator, dtype: Any) -> LinearOperator:
+    """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device from what it meets."""
+    if "_is_released" in B.__dict__ or all(namespace_of(leaf) is None for leaf in B.leaves()):
+        return B
+    is_told = isinstance(dtype, np.dtype)
+    copy = B._replace()
+    is_complex = B.is_complex
+    told = dtype if is_told and (dtype.kind == "c" or not is_complex) else complex if is_complex else None
+    copy.__dict__.update(_context=Context(None, told), _is_released=True)
+    return copy
+
+
+def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:
+    """Such an operator in the framework and precision of an array, and on its device."""
+    xp = namespace_of(x)
+    dtype = xp.real_dtype(x.dtype)
+    if A._context.dtype is not None:
+        dtype = join_dtypes(xp, dtype, A._context.dtype)
+    return A.to(xp.name, xp.device_of(x), dtype)
 
 
 def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:

@@ -17,6 +17,8 @@ from ..info import MethodError
 from .base import LinearOperator
 from .context import broadcast_batches
 from .fields import Index, is_data
+from .identity import Identity, ScaledIdentity
+from .scaled import Scaled
 
 # How many dimensions of their own the leaves of a family have; by field, where they differ.
 _DIMENSIONS: dict[str, int | dict[str, int]] = {
@@ -60,6 +62,23 @@ def take_batch(A: LinearOperator, keys: tuple[Any, ...]) -> LinearOperator:
     if taken is not None and taken.batch_shape == wanted:
         return taken
     return BatchElements._of(A, Index(numbers[keys]))
+
+
+def broadcast_batch(A: LinearOperator, batch: tuple[int, ...]) -> LinearOperator:
+    """A with this batch shape, to which its own broadcasts."""
+    if A.batch_shape == batch:
+        return A
+    xp, own = A.xp, _DIMENSIONS.get(type(A).__name__)
+    if isinstance(A, Identity):
+        return ScaledIdentity(xp.ones(batch, dtype=A.dtype, device=A._context.device), A.n)._claim(A.properties)
+    if A.operands or own is None:
+        return Scaled(xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device), A)._claim(A.properties)
+
+    def spread(name: str, x: Array) -> Array:
+        count = own[name] if isinstance(own, dict) else own
+        return xp.broadcast_to(x, (*batch, *x.shape[x.ndim - count :])) if namespace_of(x) is xp else x
+
+    return A._replace(**{name: spread(name, getattr(A, name)) for name in A._dynamic})
 
 
 def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:

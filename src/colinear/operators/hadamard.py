@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any, ClassVar
 
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import common_context
@@ -67,15 +67,16 @@ class Hadamard(LinearOperator):
         return Hadamard(*(A.conj() for A in self.operands))
 
     def _matmat(self, X: Array) -> Array:
-        xp, (m, n) = self.xp, self.shape[-2:]
+        xp, (m, n) = namespace_of(X), self.shape[-2:]
         height = max(1, min(m, _BLOCK_ENTRIES // max(n, 1)))
         transposes = [A.T for A in self.operands]
         blocks = []
         for start in range(0, m, height):
             stop = min(start + height, m)
             # Columns start..stop of the identity pick these rows: A[rows] = (A^T E)^T.
-            device = self._context.device
-            E = xp.astype(xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), self.dtype)
+            device = xp.device_of(X)
+            dtype = X.dtype if self.is_neutral else self.dtype
+            E = xp.astype(xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), dtype)
             rows = reduce(lambda P, B: P * (B @ E), transposes[1:], transposes[0] @ E)
             blocks.append(xp.matmul(xp.matrix_transpose(rows), X))
         return xp.concat(blocks, axis=-2) if blocks else self.operands[0] @ X

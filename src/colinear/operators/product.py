@@ -17,7 +17,7 @@ from .kronecker import Kronecker
 from .memo import memo
 from .permutation import Permutation
 from .scaled import Scaled, multiply_scalars
-from .sum import operator_list
+from .sum import in_context, operator_list
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
 from .zero import Zero
@@ -58,10 +58,10 @@ class Product(LinearOperator):
                 object.__setattr__(whole, "_claims", claims)
         if scalar is not None:
             whole = Scaled(scalar, whole)
-        elif len(merged) == len(factors):
+        elif len(merged) == len(parts) == len(factors):  # nothing was opened, dropped or merged
             whole.__dict__["_context"] = context
             return whole
-        if whole.shape[:-2] == batch and (whole.is_neutral or whole._context == context):
+        if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
             return whole
         return cls._of(tuple(factors))  # a dropped identity or zero gave the product its batch shape or its dtype: keep all
 

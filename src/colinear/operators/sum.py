@@ -10,7 +10,7 @@ from ..backends import Array
 from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
-from .context import broadcast_batches, common_context
+from .context import Context, broadcast_batches, common_context
 from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
@@ -40,7 +40,7 @@ class Sum(LinearOperator):
         whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
         if len(kept) < len(terms) or whole is kept[0]:
             # A dropped zero may have been all that gave the sum its batch shape or its dtype: then it stays.
-            if whole.shape[:-2] == batch and (whole._context == context or whole.is_neutral):
+            if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
                 return whole
             whole = cls._of(tuple(terms))
         whole.__dict__["_context"] = context
@@ -96,6 +96,15 @@ class Sum(LinearOperator):
 
     def _expression(self) -> str:
         return " + ".join(term._expression() for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
+
+
+def in_context(A: LinearOperator, context: Context) -> Any:
+    """A where the composition lives that it stands for: a neutral one is put there, and None is returned where that cannot be."""
+    if A._context == context:
+        return A
+    if A.is_neutral and context.backend is not None:
+        return A.to(context.backend, context.device, context.dtype)
+    return None
 
 
 def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array
 from ..info import DtypeError
 from .base import LinearOperator, conjugate_leaves
@@ -55,26 +57,17 @@ class Triangular(LinearOperator):
 
     @property
     def _matrix(self) -> Array:
-        """The triangle with zeros beside it.
-
-        NumPy's mask costs several products, so there it is kept. In torch and JAX it is cheap, and a kept one could hold a graph,
-        or a tracer that outlives its trace.
-        """
-        kept = self.__dict__.get("_kept")
-        if kept is not None:
-            return kept
+        """The triangle with zeros beside it. Not kept: an array that is changed in place changes the operator."""
         xp = self.xp
         half = xp.tril if self.lower else xp.triu
-        if self.unit:
-            ones = xp.eye(*self.A.shape[-2:], dtype=self.A.dtype, device=xp.device_of(self.A))
-            matrix = half(self.A, -1 if self.lower else 1) + ones
-        else:
-            matrix = half(self.A)
-        if xp.name == "numpy":
-            self.__dict__["_kept"] = matrix
-        return matrix
+        if not self.unit:
+            return half(self.A)
+        ones = xp.eye(*self.A.shape[-2:], dtype=self.A.dtype, device=xp.device_of(self.A))
+        return half(self.A, -1 if self.lower else 1) + ones
 
     def _matmat(self, X: Array) -> Array:
+        if type(X) is np.ndarray and X.dtype == self.A.dtype and X.dtype.char in _BLAS and _is_one_square(self.A) and X.ndim <= 2:
+            return _multiply(self.A, X, self.lower, self.unit)  # masking would take several times as long as the product
         return self.xp.matmul(self._matrix, X)
 
     _matvec = _matmat
@@ -90,3 +83,24 @@ class Triangular(LinearOperator):
     def _expression(self) -> str:
         shape = "x".join(map(str, self.shape))
         return f"Triangular({shape}, {'lower' if self.lower else 'upper'}{', unit' if self.unit else ''})"
+
+
+_BLAS = {"f": "s", "d": "d", "F": "c", "D": "z"}  # by NumPy's letter for the dtype
+
+
+def _is_one_square(A: Any) -> bool:
+    return A.ndim == 2 and A.shape[0] == A.shape[1] > 0 and (A.flags.c_contiguous or A.flags.f_contiguous)
+
+
+def _multiply(A: Any, X: Any, lower: bool, unit: bool) -> Any:
+    """T X in NumPy, by BLAS, which reads one half of A only. BLAS stores by columns: to it an array stored by rows is A^T."""
+    from scipy.linalg import blas
+
+    by_rows, letter = bool(A.flags.c_contiguous), _BLAS[A.dtype.char]
+    stored, low = (A.T, not lower) if by_rows else (A, lower)
+    if X.ndim == 1:
+        return getattr(blas, letter + "trmv")(stored, X, lower=low, trans=by_rows, diag=unit)
+    if not X.shape[1]:
+        return np.zeros(X.shape, X.dtype)
+    # T X = (X^T T^T)^T
+    return getattr(blas, letter + "trmm")(1.0, stored, X.T, side=1, lower=low, trans_a=not by_rows, diag=unit).T

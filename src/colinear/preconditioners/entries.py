@@ -52,7 +52,7 @@ def one_column(A: LinearOperator, i: Array) -> Array:
     return (A @ xp.astype(unit, A.dtype)[..., None])[..., 0]
 
 
-column = function("column", base=one_column)
+column = function("column", base=one_column, rewrites=False)
 
 
 @rule(column, Dense)
@@ -109,7 +109,7 @@ def blocks_by_products(A: LinearOperator, places: Index) -> Array:
     return xp.concat(parts, axis=-3)
 
 
-diagonal_blocks = function("diagonal_blocks", base=blocks_by_products)
+diagonal_blocks = function("diagonal_blocks", base=blocks_by_products, rewrites=False)
 
 
 @rule(diagonal_blocks, Dense)
