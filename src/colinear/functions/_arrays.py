@@ -44,7 +44,7 @@ def dense(A: LinearOperator) -> Array:
             f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
-    return A.xp.staged(wide(A.xp, A.to_dense()))
+    return A.xp.staged(wide(A.xp, A._dense()))
 
 
 def narrow(xp: Any, x: Array, dtype: Any) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from ..info import Status, planning
 from ..methods.arnoldi import arnoldi
 from ..operators.base import LinearOperator
+from ..operators.context import split_number
 from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
 from ..operators.sparse import Sparse
@@ -100,8 +101,8 @@ def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
 
 
 def shifted(A: LinearOperator, shift: float) -> LinearOperator:
-    """A - shift I."""
-    return A + ScaledIdentity(-shift, A.shape[-1]) if shift else A
+    """A - shift I, in the precision of A."""
+    return A + ScaledIdentity(-split_number(shift, "shift")[0], A.shape[-1]) if shift else A
 
 
 def _inverse(A: LinearOperator) -> LinearOperator | None:

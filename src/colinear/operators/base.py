@@ -24,9 +24,22 @@ import numpy as np
 from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import Pattern
-from ..info import BackendError, ShapeError
+from ..info import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, close
-from .context import Context, as_array, broadcast_batches, check_device, common_context, context_of, join_dtypes
+from .context import (
+    USUAL_DTYPES,
+    Context,
+    as_array,
+    broadcast_batches,
+    check_device,
+    check_dtype,
+    common_context,
+    context_of,
+    from_numpy,
+    is_complex_dtype,
+    join_dtypes,
+    plain_array,
+)
 from .fields import arrays_in, is_data, map_arrays, own_annotations
 from .memo import memo
 
@@ -193,7 +206,7 @@ class LinearOperator:
     def _context(self) -> Context:
         """Framework, dtype and device, found once from the leaves (from the operands, in composed operators)."""
         fields = self._fields
-        if len(fields) == 1 and type(only := getattr(self, fields[0])) is np.ndarray and only.dtype.kind in "fc":
+        if len(fields) == 1 and type(only := getattr(self, fields[0])) is np.ndarray and only.dtype.char in USUAL_DTYPES:
             return Context("numpy", only.dtype, "cpu")  # tiny problems notice how long the rest takes
         what = type(self).__name__
         if self.operands:
@@ -225,6 +238,8 @@ class LinearOperator:
         given = self._context.dtype
         if given is complex:  # complex, of no precision yet
             return self.xp.complex_dtype(self.xp.default_float())
+        if isinstance(given, type):  # a NumPy scalar's
+            return self.xp.dtype_from(given)
         return self.xp.default_float() if given is None else given
 
     @property
@@ -233,8 +248,7 @@ class LinearOperator:
 
     @memo
     def is_complex(self) -> bool:
-        dtype = self._context.dtype
-        return dtype is not None and (dtype is complex or bool(self.xp.is_complex(dtype)))
+        return is_complex_dtype(self.xp, self._context.dtype)
 
     @memo
     def properties(self) -> int:
@@ -364,6 +378,7 @@ class LinearOperator:
 
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
+        x = plain_array(x, "@")
         xp = namespace_of(x)
         if (
             xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False)
@@ -376,10 +391,10 @@ class LinearOperator:
             xp = self.xp
         if not self.is_neutral:
             if xp is not self.xp:
-                raise BackendError(
-                    f"@: the operator is a {self.backend} one and the array is {xp.name}'s. Convert one: A.to(backend={xp.name!r})."
-                )
-            check_device("@", self.device, xp.device_of(x))
+                check_dtype("@", x.dtype)
+                x, xp = from_numpy("@", self.xp, x), self.xp
+            else:
+                check_device("@", self.device, xp.device_of(x))
         return x if xp.is_floating(x) else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
 
     # ------------------------------------------------------------------ transposes
@@ -432,7 +447,13 @@ class LinearOperator:
     # ------------------------------------------------------------------ conversion
 
     def to_dense(self) -> Array:
-        """The matrix, as an array of the operator's framework."""
+        """The matrix, as a new array of the operator's framework: writing to it leaves the operator as it is."""
+        memos = [value for A in inside_out(self) for value in vars(A).values()]
+        dense = self._dense()
+        return namespace_of(dense).own(dense, (*self.leaves(), *memos))
+
+    def _dense(self) -> Array:
+        """The matrix to read from: that of a `Dense` operator is its own array."""
         if WATCHERS:
             tell_materialised(self)
         return self._to_dense()
@@ -609,7 +630,9 @@ def dense_part(A: LinearOperator, whole: LinearOperator) -> Array:
     """The matrix of an operand; a neutral one takes framework, dtype and device from what it is part of."""
     if A.is_neutral and not whole.is_neutral:
         A = A.to(whole.backend, whole._context.device, whole.dtype)
-    return A.to_dense()
+    elif A.is_neutral and A._context.dtype != whole._context.dtype:
+        A = A.to(dtype=whole.dtype)
+    return A._dense()
 
 
 def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:

@@ -87,7 +87,7 @@ class BatchSum(LinearOperator):
 
     def _to_dense(self) -> Array:
         return (
-            self.xp.sum(self.A.to_dense(), axis=self.axis - 2)
+            self.xp.sum(self.A._dense(), axis=self.axis - 2)
             if self.A.shape[-2] * self.terms <= 4096
             else LinearOperator._to_dense(self)
         )

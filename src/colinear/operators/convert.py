@@ -16,7 +16,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..info import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context
+from .context import Context, check_dtype, join_dtypes, plain_array, told_by_number
 
 # ------------------------------------------------------------------ in
 
@@ -74,10 +74,7 @@ def _dense(x: Any) -> LinearOperator:
     if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
         advice = " Use MatrixFree(matmat, shape) for a function." if callable(x) and not isinstance(x, type) else ""
         raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}")
-    if type(x).__module__.startswith("numpy.ma"):
-        raise DtypeError("as_operator: a masked array has entries without a value; fill them first: x.filled(...).")
-    if isinstance(x, np.matrix):
-        x = np.asarray(x)  # its products are not an array's
+    x = plain_array(x, "as_operator")
     if namespace_of(x) is None and not isinstance(x, (list, tuple, numbers.Number, np.generic)) and not hasattr(x, "__array__"):
         raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.")
     ndim = x.ndim if namespace_of(x) is not None else np.ndim(x)
@@ -105,6 +102,7 @@ def _matrix_free(x: Any) -> LinearOperator:
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         dtype = np.asarray(x.matvec(np.zeros(shape[1]))).dtype
+    check_dtype("as_operator", np.dtype(dtype))
     if np.dtype(dtype).kind not in "fc":
         dtype = np.dtype(np.float64)
     return MatrixFree(matmat, shape, dtype=dtype, rmatmat=rmatmat, like="numpy")
@@ -173,6 +171,12 @@ def move(A: LinearOperator, backend: str | None = None, device: Any = None, dtyp
     return _Move(target, device, wanted, stays_neutral).tree(A)
 
 
+def scaled_context(A: LinearOperator, carried: Any) -> LinearOperator:
+    """A neutral operator in the dtype that a NumPy scalar carries which multiplies it: see `Context`."""
+    dtype = told_by_number(A._context, carried).dtype
+    return A if dtype == A._context.dtype else _Move(A.xp, None, dtype, stays_neutral=True).tree(A)
+
+
 class _Move(NamedTuple):
     """Where to: a backend module, a device and a dtype, each None for no change."""
 
@@ -208,10 +212,10 @@ class _Move(NamedTuple):
             )
         dtype = self.dtype
         if dtype is None and context.dtype is not None:
-            dtype = context.dtype if context.dtype is complex else _dtype_for(self.target, source.dtype_name(context.dtype))
-            dtype = (
-                self.target.complex_dtype(self.target.default_float()) if dtype is complex and not self.stays_neutral else dtype
-            )
+            is_number = isinstance(context.dtype, type)
+            dtype = context.dtype if is_number else _dtype_for(self.target, source.dtype_name(context.dtype))
+            if is_number and not self.stays_neutral:
+                dtype = join_dtypes(self.target, self.target.default_float(), context.dtype)
         if self.stays_neutral:
             return Context(None, dtype, None)
         return Context(self.target.name, dtype, context.device if self.device is None and self.target is source else self.device)
