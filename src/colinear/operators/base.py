@@ -16,6 +16,7 @@ define `shape` and `_matmat`; everything else here is derived from those two, an
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -525,7 +526,7 @@ class LinearOperator:
     def __bool__(self) -> bool:
         raise TypeError("The truth value of an operator is not defined.")
 
-    # ------------------------------------------------------------------ SciPy's protocol and torch's
+    # ------------------------------------------------------------------ the protocols of SciPy, NumPy and torch
 
     def matvec(self, x: Array) -> Array:
         """A x for x of shape (n,) or (n, 1), as SciPy's operators."""
@@ -560,6 +561,34 @@ class LinearOperator:
         from .convert import to_scipy
 
         return to_scipy(self)
+
+    def trace(self) -> Array:
+        """The same as `colinear.trace(A)`."""
+        from .interop import our_function
+
+        return our_function("trace")(self)
+
+    def __call__(self, x: Any) -> Any:
+        """The same as `A @ x`."""
+        return self @ x
+
+    def reshape(self, *shape: Any) -> Any:
+        """Refused: an operator is no array. (PyLops calls it before it multiplies.)"""
+        from .interop import as_numpy
+
+        return as_numpy(self)
+
+    ravel = reshape
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        from .interop import as_numpy
+
+        return as_numpy(self, caller=sys._getframe(1).f_globals.get("__name__", ""))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        from .interop import numpy_function
+
+        return numpy_function(func, args, kwargs)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -229,8 +229,12 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
             break
     else:
         return values
-    first = next((x for x in values if namespace_of(x) is not None), None)
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
+    if (in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)) is not None:  # takes NumPy's arrays
+        xp = namespace_of(in_jax)
+        values = tuple(xp.asarray(x) if isinstance(given, np.ndarray) else given for given, x in zip(values, arrays))
+        arrays = [x if namespace_of(given) is None else given for given, x in zip(values, arrays)]
+    first = next((x for x in values if namespace_of(x) is not None), None)
     if first is not None:
         xp, leading = namespace_of(first), as_array(first, what)
         for i, given in enumerate(values):

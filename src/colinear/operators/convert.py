@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..info import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context, check_dtype, join_dtypes, plain_array, told_by_number
+from .context import Context, as_array, check_dtype, join_dtypes, plain_array, told_by_number
 
 # ------------------------------------------------------------------ in
 
@@ -46,6 +46,20 @@ def as_operator(x: Any) -> LinearOperator:
     if namespace_of(x) is None and _multiplies(x):
         return _matrix_free(x)
     return _dense(x)
+
+
+def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
+    """Each as an operator; NumPy's arrays beside operators or arrays of JAX become JAX's, as everywhere in JAX."""
+    operands = list(operands)
+    if not all(isinstance(x, LinearOperator) for x in operands) and any(_is_jax(x) for x in operands):
+        xp = backends.get("jax")
+        operands = [xp.asarray(as_array(x, "as_operator")) if isinstance(x, np.ndarray) else x for x in operands]
+    return [as_operator(x) for x in operands]
+
+
+def _is_jax(x: Any) -> bool:
+    xp = (None if x.is_neutral else x.xp) if isinstance(x, LinearOperator) else namespace_of(x)
+    return xp is not None and xp.name == "jax"
 
 
 def is_convertible(x: Any) -> bool:

@@ -26,6 +26,7 @@ from .context import (
 )
 from .fields import Scalar
 from .memo import memo
+from .printing import number_text
 
 
 def size(value: Any, what: str) -> int:
@@ -200,7 +201,7 @@ class ScaledIdentity(LinearOperator):
     def _expression(self) -> str:
         xp = namespace_of(self.c)
         value = self.c if xp is None else xp.peek(self.c) if self.c.ndim == 0 else None
-        return f"{'c' if value is None else format(complex(value) if np.iscomplexobj(value) else float(value), '.4g')} I"
+        return f"{number_text(value)} I"
 
 
 def signs(c: Any) -> int:

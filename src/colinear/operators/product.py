@@ -16,6 +16,7 @@ from .identity import Identity, ScaledIdentity
 from .kronecker import Kronecker
 from .memo import memo
 from .permutation import Permutation
+from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import operator_list
 from .terms import inner_cut, inner_terms
@@ -120,8 +121,7 @@ class Product(LinearOperator):
         return sum(factor.flops for factor in self.operands)
 
     def _expression(self) -> str:
-        parts = [factor._expression() for factor in self.operands[:6]]
-        text = " @ ".join(f"({part})" if " + " in part else part for part in parts)
+        text = " @ ".join(bracketed(factor, "") for factor in self.operands[:6])
         return text + (" @ ..." if len(self.operands) > 6 else "")
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import BackendError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator, dense_part
 from .context import (
     Context,
     broadcast_batches,
     check_device,
+    from_numpy,
     is_complex_number,
     is_number,
     join_dtypes,
@@ -25,6 +25,7 @@ from .fields import Scalar
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
+from .printing import bracketed, number_text
 from .zero import Zero
 
 
@@ -134,9 +135,7 @@ class Scaled(LinearOperator):
         return self.A.flops + self.shape[-2]
 
     def _expression(self) -> str:
-        value = peek_scalar(self.scalar)
-        inner = self.A._expression()
-        return f"{'c' if value is None else format(value, '.4g')} {f'({inner})' if ' + ' in inner else inner}"
+        return f"{number_text(peek_scalar(self.scalar))} {bracketed(self.A, '⊗@*')}"
 
 
 # ---------------------------------------------------------------------- scalars
@@ -149,7 +148,7 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
         if not A.is_neutral and xp is not A.xp:
             if xp.name == "numpy" and c.ndim == 0:
                 return scalar_like(c[()], A)
-            raise BackendError(f"*: the operator is a {A.backend} one and the scalar is {xp.name}'s. Convert one of them.")
+            return scalar_like(from_numpy("*", A.xp, c), A)
         if not A.is_neutral and c.ndim:
             check_device("*", A.device, xp.device_of(c))
         return c if xp.is_floating(c) else xp.astype(c, A.dtype)

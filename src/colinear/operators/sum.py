@@ -16,6 +16,7 @@ from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
+from .printing import bracketed
 from .scaled import Scaled, peek_scalar
 from .terms import sum_parts, terms_of_sum
 from .zero import Zero
@@ -106,7 +107,7 @@ class Sum(LinearOperator):
         return sum(term.flops for term in self.operands) + (len(self.operands) - 1) * self.shape[-2]
 
     def _expression(self) -> str:
-        return " + ".join(term._expression() for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
+        return " + ".join(bracketed(term, "⊗@*") for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
 
 
 # ---------------------------------------------------------------------- what terms say of each other
@@ -158,9 +159,9 @@ def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
         raise ValueError(f"{what}: at least one operator is needed.")
     if all(isinstance(A, LinearOperator) for A in operands):
         return list(operands)
-    from .convert import as_operator
+    from .convert import as_operators
 
-    return [as_operator(A) for A in operands]
+    return as_operators(operands)
 
 
 def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]:
