@@ -40,6 +40,7 @@ NAMES: tuple[str, ...] = tuple(
 )
 
 _EXTRAS = {"numpy": None, "torch": "torch", "jax": "jax"}
+KNOWN = tuple(_EXTRAS)
 _FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
 
 _loaded: dict[str, ModuleType] = {}

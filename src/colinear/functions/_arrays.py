@@ -54,6 +54,11 @@ def narrow(xp: Any, x: Array, dtype: Any) -> Array:
     return xp.astype(x, dtype)
 
 
+def is_vector(b: Any, *others: Any) -> bool:
+    """Whether a right side is one vector, given as an array or as a list."""
+    return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
+
+
 def is_watched(xp: Any, x: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
     return xp.is_traced(x) or xp.is_differentiated(x)

@@ -277,5 +277,5 @@ def smallest_eigenvalue(A: LinearOperator, vector: bool = False, method: Method 
     return _extreme(A, vector, method, False, "eigmin")
 
 
-eigmax = function("eigmax", base=largest_eigenvalue)
-eigmin = function("eigmin", base=smallest_eigenvalue)
+eigmax = function("eigmax", base=largest_eigenvalue, one_column=lambda *arguments: True)
+eigmin = function("eigmin", base=smallest_eigenvalue, one_column=lambda *arguments: True)

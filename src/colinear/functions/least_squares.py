@@ -15,7 +15,7 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, is_detailed, is_half, is_vector, is_watched, narrow, quiet, seen, wide
 from ._residuals import MARGIN
 from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
 from .cost import MEMORY, least_squares_work
@@ -273,4 +273,4 @@ def _example(A: LinearOperator) -> Array:
     return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
-lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example})
+lstsq = function("lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example}, one_column=is_vector)

@@ -22,7 +22,7 @@ from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
-from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
+from ._arrays import is_detailed, is_vector, narrow, quiet, seen, square_size, wide
 from ._factorise import REFINEMENTS, solution
 from ._residuals import are_small, column_norms
 from .automatic import choose as choose_attempt
@@ -307,4 +307,4 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
-solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example})
+solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example}, one_column=is_vector)

@@ -113,6 +113,8 @@ class LinearOperator:
         own = {name: a for name, a in own_annotations(cls).items() if not str(a).startswith(("ClassVar", "typing.ClassVar"))}
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__)(cls)
         cls._fields = tuple(own)
+        if "__init__" in cls.__dict__:
+            cls.__setattr__ = _set_field_once  # type: ignore[assignment]
         cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")
         _FAMILIES.append(cls)
         backends._find(cls)  # "no array", remembered now: Dynamo compiles again whenever a table that it read has grown
@@ -464,10 +466,16 @@ class LinearOperator:
         dense = self._matmat(self.xp.eye(n, dtype=self.dtype, device=self._context.device))
         return self.xp.broadcast_to(dense, self.shape)
 
-    def to(self, backend: str | None = None, device: Any = None, dtype: Any = None) -> LinearOperator:
-        """The same operator with its arrays in another framework, on another device or of another dtype."""
-        from .convert import move
+    def to(self, backend: Any = None, device: Any = None, dtype: Any = None) -> LinearOperator:
+        """The same operator with its arrays in another framework, on another device or of another dtype.
 
+        What is given without its name is known by its type, as in torch: `A.to("torch")`,
+        `A.to(torch.float64)`, `A.to("cuda:0")`.
+        """
+        from .convert import is_dtype, move, sort_places
+
+        if (backend is not None and backend not in backends.KNOWN) or is_dtype(device):
+            backend, device, dtype = sort_places((backend, device), dtype)
         return move(self, backend, device, dtype)
 
     # ------------------------------------------------------------------ arithmetic (the algebra itself is in algebra.py)
@@ -613,6 +621,18 @@ class LinearOperator:
 
 
 backends.on_load(lambda xp: [xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES])
+
+
+def _set_field_once(self: Any, name: str, value: Any) -> None:
+    """`self.name = value` in an `__init__` that a family defines itself; afterwards the operator is frozen."""
+    if name not in self._fields:
+        raise dataclasses.FrozenInstanceError(
+            f"{type(self).__name__}: {name} is no field. Declare it as an annotation in the class, `{name}: Any`; then the "
+            f"constructor {type(self).__name__}({', '.join((*self._fields, name))}) is there without an __init__ too."
+        )
+    if name in self.__dict__:
+        raise dataclasses.FrozenInstanceError(f"{type(self).__name__}: operators cannot be changed; make a new one.")
+    object.__setattr__(self, name, value)
 
 
 def _rebuild(cls: type[LinearOperator], structure: Any, children: Any) -> LinearOperator:

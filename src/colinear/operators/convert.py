@@ -185,6 +185,44 @@ def move(A: LinearOperator, backend: str | None = None, device: Any = None, dtyp
     return _Move(target, device, wanted, stays_neutral).tree(A)
 
 
+def sort_places(places: Iterable[Any], dtype: Any) -> tuple[Any, Any, Any]:
+    """Framework, device and dtype of `A.to(place, place)`, each known by its type or, if text, by its name."""
+    found = {"backend": None, "device": None, "dtype": dtype}
+    for place in places:
+        if place is None:
+            continue
+        kind = _kind_of_place(place)
+        if found[kind] is not None:
+            raise TypeError(f"to: two of {kind}, {found[kind]!r} and {place!r}. Write A.to(backend=, device=, dtype=).")
+        found[kind] = place
+    return found["backend"], found["device"], found["dtype"]
+
+
+def _kind_of_place(place: Any) -> str:
+    if isinstance(place, str):
+        if place in backends.KNOWN:
+            return "backend"
+        if place.partition(":")[0] in ("cpu", "cuda", "gpu", "tpu", "mps", "xpu", "meta"):
+            return "device"
+    if is_dtype(place) or isinstance(place, str):
+        try:
+            _dtype_for(backends.get("numpy"), "float32" if place == "bfloat16" else place)
+            return "dtype"
+        except DtypeError:
+            pass
+    elif isinstance(place, int) or type(place).__name__ in ("device", "Device") or "Sharding" in type(place).__name__:
+        return "device"
+    names = ", ".join(map(repr, backends.KNOWN))
+    raise ValueError(
+        f"to: there is no backend {place!r}, and it is no device or dtype either. Give one of {names}, or device= or dtype=."
+    )
+
+
+def is_dtype(x: Any) -> bool:
+    """Whether x is a dtype of a framework by its type; text may be one as well."""
+    return isinstance(x, (type, np.dtype)) or type(x).__name__ == "dtype" or (callable(x) and hasattr(x, "dtype"))
+
+
 def scaled_context(A: LinearOperator, carried: Any) -> LinearOperator:
     """A neutral operator in the dtype that a NumPy scalar carries which multiplies it: see `Context`."""
     dtype = told_by_number(A._context, carried).dtype
