@@ -114,7 +114,7 @@ class LinearOperator:
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__)(cls)
         cls._fields = tuple(own)
         if "__init__" in cls.__dict__:
-            cls.__setattr__ = _set_field_once  # type: ignore[assignment]
+            cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
         cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")
         _FAMILIES.append(cls)
         backends._find(cls)  # "no array", remembered now: Dynamo compiles again whenever a table that it read has grown
