@@ -17,10 +17,12 @@ beforehand.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import itertools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -83,6 +85,7 @@ class Function:
     forwards: bool
     suits: Callable[[Any, Any], bool]
     rewrites: bool | Function
+    one_column: Callable[..., bool] | None
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
 
@@ -205,6 +208,16 @@ class Function:
     def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
         return TypeError(f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given")
 
+    def _not_an_argument(self, unknown: dict[str, Any]) -> TypeError:
+        name, value = next(iter(unknown.items()))
+        text = f"{self.name}() got an unexpected keyword argument {name!r}."
+        owners = _method_options(name) if "method" in self.parameters else ()
+        if not owners:
+            return TypeError(text)
+        others = f" (so have {', '.join(owners[1:4])})" if len(owners) > 1 else ""
+        shown = repr(value) if isinstance(value, (int, float, str)) else "..."
+        return TypeError(f"{text} It is an option of methods: write method={owners[0]}({name}={shown}){others}.")
+
     def _find_compiling(self, A: Any) -> Rule:
         numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
         order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
@@ -221,12 +234,7 @@ class Function:
         if planning():
             result = outer.call(self, chosen, A, arguments, method, displaced)
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
-        state.current = current = Detailed()
-        try:
-            result = chosen.implementation(A, *arguments)
-        finally:
-            state.current = outer
-        gathered = gather(current.reports, self.name, chosen.name)
+        result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
             settle(gathered, on_failure)
         if outer is None and _release is not None:
@@ -237,13 +245,23 @@ class Function:
         """A nested call that the call around it wants to know of: because it makes an Info, or a plan."""
         if not isinstance(outer, Detailed):
             return outer.call(self, chosen, A, arguments, method, displaced)
+        result, gathered = self._call_and_gather(chosen, A, arguments)
+        outer.append(gathered)
+        return result
+
+    def _call_and_gather(self, chosen: Rule, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, Info]:
+        """The result of a rule or the base case, and one Info of all that was reported on the way."""
+        outer = state.current
         state.current = current = Detailed()
+        is_timed = signatures.is_compiling is None or not signatures.is_compiling()
+        start = time.perf_counter() if is_timed else 0.0
         try:
             result = chosen.implementation(A, *arguments)
         finally:
             state.current = outer
-        outer.append(gather(current.reports, self.name, chosen.name))
-        return result
+        seconds = time.perf_counter() - start if is_timed else None
+        one_column = self.one_column is not None and self.one_column(*arguments)
+        return result, gather(current.reports, self.name, chosen.name, one_column, seconds)
 
     # ------------------------------------------------------------------ rules
 
@@ -301,6 +319,17 @@ def _resolve_at_compile_time(number: int, description: tuple[Any, ...]) -> tuple
 _resolve_at_compile_time._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see signatures.py
 
 
+def function_named(name: str) -> Function:
+    """The function of this name, the newest of several."""
+    found = [f for _, f in sorted(_functions.items()) if f.name == name]
+    if not found:
+        close = difflib.get_close_matches(name, sorted({f.name for f in _functions.values()}))
+        raise ValueError(
+            f"there is no function {name!r} of operators." + (f" Did you mean {' or '.join(close)}?" if close else "")
+        )
+    return found[-1]
+
+
 def function(
     name: str,
     base: Callable[..., Any],
@@ -312,6 +341,7 @@ def function(
     forwards: bool = False,
     suits: Callable[[Any, Any], bool] | None = None,
     rewrites: bool | Function = True,
+    one_column: Callable[..., bool] | None = None,
 ) -> Function:
     """A new function of linear operators, to which `rule` adds rules.
 
@@ -339,6 +369,9 @@ def function(
         Whether an operator for which only the base case is left is first written in a family that
         knows more, if `simplify` has a rule for it. False where the base case multiplies only, or
         asks other functions; one of these functions where it rewrites if and only if that one does.
+    one_column : callable, optional
+        `one_column(...)`, with the arguments but the operator: whether the answer is one column, so that
+        the figures of its Info are numbers.
 
     Examples
     --------
@@ -362,8 +395,8 @@ def function(
     f.__doc__ = base.__doc__
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
-    f.stand_in, f.choose, f.examples, f.rewrites = stand_in, choose, examples or {}, rewrites
-    f.forwards, f.suits = forwards, suits or has_needs
+    f.stand_in, f.choose, f.examples, f.one_column = stand_in, choose, examples or {}, one_column
+    f.forwards, f.suits, f.rewrites = forwards, suits or has_needs, rewrites
     return f
 
 
@@ -394,13 +427,15 @@ def _compile_call(name: str, parameters: list[inspect.Parameter], public: list[i
     def written(p: inspect.Parameter) -> str:
         return p.name if p.default is p.empty else f"{p.name}=_default_{p.name}"
 
-    header = ["_self", *map(written, positional), "*_excess", *map(written, keywords)]
+    header = ["_self", *map(written, positional), "*_excess", *map(written, keywords), "**_unknown"]
     others = "".join(f"{p.name}, " for p in parameters[1:])
     method = "method" if any(p.name == "method" for p in parameters[1:]) else "None"
     source = (
         f"def __call__({', '.join(header)}):\n"
         f"    if _excess:\n"
         f"        raise _self._too_many({len(positional)}, _excess)\n"
+        f"    if _unknown:\n"
+        f"        raise _self._not_an_argument(_unknown)\n"
         f"    return _self._call({parameters[0].name}, ({others}), {method}, info, on_failure)\n"
     )
     scope: dict[str, Any] = dict(defaults)
@@ -498,6 +533,7 @@ _converter: Callable[[Any], Any] | None = None
 _simplify: Function | None = None
 _release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
 _method_names: Callable[[], Sequence[str]] = tuple
+_method_options: Callable[[str], Sequence[str]] = lambda name: ()  # noqa: E731
 
 
 def set_converter(as_operator: Callable[[Any], Any]) -> None:
@@ -518,10 +554,10 @@ def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
     _release = release
 
 
-def set_method_names(names: Callable[[], Sequence[str]]) -> None:
-    """Say which methods there are, for the message that lists them."""
-    global _method_names
-    _method_names = names
+def set_method_names(names: Callable[[], Sequence[str]], options: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
+    """Say which methods there are, and which of them have an option of some name, for messages that list them."""
+    global _method_names, _method_options
+    _method_names, _method_options = names, options
 
 
 def _convert(name: str, A: Any) -> Any:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .dispatch import Function, _convert, function_named
 from .info import state
 from .resolution import Cost, Resolution, Rule, guard_name
 from .signatures import signature
 from .trees import draw
 
 if TYPE_CHECKING:
-    from .dispatch import Function
     from .info import Info
 
 __all__ = ["Cost", "Plan", "explain"]
@@ -79,10 +79,10 @@ class Plan:
         return f'<div style="font-family: monospace; line-height: 1.5">{_html(self)}</div>'
 
 
-def explain(function: Function, /, *arguments: Any, **keywords: Any) -> Plan:
+def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Plan:
     """What `function(*arguments, **keywords)` would do, as a tree of rules, methods, identities and costs.
 
-    Arguments that do not change the plan, such as the right side of `solve`, may be left out.
+    The function may be named: `explain("solve", A)`. Arguments that do not change the plan, such as the right side of `solve`, may be left out.
 
     Examples
     --------
@@ -93,6 +93,12 @@ def explain(function: Function, /, *arguments: Any, **keywords: Any) -> Plan:
     >>> print(plan.children[1])
     inv Diagonal(2): inv_diagonal  diag(d)^-1 = diag(1 / d)  [2 flop, 16 B]
     """
+    if isinstance(function, str):
+        function = function_named(function)
+    elif not isinstance(function, Function):
+        raise TypeError(
+            f"explain: {function!r} is no function of operators; give one of colinear's, or its name: explain('solve', A)."
+        )
     arguments, keywords = _with_examples(function, arguments, keywords)
     outer, planner = state.current, Planner()
     state.current = planner
@@ -110,8 +116,6 @@ def _with_examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, 
     given = f.__signature__.bind_partial(*arguments, **keywords).arguments  # type: ignore[attr-defined]
     missing = [name for name in f.examples if name not in given]
     if missing and f.parameters[0] in given:
-        from .dispatch import _convert
-
         A = given[f.parameters[0]]
         if not hasattr(type(A), "_is_root"):
             A = _convert(f.name, A)

@@ -82,7 +82,7 @@ class Info:
     iterations, matvecs : int
         Of iterative methods, with those of the parts.
     residual : float or array
-        Relative, true (recomputed at the end), per column.
+        Relative, true (recomputed at the end): a number for one right side, else per column.
     error : float or array
         An estimate of the error, from stochastic methods.
     history : array
@@ -93,6 +93,9 @@ class Info:
         More, in words.
     children : tuple of Info
         Of the parts that a rule split the problem into.
+    seconds : float
+        The time of the call, by the clock; what a device has still to do when it returns is not in it.
+        None where the call was compiled.
     """
 
     _status: Any
@@ -107,6 +110,7 @@ class Info:
     rule: str
     message: str
     children: tuple[Info, ...]
+    seconds: float | None = None  # of one run, so no part of the pytree: a compiled program would keep it
 
     def __init__(
         self,
@@ -123,10 +127,25 @@ class Info:
         rule: str = "",
         message: str = "",
         children: tuple[Info, ...] = (),
+        seconds: float | None = None,
     ):
         if converged is None:
             converged = status < int(Status.STOPPED)
-        values = (status, converged, iterations, matvecs, residual, error, history, method, function, rule, message, children)
+        values = (
+            status,
+            converged,
+            iterations,
+            matvecs,
+            residual,
+            error,
+            history,
+            method,
+            function,
+            rule,
+            message,
+            children,
+            seconds,
+        )
         for name, value in zip(_FIELDS, values):
             object.__setattr__(self, name, value)
 
@@ -181,7 +200,7 @@ class Info:
 
 _LEAVES = ("_status", "converged", "iterations", "matvecs", "residual", "error", "history")
 _STATIC = ("method", "function", "rule", "message")
-_FIELDS = (*_LEAVES, *_STATIC, "children")
+_FIELDS = (*_LEAVES, *_STATIC, "children", "seconds")
 
 
 def _make(values: Iterable[Any]) -> Info:
@@ -203,7 +222,7 @@ def _unflatten(structure: Any, leaves: Any) -> Info:
     present, static = structure
     leaves = tuple(leaves)
     values = dict(zip(present, leaves))
-    return _make([*(values.get(name) for name in _LEAVES), *static, leaves[len(present) :]])
+    return _make([*(values.get(name) for name in _LEAVES), *static, leaves[len(present) :], None])
 
 
 backends.on_load(lambda xp: xp.register_pytree(Info, _flatten, _unflatten))
@@ -303,30 +322,40 @@ def part(label: str, f: Any, *arguments: Any) -> Any:
             outer.append(info if failed(info._status) is False else info.replace(message=f"{label}; {info.message}".rstrip("; ")))
 
 
-def gather(reports: list[Info], function: str, rule: str) -> Info:
+def gather(reports: list[Info], function: str, rule: str, one_column: bool = False, seconds: float | None = None) -> Info:
     """One `Info` for a call, from what was reported inside it.
 
     A single report by the rule or the base case itself describes the whole: its residual is the whole's. Everything else is a
-    part. Counts are of everything, the status is the worst.
+    part. Counts are of everything, the status is the worst. `one_column`: whether the answer has no axis of columns, so that
+    what methods report for each column is a number.
     """
     own = [info for info in reports if not info.function]
     whole = own[0] if len(own) == 1 else None
     parts = tuple(info for info in reports if info is not whole)
     only = whole or (parts[0] if len(parts) == 1 else None)  # what a rule passes on to one part keeps that part's figures
+    number = _only_column if one_column else lambda x: x
     return Info(
         status=combine(info._status for info in reports),
-        converged=only.converged if only else _all(info.converged for info in reports),
+        converged=number(only.converged) if only else _all(info.converged for info in reports),
         iterations=total(info.iterations for info in reports),
         matvecs=total(info.matvecs for info in reports),
-        residual=only.residual if only else None,
-        error=only.error if only else None,
+        residual=number(only.residual) if only else None,
+        error=number(only.error) if only else None,
         history=only.history if only else None,
         method=whole.method if whole else "",
         message=whole.message if whole else "",
         function=function,
         rule=rule,
         children=(*whole.children, *parts) if whole else parts,
+        seconds=seconds,
     )
+
+
+def _only_column(x: Any) -> Any:
+    """What was reported for each column, where there is one: without that axis."""
+    if not getattr(x, "ndim", 0) or x.shape[-1] != 1:
+        return x
+    return x[0] if x.ndim == 1 else x[..., 0]  # NumPy's first is a number, its second an array
 
 
 def total(counts: Iterable[Any]) -> Any:

@@ -5,11 +5,13 @@ Most tests call `main` in this process; a few start a real one.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import scipy.io
 import scipy.sparse as sp
 
 import colinear as co
-from colinear.cli import files, main, scripts
+from colinear.cli import files, main, options, scripts
 
 ROOT = Path(__file__).parents[2]
 rng = np.random.default_rng(0)
@@ -408,6 +410,81 @@ def test_a_script_runs_with_its_own_arguments_and_its_failure_is_told(
     assert main(["examples", "toy", "--small", "--depth=2"]) == 0
     assert main(["bench", "toy", "--depth"]) == 1
     assert "['--small', '--depth=2']" in capfd.readouterr().out
+
+
+NEEDY = '''"""Needs packages."""
+import beside
+import not_there_at_all
+try:
+    import optional_and_absent
+except ImportError:
+    pass
+
+def draw():
+    import matplotlib.pyplot
+
+if __name__ == "__main__":
+    print("it has started")
+# --figure
+'''
+
+
+@pytest.mark.parametrize("command", ["examples", "bench"])
+def test_a_script_without_its_packages_is_not_started(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY)
+    (tmp_path / "beside.py").write_text("import absent_too\ndef draw(): import torch\ndef other(): import unused_and_absent\n")
+    monkeypatch.setattr(scripts, "folder", lambda name: tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    figure = ["--figure=a.png"] if command == "bench" else []
+    assert main([command, "needy", *figure]) == 5
+    printed = capfd.readouterr()
+    assert "started" not in printed.out
+    assert "needs absent_too and matplotlib and not_there_at_all and torch" in printed.err
+    assert "pip install absent_too 'colinear[plot]' not_there_at_all 'colinear[torch]'" in printed.err
+    if command == "bench":  # without a figure nothing is drawn
+        assert main([command, "needy"]) == 5
+        assert "matplotlib" not in capfd.readouterr().err
+
+
+def test_the_demo_without_matplotlib_ends_at_once(tmp_path: Path) -> None:
+    hidden = (
+        "import sys\nclass Hide:\n    def find_spec(self, name, *rest):\n        if name.partition('.')[0] == 'matplotlib':\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hidden + "            raise ImportError(name)\nsys.meta_path.insert(0, Hide())\n")
+    paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    command = [sys.executable, "-c", "from colinear.cli import main; raise SystemExit(main(['demo', '--small']))"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 5 and done.stdout == "" and "pip install 'colinear[plot]'" in done.stderr
+
+
+def test_every_script_of_the_repository_has_its_packages_found() -> None:
+    assert {"torch", "colinear", "numpy"} <= scripts.needed(ROOT / "examples" / "neural_pde.py", True)
+    assert {"matplotlib", "colinear"} <= scripts.needed(ROOT / "examples" / "demo.py", True)
+    assert {"jax", "torch"} <= scripts.needed(ROOT / "benchmarks" / "autodiff.py", False)
+    paper = scripts.needed(ROOT / "benchmarks" / "paper.py", False)
+    assert not paper & {"torch", "jax", "matplotlib", "linear_operator"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_long_computation_shows_on_a_terminal_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(A: Any, *arguments: Any, **keywords: Any) -> Any:
+        time.sleep(0.2)
+        return eig(A, *arguments, **keywords)
+
+    eig = co.eig
+    monkeypatch.setattr(co, "eig", slow)
+    monkeypatch.setattr(options, "SECONDS_BETWEEN_SIGNS", 0.05)
+    for terminal, signs in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", terminal)
+        assert main(["eig", "general.npy", "-k", "1", "--which", "SM", "--json"]) == 0
+        assert ("\rcolinear: eig ... 0 s" in terminal.getvalue()) is signs
 
 
 def test_the_command_is_installed_under_its_name() -> None:

@@ -189,3 +189,30 @@ def test_operators_of_another_width_are_refused(rng):
     model = PCA(1).fit(rng.standard_normal((5, 3)))
     with pytest.raises(ValueError, match="X has 4 features"):
         model.transform(co.Dense(np.ones((2, 4))))
+
+
+# ---------------------------------------------------------------------------------------------------- tables with names
+
+
+class Frame:
+    """A table with names, as pandas has them."""
+
+    def __init__(self, values, names):
+        self.values, self.names, self.shape = values, names, values.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+
+@pytest.mark.parametrize("make", [Ridge, lambda: PCA(n_components=1), lambda: SpectralEmbedding(n_components=1, affinity="rbf")])
+def test_names_of_features_are_kept_without_a_warning(make, monkeypatch):
+    names = lambda X: np.array(X.names, dtype=object) if isinstance(X, Frame) else None  # noqa: E731
+    monkeypatch.setattr("sklearn.utils.validation._get_feature_names", names)
+    X = Frame(np.random.default_rng(0).standard_normal((12, 2)), ["height", "width"])
+    model = make().fit(X, np.arange(12.0))
+    assert list(model.feature_names_in_) == ["height", "width"]
+    if hasattr(model, "predict"):
+        model.predict(X)

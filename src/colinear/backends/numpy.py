@@ -74,8 +74,8 @@ def is_complex(x: Any) -> builtins.bool:
 
 
 def is_floating(x: Any) -> builtins.bool:
-    """Whether an array or dtype is real or complex floating, not integer or boolean."""
-    return _dtype(x).kind in "fc"
+    """Whether an array or dtype is real or complex floating, not integer or boolean; long double has no linear algebra."""
+    return _dtype(x).char in "efdFD"
 
 
 def real_dtype(dtype: Any) -> Any:
@@ -146,6 +146,13 @@ def to_numpy(x: Any) -> np.ndarray:
 
 
 def copy(x: Any) -> np.ndarray:
+    return np.array(x)
+
+
+def own(x: Any, lenders: Any) -> np.ndarray:
+    """`x` as an array that can be written to without changing one of the arrays in `lenders`: copied if need be."""
+    if x.flags.writeable and not builtins.any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in lenders):
+        return x
     return np.array(x)
 
 

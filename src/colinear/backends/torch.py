@@ -207,6 +207,21 @@ def copy(x: Any) -> torch.Tensor:
     return x.clone()
 
 
+def own(x: torch.Tensor, lenders: Any) -> torch.Tensor:
+    """`x` as a tensor that can be written to without changing one of the tensors in `lenders`: cloned if need be."""
+    tensors = [y for y in lenders if isinstance(y, torch.Tensor)]
+    shared = builtins.any(y is x or (_memory(y) is not None and _memory(y) == _memory(x)) for y in tensors)
+    return x.clone() if shared else x
+
+
+def _memory(x: torch.Tensor) -> int | None:
+    """Where the numbers of a tensor are stored; None under a transformation, where nothing is written in place."""
+    try:
+        return None if torch.compiler.is_compiling() else x.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):  # a wrapper of torch.func, a sparse tensor
+        return None
+
+
 def _values(x: Any) -> Any:
     """The tensor inside the wrappers of torch.func.grad and jvp, which have values; None if vmap or a trace hides them."""
     if torch.compiler.is_compiling():

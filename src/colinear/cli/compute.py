@@ -12,14 +12,14 @@ from ..status import Status, combine
 from . import answers
 from .codes import InputError, UsageError
 from .files import check_target, read_columns
-from .options import fits, method, operator, tell
+from .options import fits, method, operator, under_way
 
 
 def timed(options: argparse.Namespace, what: str, f: Any) -> tuple[Any, Any, dict[str, Any]]:
     """`f()`, which returns a result and its Info, with the time it took."""
-    tell(options, what)
     start = time.perf_counter()
-    result, info = f()
+    with under_way(options, what):
+        result, info = f()
     seconds = time.perf_counter() - start
     return result, combine([info._status]), answers.of_info(info) | {"seconds": round(seconds, 6)}
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from .answers import complain
@@ -173,6 +176,33 @@ def tell(options: argparse.Namespace, what: str) -> None:
     """Say what is under way."""
     if shows_progress(options):
         print(f"colinear: {what} ...", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def under_way(options: argparse.Namespace, what: str) -> Iterator[None]:
+    """Say what is under way, and on a terminal how long it has taken: where no iteration shows a bar of its own."""
+    tell(options, what)
+    if not shows_progress(options) or not sys.stderr.isatty() or (options.method is not None and _has_tqdm()):
+        yield
+        return
+    done, start = threading.Event(), time.perf_counter()
+
+    def tick() -> None:
+        while not done.wait(SECONDS_BETWEEN_SIGNS):
+            print(f"\rcolinear: {what} ... {time.perf_counter() - start:.0f} s ", end="", file=sys.stderr, flush=True)
+
+    clock = threading.Thread(target=tick, daemon=True)
+    clock.start()
+    try:
+        yield
+    finally:
+        done.set()
+        clock.join()
+        if time.perf_counter() - start > SECONDS_BETWEEN_SIGNS:
+            print(file=sys.stderr)
+
+
+SECONDS_BETWEEN_SIGNS = 1.0
 
 
 def _has_tqdm() -> bool:

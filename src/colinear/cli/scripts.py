@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import codes
@@ -62,6 +64,7 @@ def _list_or_run(options: argparse.Namespace, kind: str) -> int:
         raise UsageError(f"{options.command} {options.name}: there is none of that name; choose from {', '.join(known)}")
     path, _ = known[options.name]
     rest = [argument for argument in options.rest if argument != "--"]
+    _check_packages(path, always=kind == "examples" or any(word.startswith(("--figure", "--picture")) for word in rest))
     return run(path, [*_smallness(path, options.small), *rest])
 
 
@@ -70,6 +73,64 @@ def _smallness(path: Path, small: bool) -> list[str]:
         return []
     text = path.read_text(encoding="utf-8")
     return ["--small"] if "--small" in text or "gallery.options" in text else ["--size", "small"] if "--size" in text else []
+
+
+# ------------------------------------------------------------------ what a script imports
+
+
+def _check_packages(path: Path, always: bool) -> None:
+    """Refuse to start a script that would end without its packages, perhaps after minutes of work."""
+    roots = sorted(needed(path, always))
+    missing = [root for root in roots if not _is_installed(root)]
+    if missing:
+        names = " ".join(f"'colinear[{EXTRAS[root]}]'" if root in EXTRAS else root for root in missing)
+        raise ImportError(f"{path.stem} needs {' and '.join(missing)}, not installed here: pip install {names}")
+
+
+EXTRAS = {"matplotlib": "plot", "torch": "torch", "jax": "jax", "sklearn": "sklearn", "pyamg": "amg", "tqdm": "progress"}
+
+
+def needed(path: Path, always: bool, called: str | None = None) -> set[str]:
+    """The packages that a script imports, and the modules beside it that it imports, outside of every `try`.
+
+    `always`: whether what is imported inside functions counts as well, because the script calls them whatever its
+    options are. `called`: the text of the script, where this is a module beside it: functions count that it names.
+    """
+    text = path.read_text(encoding="utf-8")
+    tree, found = ast.parse(text), set()
+    inner = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and always]
+    for scope in (tree, *(f for f in inner if called is None or f.name in called)):
+        for module in _imports(scope):
+            beside = path.parent.joinpath(*module.split(".")).with_suffix(".py")
+            root = module.partition(".")[0]
+            if beside.exists():
+                found |= needed(beside, always, called or text)
+            elif not (path.parent / root).is_dir() and root not in sys.stdlib_module_names:
+                found.add(root)
+    return found
+
+
+def _imports(scope: ast.AST) -> Iterator[str]:
+    """The modules imported in the body of a module or function: not in a `try`, nor in functions inside it."""
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+        elif not isinstance(node, (ast.Try, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _is_installed(root: str) -> bool:
+    try:
+        return importlib.util.find_spec(root) is not None
+    except (ImportError, ValueError):  # a finder that refuses, a module that was hidden
+        return False
+
+
+# ------------------------------------------------------------------ processes
 
 
 def run(path: Path, arguments: list[str]) -> int:

@@ -52,7 +52,7 @@ def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
 
 
 def _difference(M: Matrix, A: LinearOperator) -> Any:
-    return A.to_dense() - M.dense if M.dense is not None else sparse_entries(A) - M.S
+    return A._dense() - M.dense if M.dense is not None else sparse_entries(A) - M.S
 
 
 def _relative(M: Matrix, apart: Any) -> float:
@@ -62,7 +62,7 @@ def _relative(M: Matrix, apart: Any) -> float:
 
 def entries(M: Matrix, A: LinearOperator) -> Matrix:
     """Those of A, in the form that M has."""
-    return Matrix.of(A.to_dense() if M.dense is not None else sparse_entries(A), M.eps)
+    return Matrix.of(A._dense() if M.dense is not None else sparse_entries(A), M.eps)
 
 
 def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
@@ -110,7 +110,7 @@ def sparse_entries(A: Any) -> Any:
         return _convolution(A.kernel, A.grid)
     if isinstance(A, Toeplitz):
         return _repeated(A._diagonals(), np.arange(1 - n, m), (m, n), wraps=False)
-    return csr(A.to_dense())
+    return csr(A._dense())
 
 
 def _kronecker_sum(S: Any, T: Any) -> Any:

@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
 from ..functions import lstsq, solve
 from ..methods import Method
 from ..operators.base import LinearOperator
+from ..operators.convert import as_operator
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity
 from .inputs import as_data, centred, column_means
@@ -104,7 +105,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
         else:
             dtypes = [np.float64, np.float32]
             X, y = validate_data(self, X, y, accept_sparse="csr", dtype=dtypes, multi_output=True, y_numeric=True)
-            X = as_data(self, X, reset=False)
+            X = as_operator(X)  # validated: a second time it would have lost its feature names
         y = column_or_1d(y, warn=True) if y.ndim == 1 else y
         return X, np.asarray(y, X.dtype)
 

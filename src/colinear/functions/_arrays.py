@@ -44,7 +44,7 @@ def dense(A: LinearOperator) -> Array:
             f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
-    return A.xp.staged(wide(A.xp, A.to_dense()))
+    return A.xp.staged(wide(A.xp, A._dense()))
 
 
 def narrow(xp: Any, x: Array, dtype: Any) -> Array:
@@ -52,6 +52,11 @@ def narrow(xp: Any, x: Array, dtype: Any) -> Array:
     if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
         return x
     return xp.astype(x, dtype)
+
+
+def is_vector(b: Any, *others: Any) -> bool:
+    """Whether a right side is one vector, given as an array or as a list."""
+    return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
 
 
 def is_watched(xp: Any, x: Array) -> bool:

@@ -70,7 +70,7 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
 def exact_diagonal(A: LinearOperator) -> Array:
     """By n products."""
     if math.prod(A.shape) <= BLOCK:
-        return A.xp.diagonal(A.to_dense())
+        return A.xp.diagonal(A._dense())
     return _by_unit_vectors(A)
 
 

@@ -57,7 +57,7 @@ def diag_thin_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
     fitting("diag", method)
     xp, factors, size, cut = A.xp, placed(A), min(A.shape[-2:]), waist(A)[1]
-    L, R = (Product(*part).to_dense() for part in (factors[:cut], factors[cut:]))
+    L, R = (Product(*part)._dense() for part in (factors[:cut], factors[cut:]))
     return xp.sum(L[..., :size, :] * xp.matrix_transpose(R[..., :, :size]), axis=-1)
 
 
@@ -139,7 +139,7 @@ def diag_of_diagonalised_kronecker(A: Any, method: Any) -> Array:
     """diag((A ⊗ B) diag(d) (C ⊗ D)) = (A * C^T ⊗ B * D^T) d"""
     L, D, R = A.operands
     pairs = zip(placed(L), placed(R), strict=True)
-    entries = Kronecker(*(P.to_dense() * A.xp.matrix_transpose(Q.to_dense()) for P, Q in pairs))
+    entries = Kronecker(*(P._dense() * A.xp.matrix_transpose(Q._dense()) for P, Q in pairs))
     return (entries @ D.d[..., None])[..., 0]
 
 

@@ -290,5 +290,9 @@ def smallest_eigenvalue(A: LinearOperator, vector: bool = False, method: Method 
     return _extreme(A, vector, method, False, "eigmin")
 
 
-eigmax = function("eigmax", base=largest_eigenvalue, forwards=True, rewrites=False)
-eigmin = function("eigmin", base=smallest_eigenvalue, forwards=True, rewrites=False)
+def _of_one_pair(*arguments: Any) -> bool:
+    return True
+
+
+eigmax = function("eigmax", base=largest_eigenvalue, forwards=True, rewrites=False, one_column=_of_one_pair)
+eigmin = function("eigmin", base=smallest_eigenvalue, forwards=True, rewrites=False, one_column=_of_one_pair)

@@ -80,7 +80,7 @@ def eig_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
 def eig_triangular(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """T has the eigenvalues diag(T), and eigenvectors by substitution: (T_11 - t I) x = -T_12"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
-    xp, M = A.xp, wide(A.xp, A.to_dense())
+    xp, M = A.xp, wide(A.xp, A._dense())
     T = xp.flip(M, axis=(-2, -1)) if A.lower else M
     t = xp.diagonal(T)
     places = by_key(xp, typed(xp, t, is_hermitian), which)[..., :k]
@@ -162,7 +162,7 @@ def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
     if is_hermitian:  # the orthogonal complement of V is that of Q
         return finish(A, values, Product(completed(Q, xp), BlockDiag(Z, Identity(n - r))), k, which, True)
     P = autodiff.qr(xp, V)[0]
-    _report_basis(A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z).to_dense()))
+    _report_basis(A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z)._dense()))
     null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)
     return finish(A, values, hstack(Product(Dense(Q), Z), null), k, which, False)
 

@@ -46,6 +46,8 @@ def starting_point(A: LinearOperator, method: Iterative) -> Array | None:
     xp = namespace_of(x0)
     if xp is None:
         x0 = A.xp.asarray(x0, dtype=A.dtype, device=A._context.device)
+    elif (xp.name, A.xp.name) == ("numpy", "jax"):
+        x0 = A.xp.asarray(x0)  # all of JAX takes NumPy's arrays
     elif not A.is_neutral and xp is not A.xp:
         raise BackendError(f"{method.name}: x0 is an array of {xp.name} and A a {A.backend} operator. Convert one.")
     elif not A.is_neutral:

@@ -18,7 +18,7 @@ from ..operators.inverse import Inverse
 from ..operators.known_inverse import KnownInverse
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._arrays import dense, is_detailed, is_half, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, is_detailed, is_half, is_vector, is_watched, narrow, quiet, seen, wide
 from ._residuals import MARGIN
 from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
 from .cost import MEMORY, least_squares_work
@@ -322,5 +322,11 @@ def _example(A: LinearOperator) -> Array:
 
 
 lstsq = function(
-    "lstsq", base=minimum_norm_solution, choose=_lstsq_choose, examples={"b": _example}, suits=suits_any, rewrites=pinv
+    "lstsq",
+    base=minimum_norm_solution,
+    choose=_lstsq_choose,
+    examples={"b": _example},
+    suits=suits_any,
+    rewrites=pinv,
+    one_column=is_vector,
 )

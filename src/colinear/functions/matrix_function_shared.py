@@ -79,7 +79,7 @@ def _rule_of(g: Function, implementation: Implementation) -> Callable[..., Linea
     else:
 
         def of(A: Any, f: Any, method: Any) -> LinearOperator:  # type: ignore[misc]
-            if not callable(f):
+            if not callable(f) or isinstance(f, LinearOperator):
                 raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
             return implementation(A, call_of(scalar_of(f), f, method))
 

@@ -159,7 +159,7 @@ def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], meth
            [0., 4.]])
     """
     square_size("apply", A, "f(A)", "")
-    if not callable(f):
+    if not callable(f) or isinstance(f, LinearOperator):
         raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
     chosen = fitting("apply", method, *FUNCTION)
     if is_left_to_krylov(A, chosen):

@@ -11,6 +11,7 @@ from ..info import Status, planning
 from ..methods.arnoldi import arnoldi
 from ..operators.autograd import GaussNewton, Hessian, Jacobian
 from ..operators.base import LinearOperator
+from ..operators.context import split_number
 from ..operators.dense import Dense
 from ..operators.identity import ScaledIdentity
 from ..operators.matrixfree import MatrixFree
@@ -129,11 +130,11 @@ def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
 
 
 def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
-    """A - shift I."""
+    """A - shift I, in the precision of A."""
     if not shift:
         return A
-    B = A + ScaledIdentity(-shift, A.shape[-1])
-    return Dense(B.to_dense())._claim(B.properties) if isinstance(A, Dense) else B
+    B = A + ScaledIdentity(-split_number(shift, "shift")[0], A.shape[-1])
+    return Dense(B._dense())._claim(B.properties) if isinstance(A, Dense) else B
 
 
 def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:

@@ -20,7 +20,7 @@ from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
-from ._arrays import is_detailed, narrow, quiet, seen, square_size, wide
+from ._arrays import is_detailed, is_vector, narrow, quiet, seen, square_size, wide
 from ._elimination import is_recorded_and_seen, leave_to_residual
 from ._factorise import REFINEMENTS, solution
 from ._residuals import are_small, column_norms
@@ -306,4 +306,12 @@ def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any,
     return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
 
 
-solve = function("solve", base=solve_by_inverse, choose=_choose, examples={"b": _example}, forwards=True, rewrites=inv)
+solve = function(
+    "solve",
+    base=solve_by_inverse,
+    choose=_choose,
+    examples={"b": _example},
+    forwards=True,
+    rewrites=inv,
+    one_column=is_vector,
+)

@@ -109,11 +109,11 @@ def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
     if term_count(A) == 1:  # rows cannot be taken by index: columns and rows of the outer factors, by products
         left, *rest = placed(A)
         right = rest[0] if len(rest) == 1 else Product(*rest)
-        return left[..., start:stop].to_dense(), _adjoint(xp, right[..., start:stop, :].to_dense())
+        return left[..., start:stop]._dense(), _adjoint(xp, right[..., start:stop, :]._dense())
     some = some_terms(A, start, stop)
     assert isinstance(some, InnerTerms)
-    V = _adjoint(xp, some.right.to_dense())
-    U = V if some.left is None else _adjoint(xp, some.left.to_dense())
+    V = _adjoint(xp, some.right._dense())
+    U = V if some.left is None else _adjoint(xp, some.left._dense())
     if some.left is None and A._cut.position == 1:
         return V, None
     return U * some.weights[..., None, :], V

@@ -10,7 +10,7 @@ import numpy as np
 from ..backends import namespace_of
 from ..info import ShapeError
 from .base import LinearOperator
-from .convert import as_operator
+from .convert import as_operator, as_operators
 from .hadamard import Hadamard
 from .identity import Identity
 from .product import Product
@@ -34,7 +34,7 @@ def add(A: Any, B: Any) -> LinearOperator:
             if isinstance(one, numbers.Number) and one == 0:
                 return as_operator(other)
             raise TypeError(f"+: an operator and the number {one!r}. Write A + c * Identity({other.shape[-1]}) for a shift.")
-    return Sum(as_operator(A), as_operator(B))
+    return Sum(A, B)
 
 
 def subtract(A: Any, B: Any) -> LinearOperator:
@@ -43,7 +43,8 @@ def subtract(A: Any, B: Any) -> LinearOperator:
         return add(A, -B)
     if isinstance(B, numbers.Number) or getattr(B, "ndim", None) == 0:
         return add(A, B)  # refused there, or zero
-    return Sum(as_operator(A), -as_operator(B))
+    A, B = as_operators((A, B))
+    return Sum(A, -B)
 
 
 def times(A: LinearOperator, B: Any) -> LinearOperator:
@@ -52,7 +53,7 @@ def times(A: LinearOperator, B: Any) -> LinearOperator:
         return Scaled(B if getattr(B, "ndim", 0) == 0 else B[..., 0, 0], A)
     if is_scalar(B) and getattr(B, "ndim", 0) == 0:
         return Scaled(B, A)
-    return Hadamard(A, as_operator(B))
+    return Hadamard(A, B)
 
 
 def divide(A: LinearOperator, c: Any) -> LinearOperator:

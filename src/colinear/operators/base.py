@@ -16,6 +16,7 @@ define `shape` and `_matmat`; everything else here is derived from those two, an
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,9 +25,22 @@ import numpy as np
 from .. import backends, modes
 from ..backends import Array, namespace_of
 from ..dispatch import Pattern
-from ..info import BackendError, ShapeError
+from ..info import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, close
-from .context import Context, as_array, broadcast_batches, check_device, common_context, context_of, join_dtypes
+from .context import (
+    USUAL_DTYPES,
+    Context,
+    as_array,
+    broadcast_batches,
+    check_device,
+    check_dtype,
+    common_context,
+    context_of,
+    from_numpy,
+    is_complex_dtype,
+    join_dtypes,
+    plain_array,
+)
 from .fields import arrays_in, is_data, map_arrays, own_annotations
 from .memo import memo
 
@@ -99,6 +113,8 @@ class LinearOperator:
         own = {name: a for name, a in own_annotations(cls).items() if not str(a).startswith(("ClassVar", "typing.ClassVar"))}
         dataclasses.dataclass(frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__)(cls)
         cls._fields = tuple(own)
+        if "__init__" in cls.__dict__:
+            cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
         cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")
         _FAMILIES.append(cls)
         backends._find(cls)  # "no array", remembered now: Dynamo compiles again whenever a table that it read has grown
@@ -193,7 +209,7 @@ class LinearOperator:
     def _context(self) -> Context:
         """Framework, dtype and device, found once from the leaves (from the operands, in composed operators)."""
         fields = self._fields
-        if len(fields) == 1 and type(only := getattr(self, fields[0])) is np.ndarray and only.dtype.kind in "fc":
+        if len(fields) == 1 and type(only := getattr(self, fields[0])) is np.ndarray and only.dtype.char in USUAL_DTYPES:
             return Context("numpy", only.dtype, "cpu")  # tiny problems notice how long the rest takes
         what = type(self).__name__
         if self.operands:
@@ -225,6 +241,8 @@ class LinearOperator:
         given = self._context.dtype
         if given is complex:  # complex, of no precision yet
             return self.xp.complex_dtype(self.xp.default_float())
+        if isinstance(given, type):  # a NumPy scalar's
+            return self.xp.dtype_from(given)
         return self.xp.default_float() if given is None else given
 
     @property
@@ -233,8 +251,7 @@ class LinearOperator:
 
     @memo
     def is_complex(self) -> bool:
-        dtype = self._context.dtype
-        return dtype is not None and (dtype is complex or bool(self.xp.is_complex(dtype)))
+        return is_complex_dtype(self.xp, self._context.dtype)
 
     @memo
     def properties(self) -> int:
@@ -369,6 +386,7 @@ class LinearOperator:
 
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
+        x = plain_array(x, "@")
         xp = namespace_of(x)
         if (
             xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False)
@@ -381,10 +399,10 @@ class LinearOperator:
             xp = self.xp
         if not self.is_neutral:
             if xp is not self.xp:
-                raise BackendError(
-                    f"@: the operator is a {self.backend} one and the array is {xp.name}'s. Convert one: A.to(backend={xp.name!r})."
-                )
-            check_device("@", self.device, xp.device_of(x))
+                check_dtype("@", x.dtype)
+                x, xp = from_numpy("@", self.xp, x), self.xp
+            else:
+                check_device("@", self.device, xp.device_of(x))
         return x if xp.is_floating(x) else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
 
     # ------------------------------------------------------------------ transposes
@@ -438,7 +456,13 @@ class LinearOperator:
 
     @modes.entry
     def to_dense(self) -> Array:
-        """The matrix, as an array of the operator's framework."""
+        """The matrix, as a new array of the operator's framework: writing to it leaves the operator as it is."""
+        memos = [value for A in inside_out(self) for value in vars(A).values()]
+        dense = self._dense()
+        return namespace_of(dense).own(dense, (*self.leaves(), *memos))
+
+    def _dense(self) -> Array:
+        """The matrix to read from: that of a `Dense` operator is its own array."""
         if WATCHERS:
             tell_materialised(self)
         return self._to_dense()
@@ -448,10 +472,16 @@ class LinearOperator:
         dense = self._matmat(self.xp.eye(n, dtype=self.dtype, device=self._context.device))
         return self.xp.broadcast_to(dense, self.shape)
 
-    def to(self, backend: str | None = None, device: Any = None, dtype: Any = None) -> LinearOperator:
-        """The same operator with its arrays in another framework, on another device or of another dtype."""
-        from .convert import move
+    def to(self, backend: Any = None, device: Any = None, dtype: Any = None) -> LinearOperator:
+        """The same operator with its arrays in another framework, on another device or of another dtype.
 
+        What is given without its name is known by its type, as in torch: `A.to("torch")`,
+        `A.to(torch.float64)`, `A.to("cuda:0")`.
+        """
+        from .convert import is_dtype, move, sort_places
+
+        if (backend is not None and backend not in backends.KNOWN) or is_dtype(device):
+            backend, device, dtype = sort_places((backend, device), dtype)
         return move(self, backend, device, dtype)
 
     # ------------------------------------------------------------------ arithmetic (the algebra itself is in algebra.py)
@@ -517,7 +547,7 @@ class LinearOperator:
     def __bool__(self) -> bool:
         raise TypeError("The truth value of an operator is not defined.")
 
-    # ------------------------------------------------------------------ SciPy's protocol and torch's
+    # ------------------------------------------------------------------ the protocols of SciPy, NumPy and torch
 
     def matvec(self, x: Array) -> Array:
         """A x for x of shape (n,) or (n, 1), as SciPy's operators."""
@@ -553,6 +583,34 @@ class LinearOperator:
 
         return to_scipy(self)
 
+    def trace(self) -> Array:
+        """The same as `colinear.trace(A)`."""
+        from .interop import our_function
+
+        return our_function("trace")(self)
+
+    def __call__(self, x: Any) -> Any:
+        """The same as `A @ x`."""
+        return self @ x
+
+    def reshape(self, *shape: Any) -> Any:
+        """Refused: an operator is no array. (PyLops calls it before it multiplies.)"""
+        from .interop import as_numpy
+
+        return as_numpy(self)
+
+    ravel = reshape
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        from .interop import as_numpy
+
+        return as_numpy(self, caller=sys._getframe(1).f_globals.get("__name__", ""))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        from .interop import numpy_function
+
+        return numpy_function(func, args, kwargs)
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from .interop import torch_function
@@ -576,6 +634,18 @@ class LinearOperator:
 
 
 backends.on_load(lambda xp: [xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES])
+
+
+def _set_field_once(self: Any, name: str, value: Any) -> None:
+    """`self.name = value` in an `__init__` that a family defines itself; afterwards the operator is frozen."""
+    if name not in self._fields:
+        raise dataclasses.FrozenInstanceError(
+            f"{type(self).__name__}: {name} is no field. Declare it as an annotation in the class, `{name}: Any`; then the "
+            f"constructor {type(self).__name__}({', '.join((*self._fields, name))}) is there without an __init__ too."
+        )
+    if name in self.__dict__:
+        raise dataclasses.FrozenInstanceError(f"{type(self).__name__}: operators cannot be changed; make a new one.")
+    object.__setattr__(self, name, value)
 
 
 def _rebuild(cls: type[LinearOperator], structure: Any, children: Any) -> LinearOperator:
@@ -656,7 +726,9 @@ def dense_part(A: LinearOperator, whole: LinearOperator) -> Array:
     """The matrix of an operand; a neutral one takes framework, dtype and device from what it is part of."""
     if A.is_neutral and not whole.is_neutral:
         A = A.to(whole.backend, whole._context.device, whole.dtype)
-    return A.to_dense()
+    elif A.is_neutral and A._context.dtype != whole._context.dtype:
+        A = A.to(dtype=whole.dtype)
+    return A._dense()
 
 
 def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:

@@ -9,8 +9,8 @@ from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
 from .batching import take_terms
+from .printing import bracketed
 from .scaled import Scaled
-from .transposed import bracketed
 
 
 class BatchSum(LinearOperator):
@@ -87,7 +87,7 @@ class BatchSum(LinearOperator):
 
     def _to_dense(self) -> Array:
         return (
-            self.xp.sum(self.A.to_dense(), axis=self.axis - 2)
+            self.xp.sum(self.A._dense(), axis=self.axis - 2)
             if self.A.shape[-2] * self.terms <= 4096
             else LinearOperator._to_dense(self)
         )
@@ -97,4 +97,4 @@ class BatchSum(LinearOperator):
         return self.terms * self.A.flops
 
     def _expression(self) -> str:
-        return f"sum of {self.terms} {bracketed(self.A)}"
+        return f"sum of {self.terms} {bracketed(self.A, None)}"

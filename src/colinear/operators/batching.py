@@ -208,9 +208,9 @@ class BatchElements(LinearOperator):
         return self.A.flops * math.prod(self.A.batch_shape)
 
     def _expression(self) -> str:
-        from .transposed import bracketed
+        from .printing import bracketed
 
-        return f"{bracketed(self.A)}[batch of {self.elements.host.size}]"
+        return f"{bracketed(self.A, None)}[batch of {self.elements.host.size}]"
 
 
 def _without_repeats(elements: Any) -> list[Any]:

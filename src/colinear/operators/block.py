@@ -203,13 +203,14 @@ def dense_grid(whole: LinearOperator, grid: Any) -> Array:
 
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
     """A full grid of operators whose sizes fit, None replaced by zeros."""
-    from .convert import as_operator
+    from .convert import as_operators
 
     if not blocks or not all(isinstance(row, (list, tuple)) and row for row in blocks):
         raise ShapeError("Block: expected a non-empty list of non-empty rows of operators, [[A, B], [C, D]].")
     if len({len(row) for row in blocks}) > 1:
         raise ShapeError(f"Block: the rows have {[len(row) for row in blocks]} blocks; all need the same number.")
-    given = [[None if A is None else as_operator(A) for A in row] for row in blocks]
+    operators = iter(as_operators(A for row in blocks for A in row if A is not None))
+    given = [[None if A is None else next(operators) for A in row] for row in blocks]
     heights = [_size("row", i, [A.shape[-2] for A in row if A is not None]) for i, row in enumerate(given)]
     widths = [
         _size("column", j, [A.shape[-1] for A in column if A is not None]) for j, column in enumerate(zip(*given, strict=True))

@@ -14,7 +14,9 @@ from ..info import BackendError, DeviceError, DtypeError, ShapeError
 class Context(NamedTuple):
     """Where an operator lives: framework, dtype, device. None where it takes that from what it meets.
 
-    Without a framework the dtype is NumPy's, or Python's `complex`: complex, of whatever precision it meets.
+    Without a framework the dtype is NumPy's, or that of a number: Python's `complex` (complex, of
+    whatever precision it meets) or a NumPy scalar's type such as `np.float32`, which counts as it
+    does in each framework: in NumPy and JAX as a dtype, in torch for being complex only.
     """
 
     backend: str | None = None
@@ -36,10 +38,57 @@ def is_complex_number(c: Any) -> bool:
     return isinstance(c, complex) if xp is None else bool(xp.is_complex(c))
 
 
+def split_number(c: Any, what: str) -> tuple[Any, Any]:
+    """A number as a float or complex, and the dtype that it carries if it is NumPy's (see `Context`), else None.
+
+    An integer carries none, as it would make float32 float64; nor does a boolean.
+    """
+    if not isinstance(c, np.generic):
+        return complex(c) if isinstance(c, complex) else float(c), None
+    check_dtype(what, c.dtype)
+    number = c.item()
+    if c.dtype.char in USUAL_DTYPES:
+        return number, type(c)
+    return float(number), None
+
+
+def is_complex_dtype(xp: Any, dtype: Any) -> bool:
+    """Whether a dtype of a `Context` is complex."""
+    if isinstance(dtype, type):
+        return issubclass(dtype, (complex, np.complexfloating))
+    return dtype is not None and bool(xp.is_complex(dtype))
+
+
+USUAL_DTYPES = "efdFD"  # the characters of float16, float32, float64, complex64 and complex128 in NumPy
+
+
+def check_dtype(what: str, dtype: Any) -> None:
+    """Refuse what is no number (objects, text, dates) and long double, which no factorisation has."""
+    if isinstance(dtype, np.dtype):
+        if dtype.char in "gG":
+            instead = "float64" if dtype.char == "g" else "complex128"
+            raise DtypeError(
+                f"{what}: the dtype is {dtype} (long double), for which there is no linear algebra. Write x.astype(np.{instead})."
+            )
+        if dtype.kind not in "biufc" and dtype.name != "bfloat16":
+            advice = " Write x.astype(float)." if dtype.kind in "OUS" else ""
+            raise DtypeError(f"{what}: the dtype is {dtype}; expected real or complex numbers.{advice}")
+
+
+def plain_array(x: Any, what: str) -> Any:
+    """A NumPy array without what a subclass adds to it: np.matrix multiplies otherwise, a masked array lacks values."""
+    if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
+        if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+            raise DtypeError(f"{what}: a masked array has entries without a value; fill them first: x.filled(...).")
+        return np.asarray(x)
+    return x
+
+
 def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: int = 0) -> Array:
     """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers are promoted, objects refused."""
-    if type(x) is np.ndarray and x.dtype.kind in "fc" and x.ndim >= min_ndim:
+    if type(x) is np.ndarray and x.dtype.char in USUAL_DTYPES and x.ndim >= min_ndim:
         return x
+    x = plain_array(x, what)
     own = namespace_of(x)
     if own is None:
         xp = xp or backends.get("numpy")
@@ -49,13 +98,26 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
             raise DtypeError(f"{what}: {type(x).__name__} is not a numeric array.") from error
     else:
         xp = own
+    check_dtype(what, x.dtype)
     if not xp.is_floating(x):
-        if getattr(x.dtype, "kind", "i") not in "biufc" and not str(x.dtype).startswith(("torch", "bfloat")):
-            raise DtypeError(f"{what}: the dtype is {x.dtype}; expected real or complex numbers.")
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:
         raise ShapeError(f"{what}: expected an array of at least {min_ndim} dimension(s), got shape {tuple(x.shape)}.")
     return x
+
+
+def from_numpy(what: str, xp: Any, x: Array) -> Array:
+    """An array of another framework, which is an error but for NumPy's arrays in JAX: those all of JAX takes.
+
+    JAX places what comes from NumPy where it is needed, so its device is not compared.
+    """
+    own = namespace_of(x)
+    if own.name == "numpy" and xp.name == "jax":
+        return xp.asarray(x)
+    how = "the array: torch.from_numpy(x), or the operator: " if (own.name, xp.name) == ("numpy", "torch") else "one: "
+    raise BackendError(
+        f"{what}: the operator is a {xp.name} one and the array is {own.name}'s. Convert {how}A.to(backend={own.name!r})."
+    )
 
 
 def context_of(what: str, leaves: Any) -> Context:
@@ -109,22 +171,28 @@ def common_context(what: str, operands: Any) -> Context:
 
 
 def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
-    """The dtype in which one of a framework and that of a neutral operator (a NumPy dtype, or Python's `complex`) meet."""
+    """The dtype in which one of a framework and that of a neutral operator meet; both may be those of numbers (see `Context`)."""
     if neutral is complex or dtype is complex:
         dtype = neutral if dtype is complex else dtype
         return complex if dtype is complex else xp.complex_dtype(_dtype_of(xp, dtype))
-    neutral = _dtype_of(xp, neutral)
+    if isinstance(neutral, type) and isinstance(dtype, type):
+        return np.result_type(dtype, neutral).type
+    if isinstance(neutral, type) and xp.name == "torch":  # torch takes NumPy's scalars for numbers
+        return xp.complex_dtype(dtype) if is_complex_dtype(xp, neutral) else dtype
+    dtype, neutral = _dtype_of(xp, dtype), _dtype_of(xp, neutral)
     return dtype if neutral == dtype else xp.result_type(dtype, neutral)
 
 
 def _dtype_of(xp: Any, dtype: Any) -> Any:
-    return xp.dtype_from(dtype.name) if isinstance(dtype, np.dtype) and xp.name == "torch" else dtype
+    return xp.dtype_from(np.dtype(dtype).name) if isinstance(dtype, (np.dtype, type)) and xp.name == "torch" else dtype
 
 
 def given_context(what: str, like: Any, dtype: Any) -> Context:
     """What `like=` (an array, an operator or a framework's name) and `dtype=` tell an operator that holds no floats."""
     if like is None and dtype is None:
         return Context()
+    if isinstance(like, Context):
+        return like
     if like is None and type(dtype).__module__.partition(".")[0] == "torch":
         like = "torch"
     if like is None or (hasattr(type(like), "_matmat") and like.is_neutral):
@@ -132,8 +200,8 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
             found = np.dtype(dtype) if dtype is not None else like._context.dtype
         except TypeError as error:
             raise DtypeError(f"{what}: {dtype!r} is not a dtype.") from error
-        if isinstance(found, np.dtype) and found.kind not in "fc" and found.name != "bfloat16":
-            raise DtypeError(f"{what}: dtype={found.name}; operators are real or complex floating point.")
+        if isinstance(found, np.dtype) and found.char not in USUAL_DTYPES and found.name != "bfloat16":
+            raise _not_floating(what, found.name)
         return Context(None, found)
     if isinstance(like, str):
         backend, own, device = backends.get(like).name, None, None
@@ -146,19 +214,27 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
     xp = backends.get(backend)
     found = xp.dtype_from(dtype) if dtype is not None else xp.default_float() if own is None else own
     if not xp.is_floating(found):
-        raise DtypeError(f"{what}: dtype={xp.dtype_name(found)}; operators are real or complex floating point.")
+        raise _not_floating(what, xp.dtype_name(found))
     return Context(backend, found, device)
+
+
+def _not_floating(what: str, name: str) -> DtypeError:
+    return DtypeError(f"{what}: dtype={name}; operators are real or complex floating point (float16 to complex128).")
 
 
 def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
     """Arrays of one framework and device: lists and numbers take those, and the precision, of the first array among them."""
     for x in values:
-        if type(x) is not np.ndarray or x.dtype.kind not in "fc" or x.ndim < min_ndim:
+        if type(x) is not np.ndarray or x.dtype.char not in USUAL_DTYPES or x.ndim < min_ndim:
             break
     else:
         return values
-    first = next((x for x in values if namespace_of(x) is not None), None)
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
+    if (in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)) is not None:  # takes NumPy's arrays
+        xp = namespace_of(in_jax)
+        values = tuple(xp.asarray(x) if isinstance(given, np.ndarray) else given for given, x in zip(values, arrays))
+        arrays = [x if namespace_of(given) is None else given for given, x in zip(values, arrays)]
+    first = next((x for x in values if namespace_of(x) is not None), None)
     if first is not None:
         xp, leading = namespace_of(first), as_array(first, what)
         for i, given in enumerate(values):
@@ -167,6 +243,14 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
                 arrays[i] = xp.asarray(arrays[i], dtype=dtype, device=xp.device_of(leading))
     context_of(what, arrays)  # mixed frameworks or devices are refused here
     return tuple(arrays)
+
+
+def told_by_number(context: Context, carried: Any) -> Context:
+    """The context of an operator that is scaled by a number which carries a dtype, or None (see `split_number`)."""
+    if carried is None:
+        return context
+    backend, dtype, device = context
+    return Context(backend, carried if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, carried), device)
 
 
 def check_device(what: str, first: Any, second: Any, neutral: bool = False) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numbers
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..info import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
-from .context import Context
+from .context import Context, as_array, check_dtype, join_dtypes, plain_array, told_by_number
 
 # ------------------------------------------------------------------ in
 
@@ -48,6 +48,20 @@ def as_operator(x: Any) -> LinearOperator:
     return _dense(x)
 
 
+def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
+    """Each as an operator; NumPy's arrays beside operators or arrays of JAX become JAX's, as everywhere in JAX."""
+    operands = list(operands)
+    if not all(isinstance(x, LinearOperator) for x in operands) and any(_is_jax(x) for x in operands):
+        xp = backends.get("jax")
+        operands = [xp.asarray(as_array(x, "as_operator")) if isinstance(x, np.ndarray) else x for x in operands]
+    return [as_operator(x) for x in operands]
+
+
+def _is_jax(x: Any) -> bool:
+    xp = (None if x.is_neutral else x.xp) if isinstance(x, LinearOperator) else namespace_of(x)
+    return xp is not None and xp.name == "jax"
+
+
 def is_convertible(x: Any) -> bool:
     """Whether `x` is a matrix or operator of another library that is not a plain array: what arithmetic passes to `as_operator`."""
     return _is_sparse(x) or (namespace_of(x) is None and not isinstance(x, LinearOperator) and _multiplies(x))
@@ -74,10 +88,7 @@ def _dense(x: Any) -> LinearOperator:
     if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
         advice = " Use MatrixFree(matmat, shape) for a function." if callable(x) and not isinstance(x, type) else ""
         raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}")
-    if type(x).__module__.startswith("numpy.ma"):
-        raise DtypeError("as_operator: a masked array has entries without a value; fill them first: x.filled(...).")
-    if isinstance(x, np.matrix):
-        x = np.asarray(x)  # its products are not an array's
+    x = plain_array(x, "as_operator")
     if namespace_of(x) is None and not isinstance(x, (list, tuple, numbers.Number, np.generic)) and not hasattr(x, "__array__"):
         raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.")
     ndim = x.ndim if namespace_of(x) is not None else np.ndim(x)
@@ -105,6 +116,7 @@ def _matrix_free(x: Any) -> LinearOperator:
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         dtype = np.asarray(x.matvec(np.zeros(shape[1]))).dtype
+    check_dtype("as_operator", np.dtype(dtype))
     if np.dtype(dtype).kind not in "fc":
         dtype = np.dtype(np.float64)
     return MatrixFree(matmat, shape, dtype=dtype, rmatmat=rmatmat, like="numpy")
@@ -173,6 +185,50 @@ def move(A: LinearOperator, backend: str | None = None, device: Any = None, dtyp
     return _Move(target, device, wanted, stays_neutral).tree(A)
 
 
+def sort_places(places: Iterable[Any], dtype: Any) -> tuple[Any, Any, Any]:
+    """Framework, device and dtype of `A.to(place, place)`, each known by its type or, if text, by its name."""
+    found = {"backend": None, "device": None, "dtype": dtype}
+    for place in places:
+        if place is None:
+            continue
+        kind = _kind_of_place(place)
+        if found[kind] is not None:
+            raise TypeError(f"to: two of {kind}, {found[kind]!r} and {place!r}. Write A.to(backend=, device=, dtype=).")
+        found[kind] = place
+    return found["backend"], found["device"], found["dtype"]
+
+
+def _kind_of_place(place: Any) -> str:
+    if isinstance(place, str):
+        if place in backends.KNOWN:
+            return "backend"
+        if place.partition(":")[0] in ("cpu", "cuda", "gpu", "tpu", "mps", "xpu", "meta"):
+            return "device"
+    if is_dtype(place) or isinstance(place, str):
+        try:
+            _dtype_for(backends.get("numpy"), "float32" if place == "bfloat16" else place)
+            return "dtype"
+        except DtypeError:
+            pass
+    elif isinstance(place, int) or type(place).__name__ in ("device", "Device") or "Sharding" in type(place).__name__:
+        return "device"
+    names = ", ".join(map(repr, backends.KNOWN))
+    raise ValueError(
+        f"to: there is no backend {place!r}, and it is no device or dtype either. Give one of {names}, or device= or dtype=."
+    )
+
+
+def is_dtype(x: Any) -> bool:
+    """Whether x is a dtype of a framework by its type; text may be one as well."""
+    return isinstance(x, (type, np.dtype)) or type(x).__name__ == "dtype" or (callable(x) and hasattr(x, "dtype"))
+
+
+def scaled_context(A: LinearOperator, carried: Any) -> LinearOperator:
+    """A neutral operator in the dtype that a NumPy scalar carries which multiplies it: see `Context`."""
+    dtype = told_by_number(A._context, carried).dtype
+    return A if dtype == A._context.dtype else _Move(A.xp, None, dtype, stays_neutral=True).tree(A)
+
+
 class _Move(NamedTuple):
     """Where to: a backend module, a device and a dtype, each None for no change."""
 
@@ -208,10 +264,10 @@ class _Move(NamedTuple):
             )
         dtype = self.dtype
         if dtype is None and context.dtype is not None:
-            dtype = context.dtype if context.dtype is complex else _dtype_for(self.target, source.dtype_name(context.dtype))
-            dtype = (
-                self.target.complex_dtype(self.target.default_float()) if dtype is complex and not self.stays_neutral else dtype
-            )
+            is_number = isinstance(context.dtype, type)
+            dtype = context.dtype if is_number else _dtype_for(self.target, source.dtype_name(context.dtype))
+            if is_number and not self.stays_neutral:
+                dtype = join_dtypes(self.target, self.target.default_float(), context.dtype)
         if self.stays_neutral:
             return Context(None, dtype, None)
         return Context(self.target.name, dtype, context.device if self.device is None and self.target is source else self.device)

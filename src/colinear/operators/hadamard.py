@@ -11,9 +11,9 @@ from .base import LinearOperator, dense_part
 from .context import common_context
 from .diagonal import Diagonal
 from .memo import memo
+from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import fitting_terms, operator_list
-from .transposed import bracketed
 
 _BLOCK_ENTRIES = 1 << 20  # how many entries of each factor are held at a time
 
@@ -90,4 +90,4 @@ class Hadamard(LinearOperator):
         return self.shape[-2] * sum(A.flops for A in self.operands) + 2.0 * self.shape[-2] * self.shape[-1]
 
     def _expression(self) -> str:
-        return " * ".join(bracketed(A) for A in self.operands)
+        return " * ".join(bracketed(A, "*") for A in self.operands)

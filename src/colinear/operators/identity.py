@@ -13,9 +13,20 @@ from ..backends import Array, namespace_of
 from ..info import DtypeError, ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SYMMETRIC, UNITARY
 from .base import LinearOperator
-from .context import Context, as_array, context_of, given_context, is_complex_number, is_number, join_dtypes
+from .context import (
+    Context,
+    as_array,
+    context_of,
+    given_context,
+    is_complex_number,
+    is_number,
+    join_dtypes,
+    split_number,
+    told_by_number,
+)
 from .fields import Scalar
 from .memo import memo
+from .printing import number_text
 
 
 def size(value: Any, what: str) -> int:
@@ -101,7 +112,8 @@ class ScaledIdentity(LinearOperator):
     Parameters
     ----------
     c : number or array of the batch shape
-        A Python number mixes with every framework. The sign of a real number that can be seen is remembered: c > 0 is PD.
+        A Python number mixes with every framework, and so does a NumPy scalar, which keeps its dtype as in NumPy:
+        `np.float32(2)` gives float32. The sign of a real number that can be seen is remembered: c > 0 is PD.
     n : int
     like, dtype : optional
         As for `Identity`, where c is a number.
@@ -119,10 +131,9 @@ class ScaledIdentity(LinearOperator):
 
     def __new__(cls, c: Any, n: int, *, like: Any = None, dtype: Any = None) -> ScaledIdentity:
         n, context = size(n, "ScaledIdentity"), given_context("ScaledIdentity", like, dtype)
-        if isinstance(c, np.generic):
-            c = c.item()
-        if isinstance(c, numbers.Complex):
-            c = complex(c) if not isinstance(c, numbers.Real) else float(c)
+        if isinstance(c, (numbers.Number, np.generic)):
+            c, carried = split_number(c, "ScaledIdentity")
+            context = told_by_number(context, carried)
         elif isinstance(c, (str, bytes)) or c is None:
             raise DtypeError(f"ScaledIdentity: expected a number or an array, got {c!r}.")
         else:
@@ -142,13 +153,19 @@ class ScaledIdentity(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*getattr(self.c, "shape", ()), self.n, self.n)
 
+    @property
+    def number(self) -> Any:
+        """c, as a NumPy scalar again if it was one: where it leaves the operator its dtype goes with it."""
+        told = self.context.dtype
+        return told(self.c) if isinstance(told, type) and told is not complex else self.c
+
     @memo
     def _context(self) -> Context:
         if not is_number(self.c):
             return context_of("ScaledIdentity", (self.c,))
         backend, dtype, device = self.context
         if is_complex_number(self.c):
-            dtype = complex if dtype is None or dtype is complex else backends.get(backend or "numpy").complex_dtype(dtype)
+            dtype = complex if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, complex)
         return Context(backend, dtype, device)
 
     def _infer(self) -> int:
@@ -184,7 +201,7 @@ class ScaledIdentity(LinearOperator):
     def _expression(self) -> str:
         xp = namespace_of(self.c)
         value = self.c if xp is None else xp.peek(self.c) if self.c.ndim == 0 else None
-        return f"{'c' if value is None else format(complex(value) if np.iscomplexobj(value) else float(value), '.4g')} I"
+        return f"{number_text(value)} I"
 
 
 def signs(c: Any) -> int:

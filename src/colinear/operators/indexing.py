@@ -169,7 +169,7 @@ def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
     parts = []
     for start in range(0, len(wanted), step):
         inside = order[(which[order] >= start) & (which[order] < start + step)]
-        columns = Sliced(A, slice(None), wanted[start : start + step]).to_dense()
+        columns = Sliced(A, slice(None), wanted[start : start + step])._dense()
         parts.append(columns[..., _on(xp, rows[inside], A), _on(xp, which[inside] - start, A)])
     if not parts:
         return xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device)

@@ -1,53 +1,124 @@
-"""What torch's own functions do with our operators: `torch.linalg.solve(A, b)` is `colinear.solve(A, b)`.
+"""What NumPy's and torch's own functions do with operators: `np.linalg.solve(A, b)` is `colinear.solve(A, b)`.
 
-torch hands every call with an operator among its arguments to `__torch_function__`, which looks up the function's name here: the same
-name whether it came as `torch.matmul`, `Tensor.matmul` or `@`. What is not in the table is refused, since a silent `to_dense` could be
-a terabyte.
+Both frameworks hand a call that has an operator among its arguments to the operator
+(`__array_function__`, `__torch_function__`). The name of the function is looked up in one table: the
+two frameworks agree on names, meanings and the fields of named results, and differ in the spelling of
+some keywords. What is not in the table is refused, since a silent `to_dense` could be a terabyte.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import backends
 from ..info import BackendError
 from .base import LinearOperator
+from .block import Block, BlockDiag, hstack, vstack
+from .convert import as_operators
+from .kronecker import Kronecker
+from .triangular import Triangular
+
+Handler = Callable[..., Any]
 
 
 def torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The answer to a torch function that was called with an operator."""
-    name = _plain_name(func)
+    """Answer a torch function that was called with an operator."""
+    name = _torch_name(func)
     if name == "matmul" and not isinstance(args[0], LinearOperator) and not backends.get("torch").tells_sides():
         raise BackendError("torch.compile: this version swaps the sides of A @ x. Write torch.matmul(A, x) there.")
-    ours = _TABLE.get(name)
+    ours = _handler("torch", name, args)
+    return ours(*args, **_ours_spelling(kwargs)) if kwargs else ours(*args)
+
+
+def numpy_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Answer a NumPy function that was called with an operator."""
+    name = ("linalg_" if func.__module__ == "numpy.linalg" else "") + func.__name__
+    if kwargs:
+        args, kwargs = _sorted_arguments(func, args, kwargs)
+    ours = _handler("numpy", name, args)
+    A = _first_operator(args)
+    if A is not None and not A.is_neutral and A.backend != "numpy":
+        raise BackendError(
+            f"{_shown('numpy', name)}: the operator is a {A.backend} one. Use colinear's function, or move it: A.to('numpy')."
+        )
+    return ours(*args, **_ours_spelling(kwargs))
+
+
+def as_numpy(A: LinearOperator, caller: str = "") -> Any:
+    """Refuse to make an array of A, and say what to write instead.
+
+    SciPy's sparse matrices alone get an answer: in `S @ A` an array of one object is their sign to leave the product to A.
+    """
+    if caller.startswith("scipy.sparse._"):
+        found = np.empty((), dtype=object)
+        found[()] = A
+        return found
+    raise TypeError(
+        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits in memory. "
+        f"For a product with an operator or table of another library on the left write as_operator(other) @ A."
+    )
+
+
+def _handler(framework: str, name: str, args: tuple[Any, ...]) -> Handler:
+    ours = _TABLE.get(name) or _TABLE.get(name.removeprefix("linalg_"))
     if ours is None:
         raise TypeError(
-            f"torch's {name} is not defined for {type(_first_operator(args)).__name__} operators. "
+            f"{_shown(framework, name)} is not defined for {type(_first_operator(args)).__name__} operators. "
             f"Call A.to_dense() first if the matrix fits in memory."
         )
-    return ours(*args, **kwargs)
+    return ours
 
 
-def _plain_name(func: Any) -> str:
-    return str(getattr(func, "__name__", func)).strip("_").removeprefix("linalg_")
+def _shown(framework: str, name: str) -> str:
+    return f"{framework}.{name.replace('linalg_', 'linalg.', 1)}"
+
+
+def _torch_name(func: Any) -> str:
+    return str(getattr(func, "__name__", func)).strip("_")
 
 
 # torch.compile routes `A @ x` through here too and cannot trace a function's name: it calls this once and keeps the answer.
-_plain_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_torch_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _first_operator(args: Any) -> Any:
+    """The first operator among the arguments and the lists in them, or None."""
     for item in args:
-        if isinstance(item, LinearOperator):
-            return item
-    return args[0] if args else None
+        found = _first_operator(item) if isinstance(item, (list, tuple)) else item
+        if isinstance(found, LinearOperator):
+            return found
+    return None
+
+
+_SPELLINGS = {"dim": "axis", "dim0": "axis1", "dim1": "axis1", "dim2": "axis2", "keepdim": "keepdims"}  # torch's and NumPy's
+
+
+def _ours_spelling(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keywords as the table spells them, without those that say nothing."""
+    return {_SPELLINGS.get(key, key): value for key, value in kwargs.items() if value is not None}
+
+
+def _sorted_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that NumPy requires in their places, whatever it calls them, and the optional ones by name."""
+    try:
+        signature = inspect.signature(func)
+    except ValueError:
+        return args, kwargs
+    given = signature.bind(*args, **kwargs).arguments
+    required = [name for name, p in signature.parameters.items() if p.default is p.empty and name in given]
+    return tuple(given[name] for name in required), {name: given[name] for name in given if name not in required}
 
 
 # ------------------------------------------------------------------ arithmetic
 
 
-def _binary(name: str) -> Callable[..., Any]:
+def _binary(name: str) -> Handler:
     """`a op b`, where one of the two is an operator: its own method answers. (The operator `op` itself would only ask us again.)"""
 
     def apply(a: Any, b: Any) -> Any:
@@ -58,7 +129,7 @@ def _binary(name: str) -> Callable[..., Any]:
     return apply
 
 
-def _swapped(apply: Callable[..., Any]) -> Callable[..., Any]:
+def _swapped(apply: Handler) -> Handler:
     return lambda a, b: apply(b, a)
 
 
@@ -70,15 +141,34 @@ _multiply = _binary("mul")
 
 def _divide(a: Any, b: Any) -> Any:
     if not isinstance(a, LinearOperator):
-        raise TypeError("/: a tensor cannot be divided by an operator. Use solve(A, b).")
+        raise TypeError("/: an array cannot be divided by an operator. Use solve(A, b).")
     return a / b
 
 
-# ------------------------------------------------------------------ linear algebra; torch's functions return named tuples, so these do
+def _dot(a: Any, b: Any) -> Any:
+    """NumPy's dot: a product of matrices and vectors, or with a number."""
+    if 0 in (np.ndim(a), np.ndim(b)):
+        return _multiply(a, b)
+    if max(np.ndim(a), np.ndim(b)) > 2:
+        raise TypeError("dot: of a batch NumPy's sums over other axes than a product. Use A @ B.")
+    return _matmul(a, b)
+
+
+def _multi_dot(operands: Any) -> Any:
+    """A_1 A_2 ... x, from the right, where the vector is."""
+    return reduce(lambda right, left: _matmul(left, right), reversed(operands))
+
+
+# ------------------------------------------------------------------ linear algebra; the frameworks return named tuples, so these do
 
 
 class LstsqResult(NamedTuple):
+    """The solution, and None for what is not computed along with it."""
+
     solution: Any
+    residuals: Any = None
+    rank: Any = None
+    singular_values: Any = None
 
 
 class SlogdetResult(NamedTuple):
@@ -97,120 +187,258 @@ class SVDResult(NamedTuple):
     Vh: Any
 
 
-def _ours(name: str) -> Callable[..., Any]:
-    """A function of colinear's of one argument, found when it is called: operators know nothing of functions."""
+class QRResult(NamedTuple):
+    Q: Any
+    R: Any
 
-    def call(A: Any) -> Any:
-        return _function(name)(A)
+
+class LUResult(NamedTuple):
+    P: Any
+    L: Any
+    U: Any
+
+
+def _ours(name: str) -> Handler:
+    """A function of colinear of one argument, found when it is called: operators know nothing of functions."""
+
+    def call(A: Any, /) -> Any:
+        return our_function(name)(A)
 
     return call
 
 
-def _function(name: str) -> Callable[..., Any]:
+def our_function(name: str) -> Handler:
+    """The function of colinear with this name."""
     import colinear
 
     return getattr(colinear, name)
 
 
-def _solve(A: Any, B: Any, *, left: bool = True) -> Any:
+def _solve(A: Any, B: Any, /, *, left: bool = True) -> Any:
     if left:
-        return _function("solve")(A, B)
-    return _matmul(B, _function("inv")(A))  # X A = B
+        return our_function("solve")(A, B)
+    return _matmul(B, our_function("inv")(A))  # X A = B
 
 
-def _lstsq(A: Any, B: Any, rcond: Any = None, *, driver: Any = None) -> LstsqResult:
-    if rcond is not None or driver is not None:
-        raise TypeError("torch.linalg.lstsq: rcond and driver are not taken for operators; use colinear.lstsq(A, b, method=...).")
-    return LstsqResult(_function("lstsq")(A, B))
+def _solve_triangular(A: Any, B: Any, /, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+    if not isinstance(A, Triangular) or (A.lower, A.unit) != (not upper, unitriangular):
+        raise TypeError("solve_triangular: A must be Triangular(A, lower=not upper, unit=unitriangular).")
+    return _solve(A, B, left=left)
 
 
-def _slogdet(A: Any) -> SlogdetResult:
-    return SlogdetResult(*_function("slogdet")(A))
+def _lstsq(A: Any, B: Any, rcond: Any = None, /, **options: Any) -> LstsqResult:
+    if rcond is not None or options:
+        raise TypeError("lstsq: rcond and driver are not taken for operators; use colinear.lstsq(A, b, method=...).")
+    return LstsqResult(our_function("lstsq")(A, B))
 
 
-def _self_adjoint(A: Any, name: str) -> Any:
+def _slogdet(A: Any, /) -> SlogdetResult:
+    return SlogdetResult(*our_function("slogdet")(A))
+
+
+def _eigh(A: Any, /, UPLO: str = "L") -> EigResult:
     from ..properties import SelfAdjoint
 
     if not A.isa(SelfAdjoint):
-        raise TypeError(f"torch.linalg.{name}: the operator is not known to be self-adjoint; say so: SelfAdjoint(A).")
-    return A
+        raise TypeError("eigh: the operator is not known to be self-adjoint; say so: SelfAdjoint(A).")
+    return EigResult(*our_function("eig")(A))
 
 
-def _eigh(A: Any) -> EigResult:
-    return EigResult(*_function("eig")(_self_adjoint(A, "eigh")))
+def _eigvalsh(A: Any, /, UPLO: str = "L") -> Any:
+    return _eigh(A).eigenvalues
 
 
-def _eig(A: Any) -> EigResult:
-    return EigResult(*_function("eig")(A))
+def _eig(A: Any, /) -> EigResult:
+    return EigResult(*our_function("eig")(A))
 
 
-def _svd(A: Any, full_matrices: bool = True) -> SVDResult:
+def _eigvals(A: Any, /) -> Any:
+    return _eig(A).eigenvalues
+
+
+def _svd(A: Any, /, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+    if not compute_uv:
+        return _svdvals(A)
     if full_matrices and A.shape[-1] != A.shape[-2]:
-        raise TypeError("torch.linalg.svd: operators have the reduced decomposition only; give full_matrices=False.")
-    U, s, V = _function("svd")(A)
+        raise TypeError("svd: operators have the reduced decomposition only; give full_matrices=False.")
+    U, s, V = our_function("svd")(A)
     return SVDResult(U, s, V.H)
 
 
-def _norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:
-    if dim not in (None, (-2, -1)) or keepdim:
-        raise TypeError("torch.linalg.norm: an operator's norm is over its last two dimensions; dim and keepdim are not taken.")
-    return _function("norm")(A) if ord is None else _function("norm")(A, ord)
+def _svdvals(A: Any, /) -> Any:
+    return our_function("svd")(A)[1]
 
 
-def _matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False) -> Any:
-    return _norm(A, ord, dim, keepdim)
+def _cholesky(A: Any, /, upper: bool = False) -> Any:
+    L = our_function("cholesky")(A)
+    return L.H if upper else L
 
 
-def _diagonal(A: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
-    if offset or (dim1, dim2) not in ((-2, -1), (0, 1)) or ((dim1, dim2) == (0, 1) and A.ndim > 2):
-        raise TypeError("torch.diagonal: only the main diagonal of the last two dimensions is known for operators.")
-    return _function("diag")(A)
+def _qr(A: Any, /, mode: str = "reduced") -> Any:
+    if mode not in ("reduced", "r") and A.shape[-2] > A.shape[-1]:
+        raise TypeError(f"qr: operators have the reduced decomposition only, not mode={mode!r}.")
+    Q, R = our_function("qr")(A)
+    return R if mode == "r" else QRResult(Q, R)
 
 
-def _diag(A: Any, diagonal: int = 0) -> Any:
-    return _diagonal(A, diagonal)
+def _lu(A: Any, /, pivot: bool = True) -> LUResult:
+    if not pivot:
+        raise TypeError("lu: operators are factored with pivots; leave out pivot=False.")
+    return LUResult(*our_function("lu")(A))
 
 
-def _torch_diagonal(A: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    return _diagonal(A, offset, dim1, dim2)
+def _pinv(A: Any, rcond: Any = None, hermitian: bool = False, /, *, rtol: Any = None, **options: Any) -> Any:
+    if options.keys() - {"hermitian", "rcond"}:
+        raise TypeError("pinv: an absolute tolerance is not taken for operators; give rtol=.")
+    return our_function("pinv")(A, options.get("rcond", rcond) if rtol is None else rtol)
 
 
-_TABLE: dict[str, Callable[..., Any]] = {
+def _matrix_rank(A: Any, tol: Any = None, /, hermitian: bool = False, *, rtol: Any = None, **absolute: Any) -> Any:
+    tol = absolute.pop("tol", absolute.pop("atol", tol))  # NumPy's name, torch's
+    if rtol is not None:
+        relative = rtol * our_function("norm")(A, 2)
+        tol = relative if tol is None else max(tol, relative)
+    return our_function("rank")(A, tol)
+
+
+def _cond(A: Any, /, p: Any = 2) -> Any:
+    return our_function("cond")(A, p)
+
+
+def _norm(A: Any, /, ord: Any = "fro", axis: Any = None, keepdims: bool = False, *, p: Any = None) -> Any:
+    if axis not in (None, (-2, -1)) or keepdims:
+        raise TypeError("norm: an operator's norm is over its last two dimensions; axis and keepdims are not taken.")
+    return our_function("norm")(A, p if p is not None else "fro" if ord is None else ord)
+
+
+def _matrix_power(A: Any, n: int, /) -> Any:
+    return A**n
+
+
+# ------------------------------------------------------------------ entries, shapes
+
+
+def _diagonal(A: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
+    if offset or not _are_last_two(A, axis1, axis2):
+        raise TypeError("diagonal: of an operator it is the main diagonal of the last two dimensions. Index others: A[i, i + k].")
+    return our_function("diag")(A)
+
+
+def _outer_diagonal(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    """The diagonal of the first two axes, unless others are named: as outside of `linalg`."""
+    return _diagonal(A, offset, axis1, axis2)
+
+
+def _diag(A: Any, /, k: int = 0, *, diagonal: int = 0) -> Any:
+    return _outer_diagonal(A, k or diagonal)
+
+
+def _trace(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    if offset or not _are_last_two(A, axis1, axis2):
+        raise TypeError("trace: of an operator it is that of the last two dimensions. Use colinear.trace(A).")
+    return our_function("trace")(A)
+
+
+def _linalg_trace(A: Any, /, offset: int = 0) -> Any:
+    return _trace(A, offset, -2, -1)
+
+
+def _are_last_two(A: LinearOperator, first: int, second: int) -> bool:
+    return {first % A.ndim, second % A.ndim} == {A.ndim - 2, A.ndim - 1}
+
+
+def _transpose(A: Any, /, *axes: Any, **named: Any) -> Any:
+    """The last two dimensions exchanged: by NumPy's axes, a permutation, or by torch's, a pair."""
+    axes = axes or tuple(named.values())
+    axes = axes[0] if len(axes) == 1 and axes[0] is not None else axes
+    before = tuple(range(A.ndim - 2))
+    places = tuple(axis % A.ndim for axis in axes) if axes and axes != (None,) else tuple(reversed(range(A.ndim)))
+    if places != (*before, A.ndim - 1, A.ndim - 2) and not (len(places) == 2 and _are_last_two(A, *places)):
+        raise TypeError("transpose: of an operator only the last two dimensions can be exchanged: A.T.")
+    return A.T
+
+
+def _sum(A: Any, /, axis: Any = None) -> Any:
+    """The sums of rows (axis -1) or columns (axis -2), or of all entries, by one product with ones."""
+    rows_or_columns = None if axis is None or isinstance(axis, tuple) else axis % A.ndim - A.ndim
+    if rows_or_columns not in (None, -1, -2) or (rows_or_columns is None and A.ndim > 2):
+        raise TypeError("sum: of an operator the rows (axis=-1) or columns (axis=-2) can be added up; BatchSum(A) adds a batch.")
+    B = A.T if rows_or_columns == -2 else A
+    sums = B @ B.xp.ones((B.shape[-1],), dtype=B.dtype, device=B._context.device)
+    return B.xp.sum(sums) if rows_or_columns is None else sums
+
+
+def _concatenate(operators: Any, /, axis: int = 0) -> Any:
+    operators = as_operators(operators)
+    if not all(_are_last_two(A, axis, -1) or axis % A.ndim == A.ndim - 1 for A in operators):
+        raise TypeError("concatenate: operators can be joined along their last two dimensions. Use hstack or vstack.")
+    return hstack(operators) if axis % operators[0].ndim == operators[0].ndim - 1 else vstack(operators)
+
+
+def _block_diag(*operators: Any) -> Any:
+    return BlockDiag(*operators)
+
+
+_TABLE: dict[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "mv", "bmm"), _matmul),
     "rmatmul": _swapped(_matmul),
+    "dot": _dot,
+    "multi_dot": _multi_dot,
+    "chain_matmul": lambda *operands: _multi_dot(operands),
     "add": _add,
     "radd": _swapped(_add),
-    "sub": _subtract,
-    "subtract": _subtract,
+    **dict.fromkeys(("sub", "subtract"), _subtract),
     "rsub": _swapped(_subtract),
     **dict.fromkeys(("mul", "multiply"), _multiply),
     "rmul": _swapped(_multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
     "rtruediv": _swapped(_divide),
+    "neg": lambda A: -A,
+    "kron": lambda A, B: Kronecker(A, B),
     "solve": _solve,
+    "solve_triangular": _solve_triangular,
     "lstsq": _lstsq,
-    **{name: _ours("inv") for name in ("inv", "inverse")},
-    **{name: _ours("pinv") for name in ("pinv", "pinverse")},
+    **dict.fromkeys(("inv", "inverse"), _ours("inv")),
+    **dict.fromkeys(("pinv", "pinverse"), _pinv),
     "det": _ours("det"),
     "logdet": _ours("logdet"),
     "slogdet": _slogdet,
     "eigh": _eigh,
-    "eigvalsh": lambda A: _eigh(A).eigenvalues,
+    "eigvalsh": _eigvalsh,
     "eig": _eig,
-    "eigvals": lambda A: _eig(A).eigenvalues,
+    "eigvals": _eigvals,
     "svd": _svd,
-    "svdvals": lambda A: _function("svd")(A)[1],
-    "cholesky": _ours("cholesky"),
-    "trace": _ours("trace"),
+    "svdvals": _svdvals,
+    "cholesky": _cholesky,
+    "qr": _qr,
+    "lu": _lu,
+    "trace": _trace,
+    "linalg_trace": _linalg_trace,
     "diag": _diag,
-    "diagonal": _torch_diagonal,
-    "norm": _norm,
-    "matrix_norm": _matrix_norm,
-    "cond": _ours("cond"),
-    "matrix_rank": _ours("rank"),
+    "diagonal": _outer_diagonal,
+    "linalg_diagonal": _diagonal,
+    **dict.fromkeys(("norm", "matrix_norm"), _norm),
+    "cond": _cond,
+    "matrix_rank": _matrix_rank,
     "matrix_exp": _ours("exp"),
+    "matrix_power": _matrix_power,
+    **dict.fromkeys(("transpose", "permute", "permute_dims", "swapaxes", "swapdims"), _transpose),
+    **dict.fromkeys(("matrix_transpose", "t"), lambda A: A.T),
     "adjoint": lambda A: A.H,
-    "t": lambda A: A.T,
     **dict.fromkeys(("conj", "conj_physical"), lambda A: A.conj()),
-    "neg": lambda A: -A,
+    "sum": _sum,
+    **dict.fromkeys(("concatenate", "concat", "cat"), _concatenate),
+    **dict.fromkeys(("hstack", "column_stack"), lambda operators: hstack(operators)),
+    **dict.fromkeys(("vstack", "row_stack"), lambda operators: vstack(operators)),
+    "block": lambda blocks: Block(blocks),
+    "block_diag": _block_diag,
+    "shape": lambda A: A.shape,
+    "ndim": lambda A: A.ndim,
+    "size": lambda A, axis=None: math.prod(A.shape) if axis is None else A.shape[axis],
+    "iscomplexobj": lambda A: A.is_complex,
+    "isrealobj": lambda A: not A.is_complex,
+    "result_type": lambda *values: np.result_type(*(v.dtype if isinstance(v, LinearOperator) else v for v in values)),
+    "common_type": lambda *values: np.common_type(*(np.empty(0, v.dtype) for v in values)),
 }
+for _name in reversed(_TABLE):
+    _TABLE[_name].__qualname__ = _name.removeprefix("linalg_")  # the name in Python's own complaints of arguments

@@ -7,7 +7,7 @@ from typing import Any
 from ..backends import Array
 from ..info import ShapeError
 from .base import LinearOperator
-from .transposed import bracketed
+from .printing import bracketed
 
 
 class Inverse(LinearOperator):
@@ -69,4 +69,4 @@ class Inverse(LinearOperator):
         return self.factor.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.A)}^-1"
+        return f"{bracketed(self.A, None)}^-1"

@@ -13,9 +13,9 @@ from .base import LinearOperator, dense_part
 from .context import common_batch, common_context
 from .identity import Identity
 from .memo import memo
+from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import operator_list
-from .transposed import bracketed
 from .tridiagonal import Tridiagonal, multiply_both_ways
 from .zero import Zero
 
@@ -106,7 +106,7 @@ class Kronecker(LinearOperator):
         return total
 
     def _expression(self) -> str:
-        return " ⊗ ".join(bracketed(A) for A in self.operands)
+        return " ⊗ ".join(bracketed(A, "⊗") for A in self.operands)
 
 
 class KroneckerSum(LinearOperator):
@@ -178,7 +178,7 @@ class KroneckerSum(LinearOperator):
         return sum(n / max(A.shape[-1], 1) * A.flops + n for A in self.operands)
 
     def _expression(self) -> str:
-        return " ⊕ ".join(bracketed(A) for A in self.operands)
+        return " ⊕ ".join(bracketed(A, "⊕") for A in self.operands)
 
 
 def rows_first(xp: Any, Y: Array, n: int) -> Array:

@@ -14,8 +14,8 @@ from .diagonal import Diagonal
 from .known_inverse import KnownInverse
 from .kronecker import Kronecker
 from .memo import memo
+from .printing import bracketed
 from .product import Product
-from .transposed import bracketed
 
 
 class KroneckerFunction(LinearOperator):
@@ -125,4 +125,4 @@ class KroneckerFunction(LinearOperator):
         return self._held.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.whole)}^-1" if self.is_inverse else f"f({self.whole._expression()})"
+        return f"{bracketed(self.whole, None)}^-1" if self.is_inverse else f"f({self.whole._expression()})"

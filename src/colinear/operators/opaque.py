@@ -39,7 +39,7 @@ class Opaque(LinearOperator):
         return self.A @ x
 
     def _to_dense(self) -> Array:
-        return self.A.to_dense()
+        return self.A._dense()
 
     @property
     def _flops(self) -> float:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
+from typing import Any
+
+import numpy as np
 
 from ..properties import SELF_ADJOINT, SYMMETRIC, strongest_names
 from .base import LinearOperator
@@ -69,6 +73,29 @@ def shorten(text: str, width: int = WIDTH) -> str:
         return text
     half = (width - 5) // 2
     return f"{text[:half]} ... {text[-half:]}"
+
+
+def bracketed(A: LinearOperator, unbracketed: str | None) -> str:
+    """The expression of an operand, in parentheses if it is composed by a sign that is not in `unbracketed`.
+
+    None stands for no sign, and no number in front either: what comes before an exponent or an index.
+    """
+    text = A._expression()
+    outside, before = text, ""
+    while outside != before:  # from the innermost brackets out
+        outside, before = re.sub(r"\([^()]*\)|\[[^][]*\]", "", outside), outside
+    signs = {word for word in outside.split(" ")[1:-1] if word in SIGNS}
+    return f"({text})" if (signs - set(unbracketed) if unbracketed is not None else " " in outside) else text
+
+
+SIGNS = ("+", "⊕", "⊗", "@", "*", "of")  # "sum of 3 A"
+
+
+def number_text(value: Any) -> str:
+    """A scalar in front of an operator; `c` if its value cannot be seen."""
+    if value is None:
+        return "c"
+    return f"({complex(value):.4g})" if np.iscomplexobj(value) else f"{float(value):.4g}"
 
 
 def _html_children(A: LinearOperator, depth: int) -> str:

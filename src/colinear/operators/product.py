@@ -16,6 +16,7 @@ from .identity import Identity, ScaledIdentity
 from .kronecker import Kronecker
 from .memo import memo
 from .permutation import Permutation
+from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import in_context, operator_list
 from .terms import inner_cut, inner_terms
@@ -111,7 +112,7 @@ class Product(LinearOperator):
     def _to_dense(self) -> Array:
         # From the right, as blocks of columns, or from the left where that side is thinner.
         if self.shape[-2] < self.shape[-1]:
-            return self.xp.matrix_transpose(self.T.to_dense())
+            return self.xp.matrix_transpose(self.T._dense())
         dense = reduce(lambda Y, factor: factor @ Y, reversed(self.operands[:-1]), dense_part(self.operands[-1], self))
         return self.xp.broadcast_to(dense, self.shape)
 
@@ -120,8 +121,7 @@ class Product(LinearOperator):
         return sum(factor.flops for factor in self.operands)
 
     def _expression(self) -> str:
-        parts = [factor._expression() for factor in self.operands[:6]]
-        text = " @ ".join(f"({part})" if " + " in part else part for part in parts)
+        text = " @ ".join(bracketed(factor, "") for factor in self.operands[:6])
         return text + (" @ ..." if len(self.operands) > 6 else "")
 
 
@@ -133,7 +133,7 @@ def _open(factors: list[LinearOperator]) -> tuple[Any, list[LinearOperator]]:
     while stack:
         A = stack.pop()
         if isinstance(A, Scaled) or isinstance(A, ScaledIdentity):
-            c = A.scalar if isinstance(A, Scaled) else A.c
+            c = A.scalar if isinstance(A, Scaled) else A.number
             scalar = c if scalar is None else multiply_scalars(scalar, c)
             stack.append(A.A if isinstance(A, Scaled) else Identity(A.shape[-1]))
         elif isinstance(A, Product):

@@ -8,15 +8,24 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import BackendError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator, dense_part
-from .context import Context, broadcast_batches, check_device, is_complex_number, is_number, join_dtypes
+from .context import (
+    Context,
+    broadcast_batches,
+    check_device,
+    from_numpy,
+    is_complex_number,
+    is_number,
+    join_dtypes,
+    split_number,
+)
 from .diagonal import Diagonal
 from .fields import Scalar
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
+from .printing import bracketed, number_text
 from .zero import Zero
 
 
@@ -41,13 +50,16 @@ class Scaled(LinearOperator):
     A: LinearOperator
 
     def __new__(cls, scalar: Any, A: Any) -> Any:
-        from .convert import as_operator
+        from .convert import as_operator, scaled_context
 
         A = as_operator(A)
         if isinstance(A, Scaled):
             scalar, A = multiply_scalars(scalar, A.scalar), A.A
         if isinstance(scalar, numbers.Number) and scalar == 1:
             return A
+        if isinstance(scalar, np.generic) and A.is_neutral:
+            scalar, carried = split_number(scalar, "*")
+            A = A if carried is None else scaled_context(A, carried)
         claims = kept_by_scalar(A.properties, scalar)  # of a number before it is an array: under `jit` that cannot be seen
         scalar = scalar_like(scalar, A)
         absorb = _ABSORB.get(type(A))
@@ -73,7 +85,7 @@ class Scaled(LinearOperator):
                 return Context(xp.name, own, xp.device_of(self.scalar))
             return Context(backend, xp.result_type(dtype, self.scalar), device)
         if is_complex_number(self.scalar):  # `complex`: of whatever precision it meets
-            dtype = complex if dtype is None or dtype is complex else self.A.xp.complex_dtype(dtype)
+            dtype = complex if dtype is None else join_dtypes(self.A.xp, dtype, complex)
         return Context(backend, dtype, device)
 
     def _infer(self) -> int:
@@ -83,6 +95,9 @@ class Scaled(LinearOperator):
 
     def _transpose(self) -> LinearOperator:
         return Scaled(self.scalar, self.A.T)
+
+    def _adjoint(self) -> LinearOperator:
+        return Scaled(conjugate_scalar(self.scalar), self.A.H)
 
     def _conj(self) -> LinearOperator:
         return Scaled(conjugate_scalar(self.scalar), self.A.conj())
@@ -120,9 +135,7 @@ class Scaled(LinearOperator):
         return self.A.flops + self.shape[-2]
 
     def _expression(self) -> str:
-        value = peek_scalar(self.scalar)
-        inner = self.A._expression()
-        return f"{'c' if value is None else format(value, '.4g')} {f'({inner})' if ' + ' in inner else inner}"
+        return f"{number_text(peek_scalar(self.scalar))} {bracketed(self.A, '⊗@*')}"
 
 
 # ---------------------------------------------------------------------- scalars
@@ -134,20 +147,19 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
     if xp is not None:
         if not A.is_neutral and xp is not A.xp:
             if xp.name == "numpy" and c.ndim == 0:
-                return scalar_like(c.item(), A)
-            raise BackendError(f"*: the operator is a {A.backend} one and the scalar is {xp.name}'s. Convert one of them.")
+                return scalar_like(c[()], A)
+            return scalar_like(from_numpy("*", A.xp, c), A)
         if not A.is_neutral and c.ndim:
             check_device("*", A.device, xp.device_of(c))
         return c if xp.is_floating(c) else xp.astype(c, A.dtype)
-    if isinstance(c, np.generic):
-        return scalar_like(np.asarray(c) if A.backend == "numpy" and not A.is_neutral and c.dtype.kind in "fc" else c.item(), A)
-    if not isinstance(c, numbers.Number):
+    if not isinstance(c, (numbers.Number, np.generic)):
         raise TypeError(f"*: {type(c).__name__} is not a number.")
-    c = complex(c) if isinstance(c, complex) else float(c)  # type: ignore[arg-type]
+    number, carried = split_number(c, "*")
     if A.is_neutral or A.backend == "numpy":
-        return c
-    dtype = A.xp.complex_dtype(A.dtype) if isinstance(c, complex) else A.dtype
-    return A.xp.asarray(c, dtype=dtype, device=A._context.device)
+        return number if carried is None or A.is_neutral else np.asarray(c)
+    dtype = A.xp.complex_dtype(A.dtype) if isinstance(number, complex) else A.dtype
+    dtype = dtype if carried is None else join_dtypes(A.xp, dtype, carried)
+    return A.xp.asarray(number, dtype=dtype, device=A._context.device)
 
 
 def multiply_scalars(c: Any, d: Any) -> Any:

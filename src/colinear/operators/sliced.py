@@ -98,9 +98,9 @@ class Sliced(LinearOperator):
         return self.A.flops
 
     def _expression(self) -> str:
-        from .transposed import bracketed
+        from .printing import bracketed
 
-        return f"{bracketed(self.A)}[{_text(self.rows, self.A.shape[-2])}, {_text(self.cols, self.A.shape[-1])}]"
+        return f"{bracketed(self.A, None)}[{_text(self.rows, self.A.shape[-2])}, {_text(self.cols, self.A.shape[-1])}]"
 
 
 # ---------------------------------------------------------------------- selections

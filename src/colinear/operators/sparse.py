@@ -13,7 +13,7 @@ from ..backends import Array, namespace_of
 from ..info import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator, conjugate_leaves
-from .context import as_array
+from .context import as_array, check_dtype
 from .sparse_rows import rows_are_alike, taken_rows
 from .sparsity import SparseStructure, from_coordinates
 
@@ -126,8 +126,7 @@ def _read(S: Any) -> tuple[Array, SparseStructure]:
 def _read_scipy(S: Any) -> tuple[Array, SparseStructure]:
     if S.ndim != 2:
         raise ShapeError(f"Sparse: the array has shape {S.shape}; expected a matrix.")
-    if S.dtype.kind not in "biufc":
-        raise DtypeError(f"Sparse: the dtype is {S.dtype}; expected real or complex numbers.")
+    check_dtype("Sparse", S.dtype)
     rows = S.tocsr()
     if not rows.has_canonical_format:
         rows = rows.copy() if rows is S else rows  # the user's matrix stays as it is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any, ClassVar
@@ -10,17 +11,22 @@ from ..backends import Array
 from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
-from .context import Context, broadcast_batches, common_context
+from .context import Context, broadcast_batches, common_context, is_complex_number
 from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
+from .printing import bracketed
+from .scaled import Scaled, peek_scalar
 from .terms import sum_parts, terms_of_sum
 from .zero import Zero
 
 
 class Sum(LinearOperator):
     """The sum of operators: nested sums are flattened, zeros dropped, diagonals merged, low-rank terms concatenated.
+
+    `A + A^H` is known to be self-adjoint, `A + A^T` to be symmetric, if the second term was made from
+    the first as `A.H`, `A.T`.
 
     Examples
     --------
@@ -35,7 +41,14 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
-        terms = _simplify([inner for term in terms for inner in (term.operands if isinstance(term, Sum) else (term,))])
+        flat = [inner for term in terms for inner in (term.operands if isinstance(term, Sum) else (term,))]
+        claims = _known_of_pairs(flat) | (_known_of_sums(terms) if len(flat) > len(terms) else 0)
+        whole = cls._simplified(_simplify(flat), batch, context)
+        return whole._claim(claims) if claims else whole
+
+    @classmethod
+    def _simplified(cls, terms: list[LinearOperator], batch: tuple[int, ...], context: Any) -> Any:
+        """The sum without zeros, where these do not give it its batch shape or its dtype."""
         kept = [term for term in terms if not isinstance(term, Zero)] or terms[:1]
         whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
         if len(kept) < len(terms) or whole is kept[0]:
@@ -95,7 +108,48 @@ class Sum(LinearOperator):
         return sum(term.flops for term in self.operands) + (len(self.operands) - 1) * self.shape[-2]
 
     def _expression(self) -> str:
-        return " + ".join(term._expression() for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
+        return " + ".join(bracketed(term, "⊗@*") for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
+
+
+# ---------------------------------------------------------------------- what terms say of each other
+
+
+def _known_of_sums(terms: list[LinearOperator]) -> int:
+    """What was claimed of sums that are flattened: the terms do not know it."""
+    return Sum._of(tuple(terms))._infer()
+
+
+def _known_of_pairs(terms: list[LinearOperator]) -> int:
+    """Self-adjoint or symmetric, where each term is, or stands beside its adjoint or transpose."""
+    for term in terms:
+        memos = (term.A if type(term) is Scaled else term).__dict__
+        if "_adjoint_of" in memos or "_transpose_of" in memos:
+            break
+    else:
+        return 0  # nearly always, and sums are made often
+    mask = SELF_ADJOINT if _are_paired(terms, "_adjoint_of", SELF_ADJOINT) else 0
+    return mask | (SYMMETRIC if _are_paired(terms, "_transpose_of", SYMMETRIC) else 0)
+
+
+def _are_paired(terms: list[LinearOperator], link: str, known: int) -> bool:
+    """Whether every term that is not known to be its own image has its image among the others, equally often."""
+    excess: Counter[Any] = Counter()
+    for term in terms:
+        if term.properties & known:
+            continue
+        scalar, A = (term.scalar, term.A) if isinstance(term, Scaled) else (1.0, term)
+        is_image = False
+        while (origin := A.__dict__.get(link)) is not None:
+            A, is_image = origin, not is_image
+        value = peek_scalar(scalar)
+        if value is None:  # not to be seen: the same array beside both
+            value = id(scalar)
+            if known == SELF_ADJOINT and is_complex_number(scalar):
+                return False
+        elif is_image and known == SELF_ADJOINT:
+            value = value.conjugate()
+        excess[id(A), value] += -1 if is_image else 1
+    return not any(excess.values())
 
 
 def in_context(A: LinearOperator, context: Context) -> Any:
@@ -115,9 +169,9 @@ def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
         raise ValueError(f"{what}: at least one operator is needed.")
     if all(isinstance(A, LinearOperator) for A in operands):
         return list(operands)
-    from .convert import as_operator
+    from .convert import as_operators
 
-    return [as_operator(A) for A in operands]
+    return as_operators(operands)
 
 
 def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]:
@@ -161,7 +215,7 @@ def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:
         else:
             scalar = scalar + (term.c if isinstance(term, ScaledIdentity) else 1.0)
     if diagonal is None:
-        return ScaledIdentity(scalar, group[0].shape[-1], like=next((term for term in group if not term.is_neutral), None))
+        return ScaledIdentity(scalar, group[0].shape[-1], like=common_context("+", group))
     return Diagonal(diagonal + (scalar[..., None] if getattr(scalar, "ndim", 0) else scalar))
 
 

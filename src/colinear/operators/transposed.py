@@ -7,6 +7,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..properties import SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
+from .printing import bracketed
 
 
 class Adjoint(LinearOperator):
@@ -58,7 +59,7 @@ class Adjoint(LinearOperator):
         return self.A.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.A)}.H"
+        return f"{bracketed(self.A, None)}.H"
 
 
 class Transpose(LinearOperator):
@@ -112,7 +113,7 @@ class Transpose(LinearOperator):
         return self.A.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.A)}.T"
+        return f"{bracketed(self.A, None)}.T"
 
 
 class Conjugate(LinearOperator):
@@ -164,7 +165,7 @@ class Conjugate(LinearOperator):
         return self.A.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.A)}.conj()"
+        return f"{bracketed(self.A, None)}.conj()"
 
 
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -174,11 +175,6 @@ def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
 def inherited(A: Any) -> int:
     """A transpose has its operand's properties, but orthonormal columns become rows."""
     return A.A.properties if A.shape[-1] == A.shape[-2] else A.A.properties & ~STIEFEL
-
-
-def bracketed(A: LinearOperator) -> str:
-    text = A._expression()
-    return f"({text})" if any(sign in text for sign in (" + ", " @ ", " ⊗ ", " ⊕ ")) else text
 
 
 # ---------------------------------------------------------------------- who is whose adjoint (for B^H M B in products)

@@ -97,13 +97,13 @@ def blocks_by_products(A: LinearOperator, places: Index) -> Array:
     """The principal submatrices of rows and columns `places[k]`, (*batch, count, size, size): one product for each column."""
     xp, (count, size) = A.xp, places.host.shape
     if math.prod(A.shape) <= BLOCK:
-        return diagonal_blocks(Dense._of(A.to_dense()), places)
+        return diagonal_blocks(Dense._of(A._dense()), places)
     step = max(1, BLOCK // (A.shape[-2] * size))
     within = np.arange(min(step, count) * size).reshape(-1, size)
     parts = []
     for start in range(0, count, step):
         chosen = places.host[start : start + step]
-        columns = A[..., chosen.reshape(-1)].to_dense()
+        columns = A[..., chosen.reshape(-1)]._dense()
         rows, numbers = (Index(x).on(xp, A._context.device) for x in (chosen[:, :, None], within[: len(chosen), None, :]))
         parts.append(columns[..., rows, numbers])
     return xp.concat(parts, axis=-3)

@@ -59,7 +59,7 @@ class PivotedCholesky(Preconditioner):
         K, D = split_shift(A)
         L, remaining, _ = compiled(partial_factor, K, min(self.rank, n))
         if self.shift is not None:
-            D = ScaledIdentity(self.shift, n, like=A)
+            D = ScaledIdentity(float(self.shift), n, like=A)
         elif D is None:
             total = xp.sum(xp.real(diag(K)), axis=-1)
             # Woodbury's formula cancels where L L^H is large beside D, so D is not left to rounding.
