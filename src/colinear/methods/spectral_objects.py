@@ -43,6 +43,7 @@ class Spectral(Method):
     progress: bool = False
 
     is_iterative: ClassVar[bool] = True
+    shift_type: ClassVar[Any] = None  # what a `shift` may be, if the method takes one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,8 +60,6 @@ class Spectral(Method):
             raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
 
         self._check_shift()
-
-    shift_type: ClassVar[Any] = None  # what a `shift` may be, if the method takes one
 
     def _check_shift(self) -> None:
         shift = getattr(self, "shift", None)
