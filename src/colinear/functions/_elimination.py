@@ -55,7 +55,8 @@ _judgement = _Judgement()
 def leave_to_residual() -> Iterator[list[str]]:
     """Leave out judgements by vectors, and list the rules that did: the caller looks at a residual."""
     outer = _judgement.left_out
-    _judgement.left_out = names = []
+    names: list[str] = []
+    _judgement.left_out = names
     try:
         yield names
     finally:

@@ -125,7 +125,8 @@ def both_terms_are_positive(A: LinearOperator) -> bool:
 @judged(is_final=True, unless=both_terms_are_positive)
 def woodbury(A: Any, method: Any) -> LinearOperator:
     """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
-    return _corrected_diagonal(A, *arrange(A, LowRank, DIAGONAL), method)
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    return _corrected_diagonal(A, low_rank, D, method)
 
 
 def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
@@ -157,7 +158,8 @@ def has_few_weak_entries(A: LinearOperator) -> bool:
 @judged(is_final=True)
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near zero: two low-rank terms, which merge"""
-    return _corrected_diagonal(A, *arrange(A, LowRank, Diagonal), method)
+    low_rank, D = arrange(A, LowRank, Diagonal)
+    return _corrected_diagonal(A, low_rank, D, method)
 
 
 LOW_RANK: Any = LowRank | Projection | Product | BatchSum[LowRank]  # type: ignore[misc]
