@@ -1,7 +1,7 @@
 """What derivatives cost: the paper's figure on automatic differentiation, and the likelihood of a Gaussian process.
 
     python benchmarks/autodiff.py                     # prints the tables, saves output/autodiff.png; --size small is quick
-    python benchmarks/autodiff.py --only likelihood   # or solve, peers, logdet, quadrature
+    python benchmarks/autodiff.py --only likelihood   # or solve, peers, logdet, quadrature, networks
 
 solve: the gradient of |x|^2 / 2, (L + diag θ) x = b, with respect to θ, for a 5-point Laplacian L; θ shrinks, so that conjugate gradients
 take more and more iterations; in the last row it is random, over seven decades. Beside it the same iterations differentiated one by one
@@ -10,6 +10,8 @@ peers: the same gradient by the adjoint method written by hand and by other libr
 logdet: the gradient of a log-determinant by Cholesky beside the derivative of the factorisation.
 quadrature: that of log det(L + diag θ) by stochastic Lanczos quadrature, as iterations grow, beside the same iterations differentiated.
 likelihood: the negative log marginal likelihood of a Gaussian process and its gradient, N = 2000, beside NumPy by hand.
+networks: products with the Gauss-Newton matrix and the Jacobian of a network in torch inside CG and LSMR, and one at a time, beside the loop by
+hand: reverse mode twice, on a graph that is kept.
 
 Times are the least of several, interleaved, in seconds of CPU time of one thread: the machine may be shared. Memory is what is kept for the
 backward pass: in torch the tensors that autograd saves, in JAX the temporaries of the compiled program.
@@ -562,6 +564,61 @@ def likelihoods(small: bool, repeats: int) -> None:
 # ---------------------------------------------------------------------------------------------------- the figure
 
 
+def networks(small: bool, repeats: int) -> None:
+    """Iterations with derivatives of a network in torch, beside the same iterations with products by double reverse mode by hand."""
+    torch.manual_seed(0)
+    width, count, steps = (32, 64, 20) if small else (128, 256, 50)
+    net = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, width)).double()
+    weights = {name: p.detach().clone() for name, p in net.named_parameters()}
+    inputs, targets = torch.randn(count, width).double(), torch.randn(count, width).double()
+    sizes = [p.numel() for p in weights.values()]
+
+    def outputs(w: Any) -> Any:
+        return torch.func.functional_call(net, w, (inputs,))
+
+    def mean_square(y: Any) -> Any:
+        return ((y - targets) ** 2).mean()
+
+    G = co.PSD(co.GaussNewton(outputs, mean_square, weights)) + 1e-4 * co.Identity(sum(sizes))
+    b, y_count = torch.ones(sum(sizes)).double(), targets.numel() / 2
+
+    def kept_product() -> Callable:
+        """v -> J^T H J v + 1e-4 v of one linearisation; the Hessian of the mean of squares is 2 / their number."""
+        point = torch.cat([p.reshape(-1) for p in weights.values()]).requires_grad_()
+        tree = dict(
+            zip(weights, (p.view(w.shape) for p, w in zip(point.split(sizes), weights.values(), strict=True)), strict=True)
+        )
+        y = outputs(tree)
+        g = torch.zeros_like(y, requires_grad=True)
+        (pulled,) = torch.autograd.grad(y, point, g, create_graph=True)
+
+        def product(v: Any) -> Any:
+            (u,) = torch.autograd.grad(pulled, g, v, retain_graph=True)
+            (back,) = torch.autograd.grad(y, point, 2 / y.numel() * u, retain_graph=True)
+            return back + 1e-4 * v
+
+        return product
+
+    J = co.Jacobian(outputs, weights)
+    N = J.H @ J + 1e-4 * y_count * co.Identity(sum(sizes))  # the same matrix, but for a factor
+    method = co.CG(max_iters=steps, tol=1e-14)  # a budget of steps, not a tolerance
+    steps = int(co.solve(G, b, method, info=True)[1].iterations)
+    by_hand, v = kept_product(), torch.ones(sum(sizes)).double()
+    same((G @ v), by_hand(v), 1e-10)
+    contestants: Contestants = {
+        f"{steps} steps of CG, by hand": lambda: plain_cg(kept_product(), b, steps),
+        f"{steps} steps of CG, GaussNewton": lambda: co.solve(G, b, method, on_failure="ignore"),
+        f"{steps} steps of CG, Jacobian": lambda: co.solve(N, b, method, on_failure="ignore"),
+        "one product and linearisation, by hand": lambda: kept_product()(v),
+        "one product and linearisation, GaussNewton": lambda: G @ v,
+        "one product and linearisation, Jacobian": lambda: N @ v,
+    }
+    times = raced(contestants, repeats)
+    for name, seconds in times.items():
+        bar = times[next(other for other in times if other.endswith("by hand") and other.split(",")[0] == name.split(",")[0])]
+        print(f"{name:48} {1e3 * seconds:9.2f} ms {seconds / bar:6.2f}")
+
+
 def draw(
     rows: list[dict[str, float]], quadrature: list[dict[str, float]], determinants: list[dict[str, float]], path: Path
 ) -> None:
@@ -600,7 +657,9 @@ def draw(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument(
-        "--only", choices=("solve", "peers", "logdet", "quadrature", "likelihood"), help="one of the tables, without the picture"
+        "--only",
+        choices=("solve", "peers", "logdet", "quadrature", "likelihood", "networks"),
+        help="one of the tables, without the picture",
     )
     parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument("--repeats", type=int, default=5)
@@ -615,6 +674,9 @@ def main() -> None:
     if only in (None, "likelihood"):
         print("\nlikelihood of a Gaussian process, value and gradient")
         likelihoods(small, repeats)
+    if only in (None, "networks"):
+        print("\nGauss-Newton matrix of a network in torch")
+        networks(small, repeats)
     if only is None:
         draw(rows, quadrature, determinants, Path("output/autodiff.png"))
 

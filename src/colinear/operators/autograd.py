@@ -391,20 +391,34 @@ def _recorded_gradient(xp: Any, g: Callable) -> Callable:
 
 
 def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool) -> Array:
-    """A X or A^H X by the framework's transforms; where f has not the derivatives that these need, by its graph."""
+    """A X or A^H X by the framework's transforms; where f has not the derivatives that these need, by its graph.
+
+    Two derivatives, one of the other, are half the work by the graph in torch, if nothing is recorded.
+    """
     xp = namespace_of(X)
-    rows = A.shape[-1] if adjoint else A.shape[-2]
-    try:
-        return _by_columns(A, X, *transform(xp), rows)
-    except (RuntimeError, TypeError):
-        if xp.is_compiling():
-            raise
-        arrays = (leaf for leaf in A.leaves() if namespace_of(leaf) is xp)
-        kept = A._linearise(xp, xp.is_differentiated(X, *arrays))
+    recorded = xp.is_differentiated(X, *(leaf for leaf in A.leaves() if namespace_of(leaf) is xp))
+
+    def by_transforms() -> tuple:
+        return transform(xp)
+
+    def by_graph() -> tuple | None:
+        kept = None if xp.is_compiling() else A._linearise(xp, recorded)
         if kept is None:
-            raise
-        f, dtype = (kept.pull, kept.pull_dtype) if adjoint else (kept.push, kept.push_dtype)
-        return _by_columns(A, X, f, dtype, rows)
+            return None
+        return (kept.pull, kept.pull_dtype) if adjoint else (kept.push, kept.push_dtype)
+
+    is_first = xp.name == "torch" and not recorded and not isinstance(A, Jacobian)
+    failure: Exception | None = None
+    for way in (by_graph, by_transforms) if is_first else (by_transforms, by_graph):
+        try:
+            found = way()
+            if found is not None:
+                f, dtype = found
+                return _by_columns(A, X, f, dtype, A.shape[-1] if adjoint else A.shape[-2])
+        except (RuntimeError, TypeError) as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
 
 def _by_columns(A: LinearOperator, X: Array, f: Callable, dtype: Any, rows: int) -> Array:
