@@ -91,7 +91,9 @@ def _number(key: tuple[Any, ...], *objects: Any) -> int:
 def _check_known(each: Any) -> None:
     """Refuse what was made inside the compiled function: Dynamo has no values of it."""
     names = getattr(type(each), "__slots__", ())
-    if type(each).__module__.startswith("colinear") and not (getattr(each, "__dict__", None) or any(hasattr(each, x) for x in names)):
+    if type(each).__module__.startswith("colinear") and not (
+        getattr(each, "__dict__", None) or any(hasattr(each, x) for x in names)
+    ):
         raise NotImplementedError(f"torch.compile: make the {type(each).__name__} outside of the compiled function.")
 
 
