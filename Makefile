@@ -11,16 +11,18 @@ PAPER   ?=# arguments of benchmarks/paper.py, as in: make bench-paper PAPER="str
 VENV := .venv
 DEMO := .venv-demo
 PEERS := .venv-bench
+OLDEST := .venv-oldest
 BIN  := $(VENV)/bin
 PIP_INSTALL := -m pip install --disable-pip-version-check --progress-bar off --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-gpu fuzz lint format docs bench bench-paper clean distclean
+.PHONY: help demo test test-oldest test-gpu fuzz lint format docs bench bench-paper clean distclean
 
 help:
 	@echo "make demo       a million unknowns in NumPy: installs NumPy, SciPy and matplotlib alone, runs examples/demo.py"
 	@echo "make test       ruff, mypy and all tests on the CPU (installs torch and JAX on the first call)"
+	@echo "make test-oldest  a selection of the tests with the oldest NumPy, SciPy, torch and JAX that pyproject.toml allows"
 	@echo "make test-gpu   the tests that need a CUDA device, with the packages of \$$PYTHON"
 	@echo "make fuzz       random operators against dense references: SEED=0 MINUTES=1 (for each backend)"
 	@echo "make lint       ruff and mypy alone;  make format: let ruff rewrite the files"
@@ -46,6 +48,12 @@ $(VENV)/.installed: pyproject.toml requirements/test.txt
 $(PEERS)/.installed: pyproject.toml requirements/bench.txt
 	$(call make_environment,$(PEERS))
 	$(PEERS)/bin/python $(PIP_INSTALL) -r requirements/bench.txt
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml requirements/oldest.txt
+	$(call make_environment,$(OLDEST))
+	$(OLDEST)/bin/python $(PIP_INSTALL) -r requirements/oldest.txt
+	$(OLDEST)/bin/python $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 $(DEMO)/.installed: pyproject.toml
@@ -76,6 +84,14 @@ test: lint
 fuzz: $(VENV)/.installed
 	$(BIN)/python tests/fuzz --seed $(SEED) --minutes $(MINUTES)
 
+# Every function of every operator on NumPy and torch; on JAX, which compiles each, of a few operators.
+test-oldest: export OMP_NUM_THREADS = 1
+test-oldest: export OPENBLAS_NUM_THREADS = 1
+test-oldest: export JAX_PLATFORMS = cpu
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest tests/conformance/test_operators.py tests/conformance/test_functions.py \
+	    -k "not jax or sparse_wide or kronecker_plus or annotated_pd_tridiagonal or lowrank_core or block_saddle" $(PYTEST)
+
 # Uses the packages of $(PYTHON), not .venv: which CUDA build of torch and JAX fits is the machine's affair.
 test-gpu: export JAX_PLATFORMS =
 test-gpu: export XLA_PYTHON_CLIENT_PREALLOCATE = false
@@ -103,4 +119,4 @@ clean:
 	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean
-	rm -rf $(VENV) $(DEMO) $(PEERS)
+	rm -rf $(VENV) $(DEMO) $(PEERS) $(OLDEST)

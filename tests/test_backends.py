@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import timeit
@@ -50,13 +51,17 @@ def jit(xp, f):
     return jax.jit(f)
 
 
+def enable_x64(jax, on):
+    return jax.enable_x64(on) if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental").enable_x64(on)
+
+
 @pytest.fixture(params=["numpy", "torch", "jax"])
 def xp(request):
     pytest.importorskip(request.param)
     if request.param == "jax":
         import jax
 
-        with jax.enable_x64(True):
+        with enable_x64(jax, True):
             yield backends.get("jax")
     else:
         yield backends.get(request.param)
@@ -71,7 +76,7 @@ def torch_xp():
 @pytest.fixture
 def jax_xp():
     jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
+    with enable_x64(jax, True):
         yield backends.get("jax")
 
 
@@ -183,7 +188,7 @@ def test_scalars_do_not_widen_arrays(xp):
 def test_jax_without_64_bits_neither_warns_nor_fails(jax_xp):
     import jax
 
-    with jax.enable_x64(False):
+    with enable_x64(jax, False):
         assert jax_xp.default_float() == jax_xp.float32 == jax_xp.zeros(2, dtype="float64").dtype
         assert jax_xp.asarray(np.ones(2)).dtype == jax_xp.float32
         L, ok = jax_xp.cholesky(jax_xp.eye(3, dtype="float64"))
@@ -805,7 +810,7 @@ def dp(request):
     if request.param == "jax":
         import jax
 
-        with jax.enable_x64(True):
+        with enable_x64(jax, True):
             yield backends.get("jax")
     else:
         yield backends.get("torch")

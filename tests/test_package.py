@@ -6,8 +6,10 @@ import importlib.metadata
 import importlib.resources
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,14 @@ def test_version_is_that_of_the_distribution() -> None:
 
 def test_types_are_shipped() -> None:
     assert importlib.resources.files(colinear).joinpath("py.typed").is_file()
+
+
+def test_the_floors_are_the_versions_that_are_tested() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    floors = dict(each.split(">=") for each in [*project["dependencies"], *optional["torch"], *optional["jax"]])
+    tested = dict(re.findall(r"^(\w+)==([\d.]+)$", (root / "requirements" / "oldest.txt").read_text(), re.MULTILINE))
+    assert set(floors) <= set(tested)
+    for name, floor in floors.items():
+        assert (tested[name] + ".").startswith(floor + "."), name

@@ -39,7 +39,7 @@ def call_opaquely(number: int, arrays: Sequence[Any]) -> list[Any]:
     return list(torch.ops.colinear.call(list(arrays), number))
 
 
-@torch.library.custom_op("colinear::call", mutates_args=())
+@torch.library.custom_op("colinear::call", mutates_args=(), schema="(Tensor[] arrays, int number) -> Tensor[]")
 def _call(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     with torch.no_grad():
         return CALLS[number].run(arrays)
@@ -50,7 +50,9 @@ def _(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     return CALLS[number].like(arrays)
 
 
-@torch.library.custom_op("colinear::pull", mutates_args=())
+@torch.library.custom_op(
+    "colinear::pull", mutates_args=(), schema="(Tensor[] arrays, Tensor first, Tensor cotangent, int number) -> Tensor[]"
+)
 def _pull(arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int) -> list[torch.Tensor]:
     moving = [i for i, x in enumerate(arrays) if x.is_floating_point() or x.is_complex()]
 

@@ -277,7 +277,8 @@ def dot_real(x: Any, y: Any) -> Any:
 
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
-    size = np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+    with np.errstate(over="ignore"):
+        size = np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
     low = _least_norm(size.dtype)
     if 0 in x.shape or (low < size.min() and size.max() < np.inf):
         return size

@@ -153,7 +153,10 @@ def least_squares(
         B, X0 = B - multiply_guess(xp, inside, X0, B, m), None
 
     def optimality(X: Array, R: Array, norm: Array) -> Array:
-        return divide(xp, column_norms(xp, adjoint(R)), norm * column_norms(xp, R))
+        slope = column_norms(xp, adjoint(R))
+        # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to underflow, or to overflow.
+        size = xp.maximum(slope, xp.where(xp.isfinite(norm), norm * column_norms(xp, R), 0))
+        return divide(xp, slope, size)
 
     of_block = make_cycle(multiply, adjoint)
 

@@ -13,6 +13,7 @@ from ..backends import Array, namespace_of
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
 from ..methods.describing import described
 from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
+from ..status import FIRST_FAILURE
 from . import iterated_least_squares
 from .autograd import linearised
 from .base import WATCHERS, LinearOperator
@@ -116,6 +117,10 @@ class Iterated(LinearOperator):
                 X = found[0].X
             else:
                 X = _differentiable(self, B, watch, tol, found)
+            factor = _extreme_factor(self, B, found)
+            if factor is not None:
+                X, told = _rescaled(self, factor).run(B, vector, rounded)
+                return X * xp.astype(factor, X.dtype), told
             narrow = dtype if rounded is None else rounded
             if narrow != working and found and not method.least_squares and 0 not in X.shape:
                 found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
@@ -139,6 +144,35 @@ def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outc
     residual = column_norms(xp, R) / xp.where(size > 0, size, 1)
     lost = (outcome.status == int(Status.SUCCESS)) & xp.logical_not(residual <= tol)
     return outcome._replace(status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual)
+
+
+def _extreme_factor(inverse: Iterated, B: Array, found: list[Outcome]) -> Array | None:
+    """The power of two, (*batch, 1, 1), that brings A to a scale at which squares neither vanish nor overflow; None if the run did not
+    fail, if A is of such a scale already, or if values cannot be seen. One more product with A, after a failure only."""
+    xp, A, method = namespace_of(B), inverse.A, inverse.method
+    if not found or xp.is_traced(found[0].status) or 0 in B.shape or method.needs_terms or method.callback is not None:
+        return None
+    if not (xp.to_numpy(found[0].status) % 10 >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0):
+        return None
+    size = column_norms(xp, B)
+    product = (A.H if method.least_squares else A) @ (B / xp.where(size > 0, size, 1)[..., None, :])
+    scale = xp.to_numpy(xp.stop_gradient(xp.max(column_norms(xp, product), axis=-1))).astype(float)
+    digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
+    factor = np.where(scale < 2.0 ** (-0.3 * digits), 2.0 ** (0.6 * digits // 1), 1.0)
+    factor = np.where(scale > 2.0 ** (0.3 * digits), 2.0 ** (-0.6 * digits // 1), factor)
+    factor = np.where((scale > 0) & (scale < np.inf), factor, 1.0)
+    if (factor == 1).all():
+        return None
+    return xp.asarray(factor[..., None, None], dtype=xp.real_dtype(B.dtype), device=xp.device_of(B))
+
+
+def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
+    """The inverse of factor A, by the same method."""
+    A, M, x0 = inverse.A, inverse.preconditioner, inverse.x0
+    c = factor[..., 0, 0]
+    start = None if x0 is None else x0 / (c if x0.ndim == 1 else factor)
+    scaled = (c * A)._claim(A.properties)
+    return inverse._replace(A=scaled, preconditioner=None if M is None else ((1 / c) * M)._claim(M.properties), x0=start)
 
 
 def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome:
