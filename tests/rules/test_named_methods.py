@@ -157,6 +157,14 @@ def test_a_compiled_torch_program_goes_the_same_way() -> None:
     np.testing.assert_allclose(solve(A, b).numpy(), np.linalg.solve(dense, np.ones(12)), atol=1e-9)
 
 
+def test_a_factorisation_that_broke_down_says_that_the_whole_is_not_positive() -> None:
+    for A in (-1.0 * co.Dense(S[:6, :6]), co.Kronecker(S[:2, :2], -S[:3, :3]), co.Dense(M[:6, :6]) @ co.Dense(-M[:6, :6].T)):
+        for f in (lambda A: co.solve(A, np.ones(6), co.Cholesky(), info=True), lambda A: co.logdet(A, co.Cholesky(), info=True)):
+            assert f(A)[1].status is Status.NOT_POSITIVE_DEFINITE
+    singular = co.Kronecker(co.Diagonal([1.0, 0.0]), co.PD(S[:3, :3]))  # of a part that uses no method
+    assert co.solve(singular, np.ones(6), co.Cholesky(), info=True)[1].status is Status.SINGULAR
+
+
 def test_reports_of_parts_that_were_tried_first_are_dropped() -> None:
     singular = co.PD(np.diag([1.0, 0.0]))  # fails as a part, before the other factor shows that the split is not allowed
     A = co.Kronecker(co.Kronecker(singular, co.Dense(-S[:2, :2])), co.PD(S[:2, :2]))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function
-from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
+from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, reported, total
 from ..methods import Auto, Iterative, Method
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
@@ -138,6 +138,7 @@ def _refined(
 ) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
+    count = len(reported())
     inverse: Any = given if given is not None else _held_inverse(A, method) if goes_by_eigenvectors(A) else inv(A, method)
     if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
         return inverse.factor.solve(B, vector)  # which has looked at the residual of the whole
@@ -155,7 +156,8 @@ def _refined(
         residual = relative_residual(xp, R, B)
     else:
         X, residual = _improved(xp, A, inverse, X, R, B, tol)
-    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
+    told = combine(info._status for info in reported()[count:])
+    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol), told), residual=residual))
     return X
 
 
@@ -181,14 +183,22 @@ def _held_inverse(A: LinearOperator, method: Method | None) -> LinearOperator:
     return KnownInverse._of(A, inverse)
 
 
-def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any) -> Any:
-    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none)."""
+def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any:
+    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none).
+
+    `told`: what the inverse has reported. A factorisation that broke down because A is not positive
+    definite has left NaN, which say nothing more.
+    """
+    broke = told == int(Status.NOT_POSITIVE_DEFINITE)
     if status is Status.NONFINITE:
-        return Status.SINGULAR if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+        cause = Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
+        return cause if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
     if isinstance(status, Status):
         return status
     divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
-    return xp.where(divided, int(Status.SINGULAR), status)
+    if isinstance(broke, bool):
+        broke = xp.asarray(broke, device=xp.device_of(B))
+    return xp.where(divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status)
 
 
 def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
