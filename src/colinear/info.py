@@ -63,6 +63,7 @@ __all__ = [
     "planning",
     "recording",
     "report",
+    "reported",
     "settle",
     "state",
     "total",
@@ -286,6 +287,12 @@ def report(info: Info) -> None:
         current.append(info)
     else:
         settle(info, "warn")
+
+
+def reported() -> list[Info]:
+    """The reports made so far in the call that is under way."""
+    current = state.current
+    return current if type(current) is list else getattr(current, "reports", [])
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function
-from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, total
+from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, reported, total
 from ..methods import Auto, Iterative, Method
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator, placed_beside
@@ -139,6 +139,7 @@ def _refined(
 ) -> Array:
     """Solve through the rules of `inv`, refining while that helps."""
     tol = (method or Auto()).tolerance(xp, dtype)
+    count = len(reported())
     inverse, reports, left_out = (given, [], []) if given is not None else _unjudged_inverse(A, method)
     is_bad = any(failed(info._status) is True for info in reports)
     if not is_bad or not left_out:
@@ -164,7 +165,8 @@ def _refined(
         inverse = inv(A, method)  # judged by itself, and mended where that can be done
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
-    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol)), residual=residual))
+    told = combine(info._status for info in reported()[count:])
+    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol), told), residual=residual))
     return X
 
 
@@ -177,14 +179,22 @@ def _unjudged_inverse(A: LinearOperator, method: Method | None) -> tuple[Any, li
     return inverse, reports, left_out
 
 
-def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any) -> Any:
-    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none)."""
+def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any:
+    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none).
+
+    `told`: what the inverse has reported. A factorisation that broke down because A is not positive
+    definite has left NaN, which say nothing more.
+    """
+    broke = told == int(Status.NOT_POSITIVE_DEFINITE)
     if status is Status.NONFINITE:
-        return Status.SINGULAR if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+        cause = Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
+        return cause if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
     if isinstance(status, Status):
         return status
     divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
-    return xp.where(divided, int(Status.SINGULAR), status)
+    if isinstance(broke, bool):
+        broke = xp.asarray(broke, device=xp.device_of(B))
+    return xp.where(divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status)
 
 
 def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
