@@ -678,24 +678,34 @@ def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
 
 
 def released(B: LinearOperator, dtype: Any) -> LinearOperator:
-    """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device from what it meets."""
+    """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device from what it meets, as do its parts."""
     if "_is_released" in B.__dict__ or all(namespace_of(leaf) is None for leaf in B.leaves()):
         return B
-    is_told = isinstance(dtype, np.dtype)
-    copy = B._replace()
     is_complex = B.is_complex
-    told = dtype if is_told and (dtype.kind == "c" or not is_complex) else complex if is_complex else None
-    copy.__dict__.update(_context=Context(None, told), _is_released=True)
+    told = dtype if isinstance(dtype, np.dtype) and (dtype.kind == "c" or not is_complex) else complex if is_complex else None
+    copy = B._replace(**{name: _released_field(getattr(B, name), name in B._scalars, dtype) for name in B._dynamic})
+    if any(namespace_of(leaf) is not None for leaf in copy.leaves()):
+        copy.__dict__.update(_context=Context(None, told), _is_released=True)
     return copy
+
+
+def _released_field(value: Any, is_scalar: bool, dtype: Any) -> Any:
+    if isinstance(value, LinearOperator):
+        return released(value, dtype)
+    if isinstance(value, (tuple, list)):
+        return type(value)(_released_field(item, is_scalar, dtype) for item in value)
+    return value.item() if is_scalar and namespace_of(value) is not None and value.ndim == 0 else value
 
 
 def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:
     """Such an operator in the framework and precision of an array, and on its device."""
+    from .convert import move_beside
+
     xp = namespace_of(x)
     dtype = xp.real_dtype(x.dtype)
     if A._context.dtype is not None:
         dtype = join_dtypes(xp, dtype, A._context.dtype)
-    return A.to(xp.name, xp.device_of(x), dtype)
+    return move_beside(A, xp, xp.device_of(x), dtype)
 
 
 def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:

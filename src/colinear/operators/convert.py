@@ -229,6 +229,11 @@ def scaled_context(A: LinearOperator, carried: Any) -> LinearOperator:
     return A if dtype == A._context.dtype else _Move(A.xp, None, dtype, stays_neutral=True).tree(A)
 
 
+def move_beside(A: LinearOperator, target: Any, device: Any, dtype: Any) -> LinearOperator:
+    """A in the framework and on the device, each leaf in the precision of the dtype, real or complex as it is."""
+    return _Move(target, device, dtype, False, True).tree(A)
+
+
 class _Move(NamedTuple):
     """Where to: a backend module, a device and a dtype, each None for no change."""
 
@@ -236,6 +241,7 @@ class _Move(NamedTuple):
     device: Any
     dtype: Any
     stays_neutral: bool
+    keeps_kind: bool = False  # complex leaves stay complex, real ones real
 
     def tree(self, A: LinearOperator) -> LinearOperator:
         """A with its leaves moved and the contexts of neutral operators pinned."""
@@ -252,7 +258,12 @@ class _Move(NamedTuple):
             return {key: self.value(item) for key, item in value.items()}
         if isinstance(value, LinearOperator):
             return self.tree(value)
-        return _move_leaf(value, self.target, self.device, self.dtype)
+        return _move_leaf(value, self.target, self.device, self.dtype_like(value))
+
+    def dtype_like(self, leaf: Any) -> Any:
+        if not self.keeps_kind or (source := namespace_of(leaf)) is None:
+            return self.dtype
+        return (self.target.complex_dtype if source.is_complex(leaf) else self.target.real_dtype)(self.dtype)
 
     def context(self, A: LinearOperator, context: Context) -> Context:
         """The context of an operator that holds no floats, after the move."""
