@@ -670,7 +670,9 @@ def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
 
 def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
     """The result of a function of A, neutral where A is and no other argument tells a framework."""
-    if A._context.backend is not None or any(isinstance(x, LinearOperator) or namespace_of(x) for x in arguments):
+    if not isinstance(A, LinearOperator) or A._context.backend is not None:
+        return result
+    if any(isinstance(x, LinearOperator) or namespace_of(x) for x in arguments):
         return result
     if isinstance(result, tuple) and type(result) is tuple:
         return tuple([release(A, (), part) for part in result])
