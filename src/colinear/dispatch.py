@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from . import modes, signatures
+from .depth import retry_deeper
 from .info import ON_FAILURE, Detailed, Info, MethodError, combine, failed, gather, planning, settle, state
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import AmbiguousPair, Cost, Resolution, Rule, ambiguous_pairs, decide, resolve
@@ -114,9 +115,11 @@ class Function:
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
         chosen = self.find(A)
-        if method is not None:
-            return self._call_by_method(chosen, A, arguments, method, info, on_failure)
-        return self._run(chosen, A, arguments, method, info, on_failure)
+        call = self._run if method is None else self._call_by_method
+        try:
+            return call(chosen, A, arguments, method, info, on_failure)
+        except RecursionError:
+            return retry_deeper(call, chosen, A, arguments, method, info, on_failure)
 
     def _call_by_method(self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
         """Call by a method that was named: on A itself, or on the parts that a rule splits A into.

@@ -24,6 +24,7 @@ import numpy as np
 
 from .. import backends, modes
 from ..backends import Array, namespace_of
+from ..depth import retry_deeper
 from ..dispatch import Pattern
 from ..info import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, close
@@ -284,7 +285,10 @@ class LinearOperator:
     @property
     def flops(self) -> float:
         """Floating-point operations of one product with a vector."""
-        return float(self._flops)
+        try:
+            return float(self._flops)
+        except RecursionError:
+            return float(retry_deeper(getattr, self, "_flops"))
 
     @property
     def _flops(self) -> float:
@@ -358,14 +362,20 @@ class LinearOperator:
                 raise ShapeError(_misfit(self, shape))
             if WATCHERS:
                 tell_multiplied(self, 1)
-            return self._matvec(other)
+            try:
+                return self._matvec(other)
+            except RecursionError:
+                return retry_deeper(self._matvec, other)
         if len(shape) < 2 or shape[-2] != self.shape[-1]:
             raise ShapeError(_misfit(self, shape))
         if len(shape) > 2 and len(self.shape) > 2:
             broadcast_batches(self.shape[:-2], shape[:-2], what="@")
         if WATCHERS:
             tell_multiplied(self, shape[-1])
-        return self._matmat(other)
+        try:
+            return self._matmat(other)
+        except RecursionError:
+            return retry_deeper(self._matmat, other)
 
     @modes.entry
     def __rmatmul__(self, other: Any) -> Any:
@@ -412,7 +422,7 @@ class LinearOperator:
         """The transpose, as an operator of the same structure."""
         if self.properties & SYMMETRIC:
             return self
-        image = carry(self, self._transpose())
+        image = carry(self, _walk(self._transpose))
         _remember(image, self, transpose=True, adjoint=not self.is_complex)
         return image
 
@@ -421,13 +431,13 @@ class LinearOperator:
         """The conjugate transpose, as an operator of the same structure."""
         if self.properties & SELF_ADJOINT:
             return self
-        image = carry(self, self._adjoint())
+        image = carry(self, _walk(self._adjoint))
         _remember(image, self, transpose=not self.is_complex, adjoint=True)
         return image
 
     def conj(self) -> LinearOperator:
         """The complex conjugate, as an operator of the same structure."""
-        return carry(self, self._conj()) if self.is_complex else self
+        return carry(self, _walk(self._conj)) if self.is_complex else self
 
     def _transpose(self) -> LinearOperator:
         if not self.is_complex:
@@ -465,7 +475,7 @@ class LinearOperator:
         """The matrix to read from: that of a `Dense` operator is its own array."""
         if WATCHERS:
             tell_materialised(self)
-        return self._to_dense()
+        return _walk(self._to_dense)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]
@@ -650,6 +660,14 @@ def _set_field_once(self: Any, name: str, value: Any) -> None:
 
 def _rebuild(cls: type[LinearOperator], structure: Any, children: Any) -> LinearOperator:
     return cls._unflatten(structure, children)
+
+
+def _walk(to_children: Callable[[], Any]) -> Any:
+    """What a walk over the tree finds, however deep the tree is."""
+    try:
+        return to_children()
+    except RecursionError:
+        return retry_deeper(to_children)
 
 
 def conjugate_leaves(self: LinearOperator) -> LinearOperator:
