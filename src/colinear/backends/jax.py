@@ -254,7 +254,12 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     if 0 in x.shape:
         return jnp.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
     scale = extreme_scale(x, axis)
-    norm = scale * jnp.linalg.vector_norm(x / scale.astype(x.dtype), axis=axis, keepdims=True)
+    x, is_zero = x / scale.astype(x.dtype), False
+    if isinstance(x, jax.core.Tracer):  # at x = 0 the derivative is zero, as in torch: JAX gives NaN
+        is_zero = jnp.all(x == 0, axis=axis, keepdims=True)
+        x = jnp.where(is_zero, 1, x)
+    norm = scale * jnp.linalg.vector_norm(x, axis=axis, keepdims=True)
+    norm = norm if is_zero is False else jnp.where(is_zero, 0, norm)
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 
