@@ -94,6 +94,13 @@ def test_logdet_of_a_singular_operator_warns_that_it_has_no_derivative():
         assert not torch.isfinite(torch.autograd.grad(value, M)[0]).all()
 
 
+def test_det_with_more_columns_than_rows_in_the_low_rank_term_has_an_exact_derivative():
+    arrays = np.array([[-1e6, -1.2e6]]), np.array([[2.3e6, -2.5e5]]), np.array(13741.7)
+    found = gradients(lambda U, V, c: co.det(co.LowRank(U, V) + co.ScaledIdentity(c, 1)), *arrays)
+    for x, y in zip(found, (arrays[1], arrays[0], 1.0), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10)
+
+
 # ------------------------------------------------------------------------------- scalars that happen to be 0 or 1
 
 
