@@ -170,3 +170,16 @@ def test_the_norm_of_a_block_that_is_zero_has_a_derivative_in_jax():
     slopes = jax.jit(jax.grad(f, (0, 1)))(np.zeros(3), np.array([3.0, 4.0]))
     assert_close(slopes[0], np.zeros(3))
     assert_close(slopes[1], [0.6, 0.8])
+
+
+def test_functions_of_a_batch_of_low_rank_operators_have_derivatives_where_one_scalar_serves_all():
+    U = RNG.normal(size=(2, 4, 2))
+    found = gradients(lambda U: co.trace(co.exp(co.LowRank(U))), U)
+    expected = gradients(lambda U: torch.linalg.matrix_exp(U @ U.mT).diagonal(dim1=-2, dim2=-1).sum(-1), U)
+    assert_close(found[0], expected[0])
+
+
+def test_forward_mode_of_torch_takes_what_was_broadcast():
+    xp = co.backends.get("torch")
+    x = torch.ones(()).expand(3)
+    assert_close(xp.jvp(lambda x: x**2, x, x)[1], [2.0, 2.0, 2.0])
