@@ -152,7 +152,7 @@ def _extreme_factor(inverse: Iterated, B: Array, found: list[Outcome]) -> Array 
     xp, A, method = namespace_of(B), inverse.A, inverse.method
     if not found or xp.is_traced(found[0].status) or 0 in B.shape or method.needs_terms or method.callback is not None:
         return None
-    if not (xp.to_numpy(found[0].status) % 10 >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0):
+    if not (xp.to_numpy(found[0].status) % 10 >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0) != 0:
         return None
     size = column_norms(xp, B)
     product = (A.H if method.least_squares else A) @ (B / xp.where(size > 0, size, 1)[..., None, :])
