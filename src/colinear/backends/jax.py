@@ -252,11 +252,14 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry.
 
-    JAX's own (0.4.35), along two axes, is the largest singular value.
+    Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along two
+    axes, is the largest singular value.
     """
     scale = extreme_scale(x, axis) if x.size else jnp.ones((1,) * x.ndim, real_dtype(x.dtype))
     parts = x / scale.astype(x.dtype)
-    norm = scale * jnp.sqrt(jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True))
+    square = jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True)
+    is_zero = square == 0
+    norm = scale * jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
     return norm if keepdims else jnp.squeeze(norm, axis)
 
 

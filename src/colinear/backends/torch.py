@@ -674,7 +674,13 @@ def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
 
 def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
     """`f(x)` and its derivative along `v`; x and v may be trees."""
-    return torch.func.jvp(f, (x,), (v,))
+    return torch.func.jvp(f, (tree_map(_unshared, x),), (tree_map(_unshared, v),))
+
+
+def _unshared(x: Any) -> Any:
+    """`x` with memory for each entry: forward mode refuses what was broadcast."""
+    is_shared = isinstance(x, torch.Tensor) and builtins.any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape))
+    return x.contiguous() if is_shared else x
 
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:

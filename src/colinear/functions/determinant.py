@@ -7,9 +7,10 @@ from functools import reduce
 from operator import add, mul
 from typing import Any
 
+from ..autodiff import determinants
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function, rule
-from ..info import Info, Status, report
+from ..info import DerivativeWarning, Info, Status, report
 from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
@@ -20,6 +21,7 @@ from ..operators.matrix_factor import differentiable
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import dense, narrow, quiet, seen, square_size
+from ._elimination import fits_as_a_whole
 from ._factorise import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
 from ._values import report_status
 from .cost import is_too_large, itemsize
@@ -28,6 +30,7 @@ from .estimators import announce
 from .quadrature import logarithm_by_quadrature
 
 NEED = "a determinant"
+NO_DERIVATIVE = "{}: A is singular, and log|det A| has no derivative there."
 
 
 def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple[Array, Array]:
@@ -148,7 +151,7 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
-    sign, logarithm = slogdet_of_diagonal(xp, c[..., None])
+    sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
 
 
@@ -177,7 +180,10 @@ def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) ->
     3.0
     """
     square_size("logdet", A, NEED, "Its singular values are svd(A)[1].")
-    return slogdet(A, method)[1]
+    sign, logarithm = slogdet(A, method)
+    if lacks_derivative(A.xp, sign, logarithm):
+        A.xp.warn_later(True, NO_DERIVATIVE.format("logdet"), category=DerivativeWarning)
+    return logarithm
 
 
 def determinant(A: LinearOperator, method: Method | None = None) -> Array:
@@ -197,8 +203,20 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     """
     square_size("det", A, NEED, "Its singular values are svd(A)[1].")
     sign, logarithm = slogdet(A, method)
+    if lacks_derivative(A.xp, sign, logarithm):
+        if fits_as_a_whole(A):
+            return det_dense(Dense(dense(A)), None)
+        A.xp.warn_later(True, NO_DERIVATIVE.format("det"), category=DerivativeWarning)
     with quiet(A.xp):
         return sign * A.xp.exp(logarithm)
+
+
+def lacks_derivative(xp: Any, sign: Array, logarithm: Array) -> bool:
+    """Whether derivatives of log|det A| are recorded, and some A is seen to be singular: there are none."""
+    if not xp.is_differentiated(sign, logarithm):
+        return False
+    values = seen(xp, xp.stop_gradient(logarithm))
+    return values is not None and bool((values == -math.inf).any())
 
 
 logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)
@@ -207,15 +225,15 @@ det = function("det", base=determinant, forwards=True, rewrites=False)
 
 @rule(det, Dense)
 def det_dense(A: Any, method: Any) -> Array:
-    """det A = ± ∏ u_ii for A = P L U: without a detour over logarithms, which would cost digits"""
+    """det A = ± ∏ u_ii for A = P L U: without a detour over logarithms, which would cost digits
+
+    and which have no derivative where A is singular, as the determinant has."""
     square_size("det", A, NEED, "Its singular values are svd(A)[1].")
     if method is not None and not isinstance(method, Auto | LU):
         return determinant(A, method)
     xp, M = A.xp, dense(A)
     with quiet(xp):
-        LU_, pivots = xp.lu_factor(M)
-        parity = xp.astype(xp.lu_permutation(pivots, M.shape[-1])[1], M.dtype)
-        product = xp.prod(xp.diagonal(LU_), axis=-1) * parity
+        product = determinants.det(xp, M)
         report_status(xp, xp.where(xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)))
     return narrow(xp, product, A.dtype)
 

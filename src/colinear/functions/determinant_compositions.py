@@ -82,12 +82,12 @@ def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
 
 
 def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
-    """Whether D has no entry too small to be divided by, or so few that they and the rank are below the size."""
+    """Whether the rank and the number of entries of D that are too small to be divided by are together below the size.
+
+    A rank above the size makes I + C V^H D^-1 U nearly singular where D is small beside the rest.
+    """
     low_rank, D = arrange(A, LowRank, DIAGONAL)
-    if shift_is_zero(D):
-        return False
-    weak = len(weak_entries(low_rank, D))
-    return not weak or rank_of(low_rank) + weak < A.shape[-1]
+    return not shift_is_zero(D) and rank_of(low_rank) + len(weak_entries(low_rank, D)) < A.shape[-1]
 
 
 @rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]

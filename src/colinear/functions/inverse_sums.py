@@ -55,10 +55,11 @@ def factor_divides_shift(multiple: Any, shift: Any) -> bool:
 
 
 def is_zero(multiple: Any) -> bool:
-    """Whether the factor of a A is seen to be zero, in all matrices of a batch."""
+    """Whether the factor of a A is seen to be zero, in all matrices of a batch, and has no derivative."""
     a = multiple.scalar
-    if namespace_of(a) is None:
-        return bool(a == 0)
+    xp = namespace_of(a)
+    if xp is not None and xp.is_differentiated(a):
+        return False
     value = _seen_number(a)
     return value is not None and bool(np.all(value == 0))
 

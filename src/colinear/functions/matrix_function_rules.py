@@ -71,7 +71,7 @@ def of_identity(A: Any, call: Call) -> LinearOperator:
     xp = A.xp
     c = xp.asarray(A.c if isinstance(A, ScaledIdentity) else 1.0, dtype=A.dtype, device=A._context.device)
     values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
-    c = values[..., 0].item() if A.is_neutral else values[..., 0]
+    c = values[..., 0].item() if A.is_neutral and xp.name == "numpy" else values[..., 0]
     return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)
 
 

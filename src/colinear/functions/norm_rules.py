@@ -39,7 +39,7 @@ from ._columns import has_orthonormal_columns, has_orthonormal_rows
 from ._values import placed, report_finite, reports_nonfinite
 from .diagonal import diag
 from .eigen_rules import two_factors
-from .norms import checked_order, frobenius, norm
+from .norms import checked_order, frobenius, norm, root
 from .singular_rules import compressed
 
 # ---------------------------------------------------------------------------------------------------- known norms
@@ -121,10 +121,11 @@ def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
             sums = ((sizes.T if abs(order) == 1 else sizes) @ ones)[..., 0]
             result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
         else:
-            largest = reduce(xp.maximum, (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in A.leaves() if leaf.shape[-1]))
+            held = map(xp.stop_gradient, A.leaves())
+            largest = reduce(xp.maximum, (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in held if leaf.shape[-1]))
             scale = xp.where(largest > 0, largest, 1)
             squares = A._map(lambda leaf: (xp.abs(leaf) / scale) ** 2)
-            result = scale[..., 0] * xp.sqrt(xp.sum(squares @ ones, axis=(-2, -1)))
+            result = scale[..., 0] * root(xp, xp.sum(squares @ ones, axis=(-2, -1)))
     report_finite(xp, result)
     return result
 
@@ -244,4 +245,4 @@ def norm_sum(A: Any, ord: Any, method: Any) -> Array:
     cross = [xp.real(xp.sum(diag(B.H @ C), axis=-1)) for B, C in combinations(terms, 2)]
     square = total + 2 * sum(cross)
     lost = seen(xp, square <= total * 1e-2)  # two digits of the square, so one of the norm
-    return norm.base(A, ord, method) if lost is None or lost.any() else xp.sqrt(square)
+    return norm.base(A, ord, method) if lost is None or lost.any() else root(xp, square)

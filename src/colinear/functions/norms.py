@@ -94,9 +94,15 @@ def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
 
 def frobenius(xp: Any, M: Array) -> Array:
     """By parts of the largest entry, so that squares neither overflow nor vanish."""
-    largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True)
+    largest = xp.max(xp.abs(xp.stop_gradient(M)), axis=(-2, -1), keepdims=True)
     scale = xp.where(largest > 0, largest, 1)
     return scale[..., 0, 0] * xp.vector_norm(M / scale, axis=(-2, -1))
+
+
+def root(xp: Any, squares: Array) -> Array:
+    """The root of a sum of squares, whose derivative at zero is taken to be zero, as that of the norm of a vector."""
+    is_zero = squares == 0
+    return xp.where(is_zero, 0, xp.sqrt(xp.where(is_zero, 1, squares)))
 
 
 norm = function("norm", base=matrix_norm)

@@ -230,12 +230,18 @@ class LinearOperator:
 
     @memo
     def xp(self) -> Any:
-        """The backend module of its arrays (NumPy's where it has none)."""
-        return backends.get(self._context.backend or "numpy")
+        """The backend module of its arrays (NumPy's where it has none).
+
+        A neutral operator may still hold a number that JAX traces, weakly typed: NumPy would take its value and drop its derivative.
+        """
+        name = self._context.backend
+        if name is None and any(getattr(leaf, "weak_type", False) for leaf in self.leaves()):
+            name = "jax"
+        return backends.get(name or "numpy")
 
     @property
     def backend(self) -> str:
-        return self._context.backend or "numpy"
+        return str(self.xp.name)
 
     @memo
     def dtype(self) -> Any:
@@ -714,7 +720,7 @@ def _released_field(value: Any, is_scalar: bool, dtype: Any) -> Any:
         return released(value, dtype)
     if isinstance(value, (tuple, list)):
         return type(value)(_released_field(item, is_scalar, dtype) for item in value)
-    return value.item() if is_scalar and namespace_of(value) is not None and value.ndim == 0 else value
+    return value.item() if is_scalar and isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:

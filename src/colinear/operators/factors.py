@@ -6,7 +6,6 @@ which of A^-1 ("N"), A^-T ("T") and A^-H ("H") it applies. `slogdet()`, where it
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -255,8 +254,8 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
         known = np.where(np.isnan(logarithm), np.nan, parity * np.all(d, axis=-1))
         return known.astype(d.dtype)[()] * sign, logarithm
     size = xp.abs(d)
-    positive = xp.where(size == 0, 1, size)  # so that neither the logarithm nor its derivative meets a zero
-    logarithm = xp.sum(xp.where(size == 0, -math.inf, xp.log(positive)), axis=-1)
+    positive = xp.where(size == 0, 1, size)
+    logarithm = xp.sum(xp.log(size), axis=-1)  # without a derivative at zero: that is NaN, never a number
     return xp.prod(d / positive, axis=-1) * sign, logarithm
 
 

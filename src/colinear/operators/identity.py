@@ -169,7 +169,7 @@ class ScaledIdentity(LinearOperator):
         return Context(backend, dtype, device)
 
     def _infer(self) -> int:
-        return SYMMETRIC  # and so self-adjoint, if real
+        return SYMMETRIC | (UNITARY if is_on_circle(self.c) else 0)  # and self-adjoint, if real
 
     def _transpose(self) -> LinearOperator:
         return self
@@ -205,16 +205,27 @@ class ScaledIdentity(LinearOperator):
 
 
 def signs(c: Any) -> int:
-    """What the values of c say of c I, where they can be seen at no cost."""
+    """What the sign of c says of c I, where it can be seen at no cost."""
     xp = namespace_of(c)
     if xp is None:
-        real, least, on_circle = not isinstance(c, complex), c.real, abs(c) == 1
+        real, least = not isinstance(c, complex), c.real
     else:
         values = xp.peek(c)
         if values is None or np.size(values) == 0:
             return 0
-        real, least, on_circle = not xp.is_complex(c), np.min(np.real(values)), bool(np.all(np.abs(values) == 1))
-    mask = UNITARY if on_circle else 0
-    if real and least >= 0:
-        mask |= POSITIVE_DEFINITE if least > 0 else POSITIVE_SEMIDEFINITE
-    return mask
+        real, least = not xp.is_complex(c), np.min(np.real(values))
+    return 0 if not real or not least >= 0 else POSITIVE_DEFINITE if least > 0 else POSITIVE_SEMIDEFINITE
+
+
+def is_fixed(c: Any) -> bool:
+    """Whether no derivatives of c are recorded. Else its value must not be read as that of a real or a unitary operator: the
+    smallest change of c would undo it."""
+    xp = namespace_of(c)
+    return xp is None or not xp.is_differentiated(c)
+
+
+def is_on_circle(c: Any) -> bool:
+    """Whether |c| is seen to be 1, and has no derivative."""
+    xp = namespace_of(c)
+    values = c if xp is None else xp.peek(c)
+    return values is not None and np.size(values) > 0 and bool(np.all(np.abs(values) == 1)) and is_fixed(c)

@@ -22,7 +22,7 @@ from .context import (
 )
 from .diagonal import Diagonal
 from .fields import Scalar
-from .identity import Identity, ScaledIdentity
+from .identity import Identity, ScaledIdentity, is_fixed, is_on_circle
 from .lowrank import LowRank
 from .memo import memo
 from .printing import bracketed, number_text
@@ -91,7 +91,10 @@ class Scaled(LinearOperator):
     def _infer(self) -> int:
         xp = namespace_of(self.scalar)
         real = not isinstance(self.scalar, complex) if xp is None else not xp.is_complex(self.scalar)
-        return self.A.properties & (SYMMETRIC | SELF_ADJOINT if real else SYMMETRIC)
+        known = SYMMETRIC | SELF_ADJOINT if real else SYMMETRIC
+        if self.A.properties & UNITARY and is_on_circle(self.scalar):
+            known |= UNITARY
+        return self.A.properties & known
 
     def _transpose(self) -> LinearOperator:
         return Scaled(self.scalar, self.A.T)
@@ -189,11 +192,11 @@ def kept_by_scalar(properties: int, c: Any) -> int:
     if value is None:
         return 0
     kept = 0
-    if not isinstance(value, complex) or value.imag == 0:
+    if not isinstance(value, complex) or (value.imag == 0 and is_fixed(c)):
         kept |= properties & SELF_ADJOINT
         kept |= properties & POSITIVE_SEMIDEFINITE if value.real >= 0 else 0
         kept |= properties & POSITIVE_DEFINITE if value.real > 0 else 0
-    return kept | (properties & UNITARY if abs(value) == 1 else 0)
+    return kept | (properties & UNITARY if value is c and abs(value) == 1 else 0)  # an array may have a derivative: see `_infer`
 
 
 # ---------------------------------------------------------------------- families that take the scalar in (exact, and cheaper than a wrapper)
