@@ -317,3 +317,12 @@ def test_a_small_block_that_is_well_conditioned_does_not_spoil_the_determinant(f
     A = co.Block([[corner, co.Dense(xp.asarray(u @ u.T))], [co.Dense(xp.asarray(v @ v.T)), co.Dense(xp.asarray(D))]])
     M = np.block([[weak, u @ u.T], [v @ v.T, D]])
     np.testing.assert_allclose(float(co.logdet(A)), np.linalg.slogdet(M)[1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_a_diagonal_that_is_small_throughout_beside_a_full_rank_does_not_spoil_the_determinant(framework: str) -> None:
+    xp = backends.get(framework)
+    U = np.array([[0.6, 0.1, 0.3], [0.2, 0.5, -0.4]])
+    for D in (co.Diagonal(xp.asarray(np.full(2, -3e-19))), co.ScaledIdentity(-3e-19, 2)):
+        A = D + co.LowRank(xp.asarray(U))
+        np.testing.assert_allclose(float(co.logdet(A)), np.linalg.slogdet(U @ U.T)[1], rtol=1e-8)

@@ -51,7 +51,8 @@ class Product(LinearOperator):
         scalar, parts = _open(factors)
         merged = _merge_neighbours(parts)
         if len(merged) == 1:
-            whole: Any = merged[0]
+            claims = _palindrome(parts) if len(parts) > 1 else 0  # of P^H P, which is one permutation
+            whole: Any = merged[0]._claim(claims) if claims else merged[0]
         else:
             whole = cls._of(tuple(merged))
             claims = _palindrome(merged)
