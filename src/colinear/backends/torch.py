@@ -674,6 +674,7 @@ def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
 
 def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
     """`f(x)` and its derivative along `v`; x and v may be trees."""
+    x, v = tree_map(torch.Tensor.contiguous, (x, v))  # torch writes into them, and cannot where they are broadcast
     return torch.func.jvp(f, (x,), (v,))
 
 
