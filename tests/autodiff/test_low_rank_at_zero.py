@@ -150,3 +150,11 @@ def test_gradients_at_zero_in_jax():
     with pytest.warns(co.DerivativeWarning):
         jax.grad(lambda U: co.eigmax(2.0 * co.Identity(ROWS) + co.LowRank(U)))(start)
         jax.effects_barrier()
+
+
+def test_a_power_of_a_batch_of_low_rank_operators_has_its_derivative():
+    X, Y = (torch.stack([U, V]).requires_grad_() for _ in range(2))
+    torch.sum(co.power(co.LowRank(X), 3).to_dense()).backward()
+    M = Y @ Y.mT
+    torch.sum(M @ M @ M).backward()
+    np.testing.assert_allclose(X.grad, Y.grad, atol=1e-9)

@@ -7,10 +7,11 @@ import pytest
 import scipy.sparse
 from frameworks import arrays, close, eager, host, normal, spd
 
+from colinear import backends
 from colinear.functions import cond, eig, eigmax, eigmin, lstsq, norm, nullspace, pinv, rank, svd
 from colinear.info import ConvergenceWarning, MethodError, ShapeError, Status
 from colinear.methods import LU, QR, SVD, Eig, Eigh
-from colinear.operators import Dense, Diagonal, Identity, Kronecker, KroneckerSum, ScaledIdentity
+from colinear.operators import Dense, Diagonal, Identity, Kronecker, KroneckerSum, Scaled, ScaledIdentity
 from colinear.properties import PSD, SelfAdjoint, Stiefel
 
 
@@ -244,3 +245,14 @@ def test_nullspace_is_orthonormal_and_complete(rng):
     with pytest.raises(MethodError):
         nullspace(np.eye(2), method=QR())
     assert nullspace(np.diag([1.0, 1e-5]), rtol=1e-3, method=SVD()).shape == (2, 1)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_zero_times_a_defective_matrix_has_all_eigenvectors(framework):
+    xp = backends.get(framework)
+    A = Scaled(0.0, Dense(xp.asarray(np.array([[0.0, 1.0], [0.0, 0.0]]))))
+    values, vectors = eig(A)  # without a warning
+    np.testing.assert_array_equal(xp.to_numpy(values), np.zeros(2))
+    assert np.linalg.matrix_rank(xp.to_numpy(vectors.to_dense())) == 2
+    with pytest.warns(ConvergenceWarning, match="NONFINITE"):
+        eig(Scaled(0.0, Dense(xp.asarray(np.array([[0.0, np.inf], [0.0, 0.0]])))))

@@ -237,3 +237,29 @@ def test_a_complex_function_of_a_real_operator_does_not_lose_its_imaginary_part_
         co.apply(lambda z: 1j * z, A, co.Krylov()) @ np.ones(5)
     B = co.Dense(A.to_dense() + 0j)
     np.testing.assert_allclose(co.apply(lambda z: 1j * z, B, co.Krylov()) @ np.ones(5), 1j * (B @ np.ones(5)), atol=1e-9)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_zero_column_beside_an_invariant_subspace_is_zero(framework: str) -> None:
+    xp = backends.get(framework)
+    A = co.Hadamard(co.Identity(2), co.Permutation([0, 1]))  # not known to be the identity
+    X = xp.asarray(np.array([[1.0, 1j], [0, 0]]))
+    np.testing.assert_array_equal(xp.to_numpy(co.isqrt(A, co.Krylov()) @ X), xp.to_numpy(X))
+    np.testing.assert_allclose(co.isqrt(A, co.Krylov()).to_dense(), np.eye(2))
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_what_lies_outside_the_krylov_space_does_not_overflow_the_answer(framework: str) -> None:
+    xp = backends.get(framework)
+    M, X = np.array([[2000.0, 0.0], [5.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 1.0]])  # e_2 is an eigenvector
+    for A in (co.Dense(xp.asarray(M)), co.SelfAdjoint(co.Dense(xp.asarray(np.diag(np.diag(M)))))):
+        np.testing.assert_allclose(xp.to_numpy(co.exp(A, co.Krylov()) @ xp.asarray(X)), np.e * X)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "jax"])
+def test_a_first_entry_at_the_pole_is_no_pole_of_the_whole(framework: str) -> None:
+    xp = backends.get(framework)
+    M = scipy.linalg.block_diag([[0, 1], [1, 0]], np.eye(2)).astype(complex)  # its Krylov space from e_1 has T00 = 0
+    B = np.eye(4, 2).astype(complex)
+    Y = co.isqrt(co.SelfAdjoint(co.Dense(xp.asarray(M))), co.Krylov()) @ xp.asarray(B)
+    np.testing.assert_allclose(xp.to_numpy(Y), np.linalg.inv(scipy.linalg.sqrtm(M)) @ B, atol=1e-9)

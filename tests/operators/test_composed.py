@@ -141,6 +141,14 @@ def test_gram_products_are_psd_and_congruences_inherit():
     assert (B.H @ co.SelfAdjoint(np.diag([1.0, -1, 1, 1, 1])) @ B).isa(co.SelfAdjoint)
 
 
+def test_a_gram_product_of_complex_multiples_is_psd_whatever_rounding_makes_of_the_scalar():
+    c = 0.0035685 - 1.69322451j  # conj(c) c has an imaginary part where products are fused with sums
+    for A in (co.ScaledIdentity(c, 2), co.Scaled(np.array(c), co.Dense(np.ones((2, 2)))), c * co.Permutation([1, 0])):
+        gram = A.H @ A
+        assert gram.isa(co.PSD) and co.eigmax(gram) >= abs(c) ** 2 * (1 - 1e-12)
+    assert not (A @ A).isa(co.SelfAdjoint)
+
+
 def test_complex_gram_product_by_transpose_is_only_symmetric():
     B = co.Dense(rng.normal(size=(5, 3)) + 1j * rng.normal(size=(5, 3)))
     assert (B.H @ B).isa(co.PSD) and not (B.T @ B).isa(co.SelfAdjoint) and (B.T @ B).isa(co.Symmetric)

@@ -292,3 +292,37 @@ def test_a_condition_number_has_the_status_of_the_inverse(monkeypatch):
     A = co.Diagonal([1.0, np.nan]) + co.LowRank(np.ones((2, 1)))
     for p in (1, np.inf, "fro"):
         assert co.cond(A, p, info=True)[1].failed
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_an_iteration_that_fails_for_a_singular_block_runs_on_the_whole(framework: str) -> None:
+    xp = backends.get(framework)
+    P = co.opaque(co.Dense(xp.asarray(np.diag([0.0, 1.0]))))
+    Q = co.inv(co.PD(co.Dense(xp.asarray(np.array([[2.0, 1], [1, 3]])))))
+    A = co.Block([[P, Q], [Q, P]])
+    b = xp.asarray(np.array([1.0, 2.0, 3.0, 4.0]))
+    methods = (co.LSMR(),) if framework == "jax" else (co.LSMR(), co.LSQR(), co.GMRES())
+    for method in methods:
+        x = co.inv(A, method) @ b
+        np.testing.assert_allclose(xp.to_numpy(A @ x), xp.to_numpy(b), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "diagonal"])
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_small_block_that_is_well_conditioned_does_not_spoil_the_determinant(framework: str, kind: str) -> None:
+    xp, r = backends.get(framework), np.random.default_rng(0)
+    weak = 1e-7 * (np.diag([1.0, 2, 3]) if kind == "diagonal" else r.standard_normal((3, 3)))
+    (u, v), D = r.standard_normal((2, 3, 1)), 1e-7 * r.standard_normal((3, 3))
+    corner = co.Diagonal(xp.asarray(np.diag(weak))) if kind == "diagonal" else co.Dense(xp.asarray(weak))
+    A = co.Block([[corner, co.Dense(xp.asarray(u @ u.T))], [co.Dense(xp.asarray(v @ v.T)), co.Dense(xp.asarray(D))]])
+    M = np.block([[weak, u @ u.T], [v @ v.T, D]])
+    np.testing.assert_allclose(float(co.logdet(A)), np.linalg.slogdet(M)[1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_a_diagonal_that_is_small_throughout_beside_a_full_rank_does_not_spoil_the_determinant(framework: str) -> None:
+    xp = backends.get(framework)
+    U = np.array([[0.6, 0.1, 0.3], [0.2, 0.5, -0.4]])
+    for D in (co.Diagonal(xp.asarray(np.full(2, -3e-19))), co.ScaledIdentity(-3e-19, 2)):
+        A = D + co.LowRank(xp.asarray(U))
+        np.testing.assert_allclose(float(co.logdet(A)), np.linalg.slogdet(U @ U.T)[1], rtol=1e-8)

@@ -38,6 +38,7 @@ from ._factorise import REFINEMENTS
 from ._residuals import MARGIN, are_small, column_norms, probe, squares
 from ._values import FEW, report_status
 from .inverse import LARGEST_DENSE, inverse
+from .iterative import is_iterative
 
 # ------------------------------------------------------------------------------- the judgement
 
@@ -94,11 +95,13 @@ def judged(
 def _settled(A: LinearOperator, found: LinearOperator, reports: list[Info], method: Any, is_final: bool) -> LinearOperator:
     """The inverse that a rule found if it is right, else a better one; reports what is to be said of it."""
     is_bad = any(failed(info._status) is True for info in reports)
-    if 0 in A.shape or (is_bad and is_final) or multiplies_by_iteration(found):
-        return _passed(found, reports)  # products that are iterations report on themselves
+    if 0 in A.shape or (is_bad and is_final):
+        return _passed(found, reports)
     if is_bad:
         why = next(info.message for info in reports if failed(info._status) is True)
         return as_a_whole(A, method, reports, why or "a part could not be inverted")
+    if multiplies_by_iteration(found):
+        return _passed(found, reports)  # products that are iterations report on themselves
     status = verdict(A, found)
     worst = _worst(A, status)
     if worst is None:
@@ -177,12 +180,12 @@ def fits_as_a_whole(A: LinearOperator) -> bool:
 def as_a_whole(
     A: LinearOperator, method: Any, reports: list[Info], why: str, found: LinearOperator | None = None
 ) -> LinearOperator:
-    """The inverse from the matrix, where a rule's own way failed with these reports.
+    """The inverse from the matrix, or by the iteration that was asked for, where a rule's own way failed with these reports.
 
     If the matrix is too large, what the rule `found` is refined. If that fails too, the reports of the
     rule are passed on: they name the part that failed.
     """
-    if fits_as_a_whole(A):
+    if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
             whole = inverse(A, method)
         if any(failed(info._status) is True for info in others):
@@ -228,10 +231,16 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
     if 0 in W.shape:
         return xp.ones(())
     with quiet(xp):
-        p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
-        norm = xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
         sizes = _norms(xp, U)
-        return _finite(xp, norm * xp.max(_norms(xp, W) / xp.where(sizes > 0, sizes, 1)))
+        return _finite(xp, size_of(A) * xp.max(_norms(xp, W) / xp.where(sizes > 0, sizes, 1)))
+
+
+def size_of(A: LinearOperator) -> Array:
+    """An estimate of |A|, the largest of a batch: from the image of a probe."""
+    xp = A.xp
+    with quiet(xp):
+        p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
+        return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
 
 
 def _norms(xp: Any, X: Array) -> Array:

@@ -17,12 +17,15 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._elimination import condition, fits_as_a_whole, is_spoilt, settle_determinant
+from ._arrays import seen
+from ._elimination import condition, fits_as_a_whole, is_spoilt, settle_determinant, size_of
 from ._values import place, report_leaves
 from .determinant import multiplied, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, spread
 from .inverse import inv
 from .inverse_low_rank import DIAGONAL
+
+MOST_GROWTH = 1e3  # times |A|, up to which |C A^-1 B| does no harm
 
 
 def diagonal_blocks_are_square(A: Any) -> bool:
@@ -86,16 +89,29 @@ def slogdet_block(A: Any, method: Any) -> Determinant:
 def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array:
     """By how much rounding grows where the block k is eliminated.
 
-    A diagonal block is divided by without an error, so that only S = D - C A^-1 B matters: |C A^-1 B| |S^-1|.
+    Two things spoil S = D - C A^-1 B: the condition of the block A, unless it is diagonal and divided by without an
+    error, and cancellation, |C A^-1 B| |S^-1|. The latter is no more than the condition of the whole unless
+    |C A^-1 B| is far larger than the whole, as it is for a small block A, however well-conditioned.
     """
     xp, corner = A.xp, place(A.blocks[k][k], A)
-    spoilt = condition(corner, inverse)
-    if not isinstance(corner, DIAGONAL) or not is_spoilt(A, spoilt):
-        return spoilt
+    is_exact, spoilt = isinstance(corner, DIAGONAL), condition(corner, inverse)
     rest = [i for i in range(len(A.blocks)) if i != k]
     C, B = (place(part, A) for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest])))
+    T = Product(C, inverse, B)
+    if is_spoilt(A, spoilt):
+        if not is_exact:
+            return spoilt
+    elif not _is_far_larger(T, A):
+        return spoilt
     S_inverse, info = inv(S, info=True)
-    return xp.asarray(math.inf) if failed(info._status) is True else condition(Product(C, inverse, B), S_inverse)
+    cancelled = xp.asarray(math.inf) if failed(info._status) is True else condition(T, S_inverse)
+    return cancelled if is_exact else xp.maximum(spoilt, cancelled)
+
+
+def _is_far_larger(T: LinearOperator, A: LinearOperator) -> bool:
+    """Whether |T| is seen to be far larger than |A|."""
+    sizes = None if 0 in T.shape else seen(A.xp, A.xp.stack([size_of(T), size_of(A)]))
+    return sizes is not None and not bool(sizes[0] <= MOST_GROWTH * sizes[1])
 
 
 def _elimination_cost(A: Any, k: int) -> float:

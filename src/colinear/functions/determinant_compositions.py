@@ -82,12 +82,13 @@ def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
 
 
 def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
-    """Whether the rank and the number of entries of D that are too small to be divided by are together below the size.
+    """Whether the entries of D too small to be divided by, and the rank, are together below the size.
 
-    A rank above the size makes I + C V^H D^-1 U nearly singular where D is small beside the rest.
+    Where the rank alone is not, all of D may be small although A is well-conditioned, and the lemma saves nothing.
     """
     low_rank, D = arrange(A, LowRank, DIAGONAL)
-    return not shift_is_zero(D) and rank_of(low_rank) + len(weak_entries(low_rank, D)) < A.shape[-1]
+    rank = rank_of(low_rank)
+    return rank < A.shape[-1] and not shift_is_zero(D) and rank + len(weak_entries(low_rank, D)) < A.shape[-1]
 
 
 @rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]

@@ -32,7 +32,7 @@ from ._spectral import (
     kronecker,
     selection,
 )
-from ._values import once_each, place, placed, reciprocal_spectrum, report_status, reports_nonfinite
+from ._values import once_each, place, placed, reciprocal_spectrum, report_leaves, report_status, reports_nonfinite
 from .automatic import is_automatic
 from .eigen import PARALLEL, eig, factors_self_adjoint, sensitivity_of, stand_in
 from .eigen_choice import is_affordable
@@ -41,7 +41,9 @@ from .eigen_shared import (
     Pairs,
     asked,
     batched,
+    filled,
     finish,
+    identity,
     is_real,
     typed,
     with_zeros,
@@ -144,6 +146,9 @@ def scalar_keeps_adjoint(A: Any) -> bool:
 def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c A has the eigenvalues c λ and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
+    if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.leaves()):
+        report_leaves(A)  # A may lack eigenvectors, and 0 does not
+        return finish(A, filled(A, 0.0, n, A.batch_shape), identity(A, n), k, which, is_hermitian)
     inner = which if which[1] == "M" else _scaled_order(A.scalar, which)
     values, vectors = eig(place(A.A, A), None if inner is None or k == n else k, inner or "LM", method)
     return finish(A, batched(A.scalar) * values, vectors, k, which, is_hermitian)

@@ -11,7 +11,7 @@ from typing import Any
 from .. import autodiff, backends
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Info, MethodError, Status, combine, recording, report
+from ..info import FIRST_FAILURE, Info, MethodError, Status, combine, recording, report
 from ..methods import Auto, Krylov, Method
 from ..methods.krylov import pick, plain
 from ..methods.krylov_functions import function_times
@@ -167,12 +167,13 @@ def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
             A, c = _turned(A)
             if A.properties & SELF_ADJOINT:
                 small = functools.partial(_of_hermitian, xp, f, positive, c)
-                found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True)
+                found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True, has_pole=f.pole)
             else:
-                found = _one_by_one(xp, A, start, noise, functools.partial(_of_general, xp, f), m, tol)
-        Y, error, steps, done, finite, doubt = found
-        given = size > 0
-        Y = xp.where(given[..., None], Y, 0 * Y)
+                found = _one_by_one(xp, A, start, noise, f, m, tol)
+        Y, error, steps, done, _, doubt = found
+        given = size != 0  # NaN is
+        Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
+        finite = plain(xp, xp.all(xp.isfinite(Y)))
         done = done | plain(xp, xp.all((error <= tol) | xp.logical_not(given)))
         doubtful = plain(xp, xp.any(given & xp.logical_not(doubt <= tol)))
         singular = plain(xp, xp.any(given & (doubt == math.inf)))
@@ -199,13 +200,14 @@ def _lanes(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
     return lambda X: xp.matrix_transpose(A @ xp.matrix_transpose(X[..., 0]))[..., None]
 
 
-def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, small: Any, m: int, tol: float) -> Any:
+def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, m: int, tol: float) -> Any:
     """Arnoldi for each column of each element of a batch."""
     lanes, results = start.shape[:-1], []
+    run = functools.partial(function_times, m=m, tol=tol, hermitian=False, has_pole=f.pole)
+    small = functools.partial(_of_general, xp, f)
     for place in _places(lanes):
         one = A[place[:-1]] if len(place) > 1 else A
-        found = function_times(xp, one.__matmul__, start[place], noise[place], small, m=m, tol=tol, hermitian=False)
-        results.append(found)
+        results.append(run(xp, one.__matmul__, start[place], noise[place], small))
     Y = xp.reshape(xp.stack([r.X for r in results], axis=0), (*lanes, start.shape[-1]))
     error = xp.reshape(xp.stack([r.error for r in results], axis=0), lanes)
     steps = functools.reduce(lambda a, b: pick(xp, a > b, a, b), [r.steps for r in results])
@@ -275,7 +277,7 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     if f.name in known and not (xp.name == "jax" and f.name != "exp"):
         with recording() as reports:
             column = known[f.name](Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[..., :, 0]
-        doubt = doubt + _doubt_of(reports)
+        doubt = doubt + _doubt_of(xp, reports)
     else:
         column = _by_eigenvectors(xp, f, H)
         doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
@@ -284,9 +286,11 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale, doubt
 
 
-def _doubt_of(reports: list[Info]) -> float:
+def _doubt_of(xp: Any, reports: list[Info]) -> Any:
     """What the status of a dense function says of its result: nothing is wrong, all may be, or there is none."""
     worst = combine([info._status for info in reports])
+    if not isinstance(worst, Status):  # it cannot be seen yet
+        return xp.where(worst == int(Status.SINGULAR), math.inf, xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0))
     return 0.0 if not worst.is_failure else math.inf if worst is Status.SINGULAR else 1.0
 
 

@@ -54,6 +54,7 @@ def function_times(
     m: int,
     tol: float,
     hermitian: bool,
+    has_pole: bool = False,
 ) -> Product:
     """f(A) b for vectors b, `start` of shape (*lanes, n), none of them zero.
 
@@ -68,12 +69,14 @@ def function_times(
         The most steps.
     hermitian : bool
         Lanczos, with lanes; else Arnoldi, for one vector.
+    has_pole : bool
+        Whether f has no value at zero.
     """
     method: Any = lanczos if hermitian else arnoldi
     n = start.shape[-1]
     m = min(m, n)
     run = method._initial(xp, start, 1, m, False)
-    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian))  # for its dtype
+    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0])  # for its dtype
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
     state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, zeros, count_of(xp, False))
@@ -85,7 +88,8 @@ def function_times(
             lambda r: method._step(xp, multiply, noise, r, m),
             s.run,
         )
-        c, scale, doubt = small(_small_matrix(xp, run, m, hermitian))
+        T, is_closed = _small_matrix(xp, run, m, hermitian, has_pole)
+        c, scale, doubt = small(T)
         c = _padded(xp, c, m)
         grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
@@ -94,7 +98,7 @@ def function_times(
         rest = difference * ratio / (1 - ratio)
         rest = xp.where(xp.isfinite(s.difference), rest, difference)
         error = rest / xp.where(size == 0, 1, size)
-        exact = run.beta <= SMALL * xp.eps(start.dtype) * run.size
+        exact = xp.logical_or(is_closed, run.beta <= SMALL * xp.eps(start.dtype) * run.size)
         exact = xp.logical_or(
             exact, xp.logical_or((difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n)
         )
@@ -115,17 +119,35 @@ def function_times(
     return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))), state.doubt)
 
 
-def _small_matrix(xp: Any, run: Any, m: int, hermitian: bool) -> Array:
-    """T or H as far as it is filled; in JAX of full size, with its first diagonal entry behind, where f is surely defined."""
+def _small_matrix(xp: Any, run: Any, m: int, hermitian: bool, has_pole: bool) -> tuple[Array, Array]:
+    """T or H as far as vectors belong to the Krylov space of b, and whether that ended: at an invariant subspace.
+
+    What follows that end is coupled to nothing, so it changes nothing of f(T) e_1 unless it overflows or has no value.
+    In lanes that end early, and in JAX behind the last step, T00 stands on the diagonal, where f is surely defined;
+    or the size of A, if T00 is at the pole that f has at zero.
+    """
     T = run.T if hermitian else run.H
     if hermitian:
         lower = xp.tril(T, -1)
         T = xp.tril(T) + xp.conj(xp.matrix_transpose(lower))
-    if xp.name != "jax":
-        return T[..., : run.j, : run.j]
-    inside = xp.arange(m) < run.j
-    T = xp.where(inside[:, None] & inside[None, :], T, 0 * T)
-    return T + xp.make_diagonal(xp.where(inside, 0 * T[..., 0, :1], T[..., 0, :1]))
+    T = T if xp.name == "jax" else T[..., : run.j, : run.j]
+    places = xp.arange(T.shape[-1], device=xp.device_of(T))
+    ends = xp.cumsum(xp.astype(xp.diagonal(T, offset=-1) == 0, run.size.dtype), axis=-1)  # so far
+    ends = xp.concat([0 * run.size[..., None], ends], axis=-1)
+    inside = (ends == 0) & (places < run.j)
+    is_closed = xp.any((ends > 0) & (places < run.j), axis=-1)
+    if xp.name != "jax" and not bool(xp.any(is_closed)):
+        return T, is_closed
+    if xp.name != "jax" and not hermitian:
+        count = int(xp.sum(inside))
+        return T[:count, :count], is_closed
+    filling = T[..., 0, :1]
+    if has_pole:
+        size = run.size[..., None]
+        is_near = xp.abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
+        filling = xp.where(is_near, xp.astype(size, T.dtype), filling)
+    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0 * T)
+    return T + xp.make_diagonal(xp.where(inside, 0 * filling, filling)), is_closed
 
 
 def _padded(xp: Any, c: Array, m: int) -> Array:

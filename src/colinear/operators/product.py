@@ -60,6 +60,8 @@ class Product(LinearOperator):
                 object.__setattr__(whole, "_claims", claims)
         if scalar is not None:
             whole = Scaled(scalar, whole)
+            claims = _palindrome(factors)  # rounding may leave conj(c) c an imaginary part
+            whole = whole._claim(claims) if claims else whole
         elif len(merged) == len(parts) == len(factors):  # nothing was opened, dropped or merged
             whole.__dict__["_context"] = context
             return whole
