@@ -87,6 +87,7 @@ class Function:
     suits: Callable[[Any, Any], bool]
     rewrites: bool | Function
     one_column: Callable[..., bool] | None
+    implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
 
@@ -456,6 +457,7 @@ def rule(
     name: str | None = None,
     direct: bool = False,
     estimates: bool = False,
+    by_eigenvectors: bool = False,
     hereditary: bool = False,
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `function` for operators that match `pattern`.
@@ -476,6 +478,9 @@ def rule(
     estimates : bool
         Whether it carries the standard errors of its parts on to the whole: all other rules give way where the user names a
         stochastic method.
+    by_eigenvectors : bool
+        Whether it finds an inverse by eigenvectors, which have no derivative where eigenvalues repeat
+        and a useless one where they nearly do: the inverse is then differentiated by A x = b.
     hereditary : bool
         Whether its parts have every property that the operator has, as the blocks along a diagonal
         have, or the operator itself written in another way: then a method that is for the whole is
@@ -497,7 +502,9 @@ def rule(
 
     def register(implementation: Implementation) -> Implementation:
         marks = {"direct": direct, "estimates": estimates, "hereditary": hereditary}
-        function.add(Rule(function.name, implementation, as_pattern(pattern), when, cost, name, **marks))
+        wrap = function.implicit if by_eigenvectors else None
+        found = implementation if wrap is None else wrap(implementation)
+        function.add(Rule(function.name, found, as_pattern(pattern), when, cost, name, **marks))
         return implementation
 
     return register

@@ -164,3 +164,28 @@ def test_the_derivative_of_eigenvalues_of_a_defective_matrix_is_a_warning():
     assert info.failed
     with pytest.warns(co.DerivativeWarning, match="defective"):
         values.abs().sum().backward()
+
+
+def test_a_rule_of_a_user_that_goes_by_eigenvectors_is_differentiated_by_its_equation():
+    torch = pytest.importorskip("torch")
+
+    class Symmetric(co.LinearOperator):
+        A: co.backends.Array
+
+        @property
+        def shape(self):
+            return tuple(self.A.shape)
+
+        def _matmat(self, X):
+            return self.A @ X
+
+    @co.rule(co.inv, Symmetric, by_eigenvectors=True)
+    def inv_by_eigenvectors(A, method):
+        """V Λ V^H has the inverse V Λ^-1 V^H"""
+        values, V = torch.linalg.eigh(A.A)
+        return co.Dense(V / values @ V.mH)
+
+    M = 2 * torch.eye(3, dtype=torch.float64)  # repeated eigenvalues: eigenvectors have no derivative
+    M.requires_grad_()
+    (gradient,) = torch.autograd.grad((co.inv(Symmetric(M)) @ torch.ones(3, dtype=torch.float64)).sum(), M)
+    assert torch.allclose(gradient, -torch.ones(3, 3, dtype=torch.float64) / 4)

@@ -110,3 +110,6 @@ def by_equation(found: Callable[[Any, Any], LinearOperator]) -> Callable[[Any, A
         return Inverse._of(A, KnownInverse._of(A, inverse, found))
 
     return inverse_of
+
+
+inv.implicit = by_equation
