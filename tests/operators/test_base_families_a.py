@@ -570,7 +570,7 @@ def test_operators_print_without_their_arrays():
         "2.5 I": ScaledIdentity(2.5, 3), "upper, unit": Triangular(np.eye(2), False, True),
         "offsets [0, 1]": Banded([[1, 2], [1]], [0, 1]),
         "Permutation(2)": Permutation([1, 0]), "nnz=4": Sparse(scipy.sparse.csr_array(MATRIX)), "c I": ScaledIdentity([1, 2], 3),
-        "0+2j I": ScaledIdentity(2j, 3),
+        "(0+2j) I": ScaledIdentity(2j, 3),
     }  # fmt: skip
     for text, A in shown.items():
         assert text in repr(A)
