@@ -60,7 +60,7 @@ def has_general_factors(A: LinearOperator) -> bool:
         not A.properties & SELF_ADJOINT
         and 0 not in A.shape
         and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
-        and not any(is_watched(A.xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is A.xp)
+        and not any(is_watched(A.xp, A.xp.staged(leaf)) for leaf in A.leaves() if namespace_of(leaf) is A.xp)
         and not is_half(A.xp, A.dtype)
     )
 

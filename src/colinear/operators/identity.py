@@ -227,5 +227,7 @@ def is_fixed(c: Any) -> bool:
 def is_on_circle(c: Any) -> bool:
     """Whether |c| is seen to be 1, and has no derivative."""
     xp = namespace_of(c)
-    values = c if xp is None else xp.peek(c)
+    if xp is None:
+        return bool(abs(c) == 1)
+    values = xp.peek(c)
     return values is not None and np.size(values) > 0 and bool(np.all(np.abs(values) == 1)) and is_fixed(c)
