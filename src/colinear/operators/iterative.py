@@ -152,18 +152,26 @@ def _extreme_factor(inverse: Iterated, B: Array, found: list[Outcome]) -> Array 
     xp, A, method = namespace_of(B), inverse.A, inverse.method
     if not found or xp.is_traced(found[0].status) or 0 in B.shape or method.needs_terms or method.callback is not None:
         return None
-    if not (xp.to_numpy(found[0].status) % 10 >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
+    codes = xp.to_numpy(found[0].status) % 10
+    digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
+    if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
         return None
+    if codes.max() == int(Status.NONFINITE) and not _has_entries_beyond(xp, A, 2.0 ** (0.3 * digits)):
+        return None  # a product gave NaN: another would tell nothing
     size = column_norms(xp, B)
     product = (A.H if method.least_squares else A) @ (B / xp.where(size > 0, size, 1)[..., None, :])
     scale = xp.to_numpy(xp.stop_gradient(xp.max(column_norms(xp, product), axis=-1))).astype(float)
-    digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
     factor = np.where(scale < 2.0 ** (-0.3 * digits), 2.0 ** (0.6 * digits // 1), 1.0)
     factor = np.where(scale > 2.0 ** (0.3 * digits), 2.0 ** (-0.6 * digits // 1), factor)
     factor = np.where((scale > 0) & (scale < np.inf), factor, 1.0)
     if (factor == 1).all():
         return None
     return xp.asarray(factor[..., None, None], dtype=xp.real_dtype(B.dtype), device=xp.device_of(B))
+
+
+def _has_entries_beyond(xp: Any, A: LinearOperator, limit: float) -> bool:
+    leaves = [leaf for leaf in A.leaves() if namespace_of(leaf) is xp and xp.is_floating(leaf) and 0 not in leaf.shape]
+    return any(float(xp.max(xp.abs(xp.stop_gradient(leaf)))) > limit for leaf in leaves)
 
 
 def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
