@@ -140,6 +140,8 @@ def test_cg_of_one_vector_does_not_wait_for_the_device_between_two_looks():
         return (d if X.ndim == 1 else d[:, None]) * X
 
     A = co.PSD(co.MatrixFree(multiply, (300, 300), rmatmat=multiply, like=d))
+    products.clear()  # the constructor calls the function, to find the tensors that it closes over
+    torch.cuda.set_sync_debug_mode("default")
     try:
         x = co.solve(A, torch.ones_like(d), co.CG(tol=1e-8, max_iters=8 * loop.LOOK_EVERY), on_failure="raise")
     finally:
