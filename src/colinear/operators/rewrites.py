@@ -58,7 +58,7 @@ def unchanged(A: LinearOperator) -> LinearOperator:
     >>> import colinear as co
     >>> A = co.Tridiagonal([1.0, 1.0], [2.0, 2.0, 2.0], [1.0, 1.0])
     >>> co.simplify(A + co.Diagonal([1.0, 2.0, 3.0]))
-    <Tridiagonal 3x3 float64 numpy: Tridiagonal(3x3)>
+    <Tridiagonal 3x3 float64 numpy>
     """
     return A
 
