@@ -46,7 +46,8 @@ from .iterative import is_iterative
 class _Judgement(threading.local):
     """The rules whose judgement is left to the residual of a solve; None where they judge."""
 
-    left_out: list[str] | None = None
+    def __init__(self) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+        self.left_out: list[str] | None = None
 
 
 _judgement = _Judgement()
