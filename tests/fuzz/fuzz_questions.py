@@ -70,6 +70,14 @@ def residual_of_solve(M: np.ndarray, b: np.ndarray, x: Any) -> float:
     return float(np.max(np.linalg.norm(M @ X - B, axis=-2) / np.linalg.norm(B, axis=-2)))
 
 
+def optimality(M: np.ndarray, b: np.ndarray, x: Any) -> float:
+    """|A^H r| / (|A| |b|) of the residual r = b - A x: what iterations for least squares make small."""
+    r = b - (M @ x[..., None])[..., 0]
+    gradient = (np.conj(np.swapaxes(M, -1, -2)) @ r[..., None])[..., 0]
+    size = np.linalg.norm(M, axis=(-2, -1)).max() * np.linalg.norm(b)
+    return float(np.max(np.linalg.norm(gradient, axis=-1)) / size)
+
+
 def residual_of_eig(M: np.ndarray, b: np.ndarray, x: Any) -> float:
     """|A V - V Λ| / |A| of unit vectors; infinite if the values are not those of the matrix."""
     values, V = x
@@ -82,7 +90,11 @@ def residual_of_eig(M: np.ndarray, b: np.ndarray, x: Any) -> float:
 
 def nearest_eigenvalues(M: np.ndarray, k: int, shift: float) -> Any:
     values = np.linalg.eigvalsh(M)
-    return np.sort(values[np.argsort(np.abs(values - shift), kind="stable")[:k]])
+    order = np.argsort(np.abs(values - shift), kind="stable")
+    distances = np.abs(values - shift)[order]
+    if k < len(values) and distances[k] - distances[k - 1] < 1e-4 * distances[k]:
+        return np.full(k, np.nan)  # a tie: either of two is an answer
+    return np.sort(values[order[:k]])
 
 
 def null_projector(M: np.ndarray) -> Any:

@@ -664,3 +664,11 @@ def test_roots_and_logarithms_of_parts_that_are_not_positive_as_was_claimed_are_
             found, info = f(A, info=True)
             assert info.status is Status.FELL_BACK
             np.testing.assert_allclose(host(found), host(f(co.Dense(A.to_dense()))), atol=1e-13)
+
+
+def test_pairs_of_a_self_adjoint_permutation_are_real():
+    A = co.SelfAdjoint(co.Permutation([1, 0, 2]))
+    values, vectors = co.eig(A)
+    V = vectors.to_dense()
+    assert V.dtype == np.float64 and np.allclose(values, [-1, 1, 1])
+    assert np.allclose(A.to_dense() @ V, V * values)

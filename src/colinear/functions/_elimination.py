@@ -86,6 +86,8 @@ def judged(
         if _judgement.left_out is not None:
             _judgement.left_out.append(rule.__name__)
             return rule(A, method)
+        if is_iterative(method):
+            return inverse(A, method)  # of which each product knows its residual; those of the parts do not
         with recording(detailed=True) as reports, quiet(A.xp):
             found = rule(A, method)
         return _settled(A, found, reports, method, is_final)
@@ -102,7 +104,7 @@ def _settled(A: LinearOperator, found: LinearOperator, reports: list[Info], meth
         why = next(info.message for info in reports if failed(info._status) is True)
         return as_a_whole(A, method, reports, why or "a part could not be inverted")
     if multiplies_by_iteration(found):
-        return _passed(found, reports)  # products that are iterations report on themselves
+        return _passed(found, reports)  # products that are iterations (Auto's, of a large part) report on themselves
     status = verdict(A, found)
     worst = _worst(A, status)
     if worst is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..dispatch import rule
 from ..methods import EIGEN, fitting
+from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -51,7 +52,14 @@ def eig_permutation(A: Any, k: Any, which: str, method: Any) -> Pairs:
     roots = np.concatenate([np.tile(np.exp(2j * math.pi * np.arange(m) / m), count) for count, m in counts])
     values = xp.asarray(roots, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
     like = None if A.is_neutral else A
-    blocks = [Kronecker(Identity(count, like=like), FFT(m, like=like).H) for count, m in counts]
+
+    def waves(m: int) -> LinearOperator:
+        if is_hermitian and m == 2:  # those of an exchange of two are real
+            half = xp.asarray([[1.0, 1.0], [1.0, -1.0]], dtype=A.dtype, device=A._context.device) / math.sqrt(2)
+            return Dense(half)._claim(UNITARY)
+        return Identity(1, like=like) if is_hermitian and m == 1 else FFT(m, like=like).H
+
+    blocks = [Kronecker(Identity(count, like=like), waves(m)) for count, m in counts]
     vectors = Product(Permutation(order, like=like).T, BlockDiag(*blocks))
     # All are of magnitude 1, so that is a tie, whatever rounding makes of it.
     return finish(A, values, vectors, k, "LR" if which[1] == "M" and not is_hermitian else which, is_hermitian)

@@ -11,6 +11,7 @@ from ..dispatch import arrange, rule
 from ..info import part
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
+from ..operators.batching import broadcast_batch
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -38,6 +39,8 @@ def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
     a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
     c = scalar_of(shift)
+    if P.Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
+        return inv(broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method)._claim(A.properties)
     inner = a * part("On the range of Q", reciprocal, a + c)
     return Sum(inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P))._claim(A.properties)
 
@@ -77,7 +80,7 @@ def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     if is_zero(multiple):
-        return inv(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), method)
+        return inv(broadcast_batch(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), A.batch_shape), method)
     if not factor_divides_shift(multiple, shift):
         return inverse(A, method)
     a = part("In the factor of a term", reciprocal, multiple.scalar)

@@ -213,9 +213,12 @@ def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> fl
     return base * max(sizes) / sizes[i] if 0 < sizes[i] <= max(sizes) < math.inf else None
 
 
-def _sizes(A: LinearOperator) -> list[float]:
+def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
+    """The norms of the parts: largest singular values if `rtol` is given; of roundings no one counts the factor sqrt(n)."""
+    order = "fro" if rtol is None else 2
+
     def size(part: LinearOperator) -> float:
-        return float(visible(A.xp, A.xp.asarray(norm(place(part, A), "fro"))).max(initial=0))
+        return float(visible(A.xp, A.xp.asarray(norm(place(part, A), order))).max(initial=0))
 
     return once_each(size, A.operands)
 
@@ -224,10 +227,16 @@ def _sizes(A: LinearOperator) -> list[float]:
 def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(A, B)) = diag(null(A), null(B))"""
     checked_rtol("nullspace", rtol)
-    sizes = [1.0] * len(A.operands) if planning() else _sizes(A)
+    sizes = [1.0] * len(A.operands) if planning() else _sizes(A, rtol)
     limits = {id(block): _relative_to(A, sizes, i, rtol) for i, block in enumerate(A.operands)}
-    parts = once_each(lambda block: nullspace(place(block, A), limits[id(block)], method), A.operands)
-    return BlockDiag(*parts)._claim(STIEFEL)
+
+    def null_of(block: LinearOperator) -> LinearOperator:
+        limit = limits[id(block)]
+        if limit is not None and limit >= 1:
+            return identity_like(A, block.shape[-1])  # all of the block is negligible beside the largest
+        return nullspace(place(block, A), limit, method)
+
+    return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
 
 
 def is_a_stack(A: LinearOperator) -> bool:
@@ -240,7 +249,7 @@ def is_a_stack(A: LinearOperator) -> bool:
 def nullspace_stack(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
     checked_rtol("nullspace", rtol)
-    sizes = [1.0] * len(A.operands) if planning() else _sizes(A)
+    sizes = [1.0] * len(A.operands) if planning() else _sizes(A, rtol)
     limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
     first, *rest = placed(A)
 
