@@ -239,7 +239,9 @@ def test_as_few_products_as_arpack_for_nonsymmetric_operators(which: str) -> Non
         return S @ X
 
     theirs = sla.eigs(sla.LinearOperator(S.shape, matvec=arpack, dtype=float), 4, which=which, v0=np.ones(625))[0]
-    (values, _), info = co.eig(co.MatrixFree(ours, S.shape, dtype=float), 4, which, co.Arnoldi(), info=True)
+    A = co.MatrixFree(ours, S.shape, dtype=float)
+    counts[1] = 0  # the constructor may call the function, to find what it closes over
+    (values, _), info = co.eig(A, 4, which, co.Arnoldi(), info=True)
     assert info.status == Status.SUCCESS and counts[1] <= counts[0]
     assert info.matvecs == counts[1] - 4  # the four complex vectors of the last check arrive as eight real columns
     np.testing.assert_allclose(np.sort(np.real(values)), np.sort(theirs.real), rtol=1e-5)

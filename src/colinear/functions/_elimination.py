@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
+from ..dispatch import check_part
 from ..info import Info, Status, failed, planning, recording, report
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
@@ -87,6 +88,7 @@ def judged(
             _judgement.left_out.append(rule.__name__)
             return rule(A, method)
         if is_iterative(method):
+            check_part(A, method)
             return inverse(A, method)  # of which each product knows its residual; those of the parts do not
         with recording(detailed=True) as reports, quiet(A.xp):
             found = rule(A, method)
