@@ -121,7 +121,8 @@ def report_finite(xp: Any, x: Array, **details: Any) -> None:
 
 def report_arrays(A: LinearOperator) -> None:
     """Report NaN or infinity among the numbers that A itself holds; those of its operands are not looked at."""
-    held = [A._matrix] if hasattr(type(A), "_matrix") else [getattr(A, name) for name in A._dynamic]
+    names = ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic
+    held = [getattr(A, name) for name in names]
     for x in held:
         if is_array(x):
             report_finite(namespace_of(x), x)

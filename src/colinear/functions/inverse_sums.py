@@ -38,8 +38,9 @@ def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
     projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
     a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
+    Q: Any = P.Q  # type: ignore[union-attr]
     c = scalar_of(shift)
-    if P.Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
+    if Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
         return inv(broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method)._claim(A.properties)
     inner = a * part("On the range of Q", reciprocal, a + c)
     return Sum(inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P))._claim(A.properties)
