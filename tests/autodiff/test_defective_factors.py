@@ -189,3 +189,10 @@ def test_a_rule_of_a_user_that_goes_by_eigenvectors_is_differentiated_by_its_equ
     M.requires_grad_()
     (gradient,) = torch.autograd.grad((co.inv(Symmetric(M)) @ torch.ones(3, dtype=torch.float64)).sum(), M)
     assert torch.allclose(gradient, -torch.ones(3, 3, dtype=torch.float64) / 4)
+
+
+def test_a_derivative_of_apply_that_has_lost_its_digits_warns():
+    torch = pytest.importorskip("torch")
+    M = torch.tensor([[1.0, 1.0], [1e-14, 1.0]], dtype=torch.float64, requires_grad=True)
+    with pytest.warns(co.DerivativeWarning, match="almost parallel"):
+        co.apply(lambda z: z * z, co.Dense(M), on_failure="ignore")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
+from ..info import DerivativeWarning
 from ..methods import roots
 from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
@@ -64,7 +65,25 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
     held = xp.stop_gradient(values), xp.stop_gradient(V)
     if not xp.is_differentiated(A):
         return of(A, *held)
+    if not is_hermitian:
+        xp.warn_later(_are_almost_parallel(xp, held[1]), PARALLEL, category=DerivativeWarning)
     return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2))(A, *held)
+
+
+PARALLEL = (
+    "apply: A is nearly defective, so that its eigenvectors are almost parallel. The derivative of f(A) is found by them and has lost "
+    "most of its digits. Use exp, log, sqrt or power, which need no eigenvectors, or Krylov()."
+)
+
+
+def _are_almost_parallel(xp: Any, V: Array) -> Array:
+    """Whether rounding errors eps κ(V)^2 of the derivative exceed the fourth root of eps."""
+    if 0 in V.shape:
+        return xp.zeros(V.shape[:-2], dtype=xp.bool, device=xp.device_of(V))
+    eye = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    inverse = xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(eye, V.shape))
+    condition = xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1)) / V.shape[-1]
+    return xp.logical_not(condition <= xp.eps(V.dtype) ** -0.375)
 
 
 def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array, values: Array, Z: Array) -> Array:
