@@ -678,9 +678,11 @@ def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
 
 
 def _unshared(x: Any) -> Any:
-    """`x` with memory for each entry: forward mode refuses what was broadcast."""
-    is_shared = isinstance(x, torch.Tensor) and builtins.any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape))
-    return x.contiguous() if is_shared else x
+    """`x` with memory of its own: forward mode refuses what was broadcast, and fails for some views of complex numbers."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    is_shared = builtins.any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape))
+    return x.clone(memory_format=torch.contiguous_format) if is_shared or x._is_view() or x.is_conj() else x
 
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
