@@ -305,6 +305,20 @@ def test_all_else_goes_by_eigenvectors(doubles):
     assert repr(inverse).endswith("^-1>") and "f(" in repr(R)
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_vectors_that_serve_a_whole_batch_have_derivatives_of_each_matrix(framework):
+    autodiff = pytest.importorskip("torch.func" if framework == "torch" else "jax")
+    xp = get(framework)
+    S, c = np.stack([PARTS[1], PARTS[1] + 1]), np.array([1.0, 2.0])
+
+    def f(c, S):
+        return co.trace(co.inv(co.KroneckerSum(co.ScaledIdentity(c, 2), co.PD(co.Dense(S))))).sum()
+
+    found = autodiff.grad(f)(xp.asarray(c), xp.asarray(S))
+    expected = [-2 * np.trace(np.linalg.inv((M + x * np.eye(4)) @ (M + x * np.eye(4)))) for x, M in zip(c, S)]
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("f", "slope"), [(lambda x: (x + 0.5) ** 3 - (x + 0.5), 2.0), (lambda x: (x + 100).sin() - np.sin(100.5), np.cos(100.5))]
 )

@@ -286,6 +286,18 @@ def test_a_nilpotent_low_rank_operator_is_flagged():
     assert info.status is Status.INACCURATE and "defective" in repr(info)
 
 
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_low_rank_factors_that_lack_rank_do_not_make_zero_defective(framework):
+    xp = backends.get(framework)
+    e = np.eye(4)
+    for U, V in ((0 * e[:, :1], e[:, 1:2]), (e[:, :2] * np.array([1.0, 0.0]), e[:, [0, 3]] + e[:, [2, 2]])):
+        A = co.LowRank(xp.asarray(U), xp.asarray(V))
+        for B in (A, co.Identity(4) * 2.0 + A):
+            (values, vectors), info = co.eig(B, info=True)
+            assert info.status is Status.SUCCESS
+            check_pairs(B, values, vectors, None, "LM")
+
+
 def test_the_status_names_the_part_that_failed():
     defective = np.array([[1.0, 1.0], [0.0, 1.0]])
     for A in (co.Kronecker(defective, co.PSD(np.eye(2))), co.BlockDiag(defective, co.PSD(np.eye(2)))):

@@ -73,10 +73,15 @@ def off_diagonal(xp: Any, same: Array) -> Array:
 
 
 def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any], ranks: tuple[int, ...]) -> tuple[Array, ...]:
-    """What was found from A, with its derivative: `jvp((A, *pairs), tangents, pairs)`."""
+    """What was found from A, with its derivative: `jvp((A, *pairs), tangents, pairs)`.
+
+    One set of vectors may serve all matrices of a batch (those of c I), but their derivatives differ.
+    """
     pairs = tuple(xp.stop_gradient(x) for x in pairs)
     if not xp.is_differentiated(A):
         return pairs
+    shapes = [(*A.shape[:-2], *x.shape[x.ndim - rank :]) for x, rank in zip(pairs, ranks, strict=True)]
+    pairs = tuple(x if x.shape == shape else xp.broadcast_to(x, shape) for x, shape in zip(pairs, shapes, strict=True))
     return tuple(xp.custom_derivative(lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks))(A, *pairs))
 
 
