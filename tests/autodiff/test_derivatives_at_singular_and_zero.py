@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import colinear as co
+from colinear.testing import forbid_dense
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -79,10 +80,70 @@ def test_det_of_singular_structure_has_the_derivative_of_its_matrix(name):
         assert_close(x, y)
 
 
-def test_det_of_a_singular_tridiagonal_is_differentiated_in_jax():
-    l, d, u = np.array([1.0, 2.0]), np.array([1.0, 2.0, 2.0]), np.array([1.0, 1.0])
-    slope = jax.jit(jax.grad(lambda d: co.det(co.Tridiagonal(l, d, u))))(d)
-    assert_close(slope, [2.0, 2.0, 1.0])  # the minors that are left without row and column i
+def outer(x, y):
+    return co.Dense(x[:, None] * y)
+
+
+SINGULAR_COMPOSITIONS = [
+    lambda l, d, u: co.Tridiagonal(l, d, u),
+    lambda l, d, u: co.Tridiagonal(l, d, u).H @ outer(d, d),
+    lambda l, d, u: co.Scaled(l[0] - 1, co.BlockDiag(co.Diagonal(l - 1), co.Diagonal(d))),
+    lambda l, d, u: co.Kronecker(outer(l, u), co.Diagonal(d)),
+    lambda l, d, u: co.LowRank(d[:, None], -d[:, None] / 9) + co.Diagonal(d / d),  # 1 - d^T d / 9 = 0
+    lambda l, d, u: co.Block([[co.Diagonal(d), outer(d, d)], [co.Identity(3), outer(d, d)]]),
+    lambda l, d, u: co.Circulant(d - d.mean()),
+    lambda l, d, u: co.Circulant(d[np.array([0, 1, 0, 1])]),  # its symbol is zero at a pair of conjugate frequencies
+    lambda l, d, u: co.KroneckerSum(outer(l, d[:2]), co.Scaled(-2.5, outer(u, u))),  # 5 - 5 = 0
+    lambda l, d, u: co.inv(co.Diagonal(d)) @ co.PSD(outer(d, d)),
+]
+
+
+def slopes_of_compositions(f, l, d, u):
+    """The polynomials' slopes, and a function for each composition."""
+    expected = [gradients(lambda *x, b=b: polynomial(b(*x).to_dense()) + 0 * sum(map(torch.sum, x)), l, d, u) for b in f]
+    return expected, [lambda *x, b=b: co.det(b(*x)) for b in f]
+
+
+DIAGONALS = np.array([1.0, 2.0]), np.array([1.0, 2.0, 2.0]), np.array([1.0, 1.0])
+
+
+def test_det_of_singular_compositions_is_differentiated_in_jax_where_values_cannot_be_seen():
+    expected, functions = slopes_of_compositions(SINGULAR_COMPOSITIONS, *DIAGONALS)
+    found = jax.jit(lambda *x: [jax.grad(f, (0, 1, 2))(*x) for f in functions])(*DIAGONALS)
+    for slopes, others in zip(found, expected, strict=True):
+        for x, y in zip(slopes, others, strict=True):
+            assert_close(x, y)
+
+
+def test_det_of_singular_compositions_is_differentiated_under_vmap_of_torch():
+    expected, functions = slopes_of_compositions(SINGULAR_COMPOSITIONS, *DIAGONALS)
+    batch = [torch.tensor(np.stack([x, x + 0.1])) for x in DIAGONALS]
+    for f, others in zip(functions, expected, strict=True):
+        slopes = torch.func.vmap(torch.func.grad(f, (0, 1, 2)))(*batch)
+        for x, y in zip(slopes, others, strict=True):
+            assert_close(x[0], y)
+
+
+def test_det_of_a_singular_composition_neither_overflows_nor_forms_the_matrix():
+    d = torch.ones(60, dtype=torch.float64).requires_grad_()
+    A = co.BlockDiag(*(co.Dense(torch.diag(x)) for x in (d * 1e100, d[:59] * 1e-100, 1e-100 * (d[:1] - 1))))
+    with forbid_dense(60**2):
+        slope = torch.autograd.grad(co.det(A), d)[0]
+    assert_close(slope, np.eye(60)[0])
+
+
+@pytest.mark.parametrize("build", [SINGULAR_COMPOSITIONS[3], SINGULAR_COMPOSITIONS[8]], ids=["product", "sum"])
+def test_the_second_derivative_of_det_of_singular_compositions_is_that_of_the_polynomial(build):
+    l, d, u = map(torch.tensor, DIAGONALS)
+    expected = torch.autograd.functional.hessian(lambda l: polynomial(build(l, d, u).to_dense()), l)
+    assert_close(torch.autograd.functional.hessian(lambda l: co.det(build(l, d, u)), l), expected)
+
+
+def test_logdet_keeps_its_derivative_within_det():
+    """The estimates of blocks are logarithms, also where the determinant is asked for."""
+    d = torch.tensor([2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    A = co.PD(co.BlockDiag(co.PD(co.Diagonal(d)), co.PD(co.Dense(torch.diag(d)))))
+    assert_close(torch.autograd.grad(co.det(A, co.SLQ(seed=0)), d)[0], [36.0, 24.0])  # d_1^2 d_2^2
 
 
 def test_logdet_of_a_singular_operator_warns_that_it_has_no_derivative():

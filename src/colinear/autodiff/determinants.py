@@ -9,54 +9,120 @@ The right side has no meaning at a singular A, but adj(A) has. With A = U S V^H,
 
 At a regular A all derivatives are right. At a singular one the first two are, and the third too if its
 singular values are distinct; if they are not, it is NaN.
+
+A determinant that over- or underflows is a pair, det A = m e^l. Within `polynomials` the rules of `slogdet`
+may keep all that depends on A in m, and l a finite constant: m has the derivatives of a polynomial, which the
+logarithm of a singular A lacks. A pair of a sign and log|det A| is another such pair, so that both may be multiplied.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ..backends import Array
+
+
+class _Mode(threading.local):
+    """Whether determinants are kept as polynomials."""
+
+    def __init__(self) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+        self.is_on = False
+
+
+_mode = _Mode()
+
+
+@contextlib.contextmanager
+def polynomials(is_on: bool = True) -> Iterator[None]:
+    """Keep determinants as polynomials m e^l, l a constant; or do not."""
+    outer, _mode.is_on = _mode.is_on, is_on
+    try:
+        yield
+    finally:
+        _mode.is_on = outer
+
+
+def is_polynomial() -> bool:
+    """Whether determinants are kept as polynomials."""
+    return _mode.is_on
 
 
 def det(xp: Any, A: Array) -> Array:
     """The determinants of matrices, (*batch, n, n), by LU."""
     if not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]:
         return _product_of_pivots(xp, A)
+    value = _product_of_pivots(xp, xp.stop_gradient(A))
+    return _attached(xp, A, value, xp.zeros(value.shape, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A)))
+
+
+def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array, Array]:
+    """m and l of det A, from its sign and the logarithm of its absolute value, which are constants."""
+    n = A.shape[-1]
+    if not n:
+        return sign, logarithm
+    held = xp.stop_gradient(A)
+    size = xp.max(xp.abs(held), axis=(-2, -1))
+    size = xp.where(size > 0, size, 1)
+    logarithm = xp.where(logarithm == -math.inf, n * xp.log(size), logarithm)
+    return _attached(xp, A, sign, logarithm), logarithm
+
+
+def with_adjugate(xp: Any, A: Array) -> tuple[Array, Array, Array]:
+    """m, l and adj(A) e^-l, by LU."""
+    d, parity = _pivots(xp, xp.stop_gradient(A))
+    size = xp.abs(d)
+    sign = xp.prod(d / xp.where(size == 0, 1, size), axis=-1) * parity
+    m, l = polynomial(xp, A, sign, xp.sum(xp.log(size), axis=-1))
+    return m, l, _adjugate(xp, A, sign, l)
+
+
+def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
+    """m = det(A) e^-l, which is known, as a function of A."""
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
-        return xp.sum(xp.matrix_transpose(_adjugate(xp, primals[0])) * tangents[0], axis=(-2, -1))
+        return xp.sum(xp.matrix_transpose(_adjugate(xp, *primals)) * tangents[0], axis=(-2, -1))
 
     def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
-        return (g[..., None, None] * _adjoint(xp, _adjugate(xp, primals[0])),)
+        return g[..., None, None] * _adjoint(xp, _adjugate(xp, *primals)), None, None
 
-    found: Array = xp.custom_derivative(lambda A: _product_of_pivots(xp, A), tangent, cotangent, (2,))(A)
+    found: Array = xp.custom_derivative(lambda A, m, l: m + 0, tangent, cotangent, (2, 0, 0))(A, m, l)
     return found
 
 
 def _product_of_pivots(xp: Any, A: Array) -> Array:
     """det A = ± ∏ u_ii for A = P L U"""
-    factors, pivots = xp.lu_factor(A)
-    parity = xp.astype(xp.lu_permutation(pivots, A.shape[-1])[1], A.dtype)
-    product: Array = xp.prod(xp.diagonal(factors), axis=-1) * parity
+    d, parity = _pivots(xp, A)
+    product: Array = xp.prod(d, axis=-1) * parity
     return product
 
 
-def _adjugate(xp: Any, A: Array) -> Array:
-    """adj(A), from A^-1 where the determinant is not zero, else from singular values."""
-    determinant = det(xp, A)
-    is_zero = xp.stop_gradient(determinant) == 0
+def _pivots(xp: Any, A: Array) -> tuple[Array, Array]:
+    """The diagonal of U and the sign of P, A = P L U."""
+    factors, pivots = xp.lu_factor(A)
+    return xp.diagonal(factors), xp.astype(xp.lu_permutation(pivots, A.shape[-1])[1], A.dtype)
+
+
+def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
+    """adj(A) e^-l, from A^-1 where the determinant is not zero, else from singular values."""
+    is_zero = xp.stop_gradient(m) == 0
+    m = _attached(xp, A, m, l)
     mask = is_zero[..., None, None]
     I = xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A))
 
-    def of_regular(A: Array, determinant: Array) -> Array:
+    def of_regular(A: Array, m: Array) -> Array:
         regular = xp.where(mask, I, A)
         inverse = xp.lu_solve(*xp.lu_factor(regular), xp.broadcast_to(I, A.shape))
-        return determinant[..., None, None] * inverse  # det(A) A^-1
+        return m[..., None, None] * inverse  # det(A) A^-1
 
-    def of_any(A: Array, determinant: Array) -> Array:
-        return xp.where(mask, _adjugate_of_singular(xp, A), of_regular(A, determinant))
+    def of_any(A: Array, m: Array) -> Array:
+        c = xp.exp(l / A.shape[-1])[..., None, None]  # adj(A) = c^(n-1) adj(A / c)
+        return xp.where(mask, _adjugate_of_singular(xp, A / c) / c, of_regular(A, m))
 
-    return xp.cond(xp.any(is_zero), of_any, of_regular, A, determinant)
+    return xp.cond(xp.any(is_zero), of_any, of_regular, A, m)
 
 
 def _adjugate_of_singular(xp: Any, A: Array) -> Array:

@@ -6,6 +6,8 @@ So, with the resolvents R_t = (s_t A_i + r_t I)^-1 and t running over all such p
     d log det(a C + b I)   has the part   Σ_t s_t tr(R_t dA_i),
     d (a C + b I)^-1       has the part  -Σ_t s_t R_t dA_i R_t ⊗ v_t w_t^H,     v_t and w_t the eigenvectors of the others.
 The first needs no eigenvectors, and neither needs those of A_i: both are right where A_i is defective or nearly so.
+A resolvent of a singular matrix does not exist, but its determinant does: within `determinants.polynomials`,
+    d det(a C + b I)       has the part   Σ_t ∏_(u≠t) det(M_u) s_t tr(adj(M_t) dA_i),     M_t = s_t A_i + r_t I.
 
 Second derivatives differentiate the eigenpairs of the others; a warning is given where their eigenvectors are almost parallel.
 """
@@ -18,6 +20,7 @@ from typing import Any
 
 from ..backends import Array
 from ..operators.factors import slogdet_of_diagonal
+from . import determinants
 from .functions import _times_inverse
 from .kronecker import LARGEST, Grid, _beside, turned
 from .spectral import are_parallel, eig_known
@@ -29,7 +32,7 @@ DIGITS = 0.25  # the power of eps to which eigenvectors may be dependent, lest t
 def slogdet(
     xp: Any, grid: Grid, values: Sequence[Array], pairs: Sequence[tuple[Array, Array] | None], a: Array, b: Array
 ) -> tuple[Array, Array]:
-    """The sign and the logarithm of |det(a C + b I)|, complex where eigenvalues are.
+    """The sign and the logarithm of |det(a C + b I)|, complex where eigenvalues are; or this determinant as a polynomial.
 
     Parameters
     ----------
@@ -45,6 +48,7 @@ def slogdet(
     by_matrix = [i for i, pair in enumerate(pairs) if pair is not None]
     values = [xp.stop_gradient(v) if i in by_matrix else v for i, v in enumerate(values)]
     matrices = [pair for pair in pairs if pair is not None]
+    is_polynomial = determinants.is_polynomial()
 
     def eigenvalues(values: Sequence[Array], a: Array, b: Array) -> Array:
         return _beside(a, count) * grid.combined(values) + _beside(b, count)
@@ -58,6 +62,14 @@ def slogdet(
         for i, M, X in zip(by_matrix, A, V, strict=True):
             values[i] = eig_known(xp, M, values[i], X)[0]
         moved = (tuple(tangents[:count]), *tangents[count : count + 2])
+        if is_polynomial:
+            size = xp.abs(xp.stop_gradient(eigenvalues(values, a, b)))
+            size = xp.where(size == 0, 1, size)
+            z = lambda x: xp.prod(_flat(xp, eigenvalues(*x) / size, count), axis=-1)  # noqa: E731
+            change = xp.jvp(z, (tuple(values), a, b), moved)[1]
+            for i, M, dM in zip(by_matrix, A, tangents[count + 2 :: 2], strict=True):
+                change = change + _change_of_product(xp, _blocks(xp, grid, values, i, M, a, b), dM, output[1])
+            return change, 0 * output[1]
         z, dz = xp.jvp(lambda x: eigenvalues(*x), (tuple(values), a, b), moved)
         change = xp.sum(_flat(xp, dz / z, count), axis=-1)
         for i, M, X, dM in zip(by_matrix, A, V, tangents[count + 2 :: 2], strict=True):
@@ -164,17 +176,34 @@ def _in_eigenvectors(xp: Any, A: Array, values: Array, V: Array, s: Array, r: Ar
     return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2, 1, 1))(A, values, V, s, r)
 
 
+def _change_of_product(xp: Any, blocks: Iterator[tuple[Array, Array]], dA: Array, l: Array) -> Array:
+    """Σ_t ∏_(u≠t) det(M_u) s_t tr(adj(M_t) dA), times e^-l."""
+    parts = []
+    for s, M in blocks:
+        m, own, adjugate = determinants.with_adjugate(xp, M)
+        parts.append((m, own, s * xp.sum(xp.matrix_transpose(adjugate) * dA[..., None, :, :], axis=(-2, -1))))
+    m, own, dm = (xp.concat(arrays, axis=-1) for arrays in zip(*parts, strict=True))
+    change: Array = xp.jvp(lambda m: xp.prod(m, axis=-1), m, dm)[1]
+    return change * xp.exp(xp.sum(own, axis=-1) - l)
+
+
 def _resolvents(
     xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array
 ) -> Iterator[tuple[Array, Array]]:
     """s_t (*batch, t) and R_t (*batch, t, n, n) for all places of the other factors, so many at once as fit."""
+    I = xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A))
+    for s, M in _blocks(xp, grid, values, i, A, a, b):
+        yield s, xp.lu_solve(*xp.lu_factor(M), xp.broadcast_to(I, M.shape))
+
+
+def _blocks(xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    """s_t (*batch, t) and M_t = s_t A_i + r_t I (*batch, t, n, n), so many at once as fit."""
     n, (s, r) = A.shape[-1], _places(xp, grid, values, i, a, b)
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
     step = max(1, LARGEST // max(1, n * n * math.prod(s.shape[:-1])))
     for start in range(0, s.shape[-1], step):
         at = s[..., start : start + step]
-        M = at[..., None, None] * A[..., None, :, :] + r[..., start : start + step, None, None] * I
-        yield at, xp.lu_solve(*xp.lu_factor(M), xp.broadcast_to(I, M.shape))
+        yield at, at[..., None, None] * A[..., None, :, :] + r[..., start : start + step, None, None] * I
 
 
 def _places(xp: Any, grid: Grid, values: Sequence[Array], i: int, a: Array, b: Array) -> tuple[Array, Array]:

@@ -71,10 +71,14 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
         return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
     xp, M = A.xp, dense(A)
     with quiet(xp):
-        factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, A, M, chosen),), M)
-        sign, logarithm = factor.slogdet()
+        if determinants.is_polynomial():
+            found = _factor(xp, A, xp.stop_gradient(M), chosen).slogdet()
+            sign, logarithm = determinants.polynomial(xp, M, *found)
+        else:
+            factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, A, M, chosen),), M)
+            sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
-        sign = xp.astype(xp.sign(xp.real(sign)), sign.dtype)  # the product of the pivots' phases is real but for rounding
+        sign = xp.astype(real_sign(xp, sign), sign.dtype)  # the product of the pivots' phases is real but for rounding
     finite = xp.all(xp.isfinite(M), axis=(-2, -1))
     report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
     return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
@@ -155,6 +159,16 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
 
 
+def real_sign(xp: Any, sign: Array) -> Array:
+    """The sign of a determinant that is real but for rounding."""
+    return xp.real(sign) if determinants.is_polynomial() else xp.sign(xp.real(sign))
+
+
+def reciprocal_determinant(xp: Any, sign: Array, logarithm: Array) -> tuple[Array, Array]:
+    """1 / det A"""
+    return 1 / sign if determinants.is_polynomial() else xp.conj(sign), -logarithm
+
+
 def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
     """Sign and logarithm of a product of powers of determinants."""
     sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
@@ -180,8 +194,9 @@ def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) ->
     3.0
     """
     square_size("logdet", A, NEED, "Its singular values are svd(A)[1].")
-    sign, logarithm = slogdet(A, method)
-    if lacks_derivative(A.xp, sign, logarithm):
+    with determinants.polynomials(False):
+        _, logarithm = slogdet(A, method)
+    if lacks_derivative(A.xp, logarithm):
         A.xp.warn_later(True, NO_DERIVATIVE.format("logdet"), category=DerivativeWarning)
     return logarithm
 
@@ -202,18 +217,23 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     6.0
     """
     square_size("det", A, NEED, "Its singular values are svd(A)[1].")
-    sign, logarithm = slogdet(A, method)
-    if lacks_derivative(A.xp, sign, logarithm):
+    xp = A.xp
+    if xp.is_differentiated(*A.leaves()) and not xp.is_compiling():
+        with determinants.polynomials():
+            sign, logarithm = slogdet(A, method)
+    else:
+        sign, logarithm = slogdet(A, method)
+    if lacks_derivative(xp, logarithm):
         if fits_as_a_whole(A):
             return det_dense(Dense(dense(A)), None)
-        A.xp.warn_later(True, NO_DERIVATIVE.format("det"), category=DerivativeWarning)
-    with quiet(A.xp):
-        return sign * A.xp.exp(logarithm)
+        xp.warn_later(True, NO_DERIVATIVE.format("det"), category=DerivativeWarning)
+    with quiet(xp):
+        return sign * xp.exp(logarithm)
 
 
-def lacks_derivative(xp: Any, sign: Array, logarithm: Array) -> bool:
+def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     """Whether derivatives of log|det A| are recorded, and some A is seen to be singular: there are none."""
-    if not xp.is_differentiated(sign, logarithm):
+    if not xp.is_differentiated(logarithm):
         return False
     values = seen(xp, xp.stop_gradient(logarithm))
     return values is not None and bool((values == -math.inf).any())

@@ -1,5 +1,4 @@
-"""Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices. More rules of `slogdet`
-and `det`.
+"""Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices. More rules of `slogdet`.
 
 Under tracing, and where derivatives are recorded, the base case takes them; tridiagonal ones have a rule for that too.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..backends import Array
 from ..dispatch import Cost, rule
 from ..info import Info, Status, planning, report
 from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
@@ -22,7 +20,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._minors import last_minor
 from .cost import sparse_work
-from .determinant import det, determinant, one, report_logarithm, sign_and_logarithm, slogdet
+from .determinant import one, report_logarithm, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, from_host, rows_of, values_are_seen
 from .inverse_families import band_is_narrow
 
@@ -46,16 +44,6 @@ def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
     sign, last = slogdet_of_diagonal(A.xp, minor[..., None])
     report_logarithm(A.xp, last)
     return sign, last + logarithm
-
-
-@rule(det, Tridiagonal)
-def det_tridiagonal(A: Any, method: Any) -> Array:
-    """det T = θ_n, which has derivatives where it is zero too"""
-    if values_are_seen(A) or not A.shape[-1]:
-        return determinant(A, method)
-    minor, logarithm = last_minor(A.xp, A.xp.broadcast_to(A.diag, A.shape[:-1]), A.lower * A.upper)
-    report_logarithm(A.xp, logarithm)
-    return minor * A.xp.exp(logarithm)
 
 
 def is_narrow_and_seen(A: Any) -> bool:

@@ -20,7 +20,7 @@ from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import seen
 from ._elimination import condition, fits_as_a_whole, is_spoilt, settle_determinant, size_of
 from ._values import place, report_leaves
-from .determinant import multiplied, sign_and_logarithm, slogdet
+from .determinant import multiplied, reciprocal_determinant, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, spread
 from .inverse import inv
 from .inverse_low_rank import DIAGONAL
@@ -81,7 +81,7 @@ def slogdet_block(A: Any, method: Any) -> Determinant:
         return whole()
     report(info)
     # A dense block has been factored already.
-    first = _reciprocal(A, slogdet(inverse)) if isinstance(inverse, Inverse) else slogdet(corner, method)
+    first = reciprocal_determinant(A.xp, *slogdet(inverse)) if isinstance(inverse, Inverse) else slogdet(corner, method)
     found = spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
     return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
 
@@ -124,7 +124,3 @@ def _complement(A: Any, inverse: LinearOperator, i: int, j: int, k: int) -> Line
     """D - C A^-1 B"""
     D, C, B = (place(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
     return D if isinstance(C, Zero) or isinstance(B, Zero) else Sum(D, Scaled(-1.0, Product(C, inverse, B)))
-
-
-def _reciprocal(A: LinearOperator, determinant: Determinant) -> Determinant:
-    return A.xp.conj(determinant[0]), -determinant[1]

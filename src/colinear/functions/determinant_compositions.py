@@ -18,7 +18,7 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ._arrays import narrow, quiet, square_size
 from ._elimination import report_weak_entries, strengthened, weak_entries
 from ._values import once_each, place, placed, reports_nonfinite
-from .determinant import NEED, logdet, multiplied, one, slogdet, slogdet_of_power
+from .determinant import NEED, logdet, multiplied, one, reciprocal_determinant, slogdet, slogdet_of_power
 from .estimate_parts import powers_of_estimates
 from .inverse import all_square, inv
 from .inverse_low_rank import DIAGONAL, capacitance, rank_of, shift_is_zero
@@ -78,7 +78,7 @@ def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
     known = getattr(A.factor, "slogdet", None)
     with quiet(A.xp):
         sign, logarithm = slogdet(A.A, method) if known is None else known()
-    return A.xp.conj(narrow(A.xp, sign, A.dtype)), -narrow(A.xp, logarithm, A.dtype)
+        return reciprocal_determinant(A.xp, narrow(A.xp, sign, A.dtype), narrow(A.xp, logarithm, A.dtype))
 
 
 def diagonal_can_be_divided_by(A: LinearOperator) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autodiff.determinants import is_polynomial
 from ..backends import Array
 from ..dispatch import rule
 from ..operators.banded import Banded
@@ -23,7 +24,7 @@ from ..operators.projection import Projection
 from ..operators.zero import Zero
 from ._arrays import is_watched, quiet, seen, square_size
 from ._values import report_leaves, reports_nonfinite
-from .determinant import NEED, one, report_logarithm, slogdet
+from .determinant import NEED, one, real_sign, report_logarithm, slogdet
 from .diagonal_rules import has_thin_waist
 from .inverse_families import periodic_kernel, rank_is_below_size, wraps_around
 
@@ -48,7 +49,7 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     with quiet(xp):
         report_logarithm(xp, logarithm)
         if not A.is_complex and xp.is_complex(sign):
-            sign = xp.sign(xp.real(sign))  # a product of pairs of conjugates is real but for rounding
+            sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
         return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
 
 
@@ -150,7 +151,7 @@ def slogdet_convolution(A: Any, method: Any) -> Determinant:
 def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determinant:
     """Of a real column half of the symbol is enough: the other half is conjugate to it, but for frequencies 0 and n / 2."""
     xp, axes, batch = A.xp, tuple(range(-len(grid), 0)), A.batch_shape
-    if A.is_complex:
+    if A.is_complex or is_polynomial():  # |z| of a pair of conjugates has no derivative at zero
         return from_values(A, xp.reshape(xp.fftn(column, axes=axes), (*batch, A.shape[-1])))
     half, n = xp.rfftn(column, axes=axes), grid[-1]
     paired, alone = half[..., 1 : (n + 1) // 2], [half[..., :1], half[..., n // 2 :]][: 2 - n % 2]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autodiff.determinants import is_polynomial
 from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
 from .base import LinearOperator, conjugate_leaves
@@ -244,7 +245,7 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
 
 
 def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
-    """The sign, times `sign`, and the logarithm of the absolute value of the product of d."""
+    """The sign, times `sign`, and the logarithm of the absolute value of the product of d; or this product as a polynomial."""
     if xp.name == "numpy" and d.dtype.kind == "f":  # without derivatives to care for: half as many passes
         if d.size and np.min(d) > 0:
             return np.ones(d.shape[:-1], d.dtype)[()] * sign, np.sum(np.log(d), axis=-1)
@@ -255,6 +256,9 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
         return known.astype(d.dtype)[()] * sign, logarithm
     size = xp.abs(d)
     positive = xp.where(size == 0, 1, size)
+    if is_polynomial():
+        positive = xp.stop_gradient(positive)
+        return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)
     logarithm = xp.sum(xp.log(size), axis=-1)  # without a derivative at zero: that is NaN, never a number
     return xp.prod(d / positive, axis=-1) * sign, logarithm
 
