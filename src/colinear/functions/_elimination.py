@@ -138,7 +138,7 @@ def _arrays_of(A: LinearOperator) -> list[Array]:
 def is_recorded_and_seen(A: LinearOperator) -> bool:
     """Whether derivatives of what is computed from A are recorded, and its values can be seen."""
     arrays = _arrays_of(A)
-    return bool(A.xp.is_differentiated(*arrays)) and not any(map(A.xp.is_traced, arrays))
+    return bool(A.xp.is_differentiated(*arrays)) and not any(A.xp.is_traced(A.xp.stop_gradient(x)) for x in arrays)
 
 
 def _tolerance(A: LinearOperator) -> float:
