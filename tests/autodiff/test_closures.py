@@ -120,7 +120,7 @@ GRID = [
     for i, method in enumerate(METHODS + MORE)
 ]
 in_turn = pytest.mark.parametrize("make, method", GRID, ids=lambda x: x[0] if isinstance(x, tuple) else x.__name__)
-HIDDEN_BY_TORCH_VMAP = {"Lanczos", "LOBPCG", "Arnoldi", "PowerIteration", "GolubKahan"}  # they stop by values
+HIDDEN_BY_TORCH_VMAP = {"Lanczos", "LOBPCG", "Arnoldi", "PowerIteration", "GolubKahan", "RandomizedSVD"}  # they stop by values
 
 
 # ---------------------------------------------------------------------- torch
@@ -272,9 +272,7 @@ def terms(xp, theta):
 def test_svrg_draws_from_terms_that_close_over_the_loop():
     xp = backends.get("jax")
     solve = lambda theta: jnp.sum(jnp.cos(co.solve(terms(xp, theta), jnp.asarray(B), co.SVRG(tol=1e-10))))  # noqa: E731
-    exact = jax.value_and_grad(
-        lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(2 * matrix(xp, theta), jnp.asarray(B))))
-    )
+    exact = jax.value_and_grad(lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(2 * matrix(xp, theta), jnp.asarray(B)))))
     theta = jnp.asarray(THETA)
     expected = [np.hstack([*exact(theta)]), np.hstack([*exact(2 * theta)])]
     np.testing.assert_allclose(run_in_all_transforms(solve, theta), expected, rtol=1e-6, atol=1e-8)
@@ -335,3 +333,74 @@ def test_an_operator_that_closed_over_a_value_keeps_its_name_and_can_leave_the_p
 def test_operators_of_plain_functions_are_pickled_as_before():
     A = co.MatrixFree(np.cumsum, (3, 3), like="numpy")
     assert pickle.loads(pickle.dumps(A)).parameters == ()
+
+
+# ---------------------------------------------------------------------- functions of eigenvalues, and probes that fail
+
+
+def scaled_square(A, t, b, *method):
+    """The sum of t A^2 b."""
+    return (co.apply(lambda x: t * x**2, A, *method) @ b).sum().real
+
+
+def applied(matrix):
+    """Operators of this matrix whose functions are found in different ways."""
+    S = co.SelfAdjoint(co.Dense(matrix))
+    return [S, co.opaque(co.Dense(matrix)), co.Kronecker(S, S), S + co.Identity(3, like=S)]
+
+
+SMALL = np.array([[2.0, 0.5, 0.0], [0.5, 3.0, 0.2], [0.0, 0.2, 5.0]])
+
+
+def test_derivatives_of_apply_reach_what_f_closes_over_and_the_operator_at_once():
+    for i in range(4):
+        t, S = torch.tensor(2.0, dtype=torch.float64, requires_grad=True), torch.tensor(SMALL, requires_grad=True)
+        b = torch.arange(1.0, applied(S)[i].shape[-1] + 1, dtype=torch.float64)
+        value = scaled_square(applied(S)[i], t, b)
+        by_t, by_S = torch.autograd.grad(value, (t, S), create_graph=True)
+        np.testing.assert_allclose(by_t.detach(), value.detach() / 2)
+        mixed = torch.autograd.grad(by_t, S)[0]  # the function is linear in t
+        np.testing.assert_allclose(mixed, by_S.detach() / 2, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("i", range(4))
+def test_derivatives_of_apply_reach_what_f_closes_over_in_compiled_programs(i):
+    def f(t, S):
+        A = applied(S)[i]
+        return scaled_square(A, t, jnp.arange(1.0, A.shape[-1] + 1))
+
+    value, (by_t, by_S) = jax.jit(jax.value_and_grad(f, (0, 1)))(2.0, jnp.asarray(SMALL))
+    np.testing.assert_allclose(by_t, value / 2)
+    assert np.abs(by_S).max() > 1
+
+
+@pytest.mark.parametrize("method", ["Krylov", "SLQ"])
+def test_derivatives_of_runs_by_what_f_closes_over_are_refused_and_not_zero(method):
+    def f(A, t, b):
+        if method == "Krylov":
+            return scaled_square(A, t, b, co.Krylov())
+        return co.trace(co.apply(lambda x: t * x**2, A, co.Krylov()), co.SLQ(probes=2))
+
+    g = lambda t: f(co.PD(co.Dense(jnp.asarray(SMALL))), t, jnp.ones(3))  # noqa: E731
+    for transform in (jax.grad(g), jax.jit(jax.grad(g)), jax.grad(jax.jit(g))):
+        with pytest.raises(NotImplementedError, match="closes over"):
+            transform(2.0)
+    assert jax.jit(g)(2.0) > 1
+    t, S = torch.tensor(2.0, dtype=torch.float64, requires_grad=True), torch.tensor(SMALL, requires_grad=True)
+    value = f(co.PD(co.Dense(S)), t, torch.ones(3, dtype=torch.float64))
+    with pytest.raises(NotImplementedError, match="closes over"):
+        value.backward()
+
+
+def test_a_function_that_fails_when_it_is_probed_says_so_and_loses_no_derivative():
+    t = torch.ones(4, 1, requires_grad=True)
+
+    def multiply(X):
+        if X.shape[-1] == 1:
+            raise RuntimeError("only blocks, please")
+        return t * X
+
+    with pytest.raises(RuntimeError, match="only blocks"):
+        co.MatrixFree(multiply, (4, 4), like=t)
+    with pytest.raises(RuntimeError, match="only blocks"):
+        jax.jit(lambda t: co.MatrixFree(lambda X: t * multiply(X), (4, 4), like="jax") @ jnp.ones((4, 2)))(2.0)
