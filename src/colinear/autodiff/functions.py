@@ -68,7 +68,11 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
         return of(f, A, *held)
     if not is_hermitian:
         xp.warn_later(_are_almost_parallel(xp, held[1]), PARALLEL, category=DerivativeWarning)
-    return derive(xp, f, of, tangent, (A, *held), (2, 1, 2), held[0])
+
+    def attach(A: Array, values: Array, V: Array) -> tuple:
+        return A, *(eigh_known if is_hermitian else eig_known)(xp, A, values, V)
+
+    return derive(xp, f, of, tangent, attach, (A, *held), (2, 1, 2), held[0])
 
 
 PARALLEL = (
@@ -110,7 +114,11 @@ def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array
         return xp.matmul(Z, xp.matmul(D * P + xp.make_diagonal(slope), adjoint(xp, Z)))
 
     held = xp.stop_gradient(values), xp.stop_gradient(Z)
-    return derive(xp, f, of, tangent, (M, c, *held), (2, 0, 1, 2), held[0])
+
+    def attach(M: Array, c: Array, values: Array, Z: Array) -> tuple:
+        return M, c, *eigh_known(xp, M, values, Z)
+
+    return derive(xp, f, of, tangent, attach, (M, c, *held), (2, 0, 1, 2), held[0])
 
 
 def _times_inverse(xp: Any, X: Array, V: Array) -> Array:

@@ -111,7 +111,8 @@ def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
     arrays = (*factors.flat(), X)
     if not xp.is_differentiated(*arrays):
         return of(grid.f, *arrays)
-    return derive(xp, grid.f, of, tangent, arrays, (*factors.ranks(), 2), factors.values[0])
+    attach = lambda *arrays: (*Factors.of(arrays[:-1]).differentiable(xp).flat(), arrays[-1])  # noqa: E731
+    return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), 2), factors.values[0])
 
 
 def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right: Sequence[Array]) -> Array:
@@ -152,7 +153,8 @@ def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right
     arrays = (*factors.flat(), *left, *right)
     if not xp.is_differentiated(*arrays):
         return of(grid.f, *arrays)
-    return derive(xp, grid.f, of, tangent, arrays, (*factors.ranks(), *(2,) * (2 * m)), factors.values[0])
+    attach = lambda *arrays: (*Factors.of(arrays[: -2 * m]).differentiable(xp).flat(), *arrays[-2 * m :])  # noqa: E731
+    return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), *(2,) * (2 * m)), factors.values[0])
 
 
 def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:

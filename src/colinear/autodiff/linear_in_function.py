@@ -2,7 +2,7 @@
 
 For F(f, x) and f(z) = g(z, h), with h what f closes over, F is linear in f, so that
     dF = (the derivative of F(f, .) along dx) + F(∂g/∂h dh, x),
-of which the second term is of the same kind: it is differentiated again in the same way.
+of which the second term is differentiated again through the eigenpairs among x.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from ..backends import Array
 from ..info import ShapeError
 
 
-def derive(xp: Any, f: Callable, of: Callable, tangent: Callable, arrays: tuple, ranks: tuple[int, ...], z: Array) -> Array:
+def derive(
+    xp: Any, f: Callable, of: Callable, tangent: Callable, attach: Callable, arrays: tuple, ranks: tuple, z: Array
+) -> Array:
     """F = `of(f, *arrays)`, linear in f, with its derivatives.
 
     Parameters
@@ -23,39 +25,34 @@ def derive(xp: Any, f: Callable, of: Callable, tangent: Callable, arrays: tuple,
         Maps arrays of numbers entry by entry.
     tangent : callable
         `tangent(f, primals, tangents, F)` is the derivative of F with respect to the arrays.
+    attach : callable
+        `attach(*arrays)` are the arrays, with eigenpairs that depend on their matrices.
     ranks : tuple of int
         The ranks of the arrays without batch dimensions.
     z : array
         Numbers that f is given: one of them shows what f closes over.
     """
-    g, hidden = hoist_number(xp, f, z)
-    return _derive(xp, g, hidden, of, tangent, arrays, ranks)
-
-
-def _derive(xp: Any, g: Callable, hidden: tuple, of: Callable, tangent: Callable, arrays: tuple, ranks: tuple) -> Array:
-    """F = `of(f, *arrays)` for f(z) = g(z, *hidden), with its derivatives."""
-    count, size = len(arrays), len(hidden)
+    count, (g, hidden) = len(arrays), hoist_number(xp, f, z)
     places = [i for i, part in enumerate(hidden) if xp.is_floating(part)]
 
-    def slope(z: Array, *parts: Array) -> Any:  # ∂g/∂h dh, as a function of z, h and dh
-        h, dh = parts[:size], parts[size:]
-
-        def at(some: tuple) -> Any:
-            moved = dict(zip(places, some, strict=True))
-            return g(z, *(moved.get(i, part) for i, part in enumerate(h)))
-
-        return xp.jvp(at, tuple(h[i] for i in places), tuple(dh))[1]
+    def whole(*primals: Array) -> Any:
+        return of(bind(g, primals[count:]), *primals[:count])
 
     def push(primals: tuple, tangents: tuple, output: Array) -> Array:
         x, h = primals[:count], primals[count:]
         moved: Array = tangent(bind(g, h), x, tangents[:count], output)
         if not places:
             return moved
-        dh = tuple(tangents[count + i] for i in places)
-        return moved + _derive(xp, slope, (*h, *dh), of, tangent, x, ranks)
+        some, dsome = tuple(h[i] for i in places), tuple(tangents[count + i] for i in places)
 
-    def whole(*primals: Array) -> Any:
-        return of(bind(g, primals[count:]), *primals[:count])
+        def slope(z: Array) -> Any:  # ∂g/∂h dh
+            def at(some: tuple) -> Any:
+                changed = dict(zip(places, some, strict=True))
+                return g(z, *(changed.get(i, part) for i, part in enumerate(h)))
+
+            return xp.jvp(at, some, dsome)[1]
+
+        return moved + of(slope, *attach(*x))
 
     found: Array = xp.custom_derivative(whole, jvp=push, ranks=None if hidden else ranks)(*arrays, *hidden)
     return found
