@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 
 import numpy as np
@@ -82,6 +83,16 @@ GENERAL = [
 ]
 LARGE = [("LOBPCG", lambda A, b: co.eig(A, 1, "LA", co.LOBPCG(tol=1e-9, max_iters=200))[0])]
 METHODS = [(name, True, f) for name, f in SYMMETRIC + LARGE] + [(name, False, f) for name, f in GENERAL]
+MORE = [
+    ("CG of least squares", False, lambda A, b: co.lstsq(A, b, co.CG(tol=1e-12))),
+    ("PowerIteration", True, lambda A, b: co.eig(A, 1, "LM", co.PowerIteration(tol=1e-9, max_iters=500))[0]),
+    ("GolubKahan", False, lambda A, b: co.svd(A, 1, co.GolubKahan(tol=1e-11))[1]),
+    ("RandomizedSVD", False, lambda A, b: co.svd(A, 1, co.RandomizedSVD())[1]),
+    ("HutchPP", False, lambda A, b: co.trace(A, co.HutchPP(probes=3))),
+    ("XTrace", False, lambda A, b: co.trace(A, co.XTrace(probes=4))),
+    ("XDiag", False, lambda A, b: co.diag(A, co.XDiag(probes=4))),
+    ("XNysTrace", True, lambda A, b: co.trace(A, co.XNysTrace(probes=2))),
+]
 
 
 def results(xp, make, theta, b, methods):
@@ -97,7 +108,19 @@ def total(values, xp):
     return sum(xp.sum(xp.cos(value)) for value in values)
 
 
+def sum_of_all(xp, theta):
+    parts = [make(xp, theta) for make in OPERATORS]
+    return (1 / len(parts)) * sum(parts[1:], parts[0])
+
+
 every_operator = pytest.mark.parametrize("make", OPERATORS, ids=lambda f: f.__name__)
+# Compiling all pairs takes minutes: each method has one operator in turn, and with CLOSURES=all the sum of them all.
+GRID = [
+    (sum_of_all if os.environ.get("CLOSURES") == "all" else OPERATORS[i % len(OPERATORS)], method)
+    for i, method in enumerate(METHODS + MORE)
+]
+in_turn = pytest.mark.parametrize("make, method", GRID, ids=lambda x: x[0] if isinstance(x, tuple) else x.__name__)
+HIDDEN_BY_TORCH_VMAP = {"Lanczos", "LOBPCG", "Arnoldi", "PowerIteration", "GolubKahan", "RandomizedSVD"}  # they stop by values
 
 
 # ---------------------------------------------------------------------- torch
@@ -106,7 +129,7 @@ every_operator = pytest.mark.parametrize("make", OPERATORS, ids=lambda f: f.__na
 @every_operator
 def test_torch_gradients_reach_what_functions_close_over(make):
     xp = backends.get("torch")
-    for i, method in enumerate(METHODS):
+    for i, method in enumerate(METHODS + MORE):
         found = []
         for which in (make, dense):
             theta = torch.tensor(THETA, requires_grad=True)
@@ -115,12 +138,29 @@ def test_torch_gradients_reach_what_functions_close_over(make):
         np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8, err_msg=method[0])
 
 
-@every_operator
-def test_torch_transforms_reach_what_functions_close_over(make):
-    xp = backends.get("torch")
-    f = lambda which, theta: total(results(xp, which, theta, torch.tensor(B), METHODS[:1]), xp)  # noqa: E731
-    expected = torch.func.grad(functools.partial(f, dense))(torch.tensor(THETA))
-    np.testing.assert_allclose(torch.func.grad(functools.partial(f, make))(torch.tensor(THETA)), expected, rtol=1e-6)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@in_turn
+def test_torch_transforms_reach_what_functions_close_over(make, method):
+    xp, thetas = backends.get("torch"), torch.tensor(np.stack([THETA, 2 * THETA]))
+    f = lambda which, theta: total(results(xp, which, theta, torch.tensor(B), [method]), xp)  # noqa: E731
+    slope = torch.func.grad(functools.partial(f, make))
+    expected = torch.stack([torch.func.grad(functools.partial(f, dense))(theta) for theta in thetas])
+    np.testing.assert_allclose(torch.stack([*map(slope, thetas)]), expected, rtol=1e-6, atol=1e-8)
+    if method[0] in HIDDEN_BY_TORCH_VMAP:
+        with pytest.raises(co.MethodError, match=r"torch\.func\.vmap"):
+            torch.func.vmap(slope)(thetas)
+    else:
+        np.testing.assert_allclose(torch.func.vmap(slope)(thetas), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_torch_svrg_draws_from_terms_that_close_over_a_tensor():
+    xp, found = backends.get("torch"), []
+    solve = lambda theta: co.solve(terms(xp, theta), torch.tensor(B), co.SVRG(tol=1e-10))  # noqa: E731
+    exact = lambda theta: torch.linalg.solve(2 * matrix(xp, theta), torch.tensor(B))  # noqa: E731
+    for f in (solve, exact):
+        theta = torch.tensor(THETA, requires_grad=True)
+        found.append(torch.autograd.grad(torch.cos(f(theta)).sum(), theta)[0])
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
 
 
 def test_second_derivatives_reach_what_functions_close_over():
@@ -207,14 +247,35 @@ def test_jax_maps_over_what_functions_close_over():
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("make", [matrix_free, kernel, gauss_newton], ids=lambda f: f.__name__)
-def test_every_method_is_compiled_where_its_operator_closes_over_the_loop(make):
+def run_in_all_transforms(f, theta):
+    """Values and slopes of f at theta and at 2 theta, compiled, in a loop, mapped and differentiated."""
+    thetas = jnp.stack([theta, 2 * theta])[:, None]
+    body = jax.vmap(jax.value_and_grad(f))
+    values, slopes = jax.jit(lambda thetas: jax.lax.scan(lambda c, theta: (c, body(theta)), 0.0, thetas)[1])(thetas)
+    return np.column_stack([values, slopes[:, 0]])
+
+
+@in_turn
+def test_every_method_runs_where_its_operator_closes_over_the_loop(make, method):
     xp = backends.get("jax")
-    few = ("CG", "GMRES", "LSQR", "Lanczos", "SLQ")
-    chosen = [method for method in METHODS if make is matrix_free or method[0] in few]
-    f = lambda theta: total(results(xp, make, theta, jnp.asarray(B), chosen), xp)  # noqa: E731
-    loop = lambda thetas: jax.lax.scan(lambda c, theta: (c, jax.grad(f)(theta)), 0.0, thetas)[1]  # noqa: E731
-    jax.jit(loop).lower(jnp.ones((2, N)))  # lowering is where a traced value in a constant is noticed
+    f = lambda which, theta: total(results(xp, which, theta, jnp.asarray(B), [method]), xp)  # noqa: E731
+    theta = jnp.asarray(THETA)
+    exact = jax.value_and_grad(functools.partial(f, dense))
+    expected = [np.hstack([*exact(theta)]), np.hstack([*exact(2 * theta)])]
+    np.testing.assert_allclose(run_in_all_transforms(functools.partial(f, make), theta), expected, rtol=1e-6, atol=1e-8)
+
+
+def terms(xp, theta):
+    return co.PD(co.PD(kernel(xp, theta)) + co.PD(matrix_free(xp, theta)))
+
+
+def test_svrg_draws_from_terms_that_close_over_the_loop():
+    xp = backends.get("jax")
+    solve = lambda theta: jnp.sum(jnp.cos(co.solve(terms(xp, theta), jnp.asarray(B), co.SVRG(tol=1e-10))))  # noqa: E731
+    exact = jax.value_and_grad(lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(2 * matrix(xp, theta), jnp.asarray(B)))))
+    theta = jnp.asarray(THETA)
+    expected = [np.hstack([*exact(theta)]), np.hstack([*exact(2 * theta)])]
+    np.testing.assert_allclose(run_in_all_transforms(solve, theta), expected, rtol=1e-6, atol=1e-8)
 
 
 def test_programs_are_not_shared_between_values():
@@ -272,3 +333,74 @@ def test_an_operator_that_closed_over_a_value_keeps_its_name_and_can_leave_the_p
 def test_operators_of_plain_functions_are_pickled_as_before():
     A = co.MatrixFree(np.cumsum, (3, 3), like="numpy")
     assert pickle.loads(pickle.dumps(A)).parameters == ()
+
+
+# ---------------------------------------------------------------------- functions of eigenvalues, and probes that fail
+
+
+def scaled_square(A, t, b, *method):
+    """The sum of t A^2 b."""
+    return (co.apply(lambda x: t * x**2, A, *method) @ b).sum().real
+
+
+def applied(matrix):
+    """Operators of this matrix whose functions are found in different ways."""
+    S = co.SelfAdjoint(co.Dense(matrix))
+    return [S, co.opaque(co.Dense(matrix)), co.Kronecker(S, S), S + co.Identity(3, like=S)]
+
+
+SMALL = np.array([[2.0, 0.5, 0.0], [0.5, 3.0, 0.2], [0.0, 0.2, 5.0]])
+
+
+def test_derivatives_of_apply_reach_what_f_closes_over_and_the_operator_at_once():
+    for i in range(4):
+        t, S = torch.tensor(2.0, dtype=torch.float64, requires_grad=True), torch.tensor(SMALL, requires_grad=True)
+        b = torch.arange(1.0, applied(S)[i].shape[-1] + 1, dtype=torch.float64)
+        value = scaled_square(applied(S)[i], t, b)
+        by_t, by_S = torch.autograd.grad(value, (t, S), create_graph=True)
+        np.testing.assert_allclose(by_t.detach(), value.detach() / 2)
+        mixed = torch.autograd.grad(by_t, S)[0]  # the function is linear in t
+        np.testing.assert_allclose(mixed, by_S.detach() / 2, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("i", range(4))
+def test_derivatives_of_apply_reach_what_f_closes_over_in_compiled_programs(i):
+    def f(t, S):
+        A = applied(S)[i]
+        return scaled_square(A, t, jnp.arange(1.0, A.shape[-1] + 1))
+
+    value, (by_t, by_S) = jax.jit(jax.value_and_grad(f, (0, 1)))(2.0, jnp.asarray(SMALL))
+    np.testing.assert_allclose(by_t, value / 2)
+    assert np.abs(by_S).max() > 1
+
+
+@pytest.mark.parametrize("method", ["Krylov", "SLQ"])
+def test_derivatives_of_runs_by_what_f_closes_over_are_refused_and_not_zero(method):
+    def f(A, t, b):
+        if method == "Krylov":
+            return scaled_square(A, t, b, co.Krylov())
+        return co.trace(co.apply(lambda x: t * x**2, A, co.Krylov()), co.SLQ(probes=2))
+
+    g = lambda t: f(co.PD(co.Dense(jnp.asarray(SMALL))), t, jnp.ones(3))  # noqa: E731
+    for transform in (jax.grad(g), jax.jit(jax.grad(g)), jax.grad(jax.jit(g))):
+        with pytest.raises(NotImplementedError, match="closes over"):
+            transform(2.0)
+    assert jax.jit(g)(2.0) > 1
+    t, S = torch.tensor(2.0, dtype=torch.float64, requires_grad=True), torch.tensor(SMALL, requires_grad=True)
+    value = f(co.PD(co.Dense(S)), t, torch.ones(3, dtype=torch.float64))
+    with pytest.raises(NotImplementedError, match="closes over"):
+        value.backward()
+
+
+def test_a_function_that_fails_when_it_is_probed_says_so_and_loses_no_derivative():
+    t = torch.ones(4, 1, requires_grad=True)
+
+    def multiply(X):
+        if X.shape[-1] == 1:
+            raise RuntimeError("only blocks, please")
+        return t * X
+
+    with pytest.raises(RuntimeError, match="only blocks"):
+        co.MatrixFree(multiply, (4, 4), like=t)
+    with pytest.raises(RuntimeError, match="only blocks"):
+        jax.jit(lambda t: co.MatrixFree(lambda X: t * multiply(X), (4, 4), like="jax") @ jnp.ones((4, 2)))(2.0)

@@ -4,6 +4,7 @@
     functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
     resolvents.py  inverses and determinants of Kronecker products and sums          the same, with any factors
     kronecker.py   f of Kronecker products and sums, by factors                      the same, coordinate by coordinate
+    linear_in_function.py    what is linear in f, if f closes over arrays       F(f, x):  dF = ∂F dx + F(∂f/∂h dh, x)
     iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
     krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
 

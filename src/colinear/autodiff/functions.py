@@ -11,6 +11,7 @@ import numpy as np
 from ..backends import Array
 from ..info import DerivativeWarning
 from ..methods import roots
+from .linear_in_function import derive
 from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
 FEW = 2**14  # numbers of which several times as many are held at once: one operation instead of many, which JAX compiles sooner
@@ -35,16 +36,16 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
         W ∘ (M P) + W^T ∘ (P M),    W_ij = f[λ_i, λ_i, λ_j],    M taken there only: zero, but for its derivative.
     """
 
-    def of(A: Array, values: Array, V: Array) -> Array:
+    def of(f: Callable, A: Array, values: Array, V: Array) -> Array:
         scaled = V * f(values)[..., None, :]
         if is_hermitian:
             return xp.matmul(scaled, adjoint(xp, V))
         return _times_inverse(xp, scaled, V)
 
-    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
         values, V = (eigh_known if is_hermitian else eig_known)(xp, A, values, V, False)
-        D, (M, W) = divided_differences(xp, f, values[..., :, None], values[..., None, :]), inside(A, *primals[1:])
+        D, (M, W) = divided_differences(xp, f, values[..., :, None], values[..., None, :]), inside(f, A, *primals[1:])
         if is_hermitian:
             Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])
             P = xp.matmul(Vh, xp.matmul(dA, V))
@@ -54,7 +55,7 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
         T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
         return _times_inverse(xp, xp.matmul(V, T), V)
 
-    def inside(A: Array, values: Array, V: Array) -> tuple[Array, Array]:
+    def inside(f: Callable, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
         """M and W, for what is between different vectors of one eigenvalue."""
         M = xp.matmul(adjoint(xp, V), xp.matmul(A, V)) if is_hermitian else xp.lu_solve(*xp.lu_factor(V), xp.matmul(A + 0 * V, V))
         M = xp.where(off_diagonal(xp, close(xp, values)), M, 0 * M)
@@ -64,10 +65,14 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
 
     held = xp.stop_gradient(values), xp.stop_gradient(V)
     if not xp.is_differentiated(A):
-        return of(A, *held)
+        return of(f, A, *held)
     if not is_hermitian:
         xp.warn_later(_are_almost_parallel(xp, held[1]), PARALLEL, category=DerivativeWarning)
-    return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2))(A, *held)
+
+    def attach(A: Array, values: Array, V: Array) -> tuple:
+        return A, *(eigh_known if is_hermitian else eig_known)(xp, A, values, V)
+
+    return derive(xp, f, of, tangent, attach, (A, *held), (2, 1, 2), held[0])
 
 
 PARALLEL = (
@@ -93,23 +98,27 @@ def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array
     along dM is that of `spectral_function`, with the divided differences of h, and along dc it is ∂h/∂c on the spectrum.
     """
 
-    def h(x: Array, c: Array) -> Array:
+    def h(f: Callable, x: Array, c: Array) -> Array:
         c = c[(..., *(None,) * (x.ndim - c.ndim))]
         return divided_differences(xp, f, c + x, c + 0 * x)
 
-    def of(M: Array, c: Array, values: Array, Z: Array) -> Array:
-        return xp.matmul(Z * h(values, c)[..., None, :], adjoint(xp, Z))
+    def of(f: Callable, M: Array, c: Array, values: Array, Z: Array) -> Array:
+        return xp.matmul(Z * h(f, values, c)[..., None, :], adjoint(xp, Z))
 
-    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         (M, c, values, Z), (dM, dc, *_) = primals, tangents
         values, Z = eigh_known(xp, M, values, Z)
         P = xp.matmul(adjoint(xp, Z), xp.matmul(hermitian(xp, dM), Z))
-        D = divided_differences(xp, lambda x: h(x, c), values[..., :, None], values[..., None, :])
-        slope = xp.jvp(lambda c: h(values, c), c, dc)[1]
+        D = divided_differences(xp, lambda x: h(f, x, c), values[..., :, None], values[..., None, :])
+        slope = xp.jvp(lambda c: h(f, values, c), c, dc)[1]
         return xp.matmul(Z, xp.matmul(D * P + xp.make_diagonal(slope), adjoint(xp, Z)))
 
     held = xp.stop_gradient(values), xp.stop_gradient(Z)
-    return xp.custom_derivative(of, jvp=tangent, ranks=(2, 0, 1, 2))(M, c, *held)
+
+    def attach(M: Array, c: Array, values: Array, Z: Array) -> tuple:
+        return M, c, *eigh_known(xp, M, values, Z)
+
+    return derive(xp, f, of, tangent, attach, (M, c, *held), (2, 0, 1, 2), held[0])
 
 
 def _times_inverse(xp: Any, X: Array, V: Array) -> Array:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from .functions import divided_differences
+from .linear_in_function import derive
 from .spectral import adjoint, eigh_known, hermitian
 
 LARGEST = 2**22  # divided differences that are held at once
@@ -88,13 +89,16 @@ class Factors(NamedTuple):
 
 def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
     """f(a C + b I) X for X of shape (*batch, n, k)."""
+    is_sum = grid.is_sum
 
-    def of(*arrays: Array) -> Array:
+    def of(f: Callable, *arrays: Array) -> Array:
+        grid = Grid(f, is_sum)
         k, X = Factors.of(arrays[:-1]), arrays[-1]
         inside = turned(xp, [adjoint(xp, V) for V in k.vectors], X)
         return turned(xp, k.vectors, _column(xp, k, grid.of(k.values, k.a, k.b)) * inside)
 
-    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
+        grid = Grid(f, is_sum)
         k, dk = Factors.of(primals[:-1]).differentiable(xp), Factors.of(tangents[:-1])
         back = [adjoint(xp, V) for V in k.vectors]
         phi, slope = xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
@@ -106,9 +110,9 @@ def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
 
     arrays = (*factors.flat(), X)
     if not xp.is_differentiated(*arrays):
-        return of(*arrays)
-    result: Array = xp.custom_derivative(of, jvp=tangent, ranks=(*factors.ranks(), 2))(*arrays)
-    return result
+        return of(grid.f, *arrays)
+    attach = lambda *arrays: (*Factors.of(arrays[:-1]).differentiable(xp).flat(), arrays[-1])  # noqa: E731
+    return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), 2), factors.values[0])
 
 
 def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right: Sequence[Array]) -> Array:
@@ -117,13 +121,15 @@ def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right
     With U = L V and W = V^H R entry x is Σ_p U_xp φ_p W_px, so it is (U_1 ∘ W_1^T ⊗ U_2 ∘ W_2^T ⊗ ...) φ; the part that a change of one
     factor has in that of f is Σ_pq U_xp φ[λ_p, λ_q] P_pq W_qx in its coordinate.
     """
-    m = len(factors.vectors)
+    m, is_sum = len(factors.vectors), grid.is_sum
 
-    def of(*arrays: Array) -> Array:
+    def of(f: Callable, *arrays: Array) -> Array:
+        grid = Grid(f, is_sum)
         k, L, R = split(arrays)
         return turned(xp, weights(k, L, R), _column(xp, k, grid.of(k.values, k.a, k.b)))[..., 0]
 
-    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+    def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
+        grid = Grid(f, is_sum)
         (k, L, R), (dk, dL, dR) = split(primals), split(tangents)
         k = k.differentiable(xp)
         phi, slope = (_column(xp, k, x) for x in xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b)))
@@ -146,9 +152,9 @@ def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right
 
     arrays = (*factors.flat(), *left, *right)
     if not xp.is_differentiated(*arrays):
-        return of(*arrays)
-    result: Array = xp.custom_derivative(of, jvp=tangent, ranks=(*factors.ranks(), *(2,) * (2 * m)))(*arrays)
-    return result
+        return of(grid.f, *arrays)
+    attach = lambda *arrays: (*Factors.of(arrays[: -2 * m]).differentiable(xp).flat(), *arrays[-2 * m :])  # noqa: E731
+    return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), *(2,) * (2 * m)), factors.values[0])
 
 
 def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:

@@ -32,17 +32,21 @@ def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Sequence[A
     f : callable
         Where it closes over nothing that is traced, it is g itself, and h is empty.
     examples : callable
-        Gives tuples of arguments, the first array of each of another dtype. Further arguments must have their shapes, but for:
+        Gives tuples of arguments, the first array of each of another dtype. f must take the first tuple: what it raises is raised
+        here. Further arguments must have their shapes, but for:
     axes : tuple
         Axes of length 1 along which f treats all elements alike, so that others may be longer. More leading
         dimensions of the first argument are such axes too.
     """
     if is_nothing_traced():
         return f, ()
-    try:
-        programs = [_trace(f, arguments) for arguments in examples()]
-    except Exception:  # what f does not take, it does not take later, and then says so itself
-        return f, ()
+    first, *others = examples()
+    programs = [_trace(f, first)]
+    for arguments in others:
+        try:
+            programs.append(_trace(f, arguments))
+        except (TypeError, ValueError):  # f does not mix these dtypes: it is given the first one instead
+            continue
     hidden = {id(c): c for program in programs for c in program.constants if isinstance(c, jax.core.Tracer)}
     if not hidden:
         return f, ()

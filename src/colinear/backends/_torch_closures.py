@@ -32,18 +32,15 @@ def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Any = ()) 
     f : callable
         Where it closes over none of them, it is g itself, and h is empty. It is not called if that can be seen from it.
     examples : callable
-        Gives tuples of arguments; f is called with the first.
+        Gives tuples of arguments; f is called with the first, and what it raises is raised here.
     axes
         Not needed: f takes arguments of any shape.
     """
     if torch.compiler.is_compiling() or _is_free(f):
         return f, ()
-    try:
-        arguments = examples()[0]
-        with torch.enable_grad(), _Recorder(arguments) as recorder:
-            f(*arguments)
-    except Exception:  # what f does not take, it does not take later, and then says so itself
-        return f, ()
+    arguments = examples()[0]
+    with torch.enable_grad(), _Recorder(arguments) as recorder:
+        f(*arguments)
     hidden = tuple(recorder.hidden.values())
     if not hidden:
         return f, ()

@@ -82,8 +82,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     Where the run fails, and there is one, `otherwise()` is returned.
     """
     xp = A.xp
-    if not isinstance(method, RandomizedSVD):
-        check_visible("svd", A, method.name)
+    check_visible("svd", A, method.name)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
     m, n = A.shape[-2:]
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype

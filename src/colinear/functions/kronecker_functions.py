@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..autodiff.kronecker import Factors, Grid
+from ..autodiff.linear_in_function import hoist_number
 from ..backends import Array, namespace_of
 from ..info import planning, recording
 from ..operators.base import LinearOperator
@@ -105,6 +106,8 @@ class Factored(NamedTuple):
 
     def function(self, f: Callable[..., Array], *constants: Array, is_inverse: bool = False) -> LinearOperator:
         """f(A) for f(x, *constants); f itself holds no arrays, which could not leave a compiled program with it."""
+        if not constants:
+            f, constants = hoist_number(self.A.xp, f, self.spectrum())
         found: LinearOperator = KroneckerFunction._of(self.A, self.factors.flat(), constants, f, self.is_sum, is_inverse)
         return found
 

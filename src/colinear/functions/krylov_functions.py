@@ -24,6 +24,7 @@ from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet
 from .inverse import LARGEST_DENSE
 from .krylov_derivatives import KrylovRuns, jostled, relative_change
+from .scalar_functions import closed_over, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -79,7 +80,9 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         k = X.shape[-1]
         Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
         return Y[..., :k] + 1j * Y[..., k:]
-    runs = KrylovRuns(f, method)
+    runs, hidden = KrylovRuns(f, method), closed_over(f, A)
+    if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):  # else torch records the run itself
+        X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
     if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
     fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)

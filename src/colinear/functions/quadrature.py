@@ -22,7 +22,7 @@ from .estimators import is_traced
 from .quadrature_run import on_host, quadrature
 from .quadrature_starts import one_of_each, prepared
 from .quadrature_traced import traced_quadrature
-from .scalar_functions import LOG, Scalar
+from .scalar_functions import LOG, Scalar, closed_over, refuse_derivative
 
 ROOM = 1 << 24  # numbers in a block of random vectors
 IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
@@ -64,12 +64,19 @@ def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
 
 def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
     """tr f(A) as the mean over random vectors in blocks; reports how it went."""
+    hidden = closed_over(f, A)
+    if not hidden:
+        return _run(A, method, f, is_traced(A, method.seed))
+    zero = refuse_derivative(A, hidden, "SLQ()")  # before the run: there JAX notices that a derivative is asked for
+    return zero + _run(A, method, f, is_traced(A, method.seed) or any(map(A.xp.is_traced, hidden)))
+
+
+def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     xp, batch = A.xp, A.batch_shape
     real = xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
     if 0 in A.shape:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    traced = is_traced(A, method.seed)
     leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
     if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
         from .solve_and_logdet import differentiable_logdet

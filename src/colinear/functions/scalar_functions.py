@@ -5,10 +5,14 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from .. import autodiff
+from ..autodiff.linear_in_function import hoist_number
 from ..backends import Array
 from ..info import Info, Status, report
+from ..properties import SELF_ADJOINT
 from ._arrays import quiet, seen
 from ._values import report_status
 
@@ -62,6 +66,24 @@ def power_of(p: Any) -> Scalar:
 def scalar_of(f: Callable[[Array], Array]) -> Scalar:
     """A user's function of an array."""
     return Scalar("apply", lambda xp, x: f(x), principal=False)
+
+
+def closed_over(f: Scalar, A: Any) -> tuple:
+    """The arrays that f closes over and the framework follows: those of a user's function."""
+    if f.name != "apply" or A.xp.name == "numpy":
+        return ()
+    xp = A.xp
+    dtype = xp.real_dtype(A.dtype) if A.properties & SELF_ADJOINT else xp.complex_dtype(A.dtype)
+    return hoist_number(xp, partial(f.of, xp), xp.ones((), dtype=dtype, device=A._context.device))[1]
+
+
+def refuse_derivative(A: Any, hidden: tuple, method: str) -> Array:
+    """Zero, to be added to what depends on the arrays that f closes over: a derivative by these is an error, not zero."""
+    xp = A.xp
+    zero = xp.zeros((), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    what = f"apply: f(A) by {method}, as a function of what f closes over,"
+    instead = "Eigh() or Eig(), or let f close over detach() or stop_gradient() of it"
+    return autodiff.refused(xp, zero, hidden, what, instead)
 
 
 def as_integer(p: Any) -> int | None:

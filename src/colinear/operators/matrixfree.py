@@ -71,9 +71,13 @@ class MatrixFree(LinearOperator):
             raise ShapeError(f"MatrixFree: shape must be (*batch, m, n), integers that are not negative; it is {shape!r}.")
         parameters = as_parameters("MatrixFree", parameters)
         self = cls._of(matmat, rmatmat, sizes, parameters, given_context("MatrixFree", like, dtype))
-        backend = self._context.backend  # parameters of mixed frameworks are refused here, not at the first product
-        for xp in backends.loaded() if backend is None else (self.xp,):
-            self = _hoisted(self, xp)
+        if self._context.backend is not None:  # parameters of mixed frameworks are refused here, not at the first product
+            return _hoisted(self, self.xp)
+        for xp in backends.loaded():
+            try:
+                self = _hoisted(self, xp)
+            except Exception:  # a function for another framework, which cannot be known before it multiplies
+                continue
         return self
 
     @property
