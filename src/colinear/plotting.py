@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import backends
+from .errors import BackendError
 from .status import Status, combine, is_unseen
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ def plot_history(info: Info, axes: Any = None) -> Any:
 
 
 def _traced_error() -> Exception:
-    from .errors import BackendError
-
     return BackendError(
         "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info from the transformed function and plot it there."
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import namespace_of
 from ..info import Info
 from ..status import Status, combine
 from . import codes
@@ -51,8 +52,6 @@ def _count(x: Any) -> int | None:
 
 def host(x: Any) -> Any:
     """An array of any framework as NumPy's."""
-    from ..backends import namespace_of
-
     xp = namespace_of(x)
     return np.asarray(x if xp is None else xp.to_numpy(x))
 

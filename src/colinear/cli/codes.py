@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import errors
 from ..status import Status
 
 SUCCESS = 0  # the answer is right to the tolerance
@@ -39,8 +40,6 @@ def of_status(status: Any) -> int:
 
 def of_error(error: BaseException) -> int | None:
     """The exit code that an exception leads to; None for one that is a mistake in the program."""
-    from .. import errors
-
     if isinstance(error, (UsageError, errors.MethodError)):
         return USAGE
     if isinstance(error, (InputError, errors.ShapeError, errors.DtypeError, OSError)):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ..properties import ANNOTATIONS
 from .answers import complain
 from .codes import InputError, UsageError
 from .files import read_matrix
@@ -107,8 +108,6 @@ def looks_for_structure(options: argparse.Namespace) -> bool:
 
 
 def _annotation(name: str) -> Any:
-    from ..properties import ANNOTATIONS
-
     for annotation in ANNOTATIONS:
         if annotation.name.lower() == name.lower():
             return annotation

@@ -16,7 +16,6 @@ define `shape` and `_matmat`; everything else here is derived from those two, an
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +27,7 @@ from ..depth import retry_deeper
 from ..dispatch import Pattern
 from ..info import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, close
+from . import protocols
 from .context import (
     USUAL_DTYPES,
     Context,
@@ -44,6 +44,7 @@ from .context import (
 )
 from .fields import arrays_in, is_data, map_arrays, own_annotations
 from .memo import memo
+from .protocols import Protocols
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called. Empty in normal use.
 WATCHERS: list[Any] = []
@@ -51,7 +52,7 @@ WATCHERS: list[Any] = []
 _FAMILIES: list[type[LinearOperator]] = []
 
 
-class LinearOperator:
+class LinearOperator(Protocols):
     """A linear map between finite-dimensional spaces, real or complex, possibly a batch of them.
 
     Attributes
@@ -351,9 +352,7 @@ class LinearOperator:
 
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
-            from .algebra import multiply
-
-            return multiply(self, other)
+            return algebra.multiply(self, other)
         if type(other) is not self._usual_array or other.dtype is not self.dtype:
             if modes.are_strict():
                 return modes.ordinary(self.__matmul__, other)
@@ -407,10 +406,8 @@ class LinearOperator:
         if (
             xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False)
         ):  # torch's sparse tensors are tensors
-            from .convert import as_operator, is_convertible
-
-            if is_convertible(x):
-                return as_operator(x)
+            if convert.is_convertible(x):
+                return convert.as_operator(x)
             x = as_array(x, "@", xp=self.xp)
             xp = self.xp
         if not self.is_neutral:
@@ -448,25 +445,19 @@ class LinearOperator:
     def _transpose(self) -> LinearOperator:
         if not self.is_complex:
             return self._adjoint()
-        from .transposed import Adjoint, Transpose
-
         if type(self)._adjoint is not LinearOperator._adjoint:
             image = self._adjoint()
-            if not isinstance(image, Adjoint):  # whose conjugate would ask for the transpose again
+            if not isinstance(image, transposed.Adjoint):  # whose conjugate would ask for the transpose again
                 return image.conj()
-        return Transpose._of(self)
+        return transposed.Transpose._of(self)
 
     def _adjoint(self) -> LinearOperator:
         if type(self)._transpose is not LinearOperator._transpose:
             return self._transpose().conj()
-        from .transposed import Adjoint
-
-        return Adjoint._of(self)
+        return transposed.Adjoint._of(self)
 
     def _conj(self) -> LinearOperator:
-        from .transposed import Conjugate
-
-        return Conjugate._of(self)
+        return transposed.Conjugate._of(self)
 
     # ------------------------------------------------------------------ conversion
 
@@ -487,166 +478,6 @@ class LinearOperator:
         n = self.shape[-1]
         dense = self._matmat(self.xp.eye(n, dtype=self.dtype, device=self._context.device))
         return self.xp.broadcast_to(dense, self.shape)
-
-    def to(self, backend: Any = None, device: Any = None, dtype: Any = None) -> LinearOperator:
-        """The same operator with its arrays in another framework, on another device or of another dtype.
-
-        What is given without its name is known by its type, as in torch: `A.to("torch")`,
-        `A.to(torch.float64)`, `A.to("cuda:0")`.
-        """
-        from .convert import is_dtype, move, sort_places
-
-        if (backend is not None and backend not in backends.KNOWN) or is_dtype(device):
-            backend, device, dtype = sort_places((backend, device), dtype)
-        return move(self, backend, device, dtype)
-
-    # ------------------------------------------------------------------ arithmetic (the algebra itself is in algebra.py)
-
-    @modes.entry
-    def __add__(self, other: Any) -> Any:
-        from .algebra import add
-
-        return add(self, other)
-
-    @modes.entry
-    def __radd__(self, other: Any) -> Any:
-        from .algebra import add
-
-        return add(other, self)
-
-    @modes.entry
-    def __sub__(self, other: Any) -> Any:
-        from .algebra import subtract
-
-        return subtract(self, other)
-
-    @modes.entry
-    def __rsub__(self, other: Any) -> Any:
-        from .algebra import subtract
-
-        return subtract(other, self)
-
-    @modes.entry
-    def __mul__(self, other: Any) -> Any:
-        from .algebra import times
-
-        return times(self, other)
-
-    __rmul__ = __mul__  # scalars and Hadamard products commute
-
-    @modes.entry
-    def __truediv__(self, other: Any) -> Any:
-        from .algebra import divide
-
-        return divide(self, other)
-
-    def __pow__(self, exponent: Any) -> Any:
-        from .algebra import raise_to
-
-        return raise_to(self, exponent)
-
-    def __neg__(self) -> Any:
-        return self * -1
-
-    def __pos__(self) -> LinearOperator:
-        return self
-
-    @modes.entry
-    def __getitem__(self, key: Any) -> Any:
-        from .indexing import getitem
-
-        return getitem(self, key)
-
-    def __iter__(self) -> Any:
-        raise TypeError(f"{type(self).__name__} is an operator, not a sequence: index it, or call to_dense().")
-
-    def __bool__(self) -> bool:
-        raise TypeError("The truth value of an operator is not defined.")
-
-    # ------------------------------------------------------------------ the protocols of SciPy, NumPy and torch
-
-    def matvec(self, x: Array) -> Array:
-        """A x for x of shape (n,) or (n, 1), as SciPy's operators."""
-        return self @ x
-
-    def rmatvec(self, x: Array) -> Array:
-        """A^H x for x of shape (m,) or (m, 1)."""
-        return self.H @ x
-
-    def matmat(self, X: Array) -> Array:
-        """A X."""
-        return self @ X
-
-    def rmatmat(self, X: Array) -> Array:
-        """A^H X."""
-        return self.H @ X
-
-    def dot(self, x: Any) -> Any:
-        """The same as `A @ x`."""
-        return self @ x
-
-    def adjoint(self) -> LinearOperator:
-        """The same as `A.H`."""
-        return self.H
-
-    def transpose(self) -> LinearOperator:
-        """The same as `A.T`."""
-        return self.T
-
-    def to_scipy(self) -> Any:
-        """A `scipy.sparse.linalg.LinearOperator` that multiplies by this one."""
-        from .convert import to_scipy
-
-        return to_scipy(self)
-
-    def trace(self) -> Array:
-        """The same as `colinear.trace(A)`."""
-        from .interop import our_function
-
-        return our_function("trace")(self)
-
-    def __call__(self, x: Any) -> Any:
-        """The same as `A @ x`."""
-        return self @ x
-
-    def reshape(self, *shape: Any) -> Any:
-        """Refused: an operator is no array. (PyLops calls it before it multiplies.)"""
-        from .interop import as_numpy
-
-        return as_numpy(self)
-
-    ravel = reshape
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        from .interop import as_numpy
-
-        return as_numpy(self, caller=sys._getframe(1).f_globals.get("__name__", ""))
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        from .interop import numpy_function
-
-        return numpy_function(func, args, kwargs)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from .interop import torch_function
-
-        return torch_function(func, args, kwargs or {})
-
-    # ------------------------------------------------------------------ printing
-
-    def _expression(self) -> str:
-        return f"{type(self).__name__}({'x'.join(map(str, self.shape))})"
-
-    def __repr__(self) -> str:
-        from .printing import operator_repr
-
-        return operator_repr(self)
-
-    def _repr_html_(self) -> str:
-        from .printing import operator_html
-
-        return operator_html(self)
 
 
 backends.on_load(lambda xp: [xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES])
@@ -688,52 +519,6 @@ def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
     return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image
 
 
-# A function of an operator that holds no floats (a permutation, say) is computed in NumPy. What it returns is neutral all the same:
-# it takes framework, dtype and device from what it meets. Until then its leaves are NumPy's, and a product moves them.
-
-
-def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
-    """The result of a function of A, neutral where A is and no other argument tells a framework."""
-    if not isinstance(A, LinearOperator) or A._context.backend is not None:
-        return result
-    if any(isinstance(x, LinearOperator) or namespace_of(x) for x in arguments):
-        return result
-    if isinstance(result, tuple) and type(result) is tuple:
-        return tuple([release(A, (), part) for part in result])
-    return released(result, A._context.dtype) if isinstance(result, LinearOperator) else result
-
-
-def released(B: LinearOperator, dtype: Any) -> LinearOperator:
-    """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device from what it meets, as do its parts."""
-    if "_is_released" in B.__dict__ or all(namespace_of(leaf) is None for leaf in B.leaves()):
-        return B
-    is_complex = B.is_complex
-    told = dtype if isinstance(dtype, np.dtype) and (dtype.kind == "c" or not is_complex) else complex if is_complex else None
-    copy = B._replace(**{name: _released_field(getattr(B, name), name in B._scalars, dtype) for name in B._dynamic})
-    if any(namespace_of(leaf) is not None for leaf in copy.leaves()):
-        copy.__dict__.update(_context=Context(None, told), _is_released=True)
-    return copy
-
-
-def _released_field(value: Any, is_scalar: bool, dtype: Any) -> Any:
-    if isinstance(value, LinearOperator):
-        return released(value, dtype)
-    if isinstance(value, (tuple, list)):
-        return type(value)(_released_field(item, is_scalar, dtype) for item in value)
-    return value.item() if is_scalar and isinstance(value, np.ndarray) and value.ndim == 0 else value
-
-
-def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:
-    """Such an operator in the framework and precision of an array, and on its device."""
-    from .convert import move_beside
-
-    xp = namespace_of(x)
-    dtype = xp.real_dtype(x.dtype)
-    if A._context.dtype is not None:
-        dtype = join_dtypes(xp, dtype, A._context.dtype)
-    return move_beside(A, xp, xp.device_of(x), dtype)
-
-
 def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:
     """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A memo only; pytrees drop it."""
     if image is not A and not any(image is operand for operand in A.operands):  # no reference cycles: they hold memory
@@ -758,15 +543,6 @@ def inside_out(A: LinearOperator) -> Iterator[LinearOperator]:
             waiting.extend((part, False) for part in reversed(inside) if isinstance(part, LinearOperator))
 
 
-def dense_part(A: LinearOperator, whole: LinearOperator) -> Array:
-    """The matrix of an operand; a neutral one takes framework, dtype and device from what it is part of."""
-    if A.is_neutral and not whole.is_neutral:
-        A = A.to(whole.backend, whole._context.device, whole.dtype)
-    elif A.is_neutral and A._context.dtype != whole._context.dtype:
-        A = A.to(dtype=whole.dtype)
-    return A._dense()
-
-
 def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:
     m, n = A.shape[-2:]
     return f"@: the operator is {m}x{n}, so the right side needs {n} rows; it has shape {tuple(shape)}."
@@ -780,3 +556,13 @@ def tell_multiplied(A: LinearOperator, columns: int) -> None:
 def tell_materialised(A: LinearOperator) -> None:
     for watcher in tuple(WATCHERS):
         watcher.materialised(A)
+
+
+# These know LinearOperator, and it calls them.
+from .neutral import dense_part, placed_beside, release, released  # noqa: E402, F401
+
+# isort: split
+from . import algebra, convert, indexing, interop, printing, transposed  # noqa: E402
+
+protocols.algebra, protocols.convert, protocols.indexing = algebra, convert, indexing
+protocols.interop, protocols.printing = interop, printing

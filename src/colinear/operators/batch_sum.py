@@ -9,6 +9,7 @@ from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
 from .batching import take_terms
+from .convert import as_operator
 from .printing import bracketed
 from .scaled import Scaled
 
@@ -31,8 +32,6 @@ class BatchSum(LinearOperator):
     axis: int
 
     def __new__(cls, A: Any, axis: int = 0) -> Any:
-        from .convert import as_operator
-
         A = as_operator(A)
         batch = len(A.shape) - 2
         if batch == 0:

@@ -18,6 +18,7 @@ from .base import LinearOperator
 from .context import broadcast_batches
 from .fields import Index, is_data
 from .identity import Identity, ScaledIdentity
+from .printing import bracketed
 from .scaled import Scaled
 
 # How many dimensions of their own the leaves of a family have; by field, where they differ.
@@ -208,8 +209,6 @@ class BatchElements(LinearOperator):
         return self.A.flops * math.prod(self.A.batch_shape)
 
     def _expression(self) -> str:
-        from .printing import bracketed
-
         return f"{bracketed(self.A, None)}[batch of {self.elements.host.size}]"
 
 

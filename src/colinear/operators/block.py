@@ -12,10 +12,10 @@ from ..info import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import broadcast_batches, common_batch, common_context
+from .convert import as_operators, operator_list
 from .diagonal import Diagonal
 from .identity import Identity
 from .memo import memo
-from .sum import operator_list
 from .transposed import are_adjoint, are_transposed
 from .zero import Zero
 
@@ -203,8 +203,6 @@ def dense_grid(whole: LinearOperator, grid: Any) -> Array:
 
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
     """A full grid of operators whose sizes fit, None replaced by zeros."""
-    from .convert import as_operators
-
     if not blocks or not all(isinstance(row, (list, tuple)) and row for row in blocks):
         raise ShapeError("Block: expected a non-empty list of non-empty rows of operators, [[A, B], [C, D]].")
     if len({len(row) for row in blocks}) > 1:

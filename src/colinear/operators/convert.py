@@ -40,8 +40,6 @@ def as_operator(x: Any) -> LinearOperator:
     if isinstance(x, LinearOperator):
         return x
     if _is_sparse(x):
-        from .sparse import Sparse
-
         return Sparse(x)
     if namespace_of(x) is None and _multiplies(x):
         return _matrix_free(x)
@@ -83,8 +81,6 @@ def _multiplies(x: Any) -> bool:
 
 
 def _dense(x: Any) -> LinearOperator:
-    from .dense import Dense
-
     if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
         advice = " Use MatrixFree(matmat, shape) for a function." if callable(x) and not isinstance(x, type) else ""
         raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}")
@@ -106,8 +102,6 @@ def _describe(x: Any) -> str:
 
 def _matrix_free(x: Any) -> LinearOperator:
     """An operator of another library. Such operators are NumPy's unless they say otherwise, and have no batch dimensions."""
-    from .matrixfree import MatrixFree
-
     shape = tuple(int(size) for size in x.shape)
     if len(shape) != 2:
         raise ShapeError(f"as_operator: {type(x).__name__} has shape {shape}; expected two dimensions.")
@@ -364,3 +358,20 @@ def _common(A: LinearOperator, X: Any) -> Any:
 def _numpy_dtype(A: LinearOperator) -> Any:
     name = A.xp.dtype_name(A.dtype)
     return np.dtype(np.float32 if name == "bfloat16" else name)
+
+
+def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
+    """The operands of a composed operator, given one by one or as one list."""
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not operands:
+        raise ValueError(f"{what}: at least one operator is needed.")
+    if all(isinstance(A, LinearOperator) for A in operands):
+        return list(operands)
+    return as_operators(operands)
+
+
+# These convert what they are given.
+from .dense import Dense  # noqa: E402
+from .matrixfree import MatrixFree  # noqa: E402
+from .sparse import Sparse  # noqa: E402

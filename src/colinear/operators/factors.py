@@ -14,6 +14,7 @@ from ..autodiff.determinants import is_polynomial
 from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT
 from .base import LinearOperator, conjugate_leaves
+from .context import broadcast_batches
 
 # The form of the adjoint and of the transpose, and whether the leaves must be conjugated for it.
 _ADJOINT = {"N": ("H", False), "H": ("N", False), "T": ("N", True)}
@@ -267,8 +268,6 @@ def _rows(xp: Any, X: Array, order: Array) -> Array:
     """X[order] for each matrix of a batch."""
     if order.ndim == 1:
         return xp.take(X, order, axis=-2)
-    from .context import broadcast_batches
-
     batch = broadcast_batches(X.shape[:-2], order.shape[:-1])
     X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
     return xp.take_along_axis(X, xp.broadcast_to(order[..., None], X.shape), axis=-2)

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from .base import LinearOperator
+from .batching import take_batch
 from .fields import Index
 from .sliced import Sliced, check_range, pick, selection
 
@@ -39,8 +40,6 @@ def getitem(A: LinearOperator, key: Any) -> Any:
             raise IndexError(
                 "index arrays in the batch and in the matrix at once; index in two steps: A[batch][..., rows, cols]."
             )
-        from .batching import take_batch
-
         A = take_batch(A, batch_keys)
     return _submatrix(A, rows, cols)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import backends
 from ..info import BackendError
+from ..properties import SelfAdjoint
 from .base import LinearOperator
 from .block import Block, BlockDiag, hstack, vstack
 from .convert import as_operators
@@ -237,8 +238,6 @@ def _slogdet(A: Any, /) -> SlogdetResult:
 
 
 def _eigh(A: Any, /, UPLO: str = "L") -> EigResult:
-    from ..properties import SelfAdjoint
-
     if not A.isa(SelfAdjoint):
         raise TypeError("eigh: the operator is not known to be self-adjoint; say so: SelfAdjoint(A).")
     return EigResult(*our_function("eig")(A))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..backends import Array, namespace_of
+from ..backends import Array, get, namespace_of
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
 from ..methods.describing import described
 from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
@@ -272,8 +272,6 @@ def _lowered(A: LinearOperator, precision: str) -> LinearOperator:
 @functools.lru_cache(maxsize=256)
 def _compiled(method: Any, watch: Watch, tol: float) -> Any:
     """The whole solve as one program, compiled once for each structure and shape of the operator."""
-    from ..backends import get
-
     xp = get("jax")
 
     def program(inverse: Iterated, B: Array) -> Any:

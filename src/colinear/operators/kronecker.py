@@ -11,11 +11,11 @@ from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import common_batch, common_context
+from .convert import operator_list
 from .identity import Identity
 from .memo import memo
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
-from .sum import operator_list
 from .tridiagonal import Tridiagonal, multiply_both_ways
 from .zero import Zero
 

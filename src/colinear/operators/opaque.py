@@ -6,6 +6,7 @@ from typing import Any
 
 from ..backends import Array
 from .base import LinearOperator
+from .convert import as_operator
 
 
 class Opaque(LinearOperator):
@@ -60,7 +61,5 @@ def opaque(A: Any) -> Any:
     >>> co.opaque(co.Diagonal([1.0, 2.0])) @ np.ones(2)
     array([1., 2.])
     """
-    from .convert import as_operator
-
     A = as_operator(A)
     return A if isinstance(A, Opaque) else Opaque._of(A)

@@ -11,6 +11,7 @@ from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, shared
 from .base import LinearOperator, dense_part
 from .context import common_batch, common_context
+from .convert import operator_list
 from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .kronecker import Kronecker
@@ -18,7 +19,7 @@ from .memo import memo
 from .permutation import Permutation
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
-from .sum import in_context, operator_list
+from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
 from .zero import Zero

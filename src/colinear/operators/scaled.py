@@ -20,6 +20,7 @@ from .context import (
     join_dtypes,
     split_number,
 )
+from .convert import as_operator, scaled_context
 from .diagonal import Diagonal
 from .fields import Scalar
 from .identity import Identity, ScaledIdentity, is_fixed, is_on_circle
@@ -50,8 +51,6 @@ class Scaled(LinearOperator):
     A: LinearOperator
 
     def __new__(cls, scalar: Any, A: Any) -> Any:
-        from .convert import as_operator, scaled_context
-
         A = as_operator(A)
         if isinstance(A, Scaled):
             scalar, A = multiply_scalars(scalar, A.scalar), A.A

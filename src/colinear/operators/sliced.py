@@ -11,7 +11,15 @@ from ..backends import Array, namespace_of
 from ..info import BackendError
 from ..properties import POSITIVE_DEFINITE, STIEFEL, UNITARY
 from .base import LinearOperator
+from .convert import as_operator
+from .dense import Dense
+from .diagonal import Diagonal
 from .fields import Index, index_or_array
+from .identity import Identity, ScaledIdentity
+from .lowrank import LowRank
+from .printing import bracketed
+from .scaled import Scaled
+from .zero import Zero
 
 Selection = (
     Any  # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers that can't be seen
@@ -44,8 +52,6 @@ class Sliced(LinearOperator):
     cols: Index | range
 
     def __new__(cls, A: Any, rows: Any, cols: Any) -> Any:
-        from .convert import as_operator
-
         A = as_operator(A)
         m, n = A.shape[-2:]
         rows, cols = selection(rows, m, axis=-2), selection(cols, n, axis=-1)
@@ -98,8 +104,6 @@ class Sliced(LinearOperator):
         return self.A.flops
 
     def _expression(self) -> str:
-        from .printing import bracketed
-
         return f"{bracketed(self.A, None)}[{_text(self.rows, self.A.shape[-2])}, {_text(self.cols, self.A.shape[-1])}]"
 
 
@@ -236,12 +240,6 @@ _SIMPLIFICATIONS: dict[type, Callable[[Any, Selection, Selection], LinearOperato
 
 def _fill() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
     """The families whose slices are of the same family, exactly and without a product."""
-    from .dense import Dense
-    from .diagonal import Diagonal
-    from .identity import Identity, ScaledIdentity
-    from .lowrank import LowRank
-    from .scaled import Scaled
-    from .zero import Zero
 
     def principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Callable[[Any, Selection, Selection], Any]:
         return lambda A, rows, cols: slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
@@ -261,8 +259,6 @@ def _fill() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator |
 
 
 def _slice_lowrank(A: Any, rows: Selection, cols: Selection) -> LinearOperator:
-    from .lowrank import LowRank
-
     if A.V is None and same(rows, cols):
         return LowRank(pick(A.U, rows), None, A.core)
     return LowRank(pick(A.U, rows), pick(A.U if A.V is None else A.V, cols), A.core)

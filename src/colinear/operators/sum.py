@@ -12,13 +12,13 @@ from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
 from .base import LinearOperator, dense_part
 from .context import Context, broadcast_batches, common_context, is_complex_number
+from .convert import operator_list
 from .diagonal import Diagonal
 from .identity import Identity, ScaledIdentity
 from .lowrank import LowRank
 from .memo import memo
 from .printing import bracketed
 from .scaled import Scaled, peek_scalar
-from .terms import sum_parts, terms_of_sum
 from .zero import Zero
 
 
@@ -161,19 +161,6 @@ def in_context(A: LinearOperator, context: Context) -> Any:
     return None
 
 
-def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
-    """The operands of a composed operator, given one by one or as one list."""
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = tuple(operands[0])
-    if not operands:
-        raise ValueError(f"{what}: at least one operator is needed.")
-    if all(isinstance(A, LinearOperator) for A in operands):
-        return list(operands)
-    from .convert import as_operators
-
-    return as_operators(operands)
-
-
 def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]:
     """The batch shape of a sum or entrywise product, whose terms must be of one size."""
     shape = first = terms[0].shape
@@ -247,3 +234,6 @@ def _block_diagonal(xp: Any, blocks: list[Any], batch: tuple[int, ...]) -> Any:
 
 _KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {LowRank: "lowrank"}
 _MERGE: dict[Any, Any] = {"diagonal": _merge_diagonals, "lowrank": _merge_lowrank}
+
+
+from .terms import sum_parts, terms_of_sum  # noqa: E402  (terms are sums too)

@@ -68,12 +68,9 @@ def added_parts(A: LinearOperator) -> list[tuple[Any, LinearOperator]]:
 
     A sum of single operators is one B, whose terms are its operands.
     """
-    from .scaled import Scaled
-    from .sum import Sum
-
-    if isinstance(A, Scaled):
+    if isinstance(A, scaled.Scaled):
         return [(A.scalar * c, B) for c, B in added_parts(A.A)]
-    if not isinstance(A, Sum) or all(B._term_count == 1 for B in A.operands):
+    if not isinstance(A, sum.Sum) or all(B._term_count == 1 for B in A.operands):
         return [(1, A)]
     place = {"backend": A.backend, "device": A._context.device, "dtype": A.dtype}
     return [part for B in A.operands for part in added_parts(B.to(**place) if B.is_neutral else B)]
@@ -172,8 +169,6 @@ class Cut(NamedTuple):
 
 def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
     """A product cut at its largest inner dimension, where only a diagonal may stand between; None where rows cannot be taken."""
-    from .diagonal import Diagonal
-
     inner = [A.shape[-1] for A in factors[:-1]]
     n = max(inner)
     i, j = inner.index(n), len(inner) - inner[::-1].index(n)
@@ -186,13 +181,11 @@ def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
 
 def inner_terms(factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, weights: Array) -> LinearOperator:
     """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns times rows."""
-    from .product import Product
-
     if cut.position == 2:
         weights = weights * namespace_of(indices).take(factors[1].d, indices, axis=-1)  # type: ignore[attr-defined]
     right = factors[cut.position]._rows(indices)
     if len(factors) > cut.position + 1:
-        right = Product(right, *factors[cut.position + 1 :])
+        right = product.Product(right, *factors[cut.position + 1 :])
     return InnerTerms._of(None if cut.same else factors[0].H._rows(indices), right, weights)
 
 
@@ -201,10 +194,6 @@ def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator
 
     A single operator among a million terms would be met once in a million, with a weight of a million: whole it adds no variance.
     """
-    from .diagonal import Diagonal
-    from .identity import Identity, ScaledIdentity
-    from .zero import Zero
-
     many = [A for A in operands if A._term_count > 1]
     if many:
         return many, [A for A in operands if A._term_count == 1]
@@ -214,15 +203,13 @@ def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator
 
 def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], indices: Array, weights: Array) -> LinearOperator:
     """Some terms of a sum: those of its parts one after the other, each part with the weights of its own."""
-    from .sum import Sum
-
     xp = namespace_of(indices)
     if all(A._term_count == 1 for A in sampled):
         numbers = xp.arange(len(sampled), device=xp.device_of(indices))
         own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
         share = sum(A.flops for A in sampled) / len(sampled) * indices.shape[0]
         listed = ListedTerms._of(own, float(min(share, sum(A.flops for A in sampled))), tuple(sampled))
-        return Sum._of((listed, *whole)) if whole else listed
+        return sum.Sum._of((listed, *whole)) if whole else listed
     parts, first = [], 0
     for A in sampled:
         n = A._term_count
@@ -230,4 +217,11 @@ def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], ind
         local = xp.where(inside, indices - first, 0) if len(sampled) > 1 else indices
         parts.append(A._some_terms(local, xp.where(inside, weights, 0) if len(sampled) > 1 else weights))
         first += n
-    return parts[0] if len(parts) + len(whole) == 1 else Sum._of((*parts, *whole))
+    return parts[0] if len(parts) + len(whole) == 1 else sum.Sum._of((*parts, *whole))
+
+
+# These ask how many terms they have, and are what terms are made of.
+from . import product, scaled, sum  # noqa: E402
+from .diagonal import Diagonal  # noqa: E402
+from .identity import Identity, ScaledIdentity  # noqa: E402
+from .zero import Zero  # noqa: E402

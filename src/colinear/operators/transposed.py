@@ -7,6 +7,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..properties import SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
+from .convert import as_operator
 from .printing import bracketed
 
 
@@ -24,8 +25,6 @@ class Adjoint(LinearOperator):
     A: LinearOperator
 
     def __new__(cls, A: Any) -> Any:
-        from .convert import as_operator
-
         return as_operator(A).H
 
     @property
@@ -76,8 +75,6 @@ class Transpose(LinearOperator):
     A: LinearOperator
 
     def __new__(cls, A: Any) -> Any:
-        from .convert import as_operator
-
         return as_operator(A).T
 
     @property
@@ -129,8 +126,6 @@ class Conjugate(LinearOperator):
     A: LinearOperator
 
     def __new__(cls, A: Any) -> Any:
-        from .convert import as_operator
-
         return as_operator(A).conj()
 
     @property

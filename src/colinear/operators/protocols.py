@@ -1,0 +1,159 @@
+"""What operators answer to: `+ - * / **`, indexing, moves, and the protocols of SciPy, NumPy and torch.
+
+Each method is one line: the work is done in algebra.py, convert.py, indexing.py, interop.py and
+printing.py, which know `LinearOperator` and so come after it. base.py names them here.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .. import backends, modes
+from ..backends import Array
+
+if TYPE_CHECKING:
+    from .base import LinearOperator
+
+algebra: Any = None
+convert: Any = None
+indexing: Any = None
+interop: Any = None
+printing: Any = None
+
+
+class Protocols:
+    """The methods of `LinearOperator` that are other names for functions of operators."""
+
+    if TYPE_CHECKING:
+        H: Any
+        T: Any
+        shape: Any
+
+        def __matmul__(self, other: Any) -> Any: ...
+
+    def to(self, backend: Any = None, device: Any = None, dtype: Any = None) -> LinearOperator:
+        """The same operator with its arrays in another framework, on another device or of another dtype.
+
+        What is given without its name is known by its type, as in torch: `A.to("torch")`,
+        `A.to(torch.float64)`, `A.to("cuda:0")`.
+        """
+        if (backend is not None and backend not in backends.KNOWN) or convert.is_dtype(device):
+            backend, device, dtype = convert.sort_places((backend, device), dtype)
+        return convert.move(self, backend, device, dtype)
+
+    # ------------------------------------------------------------------ arithmetic
+
+    @modes.entry
+    def __add__(self, other: Any) -> Any:
+        return algebra.add(self, other)
+
+    @modes.entry
+    def __radd__(self, other: Any) -> Any:
+        return algebra.add(other, self)
+
+    @modes.entry
+    def __sub__(self, other: Any) -> Any:
+        return algebra.subtract(self, other)
+
+    @modes.entry
+    def __rsub__(self, other: Any) -> Any:
+        return algebra.subtract(other, self)
+
+    @modes.entry
+    def __mul__(self, other: Any) -> Any:
+        return algebra.times(self, other)
+
+    __rmul__ = __mul__  # scalars and Hadamard products commute
+
+    @modes.entry
+    def __truediv__(self, other: Any) -> Any:
+        return algebra.divide(self, other)
+
+    def __pow__(self, exponent: Any) -> Any:
+        return algebra.raise_to(self, exponent)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pos__(self) -> Any:
+        return self
+
+    @modes.entry
+    def __getitem__(self, key: Any) -> Any:
+        return indexing.getitem(self, key)
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} is an operator, not a sequence: index it, or call to_dense().")
+
+    def __bool__(self) -> bool:
+        raise TypeError("The truth value of an operator is not defined.")
+
+    # ------------------------------------------------------------------ the protocols of SciPy, NumPy and torch
+
+    def matvec(self, x: Array) -> Array:
+        """A x for x of shape (n,) or (n, 1), as SciPy's operators."""
+        return self @ x
+
+    def rmatvec(self, x: Array) -> Array:
+        """A^H x for x of shape (m,) or (m, 1)."""
+        return self.H @ x
+
+    def matmat(self, X: Array) -> Array:
+        """A X."""
+        return self @ X
+
+    def rmatmat(self, X: Array) -> Array:
+        """A^H X."""
+        return self.H @ X
+
+    def dot(self, x: Any) -> Any:
+        """The same as `A @ x`."""
+        return self @ x
+
+    def adjoint(self) -> LinearOperator:
+        """The same as `A.H`."""
+        return self.H
+
+    def transpose(self) -> LinearOperator:
+        """The same as `A.T`."""
+        return self.T
+
+    def to_scipy(self) -> Any:
+        """A `scipy.sparse.linalg.LinearOperator` that multiplies by this one."""
+        return convert.to_scipy(self)
+
+    def trace(self) -> Array:
+        """The same as `colinear.trace(A)`."""
+        return interop.our_function("trace")(self)
+
+    def __call__(self, x: Any) -> Any:
+        """The same as `A @ x`."""
+        return self @ x
+
+    def reshape(self, *shape: Any) -> Any:
+        """Refused: an operator is no array. (PyLops calls it before it multiplies.)"""
+        return interop.as_numpy(self)
+
+    ravel = reshape
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return interop.as_numpy(self, caller=sys._getframe(1).f_globals.get("__name__", ""))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return interop.numpy_function(func, args, kwargs)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return interop.torch_function(func, args, kwargs or {})
+
+    # ------------------------------------------------------------------ printing
+
+    def _expression(self) -> str:
+        return f"{type(self).__name__}({'x'.join(map(str, self.shape))})"
+
+    def __repr__(self) -> str:
+        return printing.operator_repr(self)
+
+    def _repr_html_(self) -> str:
+        return printing.operator_html(self)
