@@ -117,7 +117,6 @@ from .operators import (
     Hessian,
     Householder,
     Identity,
-    Inverse,
     Jacobian,
     Kernel,
     Kronecker,
@@ -145,6 +144,7 @@ from .operators import (
     simplify,
     vstack,
 )
+from .operators.inverse import Inverse
 from .preconditioners import AMG, IC, ILU, BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
 from .verify import verify

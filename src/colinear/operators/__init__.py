@@ -17,7 +17,6 @@ from .fft import FFT
 from .hadamard import Hadamard
 from .householder import Householder
 from .identity import Identity, ScaledIdentity
-from .inverse import Inverse
 from .kernel import Kernel
 from .kronecker import Kronecker, KroneckerSum
 from .lowrank import LowRank
@@ -58,7 +57,6 @@ __all__ = [
     "Hessian",
     "Householder",
     "Identity",
-    "Inverse",
     "Jacobian",
     "Kernel",
     "Kronecker",
