@@ -11,6 +11,7 @@ import numpy as np
 from ..backends import Array
 from ..info import DerivativeWarning
 from ..methods import roots
+from ..operators.implicit import Equation
 from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
 FEW = 2**14  # numbers of which several times as many are held at once: one operation instead of many, which JAX compiles sooner
@@ -166,29 +167,20 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
     if not xp.is_differentiated(A):
         return roots.square_root(xp, A)
 
-    def solve(R: Array, X: Array, A: Array) -> tuple[Array, None]:
-        return _corner(xp, lambda B: roots.square_root(xp, B)[0], A, R), None
+    def solve(R: Array, X: Array, A: Array) -> Array:
+        return _corner(xp, lambda B: roots.square_root(xp, B)[0], A, R)
 
-    def solve_transposed(R: Array, X: Array, A: Array) -> tuple[Array, None]:  # (X E + E X)^T = X^T E^T + E^T X^T
-        flip = xp.matrix_transpose
-        return flip(solve(flip(R), X, A)[0]), None
-
-    def multiply(E: Array, X: Array, A: Array) -> Array:
-        return xp.matmul(X, E) + xp.matmul(E, X)
-
-    def multiply_transposed(E: Array, X: Array, A: Array) -> Array:
-        return multiply(E, xp.matrix_transpose(X), A)
+    equation = _equation(xp, lambda E, X, A: xp.matmul(X, E) + xp.matmul(E, X), solve)
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         (A,), (X, Y) = primals, output
-        dX = xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, A))[0]
+        dX = equation(tangents[0], (X, A))
         return dX, -xp.matmul(Y, xp.matmul(dX, Y))
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple[Array]:
         (X, Y), (G, H) = output, cotangents
         Yh = adjoint(xp, Y)
-        G = G - xp.matmul(Yh, xp.matmul(H, Yh))
-        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+        return (equation.adjoint()(G - xp.matmul(Yh, xp.matmul(H, Yh)), (X, primals[0])),)
 
     return xp.custom_derivative(lambda A: roots.square_root(xp, A), jvp=tangent, vjp=cotangent)(A)
 
@@ -201,32 +193,28 @@ def logarithm(xp: Any, A: Array) -> Array:
     """
     if not xp.is_differentiated(A):
         return roots.logarithm(xp, A)
-    flip = xp.matrix_transpose
 
-    def solve(R: Array, X: Array, A: Array) -> tuple[Array, None]:
-        return _corner(xp, lambda B: roots.logarithm(xp, B), A, R), None
+    def solve(R: Array, X: Array, A: Array) -> Array:
+        return _corner(xp, lambda B: roots.logarithm(xp, B), A, R)
 
-    def solve_transposed(R: Array, X: Array, A: Array) -> tuple[Array, None]:  # L(X, E)^T = L(X^T, E^T)
-        return flip(solve(flip(R), X, A)[0]), None
-
-    def multiply(E: Array, X: Array, A: Array) -> Array:
-        return xp.jvp(xp.expm, X, E)[1]
-
-    def multiply_transposed(E: Array, X: Array, A: Array) -> Array:
-        return flip(multiply(flip(E), X, A))
+    equation = _equation(xp, lambda E, X, A: xp.jvp(xp.expm, X, E)[1], solve)
 
     def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
-        return xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, primals[0]))[0]
+        return equation(tangents[0], (X, primals[0]))
 
     def cotangent(primals: tuple, X: Array, G: Array) -> tuple[Array]:
-        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+        return (equation.adjoint()(G, (X, primals[0])),)
 
     return xp.custom_derivative(lambda A: roots.logarithm(xp, A), jvp=tangent, vjp=cotangent)(A)
 
 
-def solve_adjoint(xp: Any, forward: tuple, transposed: tuple, G: Array, parameters: tuple) -> Array:
-    """M^-H G, for M that `linear_solve` takes as (multiply, solve) of itself and of its transpose."""
-    return xp.conj(xp.linear_solve(*transposed, forward, xp.conj(G), parameters)[0])
+def _equation(xp: Any, multiply: Callable[..., Array], solve: Callable[..., Array]) -> Equation:
+    """That of a map M of matrices, X and A being constants, with M^H E = (M E^H)^H: the derivative of a function of a matrix."""
+
+    def flipped(f: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda E, *constants: adjoint(xp, f(adjoint(xp, E), *constants))
+
+    return Equation(xp, multiply, solve, (flipped(multiply), flipped(solve)), 2)
 
 
 def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:

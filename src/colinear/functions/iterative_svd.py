@@ -55,7 +55,7 @@ def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     affordable = is_affordable(A)
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
-    watched = any(is_watched(A.xp, leaf) for leaf in A.leaves() if backends.is_array(leaf))
+    watched = any(is_watched(A.xp, leaf) for leaf in A.arrays())
     if affordable and watched:  # the dense way has derivatives
         return None
     if not affordable:
@@ -84,7 +84,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     xp = A.xp
     if not isinstance(method, RandomizedSVD):
         check_visible("svd", A, method.name)
-    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    fixed = A.detach()
     m, n = A.shape[-2:]
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
     place = {"dtype": dtype, "device": A._context.device}
@@ -110,7 +110,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     info = Info(status, converged, steps, matvecs, residual, error, method=method.name, message=message)
     info = heard(info, fixed, V, dropped)
     report(heard(info, fixed.H, U, dropped))
-    leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
         if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
             xp.warn_later(xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)), UNSETTLED, category=DerivativeWarning)

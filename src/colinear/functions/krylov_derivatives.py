@@ -9,13 +9,14 @@ from typing import Any
 
 from .. import backends
 from ..autodiff.functions import divided_differences
-from ..autodiff.krylov import Dual, pulled_back, with_tangent
+from ..autodiff.krylov import Dual
 from ..backends import Array
 from ..info import Info, Status, settle
 from ..methods import Krylov, roots
 from ..methods.krylov import pick
 from ..methods.krylov_derivatives import adjoint_factors, tangent_times
 from ..operators.base import LinearOperator
+from ..operators.fields import directional, pullback
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import is_half, quiet
 
@@ -76,7 +77,7 @@ class KrylovRuns:
                     W, V, error, steps, status = program(A, part, g)
                     part = self.times(B, part) if i < parts - 1 else part
                 self._report(xp, error, steps, status)
-                found = pulled_back(xp, A, functools.partial(_times, xp, V, W.dtype, parts), W)
+                found = [x for x in pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W) if x is not None]
                 total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
         assert total is not None
         return total
@@ -135,7 +136,7 @@ def _along(name: str, f: Any, method: Krylov, m: int, transposed: bool, parts: i
         side = lambda A: _part(A.T if transposed else A, parts)  # noqa: E731
         (start,), noise, (size,), tol = _starts(xp, method, X)
         multiply = _on_rows(xp, side(A))
-        move = _by_rows(xp, lambda X: with_tangent(xp, A, moved, lambda A: side(A) @ X)[1])
+        move = _by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
         with quiet(xp):
             found = tangent_times(xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol)
         Y, error, steps, done, finite, _ = found

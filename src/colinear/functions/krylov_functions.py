@@ -65,7 +65,7 @@ def cost(A: LinearOperator, method: Any) -> Cost:
 def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Array) -> Array:
     """f(A) X, columns in groups for which there is room; reports how it went."""
     xp = backends.namespace_of(X)
-    leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    leaves = A.arrays()
     if xp.is_compiling():
         raise MethodError(f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of what is compiled.")
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
@@ -82,7 +82,7 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     runs = KrylovRuns(f, method)
     if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
-    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    fixed = A.detach()
     result, error, steps, status, parts = _product(xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype))
     tol, message = method.tolerance(xp, dtype), ""
     if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off

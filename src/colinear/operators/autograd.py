@@ -396,7 +396,7 @@ def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool
     Two derivatives, one of the other, are half the work by the graph in torch, if nothing is recorded.
     """
     xp = namespace_of(X)
-    recorded = xp.is_differentiated(X, *(leaf for leaf in A.leaves() if namespace_of(leaf) is xp))
+    recorded = xp.is_differentiated(X, *A.arrays())
 
     def by_transforms() -> tuple:
         return transform(xp)
@@ -476,7 +476,7 @@ def _linearised(A: LinearOperator, images: dict[int, Any]) -> Any:
 def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
     if isinstance(A, (Jacobian, Hessian, GaussNewton)):
         xp = A.xp
-        if xp.name == "torch" and xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
+        if xp.name == "torch" and xp.is_differentiated(*A.arrays()):
             return A  # products are recorded one by one; JAX sees through them all
         try:
             kept = A._linearise(xp, False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -181,6 +181,22 @@ class LinearOperator:
     def leaves(self) -> Iterator[Any]:
         """The arrays (and scalars) of the whole tree, depth first."""
         return arrays_in(self)
+
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of the whole tree, depth first: the leaves but for numbers."""
+        return tuple([leaf for leaf in arrays_in(self) if namespace_of(leaf) is not None])
+
+    def with_arrays(self, arrays: Sequence[Array]) -> Any:
+        """The same operator with these in place of its `arrays()`, in their order."""
+        own = self.arrays()
+        if all(mine is given for mine, given in zip(own, arrays, strict=True)):
+            return self  # the very same, which its counters know
+        given = iter(arrays)
+        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+
+    def detach(self) -> Any:
+        """The same operator, whose arrays are constants to derivatives."""
+        return self._map(lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf))
 
     def _map(self, f: Callable[[Any], Any]) -> Any:
         """The same tree with `f` applied to each leaf."""

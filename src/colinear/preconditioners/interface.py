@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from .. import backends
-from ..backends import namespace_of
 from ..info import BackendError, DtypeError, MethodError, ShapeError, failed, recording, report
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches, check_device
@@ -87,10 +86,7 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
 
 def held_fixed(A: LinearOperator) -> LinearOperator:
     """A without derivatives of its leaves."""
-    xp = A.xp
-    if not any(namespace_of(leaf) is not None and xp.is_differentiated(leaf) for leaf in A.leaves()):
-        return A
-    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else xp.stop_gradient(leaf))
+    return A.detach() if A.xp.is_differentiated(*A.arrays()) else A  # type: ignore[no-any-return]
 
 
 class Preconditioner:
