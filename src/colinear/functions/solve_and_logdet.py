@@ -203,7 +203,7 @@ def _attached(
     count, probes = X.shape[-1], Y.shape[-1]
     solution = Solution._of(A, M, xp.stop_gradient(B), xp.concat([X, Y], axis=-1), tol, limit)
     solved = equation(solution, Solution._matmat, first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,), warns=True)
-    Z = solved(xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1))[0]
+    Z = solved(xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays())
 
     def push(primals: tuple, tangents: tuple, output: Array) -> Array:
         _, Y, V, *arrays = primals

@@ -136,7 +136,7 @@ class LinearOperator:
 
     def _replace(self, **changes: Any) -> Any:
         """A copy with some fields replaced and the claims kept."""
-        copy = type(self)._of(*(changes.get(name, getattr(self, name)) for name in self._fields))
+        copy = type(self)._of(*[changes.get(name, getattr(self, name)) for name in self._fields])
         if self._claims:
             object.__setattr__(copy, "_claims", self._claims)
         return copy
@@ -154,16 +154,23 @@ class LinearOperator:
     @memo
     def _dynamic(self) -> tuple[str, ...]:
         """The names of the fields that hold leaves: arrays and operators, whatever their annotation, and numbers annotated `Scalar`."""
-        return tuple(
-            name
-            for name in self._fields
-            if is_data(value := getattr(self, name)) or (name in self._scalars and isinstance(value, (int, float, complex)))
-        )
+        found = []
+        for name in self._fields:
+            value = getattr(self, name)
+            if is_data(value) or (name in self._scalars and isinstance(value, (int, float, complex))):
+                found.append(name)
+        return tuple(found)
 
     def _flatten(self) -> tuple[tuple[Any, ...], Any]:
         dynamic = self._dynamic
-        static = tuple((name, getattr(self, name)) for name in self._fields if name not in dynamic)
-        return tuple(getattr(self, name) for name in dynamic), (dynamic, static, self._claims)
+        children, static = [], []
+        for name in self._fields:
+            value = getattr(self, name)
+            if name in dynamic:
+                children.append(value)
+            else:
+                static.append((name, value))
+        return tuple(children), (dynamic, tuple(static), self._claims)
 
     @classmethod
     def _unflatten(cls, structure: Any, children: Any) -> Any:
@@ -180,7 +187,7 @@ class LinearOperator:
 
     def leaves(self) -> Iterator[Any]:
         """The arrays (and scalars) of the whole tree, depth first."""
-        return arrays_in(self)
+        return iter(arrays_in(self))
 
     def arrays(self) -> tuple[Array, ...]:
         """The arrays of the whole tree, depth first: the leaves but for numbers."""

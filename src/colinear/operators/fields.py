@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..backends import Array, is_array, namespace_of
+from ..backends import Array, namespace_of
 from ..info import ShapeError
 
 Scalar = Any  # a Python number or a 0-dimensional array
@@ -31,15 +31,15 @@ def own_annotations(cls: type) -> dict[str, Any]:
 def is_data(value: Any) -> bool:
     """Whether a value holds arrays or operators (then it is a child of the tree)."""
     if isinstance(value, (tuple, list)):
-        return any(is_data(item) for item in value)
+        return any(map(is_data, value))
     if isinstance(value, dict):
-        return any(is_data(item) for item in value.values())
-    return is_array(value) or hasattr(type(value), "_matmat")
+        return any(map(is_data, value.values()))
+    return namespace_of(value) is not None or hasattr(type(value), "_matmat")
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
+def arrays_in(value: Any) -> list[Any]:
     """The arrays and scalars in a field, depth first; operators are opened up, however deep they are nested."""
-    waiting = [value]
+    waiting, found = [value], []
     while waiting:
         value = waiting.pop()
         if isinstance(value, (tuple, list)):
@@ -47,9 +47,11 @@ def arrays_in(value: Any) -> Iterator[Any]:
         elif isinstance(value, dict):
             waiting.extend(reversed(list(value.values())))
         elif hasattr(type(value), "_matmat"):
-            waiting.extend(getattr(value, name) for name in reversed(value._dynamic))
+            for name in reversed(value._dynamic):
+                waiting.append(getattr(value, name))
         elif value is not None:
-            yield value
+            found.append(value)
+    return found
 
 
 def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:

@@ -123,16 +123,15 @@ class Equation:
         return push_floats(self.xp, f, own, moved[: self.count])[1]
 
 
-def equation(inverse: Any, run: Callable[[Any, Array], Array], **options: Any) -> Callable[[Array], tuple]:
-    """A function from B to A^-1 B, which `run(inverse, B)` finds, and what `first` tells of it. `inverse` begins with the field A."""
-    A, arrays = inverse.A, inverse.arrays()
+def equation(inverse: Any, run: Callable[[Any, Array], Array], **options: Any) -> Equation:
+    """The rule of B -> A^-1 B, which `run(inverse, B)` finds. The constants are the arrays of `inverse`, whose first field is A."""
+    A = inverse.A
 
     def of(flipped: bool) -> tuple[Product, Product]:
         turn = (lambda A: A.H) if flipped else (lambda A: A)
         return lambda X, *own: turn(A.with_arrays(own)) @ X, lambda B, *all_: run(turn(inverse.with_arrays(all_)), B)
 
-    rule = Equation(inverse.xp, *of(False), of(True), len(A.arrays()), **options)
-    return lambda B: inverse.xp.linear_rule(rule, (B,), arrays)
+    return Equation(inverse.xp, *of(False), of(True), len(A.arrays()), **options)
 
 
 class Implicit(LinearOperator):
@@ -179,7 +178,7 @@ class Implicit(LinearOperator):
             return self.solver._matmat(X)
         X = xp.astype(X, xp.result_type(self.A.dtype, X.dtype))
         X = xp.broadcast_to(X, (*broadcast_batches(self.A.batch_shape, X.shape[:-2]), *X.shape[-2:]))
-        return self._equation()(X)[0]
+        return self._equation()(X, self.arrays())
 
     def _to_dense(self) -> Array:
         xp = self.xp
@@ -187,9 +186,10 @@ class Implicit(LinearOperator):
             return self.solver._to_dense()
         n, batch = self.shape[-1], self.batch_shape
         eye = xp.broadcast_to(xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n))
-        return self._equation(first=lambda _, *arrays: (self.with_arrays(arrays).solver._to_dense(),))(eye)[0]
+        first = self._equation(first=lambda _, *arrays: (self.with_arrays(arrays).solver._to_dense(),))
+        return first(eye, self.arrays())
 
-    def _equation(self, **options: Any) -> Callable[[Array], tuple]:
+    def _equation(self, **options: Any) -> Equation:
         batch = len(self.A.batch_shape) if isinstance(self.A, Dense) else None
         options |= {"batch": batch, "least_squares": self.shape[-1] != self.shape[-2]}
         return equation(self, lambda inverse, B: inverse.solver._matmat(B), **options)

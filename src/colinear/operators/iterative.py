@@ -18,7 +18,7 @@ from .base import WATCHERS, LinearOperator
 from .compiled_runs import outcome_when_run
 from .context import Context, broadcast_batches
 from .hearing import heard
-from .implicit import equation
+from .implicit import Equation, equation
 from .memo import memo
 from .opaque import Opaque
 from .sampled import sampled_terms
@@ -254,38 +254,35 @@ def _lowered(A: LinearOperator, precision: str) -> LinearOperator:
 
 def _solution(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> tuple[Array, Outcome]:
     """A^-1 B with its derivatives, and how it was found. Nothing of the iterations is kept for the derivatives."""
-    if not xp.is_differentiated(B, *inverse.arrays()):
+    arrays = inverse.arrays()
+    if not xp.is_differentiated(B, *arrays):
         outcome = outcome_of(inverse, B, watch, tol)
         return outcome.X, outcome
     found: list[Outcome] = []
     aux = 4 + watch.record if xp.name == "jax" else 0  # what is traced comes out as arrays
 
-    def first(inverse: Iterated, B: Array) -> Any:
-        X, *numbers = outcome = outcome_of(inverse, B, watch, tol)
+    def first(B: Array, *arrays: Array) -> Any:
+        X, *numbers = outcome = outcome_of(inverse.with_arrays(arrays), B, watch, tol)
         if not aux:
             found.append(outcome)
         return X, *(xp.asarray(x) for x in numbers[:aux])
 
-    X, *numbers = _equation(inverse, watch, tol, first, aux)(B)
+    X, *numbers = xp.linear_rule(_equation(inverse, watch, tol, first, aux), (B,), arrays)
     return X, Outcome(None, *numbers, *(None,) * (5 - aux)) if aux else found[0]
 
 
 def attached(inverse: Iterated, B: Array, X: Array, watch: Watch, tol: float) -> Array:
     """X = A^-1 B, as it is, with its derivatives."""
-    found: Array = _equation(inverse, watch, tol, lambda *_: (X,), 0)(B)[0]
-    return found
+    return _equation(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
 
 
-def _equation(inverse: Iterated, watch: Watch, tol: float, first: Any, aux: int) -> Any:
-    """A^-1 B as a function of B, by `first`. What its derivatives need are more runs, each of which warns if it fails."""
+def _equation(inverse: Iterated, watch: Watch, tol: float, first: Any, aux: int = 0) -> Equation:
+    """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if it fails."""
 
     def again(inverse: Iterated, B: Array) -> Array:
         return solve_for_derivative(inverse._replace(x0=None, consistent=False), B, watch, tol)
 
-    def begin(B: Array, *arrays: Array) -> Any:
-        return first(inverse.with_arrays(arrays), B)
-
-    return equation(inverse, again, least_squares=inverse.method.least_squares, first=begin, aux=aux, warns=True)
+    return equation(inverse, again, least_squares=inverse.method.least_squares, first=first, aux=aux, warns=True)
 
 
 def solve_for_derivative(inverse: Iterated, B: Array, watch: Watch = NOBODY, tol: float | None = None) -> Array:
