@@ -236,21 +236,16 @@ def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
     A X A = A and X A X = X, with A X and X A self-adjoint, give
         dX = -X dA X  +  X X^H dA^H (I - A X)  +  (I - X A) dA^H X^H X:
     the first term is that of an inverse; the second turns the range of A, and is zero for full row rank; the third turns its rows' span,
-    and is zero for full column rank. Where the rank changes A^+ jumps, and there is no derivative.
+    and is zero for full column rank. Where the rank changes A^+ jumps, and there is no derivative. This is `Equation` for A^+ I.
     """
-
-    def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
-        A, dA = primals[0], tangents[0]
-        dAh, Xh = adjoint(xp, dA), adjoint(xp, X)
-        first = -xp.matmul(X, xp.matmul(dA, X))
-        W = xp.matmul(xp.matmul(X, Xh), dAh)  # times I - A X
-        Z = xp.matmul(dAh, xp.matmul(Xh, X))  # I - X A times this
-        return first + W - xp.matmul(xp.matmul(W, A), X) + Z - xp.matmul(X, xp.matmul(A, Z))
-
-    held = xp.stop_gradient(X)
+    held, m = xp.stop_gradient(X), A.shape[-2]
     if not xp.is_differentiated(A):
         return held
-    return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, ranks=(2, 2))(A, held)
+    pair = (lambda B, A, *_: xp.matmul(A, B)), (lambda B, A, X: xp.matmul(X, B))
+    adjoints = (lambda B, A, *_: xp.matmul(adjoint(xp, A), B)), (lambda B, A, X: xp.matmul(adjoint(xp, X), B))
+    options: dict[str, Any] = {"least_squares": True, "first": lambda B, A, X: (X + 0,), "batch": A.ndim - 2}
+    eye = xp.broadcast_to(xp.eye(m, dtype=A.dtype, device=xp.device_of(A)), (*A.shape[:-1], m))
+    return Equation(xp, *pair, adjoints, 1, **options)(eye, (A, held))
 
 
 def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:

@@ -133,7 +133,7 @@ def push_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], tangents:
     """f(*arrays) and its derivative along `tangents`, of all arrays or of the floats among them: integers do not move."""
     places, of = _of_floats(xp, f, arrays)
     along = [tangents[i] for i in places] if len(tangents) == len(arrays) else tangents
-    return xp.jvp(of, tuple(arrays[i] for i in places), tuple(along))  # type: ignore[no-any-return]
+    return xp.jvp(of, tuple(arrays[i] for i in places), tuple(along))
 
 
 def pull_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], G: Any) -> tuple[Any, ...]:

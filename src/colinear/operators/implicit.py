@@ -178,7 +178,7 @@ class Implicit(LinearOperator):
             return self.solver._matmat(X)
         X = xp.astype(X, xp.result_type(self.A.dtype, X.dtype))
         X = xp.broadcast_to(X, (*broadcast_batches(self.A.batch_shape, X.shape[:-2]), *X.shape[-2:]))
-        return self._equation()(X, self.arrays())
+        return self._equation()(X, self._constants())
 
     def _to_dense(self) -> Array:
         xp = self.xp
@@ -187,7 +187,10 @@ class Implicit(LinearOperator):
         n, batch = self.shape[-1], self.batch_shape
         eye = xp.broadcast_to(xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n))
         first = self._equation(first=lambda _, *arrays: (self.with_arrays(arrays).solver._to_dense(),))
-        return first(eye, self.arrays())
+        return first(eye, self._constants())
+
+    def _constants(self) -> tuple[Array, ...]:
+        return *self.A.arrays(), *map(self.xp.stop_gradient, self.solver.arrays())
 
     def _equation(self, **options: Any) -> Equation:
         batch = len(self.A.batch_shape) if isinstance(self.A, Dense) else None
@@ -209,10 +212,10 @@ def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
     xp, batch = namespace_of(A), A.ndim - 2
 
     def value(A: Array, *arrays: Array) -> tuple[Array, Array]:
-        return solver.with_arrays(arrays).slogdet()  # type: ignore[no-any-return]
+        return solver.with_arrays(arrays).slogdet()
 
     def adjoint_inverse(A: Array, *arrays: Array) -> Array:
-        return Implicit._of(Dense._of(A), solver.with_arrays(arrays), None).H._to_dense()  # type: ignore[no-any-return]
+        return Implicit._of(Dense._of(A), solver.with_arrays(arrays), None).H._to_dense()
 
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple[Array, Array]:
         z = xp.sum(xp.conj(adjoint_inverse(*primals)) * tangents[0], axis=(-2, -1))  # tr(A^-1 dA)
@@ -266,7 +269,7 @@ class LinearMap:
 
 def linear_map(xp: Any, forward: Callable[..., tuple], backward: Callable[..., tuple], x: tuple, *constants: Any) -> tuple:
     """`forward(x, *constants)`, linear in the tuple x, whose pullback is `backward(g, *constants)`; the constants are held fixed."""
-    return xp.linear_rule(LinearMap(xp, forward, backward), x, tuple(map(xp.stop_gradient, constants)))  # type: ignore[no-any-return]
+    return xp.linear_rule(LinearMap(xp, forward, backward), x, tuple(map(xp.stop_gradient, constants)))
 
 
 def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
