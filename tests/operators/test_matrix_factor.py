@@ -11,7 +11,7 @@ import torch
 import colinear as co
 from colinear import backends
 from colinear.operators.factors import CholeskyFactor
-from colinear.operators.matrix_factor import MatrixFactor
+from colinear.operators.implicit import Implicit
 
 RNG = np.random.default_rng(0)
 T0 = 0.1
@@ -85,8 +85,8 @@ def test_torch_derivatives_agree_in_all_modes(kind: str, is_complex: bool) -> No
 def test_the_factor_is_kept_constant() -> None:
     M = torch.tensor([[2.0, 1.0], [1.0, 2.0]], requires_grad=True)
     factor = co.inv(co.PD(co.Dense(M))).factor
-    assert isinstance(factor, MatrixFactor) and isinstance(factor.factor, CholeskyFactor)
-    assert factor.A is M and not factor.factor.L.requires_grad
+    assert isinstance(factor, Implicit) and isinstance(factor.solver, CholeskyFactor)
+    assert factor.A.A is M and not factor.solver.L.requires_grad
 
 
 def test_a_gradient_is_summed_over_batches_that_were_broadcast() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from operator import index
 from typing import Any
 
-from .. import backends
-from ..backends import Array
+from ..backends import Array, program
 from ..functions._arrays import is_detailed, is_half, seen, square_size
 from ..info import Info, MethodError, Status, combine, recording, report
 from ..methods.seeds import check_seed, drawn_seed
@@ -55,7 +53,7 @@ def compiled(f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOpera
     if A.backend != "jax":
         return f(A, *beside, *options)
     try:
-        run = _program(f, options)
+        run = program("jax", _reported, f, options)
     except TypeError:  # a seed that has no hash, such as a key
         return f(A, *beside, *options)
     result, worst = run(A, *beside)
@@ -66,17 +64,11 @@ def compiled(f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOpera
     return result
 
 
-@lru_cache(maxsize=128)
-def _program(f: Any, options: tuple[Any, ...]) -> Any:
-    xp = backends.get("jax")
-
-    def program(*operators: LinearOperator) -> tuple[Any, Array]:
-        with recording() as reports:
-            result = f(*operators, *options)
-        worst = combine([info._status for info in reports])
-        return result, xp.asarray(int(worst)) if isinstance(worst, Status) else worst
-
-    return xp.jit(program)
+def _reported(xp: Any, f: Any, options: tuple[Any, ...], *operators: LinearOperator) -> tuple[Any, Array]:
+    with recording() as reports:
+        result = f(*operators, *options)
+    worst = combine([info._status for info in reports])
+    return result, xp.asarray(int(worst)) if isinstance(worst, Status) else worst
 
 
 def tell(

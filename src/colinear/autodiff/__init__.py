@@ -8,10 +8,10 @@
     iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
     krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
 
-Solves themselves are differentiated where they are made (`operators/iterative.py`): A X = B gives dX = A^-1 (dB - dA X).
+Solves themselves are differentiated by `operators/implicit.py`: A X = B gives dX = A^-1 (dB - dA X).
 
 Each rule is a tangent that is linear in dA, with its derivation beside it. It serves both modes: JAX and torch transpose it. Where that
-is not possible, or not wanted, `xp.linear_map` and `xp.linear_solve` say what the adjoint is. Tangents are made of the functions that
+is not possible, or not wanted, `linear_map` and `Equation` say what the adjoint is. Tangents are made of the functions that
 they are tangents of, so they can be differentiated again.
 """
 

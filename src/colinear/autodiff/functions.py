@@ -11,6 +11,7 @@ import numpy as np
 from ..backends import Array
 from ..info import DerivativeWarning
 from ..methods import roots
+from ..operators.implicit import Equation
 from .linear_in_function import derive
 from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
@@ -175,29 +176,20 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
     if not xp.is_differentiated(A):
         return roots.square_root(xp, A)
 
-    def solve(R: Array, X: Array, A: Array) -> tuple[Array, None]:
-        return _corner(xp, lambda B: roots.square_root(xp, B)[0], A, R), None
+    def solve(R: Array, X: Array, A: Array) -> Array:
+        return _corner(xp, lambda B: roots.square_root(xp, B)[0], A, R)
 
-    def solve_transposed(R: Array, X: Array, A: Array) -> tuple[Array, None]:  # (X E + E X)^T = X^T E^T + E^T X^T
-        flip = xp.matrix_transpose
-        return flip(solve(flip(R), X, A)[0]), None
-
-    def multiply(E: Array, X: Array, A: Array) -> Array:
-        return xp.matmul(X, E) + xp.matmul(E, X)
-
-    def multiply_transposed(E: Array, X: Array, A: Array) -> Array:
-        return multiply(E, xp.matrix_transpose(X), A)
+    equation = _equation(xp, lambda E, X, A: xp.matmul(X, E) + xp.matmul(E, X), solve)
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         (A,), (X, Y) = primals, output
-        dX = xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, A))[0]
+        dX = equation(tangents[0], (X, A))
         return dX, -xp.matmul(Y, xp.matmul(dX, Y))
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple[Array]:
         (X, Y), (G, H) = output, cotangents
         Yh = adjoint(xp, Y)
-        G = G - xp.matmul(Yh, xp.matmul(H, Yh))
-        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+        return (equation.adjoint()(G - xp.matmul(Yh, xp.matmul(H, Yh)), (X, primals[0])),)
 
     return xp.custom_derivative(lambda A: roots.square_root(xp, A), jvp=tangent, vjp=cotangent)(A)
 
@@ -210,32 +202,28 @@ def logarithm(xp: Any, A: Array) -> Array:
     """
     if not xp.is_differentiated(A):
         return roots.logarithm(xp, A)
-    flip = xp.matrix_transpose
 
-    def solve(R: Array, X: Array, A: Array) -> tuple[Array, None]:
-        return _corner(xp, lambda B: roots.logarithm(xp, B), A, R), None
+    def solve(R: Array, X: Array, A: Array) -> Array:
+        return _corner(xp, lambda B: roots.logarithm(xp, B), A, R)
 
-    def solve_transposed(R: Array, X: Array, A: Array) -> tuple[Array, None]:  # L(X, E)^T = L(X^T, E^T)
-        return flip(solve(flip(R), X, A)[0]), None
-
-    def multiply(E: Array, X: Array, A: Array) -> Array:
-        return xp.jvp(xp.expm, X, E)[1]
-
-    def multiply_transposed(E: Array, X: Array, A: Array) -> Array:
-        return flip(multiply(flip(E), X, A))
+    equation = _equation(xp, lambda E, X, A: xp.jvp(xp.expm, X, E)[1], solve)
 
     def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
-        return xp.linear_solve(multiply, solve, (multiply_transposed, solve_transposed), tangents[0], (X, primals[0]))[0]
+        return equation(tangents[0], (X, primals[0]))
 
     def cotangent(primals: tuple, X: Array, G: Array) -> tuple[Array]:
-        return (solve_adjoint(xp, (multiply, solve), (multiply_transposed, solve_transposed), G, (X, primals[0])),)
+        return (equation.adjoint()(G, (X, primals[0])),)
 
     return xp.custom_derivative(lambda A: roots.logarithm(xp, A), jvp=tangent, vjp=cotangent)(A)
 
 
-def solve_adjoint(xp: Any, forward: tuple, transposed: tuple, G: Array, parameters: tuple) -> Array:
-    """M^-H G, for M that `linear_solve` takes as (multiply, solve) of itself and of its transpose."""
-    return xp.conj(xp.linear_solve(*transposed, forward, xp.conj(G), parameters)[0])
+def _equation(xp: Any, multiply: Callable[..., Array], solve: Callable[..., Array]) -> Equation:
+    """That of a map M of matrices, X and A being constants, with M^H E = (M E^H)^H: the derivative of a function of a matrix."""
+
+    def flipped(f: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda E, *constants: adjoint(xp, f(adjoint(xp, E), *constants))
+
+    return Equation(xp, multiply, solve, (flipped(multiply), flipped(solve)), 2)
 
 
 def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
@@ -257,21 +245,16 @@ def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
     A X A = A and X A X = X, with A X and X A self-adjoint, give
         dX = -X dA X  +  X X^H dA^H (I - A X)  +  (I - X A) dA^H X^H X:
     the first term is that of an inverse; the second turns the range of A, and is zero for full row rank; the third turns its rows' span,
-    and is zero for full column rank. Where the rank changes A^+ jumps, and there is no derivative.
+    and is zero for full column rank. Where the rank changes A^+ jumps, and there is no derivative. This is `Equation` for A^+ I.
     """
-
-    def tangent(primals: tuple, tangents: tuple, X: Array) -> Array:
-        A, dA = primals[0], tangents[0]
-        dAh, Xh = adjoint(xp, dA), adjoint(xp, X)
-        first = -xp.matmul(X, xp.matmul(dA, X))
-        W = xp.matmul(xp.matmul(X, Xh), dAh)  # times I - A X
-        Z = xp.matmul(dAh, xp.matmul(Xh, X))  # I - X A times this
-        return first + W - xp.matmul(xp.matmul(W, A), X) + Z - xp.matmul(X, xp.matmul(A, Z))
-
-    held = xp.stop_gradient(X)
+    held, m = xp.stop_gradient(X), A.shape[-2]
     if not xp.is_differentiated(A):
         return held
-    return xp.custom_derivative(lambda A, X: X + 0, jvp=tangent, ranks=(2, 2))(A, held)
+    pair = (lambda B, A, *_: xp.matmul(A, B)), (lambda B, A, X: xp.matmul(X, B))
+    adjoints = (lambda B, A, *_: xp.matmul(adjoint(xp, A), B)), (lambda B, A, X: xp.matmul(adjoint(xp, X), B))
+    options: dict[str, Any] = {"least_squares": True, "first": lambda B, A, X: (X + 0,), "batch": A.ndim - 2}
+    eye = xp.broadcast_to(xp.eye(m, dtype=A.dtype, device=xp.device_of(A)), (*A.shape[:-1], m))
+    return Equation(xp, *pair, adjoints, 1, **options)(eye, (A, held))
 
 
 def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:

@@ -19,9 +19,9 @@ from ..methods.iteration import NOBODY, Outcome
 from ..methods.minres import minres
 from ..operators.base import LinearOperator
 from ..operators.block import Block
-from ..operators.fields import rebuilt
+from ..operators.fields import directional, pullback
+from ..operators.implicit import Equation
 from ..operators.zero import Zero
-from .functions import solve_adjoint
 from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
@@ -31,39 +31,6 @@ LIMIT = 20  # times n: iterations
 def _report(xp: Any, outcome: Outcome, method: Any) -> None:
     info: Info = described(xp, outcome, method, NOBODY, False)
     settle(info.replace(message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()), "warn")
-
-
-def _leaves(A: LinearOperator) -> tuple[Array, ...]:
-    return tuple(leaf for leaf in A.leaves() if namespace_of(leaf) is not None)
-
-
-def _product_tangent(xp: Any, A: LinearOperator, leaves: tuple, moved: tuple, X: Array) -> Array:
-    """dA X."""
-    moving = [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
-
-    def product(some: Any) -> Array:
-        every = list(leaves)
-        for i, leaf in zip(moving, some, strict=True):
-            every[i] = leaf
-        return rebuilt(A, every) @ X
-
-    return xp.jvp(product, tuple(leaves[i] for i in moving), tuple(moved[i] for i in moving))[1]
-
-
-def _product_cotangents(xp: Any, A: LinearOperator, leaves: tuple, X: Array, G: Array) -> list[Array | None]:
-    """The pullback of G through dA -> dA X, for each leaf."""
-    moving = [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
-
-    def product(some: Any) -> Array:
-        every = list(leaves)
-        for i, leaf in zip(moving, some, strict=True):
-            every[i] = leaf
-        return rebuilt(A, every) @ X
-
-    found: list[Array | None] = [None] * len(leaves)
-    for i, part in zip(moving, xp.vjp(product, tuple(leaves[i] for i in moving))[1](G), strict=True):
-        found[i] = part
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------- self-adjoint
@@ -77,29 +44,23 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue whose eigenvectors were not all
     asked for: MINRES solves with it, for all j at once.
     """
-    xp, leaves = A.xp, _leaves(A)
+    xp, leaves = A.xp, A.arrays()
     count, n = len(leaves), A.shape[-1]
 
     def multiply(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
         inside = xp.matmul(V, xp.matmul(adjoint(xp, V), X))
         rest = X - inside
-        Y = rebuilt(A, leaves) @ rest - rest * values[..., None, :]
+        Y = A.with_arrays(leaves) @ rest - rest * values[..., None, :]
         return Y - xp.matmul(V, xp.matmul(adjoint(xp, V), Y)) + inside
 
-    def solve(B: Array, *parameters: Array) -> tuple[Array, None]:
+    def solve(B: Array, *parameters: Array) -> Array:
         tol = xp.eps(B.dtype) ** ACCURACY
         outcome = minres(xp, lambda X: multiply(X, *parameters), B, tol=tol, max_iters=LIMIT * n)
         _report(xp, outcome, MINRES())
-        return outcome.X, None
+        return outcome.X
 
-    def flipped(
-        f: Callable[..., Any], B: Array, *parameters: Array
-    ) -> Any:  # the transpose of a self-adjoint map is its conjugate
-        found = f(xp.conj(B), *parameters)
-        return (xp.conj(found[0]), None) if isinstance(found, tuple) else xp.conj(found)
-
-    transposed = (lambda *given: flipped(multiply, *given), lambda *given: flipped(solve, *given))
+    equation = Equation(xp, multiply, solve, (multiply, solve), count + 2, warns=True)
 
     def judge(cotangents: tuple, same: Array) -> Array:
         g, S, W = cotangents
@@ -110,11 +71,11 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, (values, V) = primals[:count], output
-        E = _product_tangent(xp, A, leaves, tangents[:count], V)
+        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
         P = xp.matmul(adjoint(xp, V), E)
         same = close(xp, values)
         K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
-        W = xp.linear_solve(multiply, solve, transposed, xp.matmul(V, P) - E, (*leaves, values, V))[0]
+        W = equation(xp.matmul(V, P) - E, (*leaves, values, V))
         W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
         unequal = lambda P, same: differs(xp, P, same)  # noqa: E731
         moved, K, W = guarded(xp, once("eig"), (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same)
@@ -127,9 +88,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         outside = G - xp.matmul(V, S)
         g, S, outside = checked(xp, once("eig")[1], (g, S, outside), judge, same)
         S = S * reciprocal(xp, values[..., None, :] - values[..., :, None], same) + xp.make_diagonal(xp.astype(g, V.dtype))
-        W = solve_adjoint(xp, (multiply, solve), transposed, outside, (*leaves, values, V))
+        W = equation(outside, (*leaves, values, V))
         W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
-        return *_product_cotangents(xp, A, leaves, V, xp.matmul(V, S) - W), None, None
+        return *pullback(A.with_arrays(leaves), lambda A: A @ V, xp.matmul(V, S) - W), None, None
 
     return _attached(xp, leaves, (values, V), tangent, cotangent)
 
@@ -164,29 +125,32 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     The last row is the gauge: the norm stays, and the phase turns as little as it can; a function that depends on phases has no
     derivative. The left eigenvectors are not needed: the adjoint of this system finds them. GMRES solves for all pairs at once.
     """
-    xp, leaves = A.xp, _leaves(A)
+    xp, leaves = A.xp, A.arrays()
     count, n = len(leaves), A.shape[-1]
 
     def multiply(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
         x, c = X[..., :n, :], X[..., n:, :]
-        top = rebuilt(A, leaves) @ x - x * values[..., None, :] - V * c
+        top = A.with_arrays(leaves) @ x - x * values[..., None, :] - V * c
         return xp.concat([top, xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
 
-    def multiply_transposed(X: Array, *parameters: Array) -> Array:
+    def multiply_adjoint(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
         x, c = X[..., :n, :], X[..., n:, :]
-        top = rebuilt(A, leaves).T @ x - x * values[..., None, :] + xp.conj(V) * c
-        return xp.concat([top, -xp.sum(V * x, axis=-2, keepdims=True)], axis=-2)
+        top = A.with_arrays(leaves).H @ x - x * xp.conj(values)[..., None, :] + V * c
+        return xp.concat([top, -xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
 
-    def solver(product: Callable[..., Array]) -> Callable[..., Any]:
-        def solve(B: Array, *parameters: Array) -> tuple[Array, None]:
+    def solver(product: Callable[..., Array]) -> Callable[..., Array]:
+        def solve(B: Array, *parameters: Array) -> Array:
             tol = xp.eps(B.dtype) ** ACCURACY
             outcome = gmres(xp, lambda X: product(X, *parameters), B, tol=tol, max_iters=LIMIT * n, restart=min(n + 1, 100))
             _report(xp, outcome, GMRES())
-            return outcome.X, None
+            return outcome.X
 
         return solve
+
+    adjoints = multiply_adjoint, solver(multiply_adjoint)
+    equation = Equation(xp, multiply, solver(multiply), adjoints, count + 2, warns=True)
 
     def judge(cotangents: tuple) -> Array:
         turn, G = cotangents
@@ -194,10 +158,9 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, (values, V) = primals[:count], output
-        E = _product_tangent(xp, A, leaves, tangents[:count], V)
+        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
-        transposed = (multiply_transposed, solver(multiply_transposed))
-        X = xp.linear_solve(multiply, solver(multiply), transposed, B, (*leaves, values, V))[0]
+        X = equation(B, (*leaves, values, V))
         nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))  # noqa: E731
         turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
         turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
@@ -208,10 +171,9 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         g, G = cotangents
         turn = xp.imag(xp.vecdot(V, G, axis=-2))
         _, G = checked(xp, once("eig")[1], (turn, G), judge)
-        transposed = (multiply_transposed, solver(multiply_transposed))
         R = xp.concat([G, g[..., None, :]], axis=-2)
-        X = solve_adjoint(xp, (multiply, solver(multiply)), transposed, R, (*leaves, values, V))
-        return *_product_cotangents(xp, A, leaves, V, -X[..., :n, :]), None, None
+        X = equation.adjoint()(R, (*leaves, values, V))
+        return *pullback(A.with_arrays(leaves), lambda A: A @ V, -X[..., :n, :]), None, None
 
     return _attached(xp, leaves, (values, V), tangent, cotangent)
 

@@ -26,7 +26,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..operators.base import LinearOperator
 from ..operators.context import Context
-from ..operators.fields import rebuilt
+from ..operators.fields import directional
 from ..operators.memo import memo
 
 
@@ -56,40 +56,10 @@ class Dual(LinearOperator):
         n, xp = self.A.shape[-1], namespace_of(X)
         upper, lower = X[..., :n, :], X[..., n:, :]
         if self.flipped:
-            straight, turned = with_tangent(xp, self.A, self.moved, lambda A: A.H @ upper)
+            straight, turned = directional(self.A, lambda A: A.H @ upper, self.moved)
             return xp.concat([straight, turned + self.A.H @ lower], axis=-2)
-        straight, turned = with_tangent(xp, self.A, self.moved, lambda A: A @ lower)
+        straight, turned = directional(self.A, lambda A: A @ lower, self.moved)
         return xp.concat([self.A @ upper + turned, straight], axis=-2)
-
-
-def leaves_of(A: LinearOperator) -> tuple[Array, ...]:
-    return tuple(leaf for leaf in A.leaves() if namespace_of(leaf) is not None)
-
-
-def moving(xp: Any, leaves: tuple) -> list[int]:
-    """Which leaves can move: whole numbers cannot."""
-    return [i for i, leaf in enumerate(leaves) if xp.is_floating(leaf)]
-
-
-def with_tangent(xp: Any, A: LinearOperator, moved: tuple, f: Callable[[LinearOperator], Any]) -> tuple[Any, Any]:
-    """f(A) and its derivative along the tangents of the leaves that move."""
-    leaves = leaves_of(A)
-    places = moving(xp, leaves)
-    return xp.jvp(lambda some: f(_with(A, leaves, places, some)), tuple(leaves[i] for i in places), tuple(moved))
-
-
-def pulled_back(xp: Any, A: LinearOperator, f: Callable[[LinearOperator], Any], G: Any) -> tuple[Array, ...]:
-    """The pullback of G through f, to the leaves that move."""
-    leaves = leaves_of(A)
-    places = moving(xp, leaves)
-    return tuple(xp.vjp(lambda some: f(_with(A, leaves, places, some)), tuple(leaves[i] for i in places))[1](G))
-
-
-def _with(A: LinearOperator, leaves: tuple, places: list[int], some: Any) -> LinearOperator:
-    every = list(leaves)
-    for i, leaf in zip(places, some, strict=True):
-        every[i] = leaf
-    return rebuilt(A, every)
 
 
 # ---------------------------------------------------------------------------------------------------- the linear maps
@@ -114,18 +84,16 @@ class Rule:
 
     def parts(self, constants: tuple) -> tuple[LinearOperator, tuple, tuple]:
         """A, its leaves, and what else is constant."""
-        count = len(leaves_of(self.A))
-        return rebuilt(self.A, constants[:count]), tuple(constants[:count]), tuple(constants[count:])
+        count = len(self.A.arrays())
+        return self.A.with_arrays(constants[:count]), tuple(constants[:count]), tuple(constants[count:])
 
     def moves(self, leaves: tuple, moved: tuple) -> tuple:
-        return tuple(moved[i] for i in moving(self.A.xp, leaves))
+        return tuple(x for x, leaf in zip(moved, leaves, strict=True) if self.A.xp.is_floating(leaf))
 
     def spread(self, leaves: tuple, cotangents: tuple) -> tuple:
         """Cotangents of the leaves that move, None for the others."""
-        found: list[Any] = [None] * len(leaves)
-        for i, part in zip(moving(self.A.xp, leaves), cotangents, strict=True):
-            found[i] = part
-        return tuple(found)
+        given = iter(cotangents)
+        return tuple(next(given) if self.A.xp.is_floating(leaf) else None for leaf in leaves)
 
     def turned(self, f: Callable[..., Array], A: LinearOperator, *arrays: Any) -> Array:
         """f, or for f(A)^H the same of A^T, conjugated."""
@@ -283,7 +251,7 @@ class Curved(Rule):
 
 def krylov_product(runs: Any, A: LinearOperator, X: Array, Y: Array | None) -> Array:
     """Y = f(A) X, as it is, with its derivatives; computed here if it is not given."""
-    xp, leaves = A.xp, leaves_of(A)
+    xp, leaves = A.xp, A.arrays()
     rule = Times(runs, A)
     if Y is None:
         return rule((X,), leaves)[0]

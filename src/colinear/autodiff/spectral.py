@@ -24,6 +24,7 @@ from typing import Any
 
 from ..backends import Array
 from ..info import DerivativeWarning
+from ..operators.implicit import linear_map
 
 ROUNDINGS = 16  # times n: eigenvalues closer than so many roundings of the largest are taken for one
 NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding
@@ -116,7 +117,7 @@ def guarded(
         parts = checked(xp, texts[1], cotangents, judge, *constants)
         return *parts, xp.zeros(P.shape, dtype=P.dtype, device=xp.device_of(P))
 
-    return xp.linear_map(forward, backward, (*tangents, P), *constants)
+    return linear_map(xp, forward, backward, (*tangents, P), *constants)
 
 
 def once(name: str) -> tuple[str, str]:
@@ -146,7 +147,7 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
         parts = checked(xp, TWICE.format(name, ", so NaN is given"), cotangents, lambda parts, same: counts(parts[0], same), same)
         return tuple(xp.where(xp.isnan(M), M, 0 * M) for M in parts)
 
-    return xp.linear_map(forward, backward, (M,), same)[0]
+    return linear_map(xp, forward, backward, (M,), same)[0]
 
 
 def checked(
@@ -409,4 +410,4 @@ def spoiled(xp: Any, text: str, tangents: tuple[Array, ...], bad: Array) -> Any:
     def either(parts: tuple[Array, ...], bad: Array) -> tuple[Array, ...]:
         return checked(xp, text, parts, judge, bad)
 
-    return xp.linear_map(either, either, tangents, bad)
+    return linear_map(xp, either, either, tangents, bad)

@@ -6,6 +6,7 @@ type of its arrays, and a framework is imported only when one of its arrays has 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -29,7 +30,7 @@ NAMES: tuple[str, ...] = tuple(
     matmul einsum vecdot vector_norm axpy xpby dot_real three_term column_dot
     cholesky cholesky_solve cholesky_inverse lu_factor lu_solve lu_permutation ldl_factor ldl_solve ldl_slogdet
     qr qr_triangle qr_pivoted eigh eigvalsh eig eigvals svd expm
-    solve_triangular solve_tridiagonal solve_banded solve_on_host linear_solve linear_map linear_rule
+    solve_triangular solve_tridiagonal solve_banded map_on_host linear_rule
     fft ifft fftn ifftn rfftn irfftn
     sparse_matmul sparse_array scatter_add set_at
     generator split fold_in normal rademacher uniform
@@ -121,6 +122,16 @@ def _find(cls: type) -> ModuleType | None:
                 break
     _namespaces[cls] = found
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def program(name: str, f: Callable, *static: Any) -> Callable:
+    """`f(xp, *static, ...)` as a function of operators and arrays alone: compiled by JAX once for each structure and shape.
+
+    `static` must have hashes; they, and f, say whether the program is there already.
+    """
+    xp = get(name)
+    return xp.jit(functools.partial(f, xp, *static))
 
 
 def is_array(x: Any) -> bool:

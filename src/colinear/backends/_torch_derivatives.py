@@ -46,9 +46,8 @@ def custom_derivative(
     return _custom(_Through if ranks is None else _Batched, rules)
 
 
-def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
-    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose derivatives are those of the rule. Under
-    vmap it is applied to one element after the other, since it may look at values.
+def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose derivatives are those of the rule.
 
     Parameters
     ----------
@@ -56,13 +55,20 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
         With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same constants; `tangent(x, constants, dx,
         moved, output)`, the change of the answer with x (None: it stays) and with the constants; and `cotangent(x, constants, g,
         output, back)`, which pulls g back to the constants, None for those that do not move, where `back` is what g is for x. The
-        last two are made of what can be differentiated.
+        last two are made of what can be differentiated. Optional is `batching(constants)`, what vmap does: "through" goes through
+        `apply`, which must then be made of torch calls; ranks of all arrays, without batch dimensions, give it one more of these.
+        Otherwise it is applied to one element after the other, since it may look at values.
+    like
+        As in JAX, which traces.
     """
     count = len(x)
+    how = rule.batching(constants) if hasattr(rule, "batching") else "loop"
 
     def apply(*arrays: Any) -> tuple:
         with torch.no_grad():
             found = rule.apply(tuple(arrays[:count]), tuple(arrays[count:]))
+            if torch.compiler.is_compiling():  # which looks after views by itself
+                return tuple(found)
             return tuple(x.clone() if x.is_conj() or x._is_view() else x for x in found)  # a Function gives no views
 
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple:
@@ -74,7 +80,9 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
         back = linear_rule(rule.adjoint(), tuple(g), fixed)
         return *back, *rule.cotangent(x, fixed, tuple(g), tuple(output), back)
 
-    return tuple(_custom(_Looped, Rules(apply, push, pull, None))(*x, *constants))
+    ranks = None if isinstance(how, str) else how
+    function = _Batched if ranks else _Through if how == "through" else _Looped
+    return tuple(_custom(function, Rules(apply, push, pull, ranks))(*x, *constants))
 
 
 def _custom(function: Any, rules: Rules) -> Callable:

@@ -601,68 +601,7 @@ def synchronize(x: Any) -> Any:
     return jax.block_until_ready(x)
 
 
-def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
-    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
-    arrays too, are held fixed.
-
-    JAX transposes what it knows, and `linear_call` has no rule for vmap; but a linear solve may say how it is transposed. So this is
-    one with the identity, on pairs: of (x, 0) the answer is (0, y), of cotangents (0, g) it is (M^T g, 0). A pair is one vector, as
-    the solve's rules want all of it to depend on what is differentiated.
-    """
-    fixed = jax.tree.map(stop_gradient, constants)
-    given, found = jax.eval_shape(lambda x: (x, apply(x, *fixed)), x)
-    sizes = [builtins.sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree)) for tree in (given, found)]
-    dtype = jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves((given, found))))
-
-    def vector(tree: Any) -> jax.Array:
-        return jnp.concat([jnp.ravel(leaf).astype(dtype) for leaf in jax.tree.leaves(tree)])
-
-    def tree(vector: Any, like: Any) -> Any:
-        leaves, structure = jax.tree.flatten(like)
-        ends = np.cumsum([math.prod(leaf.shape) for leaf in leaves])
-        parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(vector, ends[:-1]), leaves, strict=True)]
-        parts = [part if is_complex(leaf.dtype) else jnp.real(part) for part, leaf in zip(parts, leaves, strict=True)]
-        return jax.tree.unflatten(structure, [part.astype(leaf.dtype) for part, leaf in zip(parts, leaves, strict=True)])
-
-    def forward(_: Any, pair: Any) -> Any:
-        y = apply(tree(pair[: sizes[0]], given), *fixed)
-        return jnp.concat([jnp.zeros(sizes[0], dtype), vector(y)])
-
-    def backward(_: Any, pair: Any) -> Any:
-        g = adjoint(_conjugate(tree(pair[sizes[0] :], found)), *fixed)
-        return jnp.concat([vector(_conjugate(g)), jnp.zeros(sizes[1], dtype)])
-
-    pair = jnp.pad(vector(x), (0, sizes[1]))
-    return tree(jax.lax.custom_linear_solve(lambda x: x, pair, solve=forward, transpose_solve=backward)[sizes[0] :], found)
-
-
-def linear_solve(
-    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
-) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
-
-    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
-    same two for A^T.
-    """
-    fixed = jax.tree.map(stop_gradient, parameters)
-    return jax.lax.custom_linear_solve(
-        lambda X: multiply(X, *parameters),
-        B,
-        solve=lambda _, B: solve(B, *fixed),
-        transpose_solve=lambda _, B: transposed[1](B, *fixed),
-        has_aux=True,
-    )
-
-
-def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
-    """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
-    leading dimensions, to such; `multiply` is the product with A."""
-
-    def called(f: Callable) -> Callable:
-        def call(_: Any, B: Any) -> Any:
-            shape = jax.ShapeDtypeStruct(B.shape, B.dtype)
-            return jax.pure_callback(lambda B: f(np.asarray(B)), shape, B, vmap_method="broadcast_all")
-
-        return call
-
-    return jax.lax.custom_linear_solve(multiply, B, solve=called(solve), transpose_solve=called(transpose_solve))
+def map_on_host(f: Callable, X: Any) -> Any:
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    return jax.pure_callback(lambda X: f(np.asarray(X)), shape, X, vmap_method="broadcast_all")

@@ -591,29 +591,11 @@ def synchronize(x: Any) -> Any:
     return x
 
 
-def linear_map(apply: Callable, adjoint: Callable, x: Any, *constants: Any) -> Any:
-    """`apply(x, *constants)`, linear in x (an array or a tuple of them), whose pullback is `adjoint(g, *constants)`; the constants,
-    arrays too, are held fixed."""
-    return apply(x, *constants)
-
-
-def linear_rule(rule: Any, x: tuple, constants: tuple = ()) -> tuple:
+def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
     """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives are for other frameworks."""
     return tuple(rule.apply(x, constants))
 
 
-def linear_solve(
-    multiply: Callable, solve: Callable, transposed: tuple[Callable, Callable], B: Any, parameters: tuple = ()
-) -> tuple[Any, Any]:
-    """A^-1 B and what `solve` says of it, differentiable in B and in the parameters of A.
-
-    `multiply(X, *parameters)` is A X, `solve(B, *parameters)` gives (A^-1 B, a tree of arrays or None), and `transposed` are the
-    same two for A^T.
-    """
-    return solve(B, *parameters)
-
-
-def solve_on_host(multiply: Callable, solve: Callable, transpose_solve: Callable, B: Any) -> Any:
-    """A^-1 B for an A that only the host can solve with: `solve` and `transpose_solve` map NumPy arrays of B's shape, with any
-    leading dimensions, to such; `multiply` is the product with A."""
-    return solve(B)
+def map_on_host(f: Callable, X: Any) -> Any:
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    return f(X)

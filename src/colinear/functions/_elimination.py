@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, namespace_of
+from ..backends import Array
 from ..dispatch import check_part
 from ..info import Info, Status, failed, planning, recording, report
 from ..operators.base import LinearOperator
@@ -132,7 +132,7 @@ def _worst(A: LinearOperator, status: Array) -> Status | None:
 
 
 def _arrays_of(A: LinearOperator) -> list[Array]:
-    return [leaf for leaf in A.leaves() if namespace_of(leaf) is A.xp]
+    return list(A.arrays())
 
 
 def is_recorded_and_seen(A: LinearOperator) -> bool:

@@ -27,7 +27,7 @@ from ..info import Info, Status, report
 from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
-from ..operators.matrix_factor import differentiable
+from ..operators.implicit import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import dense, is_detailed, is_watched, quiet, seen
 from ._residuals import MARGIN, are_small, column_norms, mirrored, probe, reproduces, squares, times_adjoint

@@ -85,7 +85,7 @@ def solve_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: b
     if not is_automatic(method):
         return None
     A = examined(A)
-    if any(A.xp.is_traced(x) for x in (B, *A.leaves()) if is_array(x)):  # nothing could be tried again: the guess decides
+    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):  # nothing could be tried again: the guess decides
         return attempts(A, method, first=1).run(B, vector) if prefers_iteration(A, direct(), B.shape[-1]) else None
     if isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A):
         found = attempts(A, method, TRIAL, 1).run(B, vector)
@@ -139,7 +139,7 @@ def least_squares_by_trial(A: LinearOperator, B: Array, method: Method | None, v
         return None
     limit = getattr(method, "max_iters", None)
     steps = limit if most is None or limit is not None else most // 2  # each of which is a product with A and one with A^H
-    X, (info,) = iterated(A, replace(lsmr_for(A, method), max_iters=steps), consistent=False).run(B, vector)
+    X, info = iterated(A, replace(lsmr_for(A, method), max_iters=steps), consistent=False).run(B, vector)
     return (X, info) if most is None or info.status is Status.NONFINITE or not info.failed else None
 
 

@@ -17,7 +17,7 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.factors import slogdet_of_diagonal
 from ..operators.identity import ScaledIdentity
-from ..operators.matrix_factor import differentiable
+from ..operators.implicit import differentiable
 from ..operators.triangular import Triangular
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import dense, narrow, quiet, seen, square_size

@@ -18,8 +18,8 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
+from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
-from ..operators.known_inverse import KnownInverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
@@ -190,7 +190,7 @@ PRODUCTS = 1e8  # flops that n products may take where derivatives are recorded:
 
 def factor_is_known(A: LinearOperator) -> bool:
     """Whether products are differentiated by the equation that they solve, and how they are made is known."""
-    return isinstance(A.factor, KnownInverse)  # type: ignore[attr-defined]
+    return isinstance(A.factor, Implicit) and A.factor.find is not None  # type: ignore[attr-defined]
 
 
 @rule(diag, Inverse, when=factor_is_known)
@@ -199,11 +199,11 @@ def diag_known_inverse(A: Any, method: Any) -> Array:
     known = A.factor
     if A.shape[-1] * A.flops <= PRODUCTS:
         return exact_diagonal(A)
-    spectral = known.inverse.factor if isinstance(known.inverse, Inverse) else None
+    spectral = known.solver.factor if isinstance(known.solver, Inverse) else None
     found = _diagonal_by_resolvents(A, spectral) if isinstance(spectral, SpectralFactor) else None
     if found is not None:
         return found
-    return diag.base(A, method) if known.find is None else diag(known.find(known.A, None), method)
+    return diag(known.find(known.A, None), method)
 
 
 def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
@@ -219,7 +219,7 @@ def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
     held = [xp.stop_gradient(M) for M in matrices]
     values = [xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)]  # diag(V^-1 A V)
     harmless = [seen(xp, resolvents.are_harmless(xp, v, X)) for v, X in zip(values, V)]
-    if A.factor.find is not None and all(known is not None and bool(known) for known in harmless):
+    if all(known is not None and bool(known) for known in harmless):
         return None
     a, b = (xp.astype(xp.asarray(x, device=A._context.device), dtype) for x in (1.0, c))
     grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))

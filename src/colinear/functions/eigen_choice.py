@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .. import backends
 from ..dispatch import Cost
 from ..methods import SVRG, Arnoldi, Auto, Lanczos, Method
 from ..operators.base import LinearOperator
@@ -33,7 +32,7 @@ def automatic(A: LinearOperator, k: int, which: str, method: Auto, is_hermitian:
     affordable = is_affordable(A)
     if k == 0 or n < SMALLEST or (5 * k > n and affordable):
         return None
-    watched = any(A.xp.is_traced(leaf) or A.xp.is_differentiated(leaf) for leaf in A.leaves() if backends.is_array(leaf))
+    watched = any(A.xp.is_traced(leaf) or A.xp.is_differentiated(leaf) for leaf in A.arrays())
     if affordable and n <= DIFFERENTIABLE and watched:
         return None
     if not affordable:

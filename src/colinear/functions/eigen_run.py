@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backends
-from ..backends import Array
+from ..backends import Array, program
 from ..methods import LOBPCG, Arnoldi, PowerIteration
 from ..methods.arnoldi import arnoldi
 from ..methods.filtered import filtered
@@ -40,39 +40,47 @@ class Found(NamedTuple):
     stopped: bool
 
 
-@functools.lru_cache(maxsize=256)
-def program_of(name: str, method: Any, k: int, which: str, is_inverse: bool, is_hermitian: bool) -> Callable[..., Found]:
-    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape.
-
-    `is_inverse` says whether it runs on the inverse of A less a shift, whose largest pairs are those that `which` names of A.
-    """
+def program_of(name: str, method: Any, *static: Any) -> Callable[..., Found]:
+    """The run as a function of operators and arrays, compiled by JAX unless someone is called from it."""
     xp = backends.get(name)
+    watched = method.callback is not None or method.progress
+    return functools.partial(_run, xp, method, *static) if watched else program(name, _run, method, *static)
+
+
+def _run(
+    xp: Any,
+    method: Any,
+    k: int,
+    which: str,
+    is_inverse: bool,
+    is_hermitian: bool,
+    A: LinearOperator,
+    B: LinearOperator,
+    M: LinearOperator | None,
+    start: Array,
+    noise: Array,
+) -> Found:
+    """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest pairs are those that `which` names."""
     shift = getattr(method, "shift", None) or 0.0
-
-    def run(A: LinearOperator, B: LinearOperator, M: LinearOperator | None, start: Array, noise: Array) -> Found:
-        A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
-        if isinstance(method, (LOBPCG, PowerIteration)):
-            pairs = _simple(xp, method, B, M, start, noise, k, which)
-        else:
-            pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
-        V = xp.matrix_transpose(pairs.vectors)
-        pairs = pairs._replace(vectors=None)  # so that they can go
-        if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
-            G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
-            V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
-        values, residual = _quotients(xp, A, V, is_hermitian)
-        size = _size(xp, A, noise) if is_inverse else pairs.size
-        residual = residual / xp.where(size == 0, 1, size)[..., None]
-        residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
-        order = (
-            xp.argsort(values, axis=-1, stable=True) if is_hermitian else by_key(xp, values - shift if shift else values, which)
-        )
-        values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
-        V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)
-        matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
-        return Found(values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped)
-
-    return run if method.callback is not None or method.progress else xp.jit(run)
+    A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
+    if isinstance(method, (LOBPCG, PowerIteration)):
+        pairs = _simple(xp, method, B, M, start, noise, k, which)
+    else:
+        pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
+    V = xp.matrix_transpose(pairs.vectors)
+    pairs = pairs._replace(vectors=None)  # so that they can go
+    if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
+        G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
+        V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
+    values, residual = _quotients(xp, A, V, is_hermitian)
+    size = _size(xp, A, noise) if is_inverse else pairs.size
+    residual = residual / xp.where(size == 0, 1, size)[..., None]
+    residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
+    order = xp.argsort(values, axis=-1, stable=True) if is_hermitian else by_key(xp, values - shift if shift else values, which)
+    values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
+    V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)
+    matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
+    return Found(values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped)
 
 
 def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tuple[Array, Array]:

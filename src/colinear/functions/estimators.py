@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, is_array
+from ..backends import Array, is_array, program
 from ..failures import users_level
 from ..info import ApproximationWarning, Info, MethodError, Status, planning, report
 from ..methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
-from ..methods.averaging import Mean, averaged, compiled, quantile, standard_error, worse
+from ..methods.averaging import Mean, averaged, quantile, standard_error, worse
 from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
 from ..methods.hutchinson import outside, range_part, samples
 from ..methods.probes import draw, product
@@ -234,15 +234,15 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
     if is_half(xp, A.dtype):
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
-        value, error, positive = compiled(xp.name, nystrom_summary)(W, Y)
+        value, error, positive = program(xp.name, nystrom_summary)(W, Y)
         return *_both_if_good(xp, good, value, error, diagonal), worse(xp, status, _indefinite(xp, positive))
-    Q, R, S, lost = compiled(xp.name, range_of)(Y)
+    Q, R, S, lost = program(xp.name, range_of)(Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
     if diagonal:
-        value, error = compiled(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
+        value, error = program(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
     else:
-        value, error = compiled(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
+        value, error = program(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
     return *_both_if_good(xp, xp.logical_and(good, fine), value, error, diagonal), worse(xp, status, worst)
 
 

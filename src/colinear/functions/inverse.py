@@ -6,15 +6,14 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from ..backends import namespace_of
 from ..dispatch import function
 from ..info import planning
 from ..methods import Method
 from ..operators.base import LinearOperator
 from ..operators.hearing import multiplies_by_iteration
 from ..operators.identity import Identity
+from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
-from ..operators.known_inverse import KnownInverse
 from ..properties import UNITARY
 from ._arrays import square_size
 from ._factorise import choose as choose_factorisation
@@ -102,12 +101,12 @@ def by_equation(found: Callable[[Any, Any], LinearOperator]) -> Callable[[Any, A
     @wraps(found)
     def inverse_of(A: Any, method: Any) -> LinearOperator:
         xp = A.xp
-        if planning() or xp.is_compiling() or not xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp)):
+        if planning() or xp.is_compiling() or not xp.is_differentiated(*A.arrays()):
             return found(A, method)
-        inverse = found(A._map(lambda x: xp.stop_gradient(x) if namespace_of(x) is xp else x), method)
+        inverse = found(A.detach(), method)
         if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):  # iterations have that derivative anyway
             return found(A, method)
-        return Inverse._of(A, KnownInverse._of(A, inverse, found))
+        return Inverse._of(A, Implicit._of(A, inverse, found))
 
     return inverse_of
 

@@ -19,8 +19,9 @@ from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.convolution import Convolution
 from ..operators.fourier import pad_end
-from ..operators.host_factors import ImplicitFactor, SparseFactor, gohberg_semencul
+from ..operators.host_factors import SparseFactor, gohberg_semencul
 from ..operators.identity import Identity, ScaledIdentity
+from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
@@ -58,7 +59,7 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
         held = xp.stop_gradient(A._diagonals())
         lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
         solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
-        return Inverse(A, ImplicitFactor._of(A, solver))
+        return Inverse(A, Implicit._of(A, solver, None))
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE))
         return ScaledIdentity(math.nan, n, like=A)
@@ -80,7 +81,7 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
         )  # the formula loses as many digits as the condition has; a factorisation keeps the residual small
     for info in reports:
         report(info)
-    return Inverse(A, ImplicitFactor._of(A, solver))
+    return Inverse(A, Implicit._of(A, solver, None))
 
 
 def used_diagonals(values: Any) -> Any:
@@ -107,7 +108,7 @@ def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the program runs"""
     xp, n = A.xp, A.shape[-1]
     diagonals = xp.stop_gradient(A._diagonals())[..., None]
-    both = xp.stop_gradient(xp.solve_on_host(lambda D: D, _both_columns, _both_columns, diagonals))[..., 0]
+    both = xp.map_on_host(_both_columns, diagonals)[..., 0]
     x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
     solver = gohberg_semencul(xp, x, y)
     report_growth(A, solver, (diagonals,))
@@ -115,7 +116,7 @@ def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
     residual = xp.vector_norm(first - (A @ x[..., None])[..., 0], axis=-1)
     accurate = residual < math.sqrt(xp.eps(A.dtype))
     report_status(xp, xp.where(accurate, int(Status.SUCCESS), int(Status.INACCURATE)))
-    return Inverse(A, ImplicitFactor._of(A, solver))
+    return Inverse(A, Implicit._of(A, solver, None))
 
 
 def _both_columns(diagonals: Any) -> Any:
@@ -183,12 +184,14 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
         ways = definite and symmetric, symmetric
         try:
-            factor = SparseFactor._of(A.data, structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N")
+            factor = SparseFactor._of(
+                xp.stop_gradient(A.data), structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N"
+            )
         except ArithmeticError:
             continue
         if not symmetric or _reproduces(values, factor, structure):
             report_growth(A, factor, (A.data,))
-            return Inverse(A, factor)
+            return Inverse(A, Implicit._of(A, factor, None))
     if math.prod(A.shape) <= LARGEST_DENSE**2:
         return inverse(A, method)  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from numbers import Number, Real
 from typing import Any
 
-from .. import autodiff, backends
+from .. import autodiff
 from ..backends import Array
 from ..info import Info, MethodError, Status, recording, report
 from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
@@ -32,7 +32,7 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
     """The pairs that `which` names, by this method, the status, and what was reported on the way."""
     xp = A.xp
     check_visible("eig", A, method.name)
-    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    fixed = A.detach()
     if isinstance(method, SVRG):
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
     shift = getattr(method, "shift", None)
@@ -102,7 +102,7 @@ def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
 
 def check_visible(function: str, A: LinearOperator, method: str) -> None:
     """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has converged."""
-    if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.leaves() if backends.is_array(leaf)):
+    if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.arrays()):
         raise MethodError(
             f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. Give it the whole batch, "
             f"as an operator of shape (*batch, n, n), or use the dense method."
@@ -161,7 +161,7 @@ def iterative_pairs(
         return otherwise()
     report(info)
     values, V = found.values, found.vectors
-    leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
         values, V = (autodiff.pairs if is_hermitian else autodiff.general_pairs)(A, values, V)
     vectors = Dense(narrow(xp, V, A.dtype))

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .. import autodiff, backends
-from ..backends import Array
+from .. import autodiff
+from ..backends import Array, program
 from ..dispatch import Cost
 from ..info import DerivativeWarning, Info, Status, recording, report
 from ..methods import Auto, GolubKahan, Method, RandomizedSVD
@@ -55,7 +55,7 @@ def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     affordable = is_affordable(A)
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
-    watched = any(is_watched(A.xp, leaf) for leaf in A.leaves() if backends.is_array(leaf))
+    watched = any(is_watched(A.xp, leaf) for leaf in A.arrays())
     if affordable and watched:  # the dense way has derivatives
         return None
     if not affordable:
@@ -83,7 +83,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     """
     xp = A.xp
     check_visible("svd", A, method.name)
-    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    fixed = A.detach()
     m, n = A.shape[-2:]
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
     place = {"dtype": dtype, "device": A._context.device}
@@ -96,8 +96,10 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
         if method.x0 is not None:
             arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
     static = method if isinstance(method, RandomizedSVD) else method.without_arrays()
+    watched = not isinstance(method, RandomizedSVD) and (method.callback is not None or method.progress)
+    run = functools.partial(_run, xp, static, k) if watched else program(xp.name, _run, static, k)
     with recording() as dropped, quiet(xp):
-        U, s, V, residual, error, matvecs, steps, done, finite, stopped = _program(xp.name, static, k)(fixed, fixed.H, *arrays)
+        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(fixed, fixed.H, *arrays)
     tol = method.tolerance(xp, A.dtype)
     lenient = isinstance(method, RandomizedSVD) and method.tol is None
     converged = residual <= (math.inf if lenient else tol)
@@ -109,7 +111,7 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
     info = Info(status, converged, steps, matvecs, residual, error, method=method.name, message=message)
     info = heard(info, fixed, V, dropped)
     report(heard(info, fixed.H, U, dropped))
-    leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
         if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
             xp.warn_later(xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)), UNSETTLED, category=DerivativeWarning)
@@ -134,49 +136,42 @@ def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: floa
     return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
 
 
-@functools.lru_cache(maxsize=256)
-def _program(name: str, method: Any, k: int) -> Callable[..., Any]:
-    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape."""
-    xp = backends.get(name)
-
-    def run(A: LinearOperator, adjoint: LinearOperator, *arrays: Array) -> Any:
-        A, adjoint = linearised(A), linearised(adjoint)
-        if isinstance(method, RandomizedSVD):
-            U, s, V = randomized_svd(xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations)
-            matvecs, steps = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations
-            ended = (True, xp.all(xp.isfinite(s)), False)
-        else:
-            size = method.size(min(A.shape[-2:]), k)
-            found = golub_kahan(
-                xp,
-                A.__matmul__,
-                adjoint.__matmul__,
-                arrays[0],
-                (arrays[1], arrays[2]),
-                k,
-                m=size,
-                tol=method.tolerance(xp, arrays[0].dtype),
-                max_iters=method.limit(min(A.shape[-2:]), size),
-                again=method.repeated,
-                watch=watcher(method, k),
-            )
-            U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
-            matvecs, steps, ended = found.matvecs, found.iterations, (found.done, found.finite, found.stopped)
-        size = xp.max(s, axis=-1, keepdims=True)
-        size = xp.where(size == 0, 1, size)
-        right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
-        left = xp.vector_norm(adjoint @ U - V * s[..., None, :], axis=-2)
-        error = None
-        if isinstance(method, RandomizedSVD):  # of the Frobenius norms, by a few random x
-            X = arrays[0][..., : min(6, arrays[0].shape[-1])]
-            X = xp.roll(X, 1, axis=-2)
-            E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(xp.conj(xp.matrix_transpose(V)), X))
-            whole = xp.vector_norm(A @ X, axis=(-2, -1))
-            error = xp.vector_norm(E, axis=(-2, -1)) / xp.where(whole == 0, 1, whole)
-        return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
-
-    watched = not isinstance(method, RandomizedSVD) and (method.callback is not None or method.progress)
-    return run if watched else xp.jit(run)
+def _run(xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperator, *arrays: Array) -> Any:
+    """One run, a program in JAX."""
+    A, adjoint = linearised(A), linearised(adjoint)
+    if isinstance(method, RandomizedSVD):
+        U, s, V = randomized_svd(xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations)
+        matvecs, steps = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations
+        ended = (True, xp.all(xp.isfinite(s)), False)
+    else:
+        size = method.size(min(A.shape[-2:]), k)
+        found = golub_kahan(
+            xp,
+            A.__matmul__,
+            adjoint.__matmul__,
+            arrays[0],
+            (arrays[1], arrays[2]),
+            k,
+            m=size,
+            tol=method.tolerance(xp, arrays[0].dtype),
+            max_iters=method.limit(min(A.shape[-2:]), size),
+            again=method.repeated,
+            watch=watcher(method, k),
+        )
+        U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
+        matvecs, steps, ended = found.matvecs, found.iterations, (found.done, found.finite, found.stopped)
+    size = xp.max(s, axis=-1, keepdims=True)
+    size = xp.where(size == 0, 1, size)
+    right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
+    left = xp.vector_norm(adjoint @ U - V * s[..., None, :], axis=-2)
+    error = None
+    if isinstance(method, RandomizedSVD):  # of the Frobenius norms, by a few random x
+        X = arrays[0][..., : min(6, arrays[0].shape[-1])]
+        X = xp.roll(X, 1, axis=-2)
+        E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(xp.conj(xp.matrix_transpose(V)), X))
+        whole = xp.vector_norm(A @ X, axis=(-2, -1))
+        error = xp.vector_norm(E, axis=(-2, -1)) / xp.where(whole == 0, 1, whole)
+    return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
 
 
 # ---------------------------------------------------------------------------------------------------- through the Gram matrix

@@ -61,7 +61,7 @@ def has_general_factors(A: LinearOperator) -> bool:
         not A.properties & SELF_ADJOINT
         and 0 not in A.shape
         and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
-        and not any(is_watched(A.xp, A.xp.staged(leaf)) for leaf in A.leaves() if namespace_of(leaf) is A.xp)
+        and not any(is_watched(A.xp, A.xp.staged(leaf)) for leaf in A.arrays())
         and not is_half(A.xp, A.dtype)
     )
 
@@ -118,7 +118,7 @@ def factored(A: LinearOperator) -> Factored | None:
     xp = A.xp
     if planning() or is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:  # a complex multiple or shift is not
         return None
-    if not xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
+    if not xp.is_differentiated(*A.arrays()):
         return None
     form = kronecker_form(A)
     if form is None or 0 in A.shape:
@@ -128,7 +128,7 @@ def factored(A: LinearOperator) -> Factored | None:
     if not all(eig.find(factor).is_base or factor.shape[-1] <= SMALL for factor in factors):
         return None
     matrices = tuple(once_each(lambda factor: xp.astype(dense(factor), A.dtype), factors))
-    held = once_each(lambda factor: factor._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x)), factors)
+    held = once_each(lambda factor: factor.detach(), factors)
     pairs = once_each(eig, held)
     real = xp.real_dtype(A.dtype)
     a, b = (xp.asarray(xp.real(c) if namespace_of(c) is xp else c.real, dtype=real, device=A._context.device) for c in (a, b))

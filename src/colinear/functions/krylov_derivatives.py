@@ -9,13 +9,14 @@ from typing import Any
 
 from .. import backends
 from ..autodiff.functions import divided_differences
-from ..autodiff.krylov import Dual, pulled_back, with_tangent
-from ..backends import Array
+from ..autodiff.krylov import Dual
+from ..backends import Array, program
 from ..info import Info, Status, settle
 from ..methods import Krylov, roots
 from ..methods.krylov import pick
 from ..methods.krylov_derivatives import adjoint_factors, tangent_times
 from ..operators.base import LinearOperator
+from ..operators.fields import directional, pullback
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._arrays import is_half, quiet
 
@@ -45,15 +46,15 @@ class KrylovRuns:
         xp, groups = backends.namespace_of(X), []
         for group in self._groups(xp, A, X):
             for parts in self._partitions():
-                program = _along(xp.name, self.f, self.method, self._steps(A), transposed, parts)
-                Y, error, steps, status = program(A, tuple(moved), group)
+                run = program(xp.name, _along, self.f, self.method, self._steps(A), transposed, parts)
+                Y, error, steps, status = run(A, tuple(moved), group)
                 if not self._ran_out(xp, status):
                     break
             self._report(xp, error, steps, status)
             B = _part(A.T if transposed else A, parts)
             for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
                 group = self.times(B, group)
-                more, error, steps, status = program(A, tuple(moved), group)
+                more, error, steps, status = run(A, tuple(moved), group)
                 self._report(xp, error, steps, status)
                 Y = self.times(B, Y) + more
             groups.append(Y)
@@ -64,8 +65,8 @@ class KrylovRuns:
         xp, total = backends.namespace_of(X), None
         for part, cotangent in zip(self._groups(xp, A, X), self._groups(xp, A, G), strict=True):
             for parts in self._partitions():
-                program = _back(xp.name, self.f, self.method, self._steps(A), parts)
-                W, V, error, steps, status = program(A, part, cotangent)
+                run = program(xp.name, _back, self.f, self.method, self._steps(A), parts)
+                W, V, error, steps, status = run(A, part, cotangent)
                 if not self._ran_out(xp, status):
                     break
             B, left = _part(A, parts), [cotangent]
@@ -73,10 +74,10 @@ class KrylovRuns:
                 left.append(xp.conj(self.times(B, xp.conj(left[-1]), transposed=True)))
             for i, g in enumerate(reversed(left)):
                 if parts > 1:
-                    W, V, error, steps, status = program(A, part, g)
+                    W, V, error, steps, status = run(A, part, g)
                     part = self.times(B, part) if i < parts - 1 else part
                 self._report(xp, error, steps, status)
-                found = pulled_back(xp, A, functools.partial(_times, xp, V, W.dtype, parts), W)
+                found = tuple(x for x in pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W) if x is not None)
                 total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
         assert total is not None
         return total
@@ -127,48 +128,38 @@ def _part(A: LinearOperator, parts: int) -> LinearOperator:
 # ---------------------------------------------------------------------------------------------------- programs
 
 
-@functools.lru_cache(maxsize=256)
-def _along(name: str, f: Any, method: Krylov, m: int, transposed: bool, parts: int) -> Callable[..., Any]:
-    xp = backends.get(name)
-
-    def run(A: LinearOperator, moved: tuple, X: Array) -> Any:
-        side = lambda A: _part(A.T if transposed else A, parts)  # noqa: E731
-        (start,), noise, (size,), tol = _starts(xp, method, X)
-        multiply = _on_rows(xp, side(A))
-        move = _by_rows(xp, lambda X: with_tangent(xp, A, moved, lambda A: side(A) @ X)[1])
-        with quiet(xp):
-            found = tangent_times(xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol)
-        Y, error, steps, done, finite, _ = found
-        return xp.matrix_transpose(Y), error, steps, _status(xp, done, finite)
-
-    return xp.jit(run)
+def _along(
+    xp: Any, f: Any, method: Krylov, m: int, transposed: bool, parts: int, A: LinearOperator, moved: tuple, X: Array
+) -> Any:
+    side = lambda A: _part(A.T if transposed else A, parts)  # noqa: E731
+    (start,), noise, (size,), tol = _starts(xp, method, X)
+    multiply = _on_rows(xp, side(A))
+    move = _by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
+    with quiet(xp):
+        found = tangent_times(xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol)
+    Y, error, steps, done, finite, _ = found
+    return xp.matrix_transpose(Y), error, steps, _status(xp, done, finite)
 
 
-@functools.lru_cache(maxsize=256)
-def _back(name: str, f: Any, method: Krylov, m: int, parts: int) -> Callable[..., Any]:
-    xp = backends.get(name)
-
-    def run(A: LinearOperator, X: Array, G: Array) -> Any:
-        A = _part(A, parts)
-        (start, cotangent), noise, (size, other), tol = _starts(xp, method, X, G)
-        with quiet(xp):
-            found = adjoint_factors(
-                xp,
-                _on_rows(xp, A),
-                _on_rows(xp, A.H),
-                start,
-                cotangent,
-                size * other,
-                noise,
-                _corner(xp, f, A, True),
-                m=m,
-                tol=tol,
-            )
-        W, V, error, steps, done, finite = found
-        columns = [xp.matrix_transpose(xp.reshape(F, (*F.shape[:-3], F.shape[-3] * F.shape[-2], F.shape[-1]))) for F in (W, V)]
-        return *columns, error, steps, _status(xp, done, finite)
-
-    return xp.jit(run)
+def _back(xp: Any, f: Any, method: Krylov, m: int, parts: int, A: LinearOperator, X: Array, G: Array) -> Any:
+    A = _part(A, parts)
+    (start, cotangent), noise, (size, other), tol = _starts(xp, method, X, G)
+    with quiet(xp):
+        found = adjoint_factors(
+            xp,
+            _on_rows(xp, A),
+            _on_rows(xp, A.H),
+            start,
+            cotangent,
+            size * other,
+            noise,
+            _corner(xp, f, A, True),
+            m=m,
+            tol=tol,
+        )
+    W, V, error, steps, done, finite = found
+    columns = [xp.matrix_transpose(xp.reshape(F, (*F.shape[:-3], F.shape[-3] * F.shape[-2], F.shape[-1]))) for F in (W, V)]
+    return *columns, error, steps, _status(xp, done, finite)
 
 
 def _starts(xp: Any, method: Krylov, *columns: Array) -> tuple[list[Array], Array, list[Array], float]:

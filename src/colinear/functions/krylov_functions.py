@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import autodiff, backends
-from ..backends import Array
+from ..backends import Array, program
 from ..dispatch import Cost
 from ..info import FIRST_FAILURE, Info, MethodError, Status, combine, recording, report
 from ..methods import Auto, Krylov, Method
@@ -66,7 +66,7 @@ def cost(A: LinearOperator, method: Any) -> Cost:
 def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Array) -> Array:
     """f(A) X, columns in groups for which there is room; reports how it went."""
     xp = backends.namespace_of(X)
-    leaves = [leaf for leaf in A.leaves() if backends.is_array(leaf)]
+    leaves = A.arrays()
     if xp.is_compiling():
         raise MethodError(f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of what is compiled.")
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
@@ -85,7 +85,7 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
     if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
-    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if backends.is_array(leaf) else leaf)
+    fixed = A.detach()
     result, error, steps, status, parts = _product(xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype))
     tol, message = method.tolerance(xp, dtype), ""
     if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
@@ -108,11 +108,11 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
 def _product(xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array) -> tuple[Array, Array, Any, Any, int]:
     """f(A) X, its estimated error, the products with A, the worst status, and in how many parts an exponential was taken."""
     m, width = _sizes(A, X, method)
-    program = _program(xp.name, f, method, m)
+    run = program(xp.name, _program, f, method, m)
     groups, errors, steps, statuses, most = [], [], 0, [], 1
     for i in range(0, X.shape[-1], width):
         group = X[..., i : i + width]
-        Y, error, count, status = program(A, group)
+        Y, error, count, status = run(A, group)
         if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
             Y, error, count, status, parts = _in_parts(xp, f, method, m, A, group)
             most = max(most, parts)
@@ -139,54 +139,48 @@ def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arr
     tol, total = method.tolerance(xp, X.dtype), 0
     for parts in (2**i for i in range(1, HALVINGS + 1)):
         B = (1 / parts) * A
-        program = _program(xp.name, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m)
-        Y, error, count, status = program(B, X)
+        run = program(xp.name, _program, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m)
+        Y, error, count, status = run(B, X)
         total = total + count
         if int(status) == Status.SUCCESS:
             break
     else:
         return Y, error, total, status, 1
     for _ in range(parts - 1):  # errors of parts add up; where they would shrink, that is on the safe side
-        Y, more, count, again = program(B, Y)
+        Y, more, count, again = run(B, Y)
         error, total, status = error + more, total + count, pick(xp, again > status, again, status)
     return Y, error, total, status, parts
 
 
-@functools.lru_cache(maxsize=256)
-def _program(name: str, f: Any, method: Krylov, m: int) -> Callable[..., Any]:
-    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape."""
-    xp = backends.get(name)
-
-    def run(A: LinearOperator, X: Array) -> Any:
-        A = linearised(A)
-        work = xp.float32 if is_half(xp, X.dtype) else X.dtype
-        B = xp.astype(xp.matrix_transpose(X), work)  # (*batch, columns, n)
-        noise = xp.normal(xp.generator(method.seed), B.shape, dtype=work, device=xp.device_of(X))
-        size = xp.vector_norm(B, axis=-1)
-        start = xp.where((size > 0)[..., None], B, noise)
-        tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
-        positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-        with quiet(xp):
-            A, c = _turned(A)
-            if A.properties & SELF_ADJOINT:
-                small = functools.partial(_of_hermitian, xp, f, positive, c)
-                found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True, has_pole=f.pole)
-            else:
-                found = _one_by_one(xp, A, start, noise, f, m, tol)
-        Y, error, steps, done, _, doubt = found
-        given = size != 0  # NaN is
-        Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
-        finite = plain(xp, xp.all(xp.isfinite(Y)))
-        done = done | plain(xp, xp.all((error <= tol) | xp.logical_not(given)))
-        doubtful = plain(xp, xp.any(given & xp.logical_not(doubt <= tol)))
-        singular = plain(xp, xp.any(given & (doubt == math.inf)))
-        late = pick(xp, doubtful, int(Status.INACCURATE), int(Status.MAX_ITERATIONS))
-        status = pick(xp, done, int(Status.SUCCESS), late)
-        status = pick(xp, finite, status, int(Status.NONFINITE))
-        status = pick(xp, singular, int(Status.SINGULAR), status)
-        return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(given, error, 0 * size), steps, status
-
-    return xp.jit(run)
+def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
+    """One run, a program in JAX."""
+    A = linearised(A)
+    work = xp.float32 if is_half(xp, X.dtype) else X.dtype
+    B = xp.astype(xp.matrix_transpose(X), work)  # (*batch, columns, n)
+    noise = xp.normal(xp.generator(method.seed), B.shape, dtype=work, device=xp.device_of(X))
+    size = xp.vector_norm(B, axis=-1)
+    start = xp.where((size > 0)[..., None], B, noise)
+    tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
+    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    with quiet(xp):
+        A, c = _turned(A)
+        if A.properties & SELF_ADJOINT:
+            small = functools.partial(_of_hermitian, xp, f, positive, c)
+            found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True, has_pole=f.pole)
+        else:
+            found = _one_by_one(xp, A, start, noise, f, m, tol)
+    Y, error, steps, done, _, doubt = found
+    given = size != 0  # NaN is
+    Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
+    finite = plain(xp, xp.all(xp.isfinite(Y)))
+    done = done | plain(xp, xp.all((error <= tol) | xp.logical_not(given)))
+    doubtful = plain(xp, xp.any(given & xp.logical_not(doubt <= tol)))
+    singular = plain(xp, xp.any(given & (doubt == math.inf)))
+    late = pick(xp, doubtful, int(Status.INACCURATE), int(Status.MAX_ITERATIONS))
+    status = pick(xp, done, int(Status.SUCCESS), late)
+    status = pick(xp, finite, status, int(Status.NONFINITE))
+    status = pick(xp, singular, int(Status.SINGULAR), status)
+    return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(given, error, 0 * size), steps, status
 
 
 def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:

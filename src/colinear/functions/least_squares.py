@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .. import autodiff
-from ..backends import Array, namespace_of
+from ..backends import Array
 from ..dispatch import Cost, function
 from ..info import Info, Status, combine, planning, report
 from ..methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
@@ -14,8 +14,8 @@ from ..methods.solver_objects import for_least_squares
 from ..operators.base import LinearOperator, placed_beside
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
+from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
-from ..operators.known_inverse import KnownInverse
 from ..operators.product import Product
 from ..operators.zero import Zero
 from ._arrays import dense, is_detailed, is_half, is_vector, is_watched, narrow, quiet, seen, wide
@@ -66,7 +66,7 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
         return _by_samples(A, rtol, chosen)
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
         return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
-    watched = any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
+    watched = any(is_watched(xp, leaf) for leaf in A.arrays())
     if watched and not planning() and 0 not in A.shape and (known := _with_derivative(xp, A, rtol, chosen)) is not None:
         return known
     U, s, V = svd(A, None, chosen)
@@ -101,14 +101,14 @@ def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> L
         least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[..., 0]
         return parts.function(lambda x, least: inverted(xp, x, xp.abs(x) > least), least)
     M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
-    held = Dense(M) if M is not None else A._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x))
+    held = Dense(M) if M is not None else A.detach()
     U, s, V = svd(held, None, method)
     kept = s > cutoff(xp, s, A, rtol)
     inverse = Product(V, Diagonal(inverted(xp, s, kept)), U.H)
     known = known_pseudoinverse(A, inverse)
     visible = seen(xp, kept)
     if known is None and A.shape[-1] == A.shape[-2] and visible is not None and visible.all() and inverse.dtype == A.dtype:
-        return Inverse._of(A, KnownInverse._of(A, inverse, None))  # A^+ = A^-1
+        return Inverse._of(A, Implicit._of(A, inverse, None))  # A^+ = A^-1
     return known
 
 
@@ -240,10 +240,9 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     B = b[:, None] if vector else b
     if isinstance(method, SVRG) and 0 not in A.shape:
         # From zero all steps stay in the range of A^H, so that of all solutions it is the one of smallest norm.
-        X, told = iterated(A.H @ A, method).run(A.H @ B, vector)
+        X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
         residual = relative_residual(A.xp, B - A @ X, B)
-        for info in told:
-            report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
+        report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
     else:
         X = iterated(A, method, consistent=False).solve(B, vector)
     return X[..., 0] if vector else X

@@ -144,7 +144,7 @@ def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
         return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
     limit = negligible(A, xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1), rtol)
     blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
-    if any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None):
+    if any(is_watched(xp, leaf) for leaf in A.arrays()):
         known = [known_pseudoinverse(*pair) for pair in zip(placed(A), blocks, strict=True)]
         blocks = [block if own is None else own for block, own in zip(blocks, known, strict=True)]
     return BlockDiag(*blocks)._claim(A._claims)

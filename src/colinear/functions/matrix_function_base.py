@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import autodiff
-from ..backends import Array, namespace_of
+from ..backends import Array
 from ..info import Info, Status, report
 from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ..operators.base import LinearOperator
@@ -87,7 +87,7 @@ def _known(xp: Any, f: Scalar, values: Array) -> int:
 
 def _held(A: LinearOperator) -> LinearOperator:
     """A without derivatives."""
-    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else A.xp.stop_gradient(leaf))
+    return A.detach()
 
 
 def on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:

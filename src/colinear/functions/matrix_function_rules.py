@@ -205,7 +205,7 @@ def _is_recorded(A: Any, term: Any) -> bool:
     """Whether derivatives are recorded of an operator with the term U U^H."""
     xp = A.xp
     plain = term.V is None and term.core is None and not xp.is_compiling()
-    return plain and xp.is_differentiated(*(x for x in A.leaves() if namespace_of(x) is xp))
+    return plain and xp.is_differentiated(*A.arrays())
 
 
 def multiple_is_recorded(A: Any) -> bool:

@@ -135,10 +135,10 @@ def norm_low_rank(A: Any, ord: Any, method: Any) -> Array:
     """|U C V^H|_F = |R C S^H|_F for U = Q R, V = P S"""
     if checked_order("norm", ord) != "fro":
         return norm.base(A, ord, method)
-    xp, known = A.xp, [leaf for leaf in A.leaves() if namespace_of(leaf) is not None]
+    xp, known = A.xp, A.arrays()
     if not xp.is_differentiated(*known):
         return norm(Dense(compressed(A)[1]), ord, method)
-    size = norm(Dense(compressed(A._map(lambda x: x if namespace_of(x) is None else xp.stop_gradient(x)))[1]), ord, method)
+    size = norm(Dense(compressed(A.detach())[1]), ord, method)
     return _with_derivative_of_square(xp, A, size)
 
 
@@ -226,7 +226,7 @@ def has_cheap_inner_products(A: LinearOperator) -> bool:
     if not simplify.find(A).is_base:
         return False
     pairs = combinations(A.operands, 2)
-    watched = any(A.xp.is_traced(leaf) for leaf in A.leaves() if namespace_of(leaf) is not None)
+    watched = any(A.xp.is_traced(leaf) for leaf in A.arrays())
     return not watched and all(not norm.find(term).is_base for term in A.operands) and all(_is_cheap(B, C) for B, C in pairs)
 
 

@@ -77,7 +77,7 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     if 0 in A.shape:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    leaves = [leaf for leaf in A.leaves() if is_array(leaf)]
+    leaves = A.arrays()
     if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
         from .solve_and_logdet import differentiable_logdet
 
@@ -98,7 +98,7 @@ def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
         raise NotImplementedError('SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".')
 
-    leaves, told = [leaf for leaf in A.leaves() if is_array(leaf)], []
+    leaves, told = A.arrays(), []
 
     def value(*arrays: Array) -> tuple[Array, ...]:
         given = iter(arrays)

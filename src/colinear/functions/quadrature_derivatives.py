@@ -14,6 +14,7 @@ from ..backends import Array, is_array
 from ..info import DerivativeWarning, Status, recording, report
 from ..methods import SLQ
 from ..operators.base import LinearOperator
+from ..operators.fields import directional, pullback
 from .scalar_functions import Scalar
 
 LOOSE = "trace: SLQ's run is too short for this derivative: f'(A) z has not converged. Raise max_iters."
@@ -36,15 +37,11 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
     small the last coefficients of f'(A) z are, relative to all of them.
     """
     xp = A.xp
-    leaves, told = [leaf for leaf in A.leaves() if is_array(leaf)], []
-
-    def rebuilt(arrays: Any) -> LinearOperator:
-        given = iter(arrays)
-        return A._map(lambda leaf: next(given) if is_array(leaf) else leaf)
+    leaves, told = A.arrays(), []
 
     def value(*arrays: Array) -> tuple[Array, ...]:
         with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found, Z, Y, tail = mean(rebuilt(arrays))
+            found, Z, Y, tail = mean(A.with_arrays(arrays))
         info = reports[-1]
         told.append(info.replace(status=0, converged=True, error=None))
         status = info._status if is_array(info._status) else xp.asarray(int(info._status), device=A._context.device)
@@ -58,14 +55,14 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
 
     def jvp(primals: Any, tangents: Any, output: Any) -> Any:
         Z, Y = held(primals, output)
-        moved = xp.jvp(lambda arrays: rebuilt(arrays) @ Z, tuple(primals), tuple(tangents))[1]
+        moved = directional(A.with_arrays(primals), lambda A: A @ Z, tangents)[1]
         slope = xp.mean(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1)
         return xp.astype(slope, output[0].dtype), *(0 * x for x in output[1:])
 
     def vjp(primals: Any, output: Any, cotangents: Any) -> Any:
         Z, Y = held(primals, output)
         share = xp.astype(xp.real(cotangents[0]) / Z.shape[-1], Y.dtype)[..., None, None]
-        return xp.vjp(lambda arrays: rebuilt(arrays) @ Z, tuple(primals))[1](share * Y)
+        return pullback(A.with_arrays(primals), lambda A: A @ Z, share * Y)
 
     found, _, _, _, error, status = xp.custom_derivative(value, jvp=jvp, vjp=vjp)(*leaves)
     worst: Any = xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, is_array
+from ..backends import Array
 from ..info import MethodError, failed, recording, report
 from ..methods import SLQ
 from ..methods.probes import draw
@@ -52,7 +52,7 @@ def sampled(A: LinearOperator, M: LinearOperator) -> tuple[Callable[[Any, tuple[
 def one_of_each(A: LinearOperator, R: Array) -> Array:
     """R, of which torch.func.vmap over operators makes one for each: what is written in place must have room for all."""
     xp = A.xp
-    hidden = [leaf for leaf in A.leaves() if is_array(leaf) and 0 not in leaf.shape and xp.is_traced(leaf)]
+    hidden = [leaf for leaf in A.arrays() if 0 not in leaf.shape and xp.is_traced(leaf)]
     if xp.name != "torch" or not hidden or xp.is_traced(R):
         return R
     first = xp.reshape(hidden[0], (-1,))[0]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
-from .. import backends
-from ..backends import Array, namespace_of
+from ..backends import Array, namespace_of, program
 from ..info import Info, MethodError, Status, recording, report
 from ..methods.iteration import Products, Watch
 from ..methods.seeds import drawn_seed, static_seed
@@ -41,9 +39,9 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
     xp, n = A.xp, A.shape[-1]
     start = _start(A, k, method) if method.x0 is None else _given(A, k, method)
     tol = method.tolerance(xp, A.dtype)
-    program = _program(xp.name, method.without_arrays(), ends[which], False, float(tol), method.iterations(n, n))
+    run = program(xp.name, _program, method.without_arrays(), ends[which], False, float(tol), method.iterations(n, n))
     with recording():
-        return program(seeded(A, method.seed), start)
+        return run(seeded(A, method.seed), start)
 
 
 def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
@@ -54,12 +52,12 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
     if A.batch_shape:
         raise MethodError("nullspace: SVRG works on one operator at a time. Call it for each matrix: nullspace(A[i]).")
     tol = max(method.tolerance(xp, A.dtype), max(m, n) * xp.eps(A.dtype) if rtol is None else rtol)
-    program = _program(xp.name, method.without_arrays(), False, True, float(tol), method.iterations(m, n))
+    run = program(xp.name, _program, method.without_arrays(), False, True, float(tol), method.iterations(m, n))
     squared = not A.properties & POSITIVE_SEMIDEFINITE
     start, matvecs, epochs = _start(A, min(n, FIRST), method), 0, 0
     while True:
         with recording():
-            found = program(A, start)
+            found = run(A, start)
         values = seen(xp, found.values)
         if values is None:
             from .nullspace import visible
@@ -114,24 +112,20 @@ def _given(A: LinearOperator, k: int, method: SVRG) -> Array:
     return xp.broadcast_to(x0, (*A.batch_shape, *x0.shape[-2:]))
 
 
-@functools.lru_cache(maxsize=256)
-def _program(name: str, method: Any, largest: bool, null: bool, tol: float, max_iters: int) -> Any:
-    """The run as a function of the operator and the start: compiled by JAX once for each structure and shape."""
-    xp = backends.get(name)
+def _program(
+    xp: Any, method: Any, largest: bool, null: bool, tol: float, max_iters: int, A: LinearOperator, W: Array
+) -> Subspace:
+    """One run, a program in JAX."""
     watch = Watch(False, method.callback, method.progress, method.name, False)
+    terms = sampled_terms(A, method, squared=None if null else False)
+    limit = tol**2 if terms.squared else tol
 
-    def run(A: LinearOperator, W: Array) -> Subspace:
-        terms = sampled_terms(A, method, squared=None if null else False)
-        limit = tol**2 if terms.squared else tol
+    def settled(values: Array, residual: Array, norm: Array) -> Array:
+        if null:
+            return (values <= limit * norm) | (residual <= SURE * values)
+        return residual <= tol * norm
 
-        def settled(values: Array, residual: Array, norm: Array) -> Array:
-            if null:
-                return (values <= limit * norm) | (residual <= SURE * values)
-            return residual <= tol * norm
-
-        products = Products(A.__matmul__, A.H.__matmul__ if terms.squared else None, None, None, A.shape[-1], terms)
-        return svrg_subspace(
-            xp, products, W, largest=largest, step=method.step, seed=method.seed, settled=settled, max_iters=max_iters, watch=watch
-        )  # fmt: skip
-
-    return xp.jit(run)
+    products = Products(A.__matmul__, A.H.__matmul__ if terms.squared else None, None, None, A.shape[-1], terms)
+    return svrg_subspace(
+        xp, products, W, largest=largest, step=method.step, seed=method.seed, settled=settled, max_iters=max_iters, watch=watch
+    )  # fmt: skip

@@ -15,9 +15,9 @@ from ..operators.base import LinearOperator, placed_beside
 from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
 from ..operators.hearing import multiplies_by_iteration
+from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.iterative import Iterated
-from ..operators.known_inverse import KnownInverse
 from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
@@ -182,7 +182,7 @@ def _unjudged_inverse(A: LinearOperator, method: Method | None) -> tuple[Any, li
     is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.leaves())
     if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
         # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the derivative of the formula
-        inverse = Inverse._of(A, KnownInverse._of(A, inverse, None))
+        inverse = Inverse._of(A, Implicit._of(A, inverse, None))
     return inverse, reports, left_out
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-from .. import backends
-from ..backends import Array, is_array
+from ..backends import Array, is_array, namespace_of, program
 from ..dispatch import Cost, function
 from ..info import MethodError, ShapeError, Status, planning, recording
 from ..methods import CG, SLQ, Auto, Cholesky, Method, fitting
@@ -15,7 +13,10 @@ from ..methods.cg_quadrature import Solved, cg_quadrature
 from ..methods.stochastic_objects import DEFAULT_PROBES
 from ..operators.base import LinearOperator, placed_beside
 from ..operators.context import as_array, broadcast_batches
+from ..operators.fields import directional, pullback
+from ..operators.implicit import equation
 from ..operators.inverse import Inverse
+from ..operators.iterative import solve_for_derivative
 from ..properties import SELF_ADJOINT
 from ._arrays import is_half, narrow, quiet, square_size
 from .automatic import iterates
@@ -110,12 +111,31 @@ solve_and_logdet = function(
 # ---------------------------------------------------------------------------------------------------- one run for all
 
 
-class Problem(NamedTuple):
-    """How the run is made; what it is made of are arrays, which its derivatives are told."""
+class Solution(LinearOperator):
+    """A^-1 of a self-adjoint A by conjugate gradients, with the solution Z = A^-1 [B R] that one run has found."""
 
-    method: SLQ
+    A: LinearOperator
+    M: LinearOperator | None
+    B: Array
+    Z: Array
     tol: float
     limit: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.A.shape
+
+    def _adjoint(self) -> LinearOperator:
+        return self
+
+    def _matmat(self, G: Array) -> Array:
+        """A^-1 G for a derivative. It starts from what is known: of the cotangent of b^H A^-1 b, which is b, the solution is x."""
+        xp, B, x0 = namespace_of(G), self.B, 0 * G
+        if B.shape[-1] == 1:
+            size = xp.sum(xp.abs(B) ** 2, axis=-2, keepdims=True)
+            along = xp.sum(xp.conj(B) * G, axis=-2, keepdims=True) / xp.where(size > 0, xp.astype(size, G.dtype), 1)
+            x0 = self.Z[..., :1] * along
+        return solve_for_derivative(iterated(self.A, CG(tol=self.tol, preconditioner=self.M, x0=x0, max_iters=self.limit)), G)
 
 
 def fused(A: LinearOperator, b: Any, method: SLQ) -> tuple[Array, Array]:
@@ -148,55 +168,10 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         raise MethodError("SLQ: for positive definite A, which this is not known to be. Say PSD(A).")
     if method.quadrature != "gauss":
         raise MethodError('SLQ: bounds are for logdet without derivatives; use quadrature="gauss" here.')
-    xp = A.xp
-    fixed = A._map(lambda leaf: xp.stop_gradient(leaf) if is_array(leaf) else leaf)
+    xp, fixed = A.xp, A.detach()
     M, directions, logarithm = prepared(fixed, method)
     tol = math.sqrt(xp.eps(xp.float32 if is_half(xp, A.dtype) else A.dtype))
-    problem = Problem(method, tol, method.max_iters or max(10 * A.shape[-1], 100))
-    places = [leaf for leaf in A.leaves() if is_array(leaf)]
-    held = [] if M is None else [leaf for leaf in M.leaves() if is_array(leaf)]
-    own = len(places)
-
-    def operator(arrays: Any) -> LinearOperator:
-        given = iter(arrays)
-        return A._map(lambda leaf: next(given) if is_array(leaf) else leaf)
-
-    def preconditioner(arrays: Any) -> LinearOperator | None:
-        given = iter(arrays[own : own + len(held)])
-        return None if M is None else M._map(lambda leaf: next(given) if is_array(leaf) else leaf)
-
-    def value(*arrays: Array) -> tuple[Array, ...]:
-        return _run(operator(arrays[:own]), preconditioner(arrays), arrays[-2], arrays[-1], problem)
-
-    def solve_with(arrays: Any, G: Array, x0: Array | None = None) -> Array:
-        chosen = CG(tol=tol, preconditioner=preconditioner(arrays), x0=x0, max_iters=problem.limit)
-        return iterated(operator(arrays[:own]), chosen).solve_for_derivative(G)  # a failure is warned of there
-
-    def multiplied(primals: Any, output: Any) -> Array:
-        """X, A^-1 R and M R, side by side: what dA multiplies."""
-        M, R = preconditioner(primals), primals[-1]
-        return xp.concat([output[0], output[2], xp.astype(R if M is None else M @ R, output[2].dtype)], axis=-1)
-
-    def jvp(primals: Any, tangents: Any, output: Any) -> Any:
-        V, Y = multiplied(primals, output), output[2]
-        count, probes = output[0].shape[-1], Y.shape[-1]
-        moved = xp.jvp(lambda arrays: operator(arrays) @ V, tuple(primals[:own]), tuple(tangents[:own]))[1]
-        right = xp.concat([tangents[-2] - moved[..., :count], -moved[..., count : count + probes]], axis=-1)
-        solved = solve_with(primals, right)
-        slope = xp.sum(xp.real(xp.vecdot(Y, moved[..., count + probes :], axis=-2)), axis=-1) / probes
-        return solved[..., :count], slope, solved[..., count:], *(0 * x for x in output[3:])
-
-    def vjp(primals: Any, output: Any, cotangents: Any) -> Any:
-        X, Y = output[0], output[2]
-        G = xp.concat([cotangents[0], cotangents[2]], axis=-1)
-        S = solve_with(primals, G, _guess(xp, primals[-2], X, G))
-        slope = (cotangents[1] / Y.shape[-1])[..., None, None]
-        pulled = xp.concat([-S, xp.astype(slope, Y.dtype) * Y], axis=-1)
-        V = multiplied(primals, output)
-        found = xp.vjp(lambda arrays: operator(arrays) @ V, tuple(primals[:own]))[1](pulled)
-        return *found, *(None for _ in held), S[..., : X.shape[-1]], None
-
-    run = value if xp.name == "numpy" else xp.custom_derivative(value, jvp=jvp, vjp=vjp)
+    limit = method.max_iters or max(10 * A.shape[-1], 100)
     gen, count = xp.generator(method.seed), B.shape[-1]
     adaptive = method.tol is not None and not (is_traced(A, method.seed) or xp.is_traced(B))
     most = method.most if adaptive else method.probes or DEFAULT_PROBES
@@ -204,34 +179,61 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
     blocks: list[Block] = []
     while True:  # the first block solves A X = B too
         R = directions(xp.fold_in(gen, len(blocks)), min(width, most - sum(block.probes for block in blocks)))
-        blocks.append(Block(R.shape[-1], *run(*places, *held, B[..., : 0 if blocks else count], R)))
-        found = pooled(xp, blocks, logarithm, method)
-        if not adaptive or bool(found.met) or found.probes >= most or bool(xp.max(found.status) >= int(Status.BREAKDOWN)):
+        right = B[..., : 0 if blocks else count]
+        found = _run(fixed, M, xp.stop_gradient(right), R, tol, limit, method.seed)
+        blocks.append(Block(R.shape[-1], *_attached(A, M, right, R, found, tol, limit)))
+        pool = pooled(xp, blocks, logarithm, method)
+        if not adaptive or bool(pool.met) or pool.probes >= most or bool(xp.max(pool.status) >= int(Status.BREAKDOWN)):
             break
     residual = blocks[0].residual[..., :count]
-    tell(A, found, residual, (count + found.probes) * xp.max(blocks[0].steps))
-    return narrow(xp, blocks[0].X, A.dtype), narrow(xp, found.value, A.dtype)
+    tell(A, pool, residual, (count + pool.probes) * xp.max(blocks[0].steps))
+    return narrow(xp, blocks[0].X, A.dtype), narrow(xp, pool.value, A.dtype)
 
 
-def _guess(xp: Any, B: Array, X: Array, G: Array) -> Array:
-    """Where to start the adjoint solve: of the cotangent of b^H A^-1 b, which is b, the solution is there already."""
-    if B.shape[-1] != 1:
-        return 0 * G
-    size = xp.sum(xp.abs(B) ** 2, axis=-2, keepdims=True)
-    along = xp.sum(xp.conj(B) * G, axis=-2, keepdims=True) / xp.where(size > 0, xp.astype(size, G.dtype), 1)
-    return xp.stop_gradient(X * along)
+def _attached(
+    A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, found: tuple[Array, ...], tol: float, limit: int
+) -> tuple[Array, ...]:
+    """What `_run` has found, X, log det M A, Y = A^-1 R and numbers, with the derivatives of the first three.
+
+    X and Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H dA M r.
+    """
+    xp, arrays, (X, mean, Y, *numbers) = A.xp, A.arrays(), found
+    if not xp.is_differentiated(B, *arrays):
+        return found
+    count, probes = X.shape[-1], Y.shape[-1]
+    solution = Solution._of(A, M, xp.stop_gradient(B), xp.concat([X, Y], axis=-1), tol, limit)
+    solved = equation(solution, Solution._matmat, first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,), warns=True)
+    Z = solved(xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays())
+
+    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
+        _, Y, V, *arrays = primals
+        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
+        return xp.astype(xp.sum(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1) / probes, output.dtype)
+
+    def pull(primals: tuple, output: Array, g: Array) -> tuple:
+        _, Y, V, *arrays = primals
+        return (
+            None,
+            None,
+            None,
+            *pullback(A.with_arrays(arrays), lambda A: A @ V, xp.astype(g / probes, Y.dtype)[..., None, None] * Y),
+        )
+
+    V = xp.astype(R if M is None else M @ R, Y.dtype)
+    with_slope = xp.custom_derivative(lambda mean, *_: mean + 0, jvp=push, vjp=pull)
+    return Z[..., :count], with_slope(mean, Z[..., count:], V, *arrays), Z[..., count:], *numbers
 
 
-def _run(A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, problem: Problem) -> tuple[Array, ...]:
+def _run(A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, tol: float, limit: int, seed: Any) -> tuple[Array, ...]:
     """X, log det M A, A^-1 R, the standard error, and (as numbers without derivatives) the statuses, steps and residuals."""
-    xp, method = A.xp, problem.method
-    traced = is_traced(A, method.seed) or xp.is_traced(B) or xp.is_traced(R)
-    rows = min(problem.limit, TRACED_ROWS if traced else ROWS)
+    xp = A.xp
+    traced = is_traced(A, seed) or xp.is_traced(B) or xp.is_traced(R)
+    rows = min(limit, TRACED_ROWS if traced else ROWS)
     count = B.shape[-1]
     together = xp.concat([xp.astype(B, xp.result_type(B.dtype, R.dtype)), xp.astype(R, B.dtype)], axis=-1)
     together = one_of_each(A, together)
     with quiet(xp):
-        solved: Solved = _program(xp.name, problem.tol, problem.limit, rows)(A, M, together)
+        solved: Solved = program(xp.name, _quadrature, tol, limit, rows)(A, M, together)
         forms, rest = quadratic_forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
@@ -243,14 +245,7 @@ def _run(A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, proble
     return solved.X[..., :count], mean, solved.X[..., count:], error, *numbers
 
 
-@functools.lru_cache(maxsize=64)
-def _program(name: str, tol: float, limit: int, rows: int) -> Any:
-    """The run as a function of operators and arrays alone: compiled by JAX once for each structure and shape."""
-    xp = backends.get(name)
-
-    def run(A: LinearOperator, M: LinearOperator | None, B: Array) -> Solved:
-        apply = None if M is None else M.__matmul__
-        with recording():
-            return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)
-
-    return xp.jit(run)
+def _quadrature(xp: Any, tol: float, limit: int, rows: int, A: LinearOperator, M: LinearOperator | None, B: Array) -> Solved:
+    apply = None if M is None else M.__matmul__
+    with recording():
+        return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)

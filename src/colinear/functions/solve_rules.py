@@ -44,7 +44,7 @@ def _is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     """Whether only the answer is asked for, not by an iteration, and its values can be seen."""
     if planning() or is_detailed() or is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
-    seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.leaves()) if is_array(x))
+    seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.arrays()) if is_array(x))
     return seen and not is_half(A.xp, A.dtype)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import namespace_of
 from ..dispatch import rule
 from ..info import Info, planning, report
 from ..methods import Auto
@@ -44,7 +43,7 @@ def _iterated(A: Any, b: Any, method: Any) -> Any:
     ):
         return None
     xp, n = A.xp, A.shape[-1]
-    if any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None):
+    if any(is_watched(xp, leaf) for leaf in A.arrays()):
         return None
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     if not (values[0] or values[-1]) and is_narrow_band(used_diagonals(values), n):

@@ -14,8 +14,7 @@ from ..functions.determinant import needs_estimate
 from ..info import BackendError, DtypeError, ShapeError, Status, planning, recording, report
 from ..methods import SLQ, Auto, Cholesky, Method
 from ..operators.base import LinearOperator
-from ..operators.fields import rebuilt
-from ..operators.known_inverse import KnownInverse
+from ..operators.implicit import Implicit
 from ..properties import PSD
 
 
@@ -95,7 +94,7 @@ def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -
         return solve_and_logdet(K, y, Cholesky() if direct else method)
     if isinstance(method, SLQ) or planning() or not is_differentiated(K, y):
         return solve_and_logdet(K, y, method)
-    return differentiable_inverse(K, inv(held(K), method), y) @ y, logdet(K, method)
+    return differentiable_inverse(K, inv(K.detach(), method), y) @ y, logdet(K, method)
 
 
 def differentiable_inverse(K: LinearOperator, inverse: LinearOperator, *others: Array) -> LinearOperator:
@@ -104,20 +103,11 @@ def differentiable_inverse(K: LinearOperator, inverse: LinearOperator, *others: 
     Some rules find the inverse by the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a
     covariance do near zero. The solution has one all the same, and it takes no more than the inverse that is there already.
     """
-    return KnownInverse._of(K, inverse, None) if is_differentiated(K, *others) else inverse
-
-
-def arrays(A: LinearOperator) -> tuple[Array, ...]:
-    return tuple(leaf for leaf in A.leaves() if namespace_of(leaf) is A.xp)
-
-
-def held(A: LinearOperator) -> LinearOperator:
-    """A without derivatives."""
-    return rebuilt(A, [A.xp.stop_gradient(leaf) for leaf in arrays(A)])
+    return Implicit._of(K, inverse, None) if is_differentiated(K, *others) else inverse
 
 
 def is_differentiated(K: LinearOperator, *others: Array) -> bool:
-    return bool(K.xp.is_differentiated(*others, *arrays(K)))
+    return bool(K.xp.is_differentiated(*others, *K.arrays()))
 
 
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:

@@ -13,7 +13,7 @@ from ..operators.base import LinearOperator
 from ..operators.convert import as_operator
 from ..operators.dense import Dense
 from ..properties import PSD
-from .likelihood import checked_observations, differentiable_inverse, held, of_framework
+from .likelihood import checked_observations, differentiable_inverse, of_framework
 from .roots import sample
 
 
@@ -114,7 +114,7 @@ def posterior(
     by_columns = structured and isinstance(K_star, Dense)
     # Without structure by Cholesky, which tells if K is no covariance; another factorisation would give variances below zero.
     factorised = Cholesky() if method is None and not structured and not iterates(K, None) else method
-    inverse = inv(held(K) if by_columns else K, factorised)
+    inverse = inv(K.detach() if by_columns else K, factorised)
     solver = differentiable_inverse(K, inverse, difference) if structured else inverse
     predicted = K_star.T @ (solver @ difference) + of_framework("posterior", mean_star, K)
     # A structured K* wants the structure of the inverse too, which then is differentiated as it was found.

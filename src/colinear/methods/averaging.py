@@ -6,14 +6,12 @@ and counted in the status.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
-from .. import backends
-from ..backends import Array
+from ..backends import Array, program
 from ..info import Status
 
 FEWEST = 16  # samples before a standard error is believed
@@ -60,7 +58,7 @@ def ratio_to_goal(xp: Any, s: Mean, tol: float, confidence: float, event: int) -
 
 def merged(xp: Any, s: Mean, X: Array, good: Array, status: Any, event: int) -> Mean:
     """With a block of samples, X of shape (*batch, *event, width), of which those marked good are counted."""
-    count, mean, spread = compiled(xp.name, _numbers, event)(s.count, s.mean, s.spread, X, good)
+    count, mean, spread = program(xp.name, _numbers, event)(s.count, s.mean, s.spread, X, good)
     return Mean(count, mean, spread, worse(xp, s.status, status), s.drawn + X.shape[-1], s.block + 1)
 
 
@@ -72,13 +70,6 @@ def _numbers(xp: Any, event: int, count: Array, mean: Array, spread: Array, X: A
     inside = xp.sum(xp.where(mask, xp.abs(X - center[..., None]) ** 2, 0), axis=-1)
     step, share = center - mean, (new / xp.where(total > 0, total, 1))[wide]
     return total, mean + step * share, spread + inside + xp.abs(step) ** 2 * count[wide] * share
-
-
-@functools.lru_cache(maxsize=64)
-def compiled(name: str, f: Any, *static: Any) -> Any:
-    """`f(xp, *static, ...)` of arrays alone, in JAX one program instead of dozens."""
-    xp = backends.get(name)
-    return xp.jit(functools.partial(f, xp, *static))
 
 
 def worse(xp: Any, a: Any, b: Any) -> Any:

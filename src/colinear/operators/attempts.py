@@ -62,9 +62,9 @@ class Attempts(LinearOperator):
         """A^-1 B by the first iteration that does not fail, else by the one that came closest."""
         found: list[tuple[Array, Info]] = []
         for each in self.attempts:
-            X, told = each.run(B, vector)
-            found.append((X, told[0]))
-            if failed(told[0]._status) is not True or told[0].status not in _HOPEFUL.get(told[0].method, ()):
+            found.append(each.run(B, vector))
+            info = found[-1][1]
+            if failed(info._status) is not True or info.status not in _HOPEFUL.get(info.method, ()):
                 break  # it worked, nobody can know yet, or the next would do no better
         infos = [info for _, info in found]
         if len(found) == 1:

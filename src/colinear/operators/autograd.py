@@ -56,7 +56,7 @@ class Jacobian(LinearOperator):
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
         f, x, parameters, outputs = _evaluated("Jacobian", f, x, parameters)
-        outputs = _ravel(namespace_of(next(arrays_in(x))), outputs)
+        outputs = _ravel(namespace_of(arrays_in(x)[0]), outputs)
         xp = namespace_of(outputs)
         if not xp.is_complex(outputs) and any(xp.is_complex(leaf) for leaf in arrays_in(x)):
             raise DtypeError(
@@ -71,7 +71,7 @@ class Jacobian(LinearOperator):
     @memo
     def _context(self) -> Context:
         context = context_of("Jacobian", self.leaves())
-        xp = namespace_of(next(arrays_in(self.x)))
+        xp = namespace_of(arrays_in(self.x)[0])
         return context._replace(dtype=xp.complex_dtype(context.dtype)) if self.complex_outputs else context
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
@@ -134,7 +134,7 @@ class Hessian(LinearOperator):
 
     def __new__(cls, f: Callable, x: Any, parameters: tuple = ()) -> Any:
         f, x, parameters, outputs = _evaluated("Hessian", f, x, parameters)
-        outputs = _ravel(namespace_of(next(arrays_in(x))), outputs)
+        outputs = _ravel(namespace_of(arrays_in(x)[0]), outputs)
         xp = namespace_of(outputs)
         if outputs.shape[0] != 1:
             count = outputs.shape[0]
@@ -221,7 +221,7 @@ class GaussNewton(LinearOperator):
         if not callable(loss):
             raise TypeError(f"GaussNewton: the loss must be a function of f's outputs, not {type(loss).__name__}.")
         f, x, parameters, outputs = _evaluated("GaussNewton", f, x, parameters)
-        xp = namespace_of(next(arrays_in(x)))
+        xp = namespace_of(arrays_in(x)[0])
         if any(xp.is_complex(leaf) for leaf in arrays_in((x, outputs))):
             raise DtypeError("GaussNewton: x and the outputs of f must be real. Write f as a function of and to real parts.")
         loss_parameters = as_parameters("GaussNewton", loss_parameters)
@@ -290,7 +290,7 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
     """The checked arguments, with what f closes over among the parameters, and the outputs of f."""
     if not callable(f):
         raise TypeError(f"{what}: f must be a function, not {type(f).__name__}.")
-    first = next(arrays_in(x), None)
+    first = next(iter(arrays_in(x)), None)
     xp = namespace_of(first)
     if xp is None or xp.name == "numpy":
         raise BackendError(
@@ -396,7 +396,7 @@ def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool
     Two derivatives, one of the other, are half the work by the graph in torch, if nothing is recorded.
     """
     xp = namespace_of(X)
-    recorded = xp.is_differentiated(X, *(leaf for leaf in A.leaves() if namespace_of(leaf) is xp))
+    recorded = xp.is_differentiated(X, *A.arrays())
 
     def by_transforms() -> tuple:
         return transform(xp)
@@ -476,7 +476,7 @@ def _linearised(A: LinearOperator, images: dict[int, Any]) -> Any:
 def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
     if isinstance(A, (Jacobian, Hessian, GaussNewton)):
         xp = A.xp
-        if xp.name == "torch" and xp.is_differentiated(*(leaf for leaf in A.leaves() if namespace_of(leaf) is xp)):
+        if xp.name == "torch" and xp.is_differentiated(*A.arrays()):
             return A  # products are recorded one by one; JAX sees through them all
         try:
             kept = A._linearise(xp, False)

@@ -16,7 +16,7 @@ define `shape` and `_matmat`; everything else here is derived from those two, an
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -137,7 +137,7 @@ class LinearOperator(Protocols):
 
     def _replace(self, **changes: Any) -> Any:
         """A copy with some fields replaced and the claims kept."""
-        copy = type(self)._of(*(changes.get(name, getattr(self, name)) for name in self._fields))
+        copy = type(self)._of(*[changes.get(name, getattr(self, name)) for name in self._fields])
         if self._claims:
             object.__setattr__(copy, "_claims", self._claims)
         return copy
@@ -155,16 +155,23 @@ class LinearOperator(Protocols):
     @memo
     def _dynamic(self) -> tuple[str, ...]:
         """The names of the fields that hold leaves: arrays and operators, whatever their annotation, and numbers annotated `Scalar`."""
-        return tuple(
-            name
-            for name in self._fields
-            if is_data(value := getattr(self, name)) or (name in self._scalars and isinstance(value, (int, float, complex)))
-        )
+        found = []
+        for name in self._fields:
+            value = getattr(self, name)
+            if is_data(value) or (name in self._scalars and isinstance(value, (int, float, complex))):
+                found.append(name)
+        return tuple(found)
 
     def _flatten(self) -> tuple[tuple[Any, ...], Any]:
         dynamic = self._dynamic
-        static = tuple((name, getattr(self, name)) for name in self._fields if name not in dynamic)
-        return tuple(getattr(self, name) for name in dynamic), (dynamic, static, self._claims)
+        children, static = [], []
+        for name in self._fields:
+            value = getattr(self, name)
+            if name in dynamic:
+                children.append(value)
+            else:
+                static.append((name, value))
+        return tuple(children), (dynamic, tuple(static), self._claims)
 
     @classmethod
     def _unflatten(cls, structure: Any, children: Any) -> Any:
@@ -181,7 +188,23 @@ class LinearOperator(Protocols):
 
     def leaves(self) -> Iterator[Any]:
         """The arrays (and scalars) of the whole tree, depth first."""
-        return arrays_in(self)
+        return iter(arrays_in(self))
+
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of the whole tree, depth first: the leaves but for numbers."""
+        return tuple([leaf for leaf in arrays_in(self) if namespace_of(leaf) is not None])
+
+    def with_arrays(self, arrays: Sequence[Array]) -> Any:
+        """The same operator with these in place of its `arrays()`, in their order."""
+        own = self.arrays()
+        if all(mine is given for mine, given in zip(own, arrays, strict=True)):
+            return self  # the very same, which its counters know
+        given = iter(arrays)
+        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+
+    def detach(self) -> Any:
+        """The same operator, whose arrays are constants to derivatives."""
+        return self._map(lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf))
 
     def _map(self, f: Callable[[Any], Any]) -> Any:
         """The same tree with `f` applied to each leaf."""

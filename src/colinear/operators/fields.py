@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..backends import Array, is_array, namespace_of
+from ..backends import Array, namespace_of
 from ..info import ShapeError
 
 Scalar = Any  # a Python number or a 0-dimensional array
@@ -31,15 +31,15 @@ def own_annotations(cls: type) -> dict[str, Any]:
 def is_data(value: Any) -> bool:
     """Whether a value holds arrays or operators (then it is a child of the tree)."""
     if isinstance(value, (tuple, list)):
-        return any(is_data(item) for item in value)
+        return any(map(is_data, value))
     if isinstance(value, dict):
-        return any(is_data(item) for item in value.values())
-    return is_array(value) or hasattr(type(value), "_matmat")
+        return any(map(is_data, value.values()))
+    return namespace_of(value) is not None or hasattr(type(value), "_matmat")
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
+def arrays_in(value: Any) -> list[Any]:
     """The arrays and scalars in a field, depth first; operators are opened up, however deep they are nested."""
-    waiting = [value]
+    waiting, found = [value], []
     while waiting:
         value = waiting.pop()
         if isinstance(value, (tuple, list)):
@@ -47,9 +47,11 @@ def arrays_in(value: Any) -> Iterator[Any]:
         elif isinstance(value, dict):
             waiting.extend(reversed(list(value.values())))
         elif hasattr(type(value), "_matmat"):
-            waiting.extend(getattr(value, name) for name in reversed(value._dynamic))
+            for name in reversed(value._dynamic):
+                waiting.append(getattr(value, name))
         elif value is not None:
-            yield value
+            found.append(value)
+    return found
 
 
 def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:
@@ -114,10 +116,41 @@ def index_or_array(values: Any, what: str) -> Any:
     return Index(host)
 
 
-def rebuilt(A: Any, leaves: Any) -> Any:
-    """A with these arrays in place of its own, in the order of `A.leaves()`; numbers stay."""
-    own = [leaf for leaf in A.leaves() if namespace_of(leaf) is not None]
-    if all(mine is given for mine, given in zip(own, leaves, strict=True)):
-        return A  # the very same, which its counters know
-    given = iter(leaves)
-    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+# ---------------------------------------------------------------------------------------------------- derivatives along arrays
+
+
+def directional(A: Any, f: Callable[[Any], Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone that are floats."""
+    return push_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), tangents)
+
+
+def pullback(A: Any, f: Callable[[Any], Any], G: Any) -> tuple[Any, ...]:
+    """The cotangents of A's arrays for a cotangent G of f(A); None for integers."""
+    return pull_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), G)
+
+
+def push_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(*arrays) and its derivative along `tangents`, of all arrays or of the floats among them: integers do not move."""
+    places, of = _of_floats(xp, f, arrays)
+    along = [tangents[i] for i in places] if len(tangents) == len(arrays) else tangents
+    return xp.jvp(of, tuple(arrays[i] for i in places), tuple(along))
+
+
+def pull_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], G: Any) -> tuple[Any, ...]:
+    """The cotangents of the arrays for a cotangent G of f(*arrays); None for integers."""
+    places, of = _of_floats(xp, f, arrays)
+    found = dict(zip(places, xp.vjp(of, tuple(arrays[i] for i in places))[1](G), strict=True))
+    return tuple(found.get(i) for i in range(len(arrays)))
+
+
+def _of_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any]) -> tuple[list[int], Callable[[Any], Any]]:
+    """The places of the floats among the arrays, and f as a function of these."""
+    places = [i for i, x in enumerate(arrays) if xp.is_floating(x)]
+
+    def of(floats: Any) -> Any:
+        every = list(arrays)
+        for i, x in zip(places, floats, strict=True):
+            every[i] = x
+        return f(*every)
+
+    return places, of

@@ -1,6 +1,6 @@
 """Inverses from factors that were made on the host: sparse elimination, and Toeplitz matrices by the columns of their inverse.
 
-The factors are held fixed, so derivatives go through the matrix (`refined`).
+The factors are constants; derivatives are those of `Implicit`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..backends import Array, namespace_of
 from .base import LinearOperator
 from .context import Context, broadcast_batches, context_of
 from .fourier import fourier_flops, good_length, pad_end
+from .implicit import CONJUGATED, TRANSPOSED, multiply_on_host
 from .memo import memo
 
 
 class SparseFactor(LinearOperator):
     """A^-1 of a sparse A, from factors on the host (`methods/sparse_direct.py`).
 
-    `data` and `structure` are of the matrix that is inverted, through which derivatives go; `form` says what of the factored one
-    it is: itself ("N"), its transpose ("T"), adjoint ("H") or conjugate ("C").
+    `data` and `structure` are of the matrix that is inverted; `form` says what of the factored one it is: see `multiply_on_host`.
     """
 
     data: Array
@@ -35,74 +35,20 @@ class SparseFactor(LinearOperator):
     def _transpose(self) -> LinearOperator:
         flipped = self.structure.transposed
         data = self.xp.take(self.data, flipped.order, axis=-1)
-        return SparseFactor._of(data, flipped, self.lu, _TRANSPOSED[self.form])
+        return SparseFactor._of(data, flipped, self.lu, TRANSPOSED[self.form])
 
     def _conj(self) -> LinearOperator:
-        return self._replace(data=self.xp.conj(self.data), form=_CONJUGATED[self.form])
+        return self._replace(data=self.xp.conj(self.data), form=CONJUGATED[self.form])
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         X = xp.astype(X, xp.result_type(X.dtype, self.data.dtype))
         batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-        X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
-        return refined(self._solve, self._multiply, X, xp.is_differentiated(self.data))
-
-    def _multiply(self, X: Array) -> Array:
-        return self.xp.sparse_matmul(self.data, self.structure, X)
-
-    def _solve(self, X: Array) -> Array:
-        forms = (self.form, _TRANSPOSED[self.form])
-        solve, transposed = (lambda B, form=form: self.lu.solve(B, form) for form in forms)
-        return namespace_of(X).solve_on_host(self._multiply, solve, transposed, X)
+        return multiply_on_host(self.lu, self.form, xp.broadcast_to(X, (*batch, *X.shape[-2:])))
 
     @property
     def _flops(self) -> float:
         return 2.0 * self.lu.factors.nnz / max(1, int(np.prod(self.shape[:-2])))
-
-
-_TRANSPOSED = {"N": "T", "T": "N", "H": "C", "C": "H"}
-_CONJUGATED = {"N": "C", "C": "N", "T": "H", "H": "T"}
-
-
-def refined(solve: Any, multiply: Any, B: Array, differentiated: bool) -> Array:
-    """A^-1 B by `solve`, differentiable in what `multiply` depends on.
-
-    X <- X + solve(B - A X) changes nothing but rounding. Its derivative, with `solve` held fixed, is A^-1 (dB - dA X): the right
-    one; after two steps the second derivative is right too.
-    """
-    X = solve(B)
-    for _ in range(2 if differentiated else 0):
-        X = X + solve(B - multiply(X))
-    return X
-
-
-class ImplicitFactor(LinearOperator):
-    """A^-1 applied by `solver`, which is held fixed: derivatives go through A instead (see `refined`)."""
-
-    A: LinearOperator
-    solver: LinearOperator
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.A.shape
-
-    def _transpose(self) -> LinearOperator:
-        return ImplicitFactor._of(self.A.T, self.solver.T)
-
-    def _adjoint(self) -> LinearOperator:
-        return ImplicitFactor._of(self.A.H, self.solver.H)
-
-    def _conj(self) -> LinearOperator:
-        return ImplicitFactor._of(self.A.conj(), self.solver.conj())
-
-    def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        differentiated = any(xp.is_differentiated(leaf) for leaf in self.A.leaves())
-        return refined(self.solver._matmat, self.A._matmat, X, differentiated)
-
-    @property
-    def _flops(self) -> float:
-        return self.solver.flops
 
 
 class GohbergSemenculFactor(LinearOperator):

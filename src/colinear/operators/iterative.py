@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..backends import Array, get, namespace_of
+from ..backends import Array, namespace_of, program
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
 from ..methods.describing import described
-from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
+from ..methods.iteration import NOBODY, Outcome, Products, Watch, column_norms, without_unknowns
 from ..status import FIRST_FAILURE
-from . import iterated_least_squares
 from .autograd import linearised
 from .base import WATCHERS, LinearOperator
 from .compiled_runs import outcome_when_run
 from .context import Context, broadcast_batches
-from .fields import rebuilt
 from .hearing import heard
-from .iterated_solve import Solved
+from .implicit import Equation, equation
 from .memo import memo
 from .opaque import Opaque
 from .sampled import sampled_terms
@@ -81,22 +78,11 @@ class Iterated(LinearOperator):
 
     def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
         """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
-        X, told = self.run(B, vector, rounded, warns=type(state.current) is not Detailed)
-        for info in told:
-            report(info)
+        X, info = self.run(B, vector, rounded, warns=type(state.current) is not Detailed)
+        report(info)
         return X
 
-    def solve_for_derivative(self, B: Array) -> Array:
-        """A^-1 B as part of a derivative: a failure is warned of at once, under tracing too. B is of the dtype of the answer."""
-        xp = namespace_of(B)
-        if xp.name != "jax":
-            return self @ B
-        method = self.method
-        watch = Watch(False, method.callback, method.progress, method.name, False)
-        with recording():
-            return Solved(xp, self, functools.partial(_again, xp, method, watch, float(method.tolerance(xp, B.dtype))))(B)[0]
-
-    def run(self, B: Array, vector: bool, rounded: Any = None, warns: bool = False) -> tuple[Array, list[Info]]:
+    def run(self, B: Array, vector: bool, rounded: Any = None, warns: bool = False) -> tuple[Array, Info]:
         """A^-1 B, and how it went. A program of `torch.compile` warns by itself of a failure, if it `warns`."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
@@ -106,30 +92,26 @@ class Iterated(LinearOperator):
         method = self.method
         watch = Watch(type(state.current) is Detailed, method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
-        found: list[Outcome] = []
         # What is reported inside a loop means nothing outside it; overflow becomes a status, not a warning.
         with recording() as dropped, np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext():
-            if xp.name == "jax":
-                X, outcome = _compiled(method, watch, tol)(self, B)
-                found.append(outcome)
-            elif xp.is_compiling():
-                found.append(outcome_when_run(self, B, watch, tol, warns))
-                X = found[0].X
+            if xp.is_compiling():
+                outcome = outcome_when_run(self, B, watch, tol, warns)
+                X = outcome.X
             else:
-                X = _differentiable(self, B, watch, tol, found)
-            factor = _extreme_factor(self, B, found)
+                run = program("jax", _solution, method, watch, tol) if xp.name == "jax" else None
+                X, outcome = _solution(xp, method, watch, tol, self, B) if run is None else run(self, B)
+            factor = _extreme_factor(self, B, outcome)
             if factor is not None:
-                X, told = _rescaled(self, factor).run(B, vector, rounded)
-                return X * xp.astype(factor, X.dtype), told
+                X, info = _rescaled(self, factor).run(B, vector, rounded)
+                return X * xp.astype(factor, X.dtype), info
             narrow = dtype if rounded is None else rounded
-            if narrow != working and found and not method.least_squares and 0 not in X.shape:
-                found[0] = _as_rounded(xp, self, X, B, narrow, found[0])
-        helped, n = self.preconditioner is not None, self.A.shape[-1]
-        told = [described(xp, outcome, method, watch, helped, n) for outcome in found[:1]]
-        told = [heard(info, self.A, xp.stop_gradient(X), dropped) for info in told]
+            if narrow != working and not method.least_squares and 0 not in X.shape:
+                outcome = _as_rounded(xp, self, X, B, narrow, outcome)
+        info = described(xp, outcome, method, watch, self.preconditioner is not None, self.A.shape[-1])
+        info = heard(info, self.A, xp.stop_gradient(X), dropped)
         if method.least_squares:  # judged by products with the adjoint
-            told = [heard(info, self.A.H, xp.stop_gradient(B), dropped) for info in told]
-        return X if dtype == working else xp.astype(X, dtype), told
+            info = heard(info, self.A.H, xp.stop_gradient(B), dropped)
+        return X if dtype == working else xp.astype(X, dtype), info
 
     @property
     def _flops(self) -> float:
@@ -146,13 +128,13 @@ def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outc
     return outcome._replace(status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual)
 
 
-def _extreme_factor(inverse: Iterated, B: Array, found: list[Outcome]) -> Array | None:
+def _extreme_factor(inverse: Iterated, B: Array, outcome: Outcome) -> Array | None:
     """The power of two, (*batch, 1, 1), that brings A to a scale at which squares neither vanish nor overflow; None if the run did not
     fail, if A is of such a scale already, or if values cannot be seen. One more product with A, after a failure only."""
     xp, A, method = namespace_of(B), inverse.A, inverse.method
-    if not found or xp.is_traced(found[0].status) or 0 in B.shape or method.needs_terms or method.callback is not None:
+    if xp.is_traced(outcome.status) or 0 in B.shape or method.needs_terms or method.callback is not None:
         return None
-    codes = xp.to_numpy(found[0].status) % 10
+    codes = xp.to_numpy(outcome.status) % 10
     digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
     if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
         return None
@@ -170,7 +152,7 @@ def _extreme_factor(inverse: Iterated, B: Array, found: list[Outcome]) -> Array 
 
 
 def _has_entries_beyond(xp: Any, A: LinearOperator, limit: float) -> bool:
-    leaves = [leaf for leaf in A.leaves() if namespace_of(leaf) is xp and xp.is_floating(leaf) and 0 not in leaf.shape]
+    leaves = [leaf for leaf in A.arrays() if xp.is_floating(leaf) and 0 not in leaf.shape]
     return any(float(xp.max(xp.abs(xp.stop_gradient(leaf)))) > limit for leaf in leaves)
 
 
@@ -188,6 +170,7 @@ def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
     if 0 in A.shape:
         return without_unknowns(xp, A.shape[-1], B, watch)
+    B = _one_of_each(inverse, B)
     low = None
     if method.precision is not None:
         single = xp.complex64 if xp.is_complex(B) else xp.float32
@@ -269,92 +252,56 @@ def _lowered(A: LinearOperator, precision: str) -> LinearOperator:
     return A.to(dtype=dtype)
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(method: Any, watch: Watch, tol: float) -> Any:
-    """The whole solve as one program, compiled once for each structure and shape of the operator."""
-    xp = get("jax")
+def _solution(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> tuple[Array, Outcome]:
+    """A^-1 B with its derivatives, and how it was found. Nothing of the iterations is kept for the derivatives."""
+    arrays = inverse.arrays()
+    if not xp.is_differentiated(B, *arrays):
+        outcome = outcome_of(inverse, B, watch, tol)
+        return outcome.X, outcome
+    found: list[Outcome] = []
+    aux = 4 + watch.record if xp.name == "jax" else 0  # what is traced comes out as arrays
 
-    def program(inverse: Iterated, B: Array) -> Any:
-        def run(B: Array, inverse: Iterated) -> Any:
-            outcome = outcome_of(inverse, B, watch, tol)
-            return outcome.X, outcome._replace(X=None)
+    def first(B: Array, *arrays: Array) -> Any:
+        X, *numbers = outcome = outcome_of(inverse.with_arrays(arrays), B, watch, tol)
+        if not aux:
+            found.append(outcome)
+        return X, *(xp.asarray(x) for x in numbers[:aux])
 
-        again = functools.partial(_again, xp, method, watch, tol)
-        if method.least_squares:
-            X, told = run(*xp.tree_map(xp.stop_gradient, (B, inverse)))
-            return iterated_least_squares.attached(xp, inverse, B, X, again), told
-
-        def first(inverse: Iterated, B: Array) -> tuple:
-            X, told = run(B, inverse)
-            return X, *(xp.asarray(x) for x in told[1:] if x is not None)
-
-        X, *told = Solved(xp, inverse, again, first, 4 + watch.record)(B)
-        return X, Outcome(None, *told, *(() if watch.record else (None,)))
-
-    return xp.jit(program)
+    X, *numbers = xp.linear_rule(_equation(inverse, watch, tol, first, aux), (B,), arrays)
+    return X, Outcome(None, *numbers, *(None,) * (5 - aux)) if aux else found[0]
 
 
 def attached(inverse: Iterated, B: Array, X: Array, watch: Watch, tol: float) -> Array:
     """X = A^-1 B, as it is, with its derivatives."""
-    return _differentiable(inverse, B, watch, tol, [], X)
+    return _equation(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
 
 
-def _differentiable(inverse: Iterated, B: Array, watch: Watch, tol: float, found: list[Any], known: Array | None = None) -> Array:
-    """A^-1 B in NumPy and torch, unless it is `known`; `found` collects the outcome.
+def _equation(inverse: Iterated, watch: Watch, tol: float, first: Any, aux: int = 0) -> Equation:
+    """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if it fails."""
 
-    A X = B gives dX = A^-1 (dB - dA X), and G_B = A^-H G, G_A = -G_B X^H for cotangents G of X: one more solve, with the adjoint of A
-    and of the preconditioner, by the same method to the same tolerance. Nothing of the iterations is kept.
-    """
-    xp = namespace_of(B)
+    def again(inverse: Iterated, B: Array) -> Array:
+        return solve_for_derivative(inverse._replace(x0=None, consistent=False), B, watch, tol)
 
-    def solve(B: Array, *leaves: Any, transposed: bool = False) -> Any:
-        if known is not None and not transposed and not found:
-            found.append(known)
-            return known, None
-        which = rebuilt(inverse, leaves)
-        if any(xp.is_traced(leaf) for leaf in leaves) and not xp.is_traced(B):
-            B = _one_of_each(xp, B, leaves)
-        outcome = outcome_of(which.T if transposed else which, B, watch, tol)
-        if transposed or found:  # not the answer: for its derivatives
-            report_adjoint(xp, outcome, inverse.method, watch, inverse.preconditioner is not None)
-        found.append(outcome)
-        return outcome.X, None
-
-    leaves = tuple(leaf for leaf in inverse.leaves() if namespace_of(leaf) is xp)
-    if xp.name == "numpy" or not xp.is_differentiated(B, *leaves):
-        return solve(B, *leaves)[0]
-    if inverse.method.least_squares:
-        X = solve(xp.stop_gradient(B), *(xp.stop_gradient(leaf) for leaf in leaves))[0]
-        again = functools.partial(_again, xp, inverse.method, watch, tol)
-        return iterated_least_squares.attached(xp, inverse, B, X, again)
-    transposed = (
-        lambda X, *leaves: rebuilt(inverse, leaves).A.T @ X,
-        functools.partial(solve, transposed=True),
-    )
-    return xp.linear_solve(lambda X, *leaves: rebuilt(inverse, leaves).A @ X, solve, transposed, B, leaves)[0]
+    return equation(inverse, again, least_squares=inverse.method.least_squares, first=first, aux=aux, warns=True)
 
 
-def _again(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> Array:
-    """A^-1 B or A^+ B for a derivative; its failure is a warning."""
-    fresh = inverse._replace(x0=None, consistent=False)
-    if any(xp.is_traced(leaf) for leaf in fresh.leaves() if namespace_of(leaf) is xp) and not xp.is_traced(B):
-        B = _one_of_each(xp, B, [leaf for leaf in fresh.leaves() if namespace_of(leaf) is xp])
-    outcome = outcome_of(fresh, B, watch, tol)
-    report_adjoint(xp, outcome, method, watch, inverse.preconditioner is not None)
+def solve_for_derivative(inverse: Iterated, B: Array, watch: Watch = NOBODY, tol: float | None = None) -> Array:
+    """A^-1 B as part of a derivative: its failure is warned of at once, as the answer itself is there already."""
+    xp, method = namespace_of(B), inverse.method
+    outcome = outcome_of(inverse, B, watch, float(method.tolerance(xp, B.dtype)) if tol is None else tol)
+    info = described(xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None)
+    settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
     return outcome.X
 
 
-def _one_of_each(xp: Any, B: Array, leaves: Any) -> Array:
-    """B, of which a map over operators makes one for each, lest the loop look at values."""
-    hidden = next(leaf for leaf in leaves if xp.is_traced(leaf) and 0 not in leaf.shape)
-    first = xp.reshape(hidden, (-1,))[0]
+def _one_of_each(inverse: Iterated, B: Array) -> Array:
+    """B, of which a map over operators makes one for each, so that no loop asks for values."""
+    xp = namespace_of(B)
+    hidden = [x for x in inverse.arrays() if 0 not in x.shape and xp.is_traced(x)]
+    if not hidden or xp.is_traced(B):
+        return B
+    first = xp.reshape(hidden[0], (-1,))[0]
     return B + xp.astype(xp.where(first == first, 0, 0), B.dtype)
-
-
-def report_adjoint(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool) -> None:
-    """Warn if a solve that a derivative needs has failed: nobody else will, as the answer itself is there already."""
-    info = described(xp, outcome, method, watch._replace(vector=False), preconditioned)
-    settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:

@@ -11,7 +11,7 @@ from .base import LinearOperator
 from .context import Context, broadcast_batches
 from .dense import Dense
 from .diagonal import Diagonal
-from .known_inverse import KnownInverse
+from .implicit import Implicit
 from .kronecker import Kronecker
 from .memo import memo
 from .printing import bracketed
@@ -96,7 +96,7 @@ class KroneckerFunction(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         if self.is_inverse:
-            return KnownInverse._of(self.whole, self._held, None)._matmat(X)
+            return Implicit._of(self.whole, self._held, None)._matmat(X)
         xp = self.xp
         X = xp.astype(X, xp.result_type(self.dtype, X.dtype))
         X = xp.broadcast_to(X, (*broadcast_batches(self.batch_shape, X.shape[:-2]), *X.shape[-2:]))

@@ -8,15 +8,15 @@ from ..backends import Array, namespace_of
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
 from .context import Context, broadcast_batches
-from .host_factors import _CONJUGATED, _TRANSPOSED
+from .implicit import CONJUGATED, TRANSPOSED, multiply_on_host
 from .memo import memo
 
 
 class FixedFactor(LinearOperator):
     """A matrix that only the host can multiply by, with `solver.solve(X, form)`: incomplete triangular factors, say.
 
-    `form` says what of the solver's matrix it is: itself ("N"), its transpose ("T"), adjoint ("H") or conjugate ("C"). It has no
-    leaves: derivatives reach what it multiplies, and not what it was made from.
+    `form` says what of the solver's matrix it is: see `multiply_on_host`. It has no leaves: derivatives reach what it multiplies, and
+    not what it was made from.
     """
 
     solver: Any
@@ -33,10 +33,10 @@ class FixedFactor(LinearOperator):
         return self.context
 
     def _transpose(self) -> LinearOperator:
-        return self._replace(form=_TRANSPOSED[self.form])
+        return self._replace(form=TRANSPOSED[self.form])
 
     def _conj(self) -> LinearOperator:
-        return self._replace(form=_CONJUGATED[self.form])
+        return self._replace(form=CONJUGATED[self.form])
 
     def _adjoint(self) -> LinearOperator:
         return self._transpose()._conj()
@@ -46,9 +46,7 @@ class FixedFactor(LinearOperator):
         dtype = xp.result_type(X.dtype, self.dtype)
         batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
         X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.result_type(dtype, xp.float32))  # not half precision
-        forms = (self.form, _TRANSPOSED[self.form])
-        solve, transposed = (lambda B, form=form: self.solver.solve(B, form).astype(B.dtype) for form in forms)
-        return xp.astype(xp.solve_on_host(lambda B: B, solve, transposed, X), dtype)
+        return xp.astype(multiply_on_host(self.solver, self.form, X), dtype)
 
     @property
     def _flops(self) -> float:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, ClassVar
 
-from .. import backends
-from ..backends import namespace_of
+from ..backends import program
 from ..info import BackendError, DtypeError, MethodError, ShapeError, failed, recording, report
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches, check_device
@@ -87,10 +85,7 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
 
 def held_fixed(A: LinearOperator) -> LinearOperator:
     """A without derivatives of its leaves."""
-    xp = A.xp
-    if not any(namespace_of(leaf) is not None and xp.is_differentiated(leaf) for leaf in A.leaves()):
-        return A
-    return A._map(lambda leaf: leaf if namespace_of(leaf) is None else xp.stop_gradient(leaf))
+    return A.detach() if A.xp.is_differentiated(*A.arrays()) else A
 
 
 class Preconditioner:
@@ -114,15 +109,14 @@ class Preconditioner:
 def compiled(f: Any, A: LinearOperator, *options: Any) -> Any:
     """f(A, *options); in JAX compiled, once for each structure and shape of A and not for each call."""
     try:
-        run = _compiled(f, A.backend, options)
+        run = program(A.backend, _of_operator, f, options)
     except TypeError:  # a seed that has no hash, such as a key
         return f(A, *options)
     return run(A)
 
 
-@lru_cache(maxsize=128)
-def _compiled(f: Any, backend: str, options: tuple[Any, ...]) -> Any:
-    return backends.get(backend).jit(lambda A: f(A, *options))
+def _of_operator(xp: Any, f: Any, options: tuple[Any, ...], A: LinearOperator) -> Any:
+    return f(A, *options)
 
 
 def positive_integer(name: str, field: str, value: Any, least: int = 1) -> None:
