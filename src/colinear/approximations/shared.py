@@ -8,8 +8,8 @@ from typing import Any
 
 from .. import backends
 from ..backends import Array
-from ..functions._arrays import is_detailed, is_half, seen, square_size
-from ..info import Info, MethodError, Status, combine, recording, report
+from ..functions._arrays import is_half, seen, square_size
+from ..info import Info, MethodError, Status, combine, is_detailed, recording, report
 from ..methods.seeds import check_seed, drawn_seed
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..info import Detailed, ShapeError, TooLargeError, state
+from ..info import ShapeError, TooLargeError
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 
@@ -70,11 +70,6 @@ def seen(xp: Any, x: Array) -> Any:
         return None
     values = xp.peek(x)
     return xp.to_numpy(x) if values is None else values
-
-
-def is_detailed() -> bool:
-    """Whether someone asked for the Info of the call under way, and so for residuals that would otherwise not be computed."""
-    return type(state.current) is Detailed
 
 
 def quiet(xp: Any) -> Any:

@@ -23,13 +23,13 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import Cost
-from ..info import Info, Status, report
+from ..info import Info, Status, is_detailed, report
 from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ..operators.matrix_factor import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import dense, is_detailed, is_watched, quiet, seen
+from ._arrays import dense, is_watched, quiet, seen
 from ._residuals import MARGIN, are_small, column_norms, mirrored, probe, reproduces, squares, times_adjoint
 from .cost import itemsize
 

@@ -8,7 +8,7 @@ from typing import Any
 from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import Cost, function
-from ..info import Info, Status, combine, planning, report
+from ..info import Info, Status, combine, is_detailed, planning, report
 from ..methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ..methods.solver_objects import for_least_squares
 from ..operators.base import LinearOperator, placed_beside
@@ -18,7 +18,7 @@ from ..operators.inverse import Inverse
 from ..operators.known_inverse import KnownInverse
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._arrays import dense, is_detailed, is_half, is_vector, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, is_half, is_vector, is_watched, narrow, quiet, seen, wide
 from ._residuals import MARGIN
 from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
 from .cost import MEMORY, least_squares_work

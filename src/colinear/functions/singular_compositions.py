@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..dispatch import rule
-from ..info import planning
+from ..info import is_detailed, planning
 from ..operators.base import LinearOperator
 from ..operators.batching import broadcast_batch
 from ..operators.block import BlockDiag, hstack
@@ -21,7 +21,6 @@ from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import STIEFEL
-from ._arrays import is_detailed
 from ._columns import (
     complement,
     completed,

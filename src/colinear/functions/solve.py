@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..dispatch import function
-from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, reported, total
+from ..info import Info, ShapeError, Status, combine, failed, is_detailed, planning, recording, report, reported, total
 from ..methods import Auto, Iterative, Method
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator, placed_beside
@@ -20,7 +20,7 @@ from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
-from ._arrays import is_detailed, is_vector, narrow, quiet, seen, square_size, wide
+from ._arrays import is_vector, narrow, quiet, seen, square_size, wide
 from ._elimination import is_recorded_and_seen, leave_to_residual
 from ._factorise import REFINEMENTS, solution
 from ._residuals import are_small, column_norms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dispatch import rule
-from ..info import planning
+from ..info import is_detailed, planning
 from ..methods import Auto, Method
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
@@ -15,7 +15,6 @@ from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.permutation import Permutation
-from ._arrays import is_detailed
 from ._values import reciprocal
 from .inverse import inv
 from .inverse_families import band_is_narrow, banded_factor, wraps_around

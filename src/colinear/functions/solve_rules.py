@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backends import Array, is_array
 from ..dispatch import arrange, rule
-from ..info import combine, failed, planning, recording, report
+from ..info import combine, failed, is_detailed, planning, recording, report
 from ..methods import Auto
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
@@ -24,7 +24,7 @@ from ..operators.rewrites import DIAGONAL, diagonal_of
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY
-from ._arrays import is_detailed, is_half, is_watched, quiet
+from ._arrays import is_half, is_watched, quiet
 from ._factorise import solution
 from ._residuals import are_small, squares
 from ._values import in_groups

@@ -8,12 +8,12 @@ import numpy as np
 
 from ..backends import namespace_of
 from ..dispatch import rule
-from ..info import Info, planning, report
+from ..info import Info, is_detailed, planning, report
 from ..methods import Auto
 from ..methods.toeplitz import LEVINSON, solve_by_iterations
 from ..operators.base import LinearOperator
 from ..operators.toeplitz import Toeplitz
-from ._arrays import is_detailed, is_half, is_watched, seen, wide
+from ._arrays import is_half, is_watched, seen, wide
 from .inverse_on_host import is_large_and_seen, is_narrow_band, used_diagonals
 from .solve import right_side, solve, solve_by_inverse
 

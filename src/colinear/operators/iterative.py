@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
+from ..info import DtypeError, Info, ShapeError, Status, is_detailed, recording, report, settle
 from ..methods.describing import described
 from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
 from ..status import FIRST_FAILURE
@@ -81,7 +81,7 @@ class Iterated(LinearOperator):
 
     def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
         """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
-        X, told = self.run(B, vector, rounded, warns=type(state.current) is not Detailed)
+        X, told = self.run(B, vector, rounded, warns=not is_detailed())
         for info in told:
             report(info)
         return X
@@ -104,7 +104,7 @@ class Iterated(LinearOperator):
         batch = broadcast_batches(self.A.batch_shape, B.shape[:-2])
         B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
         method = self.method
-        watch = Watch(type(state.current) is Detailed, method.callback, method.progress, method.name, vector)
+        watch = Watch(is_detailed(), method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         found: list[Outcome] = []
         # What is reported inside a loop means nothing outside it; overflow becomes a status, not a warning.
