@@ -12,7 +12,7 @@ import threading
 import pytest
 from toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, SelfAdjoint, Sum, Toy, Unitary
 
-from colinear import dispatch, patterns, signatures
+from colinear import dispatch, named_methods, patterns, signatures
 from colinear.dispatch import Cost, Pattern, arrange, as_pattern, check_rules, function, overlaps, rule, signature, subsumes
 from colinear.info import AmbiguityError, MethodError
 from colinear.subsumption import meet

@@ -32,9 +32,9 @@ from . import modes, signatures
 from .depth import retry_deeper
 from .info import ON_FAILURE, Info, Scope, combine, failed, gather, settle, state
 from .named_methods import NotForPart, check_part, has_needs, not_a_method, not_an_argument, set_method_names, unfit, why_whole
-from .parameters import check_parameters, compile_call, count_arguments, positional
+from .parameters import check_parameters, compile_call, positional, shared_arguments
 from .patterns import Pattern, arrange, as_pattern
-from .resolution import AmbiguousPair, Choice, Cost, Resolution, Rule, ambiguous_pairs, decide, resolve
+from .resolution import AmbiguousPair, Choice, Cost, Resolution, Rule, ambiguous_pairs, decide, perform, resolve
 from .rule_index import RuleIndex
 from .signatures import Signature, describe, from_description, signature
 from .subsumption import overlaps, subsumes
@@ -53,6 +53,7 @@ __all__ = [
     "function",
     "has_needs",
     "overlaps",
+    "perform",
     "rule",
     "set_converter",
     "set_method_names",
@@ -84,8 +85,6 @@ class Function:
     name: str
     base: Callable[..., Any]
     rules: list[Rule]
-    stand_in: Callable[..., Any] | None
-    choose: Callable[..., Any] | None
     examples: dict[str, Callable[[Any], Any]]
     forwards: bool
     suits: Callable[[Any, Any], bool]
@@ -345,8 +344,6 @@ def function(
     base: Callable[..., Any],
     *,
     operand: int = 0,
-    stand_in: Callable[..., Any] | None = None,
-    choose: Callable[..., Any] | None = None,
     examples: dict[str, Callable[[Any], Any]] | None = None,
     forwards: bool = False,
     suits: Callable[[Any, Any], bool] | None = None,
@@ -360,14 +357,10 @@ def function(
     name : str
     base : callable
         `base(A, ..., method=None)`: the base case, for operators that no rule matches. Its parameters are those of the function
-        and of every rule; its docstring is the function's.
+        and of every rule; its docstring is the function's. It returns the result, or the `Choice` of how to find it, so that
+        `explain` can say which method that is, what it costs and why.
     operand : int
         Where the operator stands in a call of the function; rules and the base case always take it first.
-    stand_in : callable, optional
-        `stand_in(A, ...)`, with the arguments but the method: something of the right type and shape that costs nothing. It stands
-        for the result of the base case while `explain` is planning; without it the base case is run.
-    choose : callable, optional
-        `choose(A, ..., method) -> (name, cost, reason)`: which method the base case would use, what it costs and why.
     examples : dict, optional
         For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b = example_right_side(A)`.
     forwards : bool
@@ -406,7 +399,7 @@ def function(
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
     f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None
-    f.stand_in, f.choose, f.examples, f.one_column = stand_in, choose, examples or {}, one_column
+    f.examples, f.one_column = examples or {}, one_column
     f.forwards, f.suits, f.rewrites = forwards, suits or has_needs, rewrites
     return f
 
@@ -431,14 +424,14 @@ def rule(
     pattern
         A class, `Cls[...]`, an annotation, or a union of these.
     when : callable, optional
-        `when(A)`: a guard on what patterns cannot see. It may take more arguments of the function, called and ordered as there,
-        with defaults: `when(A, b=None, method=None)`.
+        `when(A)`: a guard on what patterns cannot see. It may take more arguments of the function, by their names and with
+        defaults: `when(A, b=None, method=None)`.
     cost : callable, optional
         `cost(A)`: a `Cost` or a number of flops. Decides between rules of which none is more specific.
     name : str, optional
         The rule's name; its function's, if not given.
     like : callable, optional
-        `like(A)`, of as many arguments as a guard may take: something of the type and shape of the result that costs nothing, for
+        `like(A)`, with more arguments as a guard may have them: something of the type and shape of the result that costs nothing, for
         a rule that computes instead of asking functions of parts. `explain` takes it instead of running the rule.
     direct : bool
         Whether it factors one operator instead of splitting the problem: then it gives way where the user names an iterative method.
@@ -472,7 +465,7 @@ def rule(
         wrap = function.implicit if by_eigenvectors else None
         found = implementation if wrap is None else wrap(implementation)
         new = Rule(function.name, found, as_pattern(pattern), when, cost, name, like=like, **marks)
-        new.guard_arguments, new.like_arguments = (count_arguments(f, function.parameters) for f in (when, like))
+        new.guard_arguments, new.like_arguments = (shared_arguments(f, function.parameters) for f in (when, like))
         function.add(new)
         return implementation
 

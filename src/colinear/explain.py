@@ -1,7 +1,7 @@
 """`explain`: what a function would do with an operator, as a tree, without doing the work.
 
-While it plans, every call of a function goes to the `Planner`: rules run as always, since they only split the problem, but where
-the base case would do the work a stand-in of the right shape is returned, so the nested calls show the whole tree.
+While it plans, every call of a function goes to the `Planner`. Rules run as always, since they only split the problem; of a `Choice`
+to do work, which a call would run, it takes what is said of it, and something of the shape of the result.
 """
 
 from __future__ import annotations
@@ -139,16 +139,8 @@ class Planner:
         try:
             name, identity = chosen.name, chosen.identity
             own = None if chosen.cost is None else chosen.cost(A)
-            if chosen.is_base and f.choose is not None:
-                others = [a for a, parameter in zip(arguments, f.parameters[1:]) if parameter != "method"]
-                name, own, identity = f.choose(A, *others, method)
-                result = f.stand_in(A, *others) if f.stand_in is not None else chosen.implementation(A, *arguments)
-            elif chosen.is_base and f.stand_in is not None:
-                others = [a for a, parameter in zip(arguments, f.parameters[1:]) if parameter != "method"]
-                name = chosen.name if method is None else type(method).__name__
-                result = f.stand_in(A, *others)
-            elif chosen.like is not None:
-                result = chosen.like(A, *arguments[: chosen.like_arguments])
+            if chosen.like is not None:
+                result = chosen.like(A, **{name: arguments[i] for name, i in chosen.like_arguments})
             else:
                 result = chosen.implementation(A, *arguments)
                 if chosen.is_base and type(result) is not Choice and method is not None:
@@ -207,20 +199,26 @@ def _rejected(
 ) -> Iterator[tuple[Rule, str]]:
     """The other rules that match A, and why each was not taken."""
     found: Resolution = f._resolve(signature(A))
-    named = {chosen.source}
+    seen = {chosen.source}
     if displaced is not None:
         yield displaced
         chosen = displaced[0]  # which the others gave way to
-        named.add(chosen.source)
+        seen.add(chosen.source)
     at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1  # it stands for the base case
     for i, other in enumerate(found.order):
-        if other.is_base or other.source in named:
+        if other.is_base or other.source in seen:
             continue
-        named.add(other.source)
-        if not other.holds(A, arguments):
-            yield other, f"its guard {guard_name(other)} does not hold"
-        elif method is not None and (why := why_whole(other, method, A)):
+        seen.add(other.source)
+        if method is not None and (why := why_whole(other, method, A)):
             yield other, why
+        elif not other.holds(A, arguments):
+            named = method is not None and any(name == "method" for name, _ in other.guard_arguments)
+            any_method = tuple(None if argument is method else argument for argument in arguments)
+            is_displaced = named and other.holds(A, any_method)
+            yield (
+                other,
+                f"{type(method).__name__} was asked for" if is_displaced else f"its guard {guard_name(other)} does not hold",
+            )
         elif (i in found.rivals[at] or at in found.rivals[i]) and other.cost is not None and chosen.cost is not None:
             yield other, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
         else:

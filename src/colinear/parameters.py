@@ -64,13 +64,12 @@ def check_parameters(name: str, parameters: tuple[str, ...], implementation: Cal
         pass  # a built-in without a signature
 
 
-def count_arguments(f: Callable[..., Any] | None, parameters: tuple[str, ...]) -> int:
-    """How many of the arguments after the operator f takes: those that it calls as the function does, in that order."""
+def shared_arguments(f: Callable[..., Any] | None, parameters: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    """The arguments after the operator that f takes too, by their names: each name, and its place in the tuple of arguments."""
     if f is None:
-        return 0
+        return ()
     try:
-        names = list(inspect.signature(f).parameters)
+        names = list(inspect.signature(f).parameters)[1:]
     except ValueError:  # a built-in without a signature
-        return 0
-    same = [mine == theirs for mine, theirs in zip(names[1:], parameters[1:])]
-    return same.index(False) if False in same else len(same)
+        return ()
+    return tuple((name, i) for i, name in enumerate(parameters[1:]) if name in names)

@@ -57,6 +57,13 @@ class Choice(NamedTuple):
     like: Callable[[], Any] | None = None
 
 
+def perform(result: Any) -> Any:
+    """The result of a rule or a base case that was called without its function: a Choice is run."""
+    while type(result) is Choice:
+        result = result.run()
+    return result
+
+
 class Rule:
     """A rule of a function: a pattern, a guard on values, a cost, and what computes the result.
 
@@ -80,7 +87,8 @@ class Rule:
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
         self.when, self.cost, self.is_base, self.like = when, cost, is_base, like
-        self.guard_arguments = self.like_arguments = 0  # how many beyond the operator they take
+        self.guard_arguments: tuple[tuple[str, int], ...] = ()  # what it takes beyond the operator: names, and places among all
+        self.like_arguments: tuple[tuple[str, int], ...] = ()
         self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
         self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
@@ -100,7 +108,11 @@ class Rule:
 
     def holds(self, A: Any, arguments: tuple[Any, ...] = ()) -> bool:
         """Whether the guard lets it through."""
-        return self.when is None or bool(self.when(A, *arguments[: self.guard_arguments]))
+        if self.when is None:
+            return True
+        if not self.guard_arguments or not arguments:
+            return bool(self.when(A))
+        return bool(self.when(A, **{name: arguments[i] for name, i in self.guard_arguments}))
 
     def precedes(self, other: Rule) -> bool:
         """Whether it is tried before the other wherever both match."""

@@ -8,12 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..info import ShapeError, TooLargeError
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
+from ..operators.identity import Identity
 
 LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs it and nobody asked
+
+
+def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
+    """I of n dimensions, or as many as A has columns, in A's framework, dtype and device."""
+    return Identity(A.shape[-1] if n is None else n, like=None if A.is_neutral else A)
+
+
+def ones_beside(A: LinearOperator) -> Array:
+    """A right side of ones: what `explain` takes where none is given."""
+    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
 def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
@@ -62,6 +73,12 @@ def is_vector(b: Any, *others: Any) -> bool:
 def is_watched(xp: Any, x: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
     return xp.is_traced(x) or xp.is_differentiated(x)
+
+
+def has_watched_leaves(A: LinearOperator) -> bool:
+    """Whether some array of A is traced or has its derivatives recorded."""
+    xp = A.xp
+    return any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is xp)
 
 
 def seen(xp: Any, x: Array) -> Any:

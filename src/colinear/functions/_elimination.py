@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..dispatch import check_part
-from ..info import Info, Status, failed, planning, recording, report
+from ..dispatch import Choice, check_part, perform
+from ..info import Info, Status, failed, recording, report
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.hearing import multiplies_by_iteration
@@ -81,8 +81,8 @@ def judged(
         return functools.partial(judged, is_final=is_final, unless=unless)
 
     @functools.wraps(rule)
-    def judge(A: Any, method: Any) -> LinearOperator:
-        if planning() or (unless is not None and unless(A)):
+    def judge(A: Any, method: Any) -> Any:
+        if unless is not None and unless(A):
             return rule(A, method)
         if _judgement.left_out is not None:
             _judgement.left_out.append(rule.__name__)
@@ -90,8 +90,11 @@ def judged(
         if is_iterative(method):
             check_part(A, method)
             return inverse(A, method)  # of which each product knows its residual; those of the parts do not
+        return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
+
+    def found_and_judged(A: Any, method: Any) -> LinearOperator:
         with recording(detailed=True) as reports, quiet(A.xp):
-            found = rule(A, method)
+            found = perform(rule(A, method))
         return _settled(A, found, reports, method, is_final)
 
     return judge
@@ -192,7 +195,7 @@ def as_a_whole(
     """
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
-            whole = inverse(A, method)
+            whole = perform(inverse(A, method))
         if any(failed(info._status) is True for info in others):
             return _passed(whole, [*reports, *others])
         report(Info(Status.FELL_BACK, message=why))
@@ -280,7 +283,7 @@ def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Call
         return found
     if visible is not None and fits_as_a_whole(A):
         report(Info(Status.FELL_BACK, method="LU", message=why))
-        return whole()
+        return perform(whole())
     report_status(xp, xp.where(is_bad, int(Status.INACCURATE), int(Status.SUCCESS)), message=why)
     return found
 

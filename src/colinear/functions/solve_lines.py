@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dispatch import rule
-from ..info import planning
+from ..dispatch import Choice, rule
 from ..operators.kronecker import KroneckerSum
 from ..operators.line_factor import LineFactor
 from ..operators.product import Product
@@ -16,7 +15,7 @@ from ..properties import POSITIVE_SEMIDEFINITE
 from ._residuals import MARGIN
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
-from .solve import solve, structured_solve
+from .solve import right_side, solve, structured_solve
 from .solve_kronecker import BoundByNorm, solve_in_eigenvectors
 
 
@@ -35,8 +34,10 @@ def lines_are_constant(A: Any) -> bool:
 @rule(solve, Product[KroneckerSum[Tridiagonal, Tridiagonal], ...], when=lines_are_constant)  # type: ignore[misc]
 def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
     """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along B: elimination in all at once"""
-    if planning():
-        return structured_solve(A, b, method)
+    return Choice(lambda: _by_lines(A, b, method), like=lambda: right_side("solve", A, b, A.shape[-1]))
+
+
+def _by_lines(A: Any, b: Any, method: Any) -> Any:
     grid: Any = A.operands[0] if isinstance(A, Product) else A
     power = len(A.operands) if isinstance(A, Product) else 1
     first, last = grid.operands

@@ -11,8 +11,8 @@ import math
 from typing import Any
 
 from ..backends import Array, is_array
-from ..dispatch import arrange, rule
-from ..info import combine, failed, is_detailed, planning, recording, report
+from ..dispatch import Choice, arrange, perform, rule
+from ..info import combine, failed, is_detailed, recording, report
 from ..methods import Auto
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
@@ -33,7 +33,7 @@ from .inverse_compositions import blocks_are_alike
 from .inverse_families import tridiagonal_factor
 from .inverse_low_rank import rank_is_low, right_factor
 from .iterative import is_iterative
-from .solve import right_side, solve, solve_by_inverse, structured_solve
+from .solve import right_side, solve, solve_by_inverse, structured_solve, with_inverse
 
 TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
 SMALL = 10_000  # numbers in U from which the work outweighs what operators cost
@@ -42,7 +42,7 @@ WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less 
 
 def _is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     """Whether only the answer is asked for, not by an iteration, and its values can be seen."""
-    if planning() or is_detailed() or is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
+    if is_detailed() or is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.leaves()) if is_array(x))
     return seen and not is_half(A.xp, A.dtype)
@@ -88,16 +88,26 @@ def factors_are_matrices(A: LinearOperator) -> bool:
 def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
     """x = (A^-1 ⊗ B^-1) b; for many right sides by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
     b = right_side("solve", A, b, A.shape[-1])
-    if A.shape[-1] <= TINY and (method is None or isinstance(method, Auto)) and not A.batch_shape and _is_plain(A, b, method):
-        with recording() as reports:
-            x = solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method)
-        if not reports:
-            return x  # else the factors are looked at one by one
+    is_plain = _is_plain(A, b, method)
+    if A.shape[-1] <= TINY and (method is None or isinstance(method, Auto)) and not A.batch_shape and is_plain:
+        return with_inverse(A, b, method, lambda: _by_product(A, b, method))
     columns = 0 if isinstance(b, LinearOperator) else math.prod(b.shape)
     # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for each entry of b.
     pays = columns >= WORTH_A_BOUND and all(4 * factor.shape[-1] ** 2 <= columns for factor in A.operands)
-    if not pays or not _is_plain(A, b, method) or any(factor.dtype != A.dtype for factor in A.operands):
+    if not pays or not is_plain or any(factor.dtype != A.dtype for factor in A.operands):
         return solve_by_inverse(A, b, method)
+    return with_inverse(A, b, method, lambda: _by_matrices(A, b, method))
+
+
+def _by_product(A: Any, b: Any, method: Any) -> Any:
+    """The solution by the matrix of a small product; by its factors one by one where that fails."""
+    with recording() as reports:
+        x = perform(solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method))
+    return x if not reports else solve_by_inverse(A, b, method)
+
+
+def _by_matrices(A: Any, b: Any, method: Any) -> Any:
+    """The solution by the inverses of the factors as matrices, if these are good enough."""
     xp, inverse = A.xp, inv(A, method)
     if not isinstance(inverse, Kronecker):  # the method was not for the factors
         return structured_solve(A, b, method, inverse, checked=True)
@@ -119,6 +129,11 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     b = right_side("solve", A, b, A.shape[-1])
     if not _is_plain(A, b, method) or 0 in A.shape or 0 in b.shape:
         return solve_by_inverse(A, b, method)
+    return with_inverse(A, b, method, lambda: _by_blocks(A, b, method))
+
+
+def _by_blocks(A: Any, b: Any, method: Any) -> Any:
+    """The solutions with all blocks, many at once."""
     xp, blocks, n = A.xp, A.operands, A.operands[0].shape[-1]
     B = b[:, None] if b.ndim == 1 else b
     B = xp.reshape(B, (*B.shape[:-2], len(blocks), n, B.shape[-1]))
@@ -126,7 +141,7 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     with recording() as reports:
         for group in in_groups(xp, blocks):
             stacked = Dense._of(xp.stack([block.A for block in group], axis=-3))._claim(A.properties & ~(UNITARY | STIEFEL))
-            parts.append(solution("solve", stacked, B[..., start : start + len(group), :, :], method).X)
+            parts.append(solution(stacked, B[..., start : start + len(group), :, :], method).X)
             start += len(group)
     if failed(combine([info._status for info in reports])) is True:
         return solve_by_inverse(A, b, method)  # which looks at the whole, and names the block
@@ -140,25 +155,29 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
 # ---------------------------------------------------------------------------------------------------- small corrections
 
 
-@rule(solve, Sum[LowRank, DIAGONAL], when=rank_is_low)  # type: ignore[misc]
+def is_small_and_plain(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the rank is low, the work so small that operators would outweigh it, and only the answer is asked for."""
+    if A.batch_shape or not (method is None or isinstance(method, Auto)) or not _is_plain(A, b, method):
+        return False
+    return math.prod(arrange(A, LowRank, DIAGONAL)[0].U.shape) <= SMALL and rank_is_low(A)
+
+
+@rule(solve, Sum[LowRank, DIAGONAL], when=is_small_and_plain)  # type: ignore[misc]
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b: small systems without operators on the way"""
     b = right_side("solve", A, b, A.shape[-1])
+    return Choice(lambda: _by_capacitance(A, b, method), like=lambda: b)
+
+
+def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
     low_rank, D = arrange(A, LowRank, DIAGONAL)
-    if (
-        A.batch_shape
-        or math.prod(low_rank.U.shape) > SMALL
-        or not _is_plain(A, b, method)
-        or not (method is None or isinstance(method, Auto))
-    ):
-        return solve_by_inverse(A, b, method)
     xp, d, B = A.xp, diagonal_of(D, A)[:, None], b[:, None] if b.ndim == 1 else b
     U, right = low_rank.U, right_factor(low_rank).A  # type: ignore[attr-defined]  # C V^H
     with recording() as reports, quiet(xp):
         W = U / d
         inner = xp.matmul(right, W)
         K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
-        y = solution("solve", K, xp.matmul(right, B / d), None).X
+        y = solution(K, xp.matmul(right, B / d), None).X
         X = B / d - xp.matmul(W, y)
         R = B - d * X - xp.matmul(U, xp.matmul(right, X))
         if reports or not are_small(xp, R, B, (method or Auto()).tolerance(xp, X.dtype)):
@@ -193,4 +212,5 @@ def solve_tridiagonal(A: Any, b: Any, method: Any) -> Any:
         return bool(xp.all((500 * xp.eps(X.dtype)) ** 2 * a * x <= tol**2 * b))
 
     bound = is_right if A.shape[-1] >= WORTH_A_BOUND else None
-    return structured_solve(A, b, method, Inverse(A, tridiagonal_factor(A)), is_right=bound)
+    run = lambda: structured_solve(A, b, method, Inverse(A, tridiagonal_factor(A)), is_right=bound)  # noqa: E731
+    return with_inverse(A, b, method, run)
