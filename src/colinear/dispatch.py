@@ -152,10 +152,10 @@ class Function:
         state.split = None if is_inherited else type(method)
         try:
             return self._run(chosen, A, arguments, method, info, on_failure)
-        except NotForPart as unfit:
+        except NotForPart as reason:
             if not is_trusted:
                 raise
-            displaced = (chosen, unfit.args[0])
+            displaced = (chosen, reason.args[0])
         finally:
             state.split = outer
         del reports[count:]  # of the parts before

@@ -52,11 +52,11 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     array([1., 1.])
     """
     square_size("inv", A, "an inverse", "Use pinv(A).")
-    like = partial(identity_like, A)
+    like = lambda: Inverse(A, identity_like(A))  # noqa: E731
     if is_iterative(method):
         return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]
     if A.properties & UNITARY:
-        return Choice(partial(_adjoint, A), "adjoint", 0.0, "A is unitary: A^-1 = A^H", like)
+        return Choice(partial(_adjoint, A), "adjoint", 0.0, "A is unitary: A^-1 = A^H", lambda: A.H)
     if iterates(A, method):
         return attempt(A, dense_work(A), None, lambda: Inverse(A, attempts(A, method)), like)
     return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
