@@ -113,7 +113,7 @@ class Function:
 
     def _call(self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take them."""
-        if modes.are_strict():
+        if modes._is_strict is not None and modes.are_strict():
             return modes.ordinary(self._call, A, arguments, method, info, on_failure)
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)

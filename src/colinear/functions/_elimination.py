@@ -66,6 +66,13 @@ def leave_to_residual() -> Iterator[list[str]]:
         _judgement.left_out = outer
 
 
+def is_left_to_residual(rule: str) -> bool:
+    """Whether the caller looks at a residual, so that this rule need not judge what it finds; if so, that is noted."""
+    if _judgement.left_out is not None:
+        _judgement.left_out.append(rule)
+    return _judgement.left_out is not None
+
+
 def judged(
     rule: Callable[[Any, Any], LinearOperator] | None = None,
     *,
@@ -84,8 +91,7 @@ def judged(
     def judge(A: Any, method: Any) -> Any:
         if unless is not None and unless(A):
             return rule(A, method)
-        if _judgement.left_out is not None:
-            _judgement.left_out.append(rule.__name__)
+        if is_left_to_residual(rule.__name__):
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)

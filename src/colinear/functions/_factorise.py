@@ -29,7 +29,7 @@ from ..operators.base import LinearOperator
 from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ..operators.matrix_factor import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import dense, has_watched_leaves, quiet, seen
+from ._arrays import dense, has_watched_leaves, is_watched, quiet, seen
 from ._residuals import MARGIN, are_small, column_norms, mirrored, probe, reproduces, squares, times_adjoint
 from .cost import itemsize
 
@@ -192,7 +192,7 @@ def worst(xp: Any, status: Array) -> Status | None:
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
-    return _solution(A, B, chosen, candidates(A, chosen, has_watched_leaves(A)))
+    return _solution(A, B, chosen, candidates(A, chosen, is_watched(A.xp, dense(A))))
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:

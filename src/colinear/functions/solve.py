@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from .automatic import attempt, is_automatic, products_to_try, solve_by_trial
 from .cost import Work, dense_work, sparse_work
 from .inverse import inv
 from .inverse_on_host import inv_sparse
-from .iterative import is_iterative, starting_point, tightened
+from .iterative import is_iterative, iterated, starting_point, tightened
 
 NEED = "a linear system"
 
@@ -113,45 +112,24 @@ EQUATION = "x = A^-1 b, then the residual |b - A x|"
 
 
 def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Array:
+    count = len(reported())
     with quiet(s.xp):
-        return _refined(A, found, method, s, None, False, None)
+        inverse, reports, left_out = _unjudged_inverse(A, found, method)
+        is_bad = any(failed(info._status) is True for info in reports)
+        if not is_bad or not left_out:
+            for info in reports:
+                report(info)
+        if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
+            return inverse.factor.solve(s.B, s.is_vector)  # which has looked at the residual of the whole
+        return apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
 
 
 def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Array:
     """The solution by an iterative method that was named: on A itself, or inside a rule that splits A."""
-    is_whole = found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A))
-    X = None if is_whole else _in_parts(A, found, s, method)
-    return inv.using(found, A, method).factor.solve(s.B, s.is_vector, s.dtype) if X is None else X
-
-
-def with_inverse(A: LinearOperator, b: Any, method: Method | None, run: Callable[[], Any]) -> Choice:
-    """The choice of a rule that goes by the inverse: `explain` shows how that is found."""
-    b = right_side("solve", A, b, square_size("solve", A, NEED, "Use lstsq(A, b)."))
-
-    def like() -> Any:
-        inverse = inv(A, method)
-        return inverse @ b if isinstance(b, LinearOperator) else b
-
-    return Choice(run, like=like)
-
-
-def structured_solve(
-    A: LinearOperator,
-    b: Any,
-    method: Method | None,
-    inverse: LinearOperator,
-    checked: bool = False,
-    is_right: Callable[[Array, Array, float], bool] | None = None,
-) -> Any:
-    """`inverse`: that of A; `checked`: whether it has been looked at if A is singular; `is_right(X, B, tol)`: a
-    proof that the residual is small enough, where there is one that costs less than a look at it (its `is_final`, if it has one,
-    says that too little is gained by refining)."""
-    b = right_side("solve", A, b, square_size("solve", A, NEED, "Use lstsq(A, b)."))
-    if isinstance(b, LinearOperator):
-        return inv(A, method) @ b
-    s = System.of(A, b)
-    with quiet(s.xp):
-        return s.answer(_refined(A, None, method, s, inverse, checked, is_right))
+    if found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A)):
+        return inv.using(found, A, method).factor.solve(s.B, s.is_vector, s.dtype)
+    X = _in_parts(A, found, s, method)
+    return iterated(A, method).solve(s.B, s.is_vector, s.dtype) if X is None else X
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
@@ -167,41 +145,32 @@ def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
     return b
 
 
-def _refined(
+def apply_inverse(
     A: LinearOperator,
-    found: Rule | None,
+    inverse: LinearOperator,
     method: Method | None,
     s: System,
-    given: LinearOperator | None,
-    checked: bool,
-    is_right: Callable[[Array, Array, float], bool] | None,
+    is_bad: bool = False,
+    is_unjudged: bool = False,
+    count: int | None = None,
 ) -> Array:
-    """Solve through the rules of `inv`, of which `found` is the first, refining while that helps."""
-    xp, B, dtype = s.xp, s.B, s.dtype
-    tol = (method or Auto()).tolerance(xp, dtype)
-    count = len(reported())
-    inverse, reports, left_out = (given, [], []) if found is None else _unjudged_inverse(A, found, method)
-    is_bad = any(failed(info._status) is True for info in reports)
-    if not is_bad or not left_out:
-        for info in reports:
-            report(info)
-    if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
-        return inverse.factor.solve(B, s.is_vector)  # which has looked at the residual of the whole
+    """The solution by this inverse, refined while that helps; reports its residual, unless a bound shows that it is small.
+
+    `is_bad`: the inverse is known to have failed. `is_unjudged`: whether that was left to the residual; then `inv` finds a better one
+    if need be. `count`: how many reports there were before it was found.
+    """
+    xp, B, tol = s.xp, s.B, (method or Auto()).tolerance(s.xp, s.dtype)
+    count = len(reported()) if count is None else count
     X = inverse @ B
-    plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape and not is_bad
-    if plain and is_right is not None and is_right(X, B, tol):
+    is_plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape and not is_bad
+    bound = inverse._residual_bound(X, B) if is_plain else None
+    if bound is not None and bound <= tol:
         return X
     R = B - A @ X
-    if plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
+    if is_plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
         return X
-    if given is not None and not checked:
-        inverse = inv(A, method)  # which reports if A is singular
-    is_final = getattr(is_right, "is_final", None)
-    if is_final is not None and not xp.is_traced(X) and is_final(X, R, B, tol):
-        residual = relative_residual(xp, R, B)
-    else:
-        X, residual = _improved(xp, A, inverse, X, R, B, tol)
-    if left_out and (is_bad or failed(residual_status(xp, residual, tol)) is True):
+    X, residual = _improved(xp, A, inverse, X, R, B, tol, bound)
+    if is_unjudged and (is_bad or failed(residual_status(xp, residual, tol)) is True):
         inverse = inv(A, method)  # judged by itself, and mended where that can be done
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
@@ -237,10 +206,18 @@ def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any
     return xp.where(divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status)
 
 
-def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
-    """X refined while that helps, and its relative residual."""
+def _improved(
+    xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float, bound: float | None = None
+) -> tuple[Array, Array]:
+    """X refined while that helps, and its relative residual.
+
+    Where the residual is a hundredth of its `bound`, x solves a system that differs from A by rounding: refining in this precision
+    gains a factor of two or three, which is too little if the tolerance is missed by more.
+    """
     residual = relative_residual(xp, R, B)
     worst = seen(xp, residual)
+    if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
+        return X, residual
     for _ in range(REFINEMENTS):
         if worst is None or not worst.size or not tol < worst.max() < 1:  # traced, accurate, or beyond repair
             break
@@ -275,7 +252,7 @@ def _by_trial(A: LinearOperator, found: Rule, method: Method | None, s: System, 
         return s.answer(result[0])
     if isinstance(A, Sparse) and not found.is_base:
         with quiet(s.xp):
-            return s.answer(_refined(A, None, method, s, inv_sparse(A, method), True, None))
+            return s.answer(apply_inverse(A, inv_sparse(A, method), method, s))
     return _without_trial(A, found, method, s)
 
 

@@ -302,6 +302,10 @@ class LinearOperator:
 
     # ------------------------------------------------------------------ multiplication
 
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        """Of an operator that is A^-1: a bound of |b - A x| / |b| for each x = A^-1 b, if it knows one; values can be seen."""
+        return None
+
     def _matmat(self, X: Array, /) -> Array:
         raise TypeError(f"{type(self).__name__} must define `_matmat(self, X)`.")
 

@@ -64,6 +64,9 @@ class Inverse(LinearOperator):
             return y
         return self.xp.astype(y, self.xp.result_type(self.A.dtype, x.dtype))
 
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return self.factor._residual_bound(X, B)
+
     @property
     def _flops(self) -> float:
         return self.factor.flops
