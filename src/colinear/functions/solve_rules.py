@@ -8,6 +8,7 @@ Stability of Numerical Algorithms, 2002, chapter 3). Where a bound misses the to
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, is_array
@@ -36,9 +37,14 @@ TINY = 32  # rows of a product of matrices that is formed: the work is less than
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
+def unless_detailed(solution: Callable[[Any, Any, Any], Any], A: Any, b: Any, method: Any) -> Any:
+    """`solution(A, b, method)`; where an Info is asked for, by the inverse, of which more is reported."""
+    return (solve_by_inverse if is_detailed() else solution)(A, b, method)
+
+
 def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     """Whether only the answer for arrays is asked for, not by an iteration, and its values can be seen."""
-    if is_detailed() or getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
+    if getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.leaves()) if is_array(x))
     return seen and not is_half(A.xp, A.dtype)
@@ -90,7 +96,7 @@ def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
 def solve_tiny_kronecker(A: Any, b: Any, method: Any) -> Any:
     """x by the matrix A ⊗ B, which costs less than to look at its factors"""
     b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: _by_product(A, b, method), like=lambda: b)
+    return Choice(lambda: unless_detailed(_by_product, A, b, method), like=lambda: b)
 
 
 def inverses_pay(A: Any, b: Any = None, method: Any = None) -> bool:
@@ -111,7 +117,7 @@ def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
         inv(A, method)
         return b
 
-    return Choice(lambda: _by_matrices(A, b, method), like=like)
+    return Choice(lambda: unless_detailed(_by_matrices, A, b, method), like=like)
 
 
 def _by_product(A: Any, b: Any, method: Any) -> Any:
@@ -147,7 +153,7 @@ def blocks_are_alike_and_plain(A: Any, b: Any = None, method: Any = None) -> boo
 def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     """x_i = A_i^-1 b_i, many at once; |r_i| <= tol |b_i| for each block, so |r| <= tol |b|"""
     b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: _by_blocks(A, b, method), like=lambda: b)
+    return Choice(lambda: unless_detailed(_by_blocks, A, b, method), like=lambda: b)
 
 
 def _by_blocks(A: Any, b: Any, method: Any) -> Any:
@@ -183,7 +189,7 @@ def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     b = right_side("solve", A, b, A.shape[-1])
-    return Choice(lambda: _by_capacitance(A, b, method), like=lambda: b)
+    return Choice(lambda: unless_detailed(_by_capacitance, A, b, method), like=lambda: b)
 
 
 def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
