@@ -449,7 +449,7 @@ PARTICULAR: dict[str, tuple[Build, str, str]] = {
     "exp of a shift": (lambda m: m.general(3) - 2.0 * co.Identity(3), "exp", "exp_shifted"),
     "power of an inverse": (lambda m: co.inv(m.positive(3)), "power", "power_inverse"),
     "power of a general inverse": (lambda m: co.inv(m.general(3)), "power", "power"),
-    "square of an inverse": (lambda m: co.inv(m.general(3)), "inverse square", "power"),
+    "square of an inverse": (lambda m: co.inv(m.general(3)), "inverse square", "power_inverse"),
     "root of an inverse": (lambda m: co.inv(m.positive(3)), "sqrt", "sqrt_inverse"),
     "inverse root of an inverse": (lambda m: co.inv(m.positive(3)), "isqrt", "isqrt_inverse"),
     "log of an inverse": (lambda m: co.inv(m.positive(3)), "log", "log_inverse"),
