@@ -83,10 +83,8 @@ def has_watched_leaves(A: LinearOperator) -> bool:
 
 def seen(xp: Any, x: Array) -> Any:
     """The values on the host, None under tracing."""
-    if xp.is_traced(x):
-        return None
     values = xp.peek(x)
-    return xp.to_numpy(x) if values is None else values
+    return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
 
 
 def quiet(xp: Any) -> Any:

@@ -147,8 +147,8 @@ def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: boo
     found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
     values = [found[id(factor)][0] for factor in factors]
     pairs = [found[id(factor)][1] for factor in factors]
-    if all(pair is None for pair in pairs):
-        a, b = (c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b))
+    if pairs.count(None) == len(pairs):
+        a, b = [c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b)]
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))

@@ -7,6 +7,7 @@ from typing import Any
 from ..backends import Array
 from ..info import ShapeError
 from .base import LinearOperator
+from .memo import memo
 from .printing import bracketed
 
 
@@ -36,7 +37,7 @@ class Inverse(LinearOperator):
     def operands(self) -> tuple[LinearOperator, ...]:
         return (self.A,)
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return self.A.shape
 

@@ -167,11 +167,12 @@ def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
         operands = tuple(operands[0])
     if not operands:
         raise ValueError(f"{what}: at least one operator is needed.")
-    if all(isinstance(A, LinearOperator) for A in operands):
-        return list(operands)
-    from .convert import as_operators
+    for A in operands:
+        if not isinstance(A, LinearOperator):
+            from .convert import as_operators
 
-    return as_operators(operands)
+            return as_operators(operands)
+    return list(operands)
 
 
 def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]:
