@@ -12,7 +12,7 @@ import threading
 import pytest
 from toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, SelfAdjoint, Sum, Toy, Unitary
 
-from colinear import dispatch, patterns, signatures
+from colinear import dispatch, named_methods, patterns, signatures
 from colinear.dispatch import Cost, Pattern, arrange, as_pattern, check_rules, function, overlaps, rule, signature, subsumes
 from colinear.info import AmbiguityError, MethodError
 from colinear.subsumption import meet
@@ -640,7 +640,7 @@ def test_bad_base_cases_and_bad_rules_are_refused():
 
 
 def test_a_method_must_be_a_method_object(monkeypatch):
-    monkeypatch.setattr(dispatch, "_method_names", lambda: ("CG", "LU"))
+    monkeypatch.setattr(named_methods, "_method_names", lambda: ("CG", "LU"))
     f = function("f", base=solve_base)
     names = r"one of CG\(\), LU\(\)"
     for wrong, advice in [("cg", r"Write CG\(\)"), (CG, r"Write CG\(\)"), ("simplex", names), (3, names)]:

@@ -9,7 +9,7 @@ import pytest
 from toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, Sum, Toy
 
 from colinear import dispatch
-from colinear.dispatch import function, rule
+from colinear.dispatch import Choice, function, rule
 from colinear.explain import Cost, Plan, explain
 from colinear.info import AmbiguityError, Info, Status, report, state
 
@@ -36,12 +36,14 @@ class LU:
     _is_method = True
 
 
-def choose(A, method):
-    return ("Cholesky" if A.properties & 4 else "LU", Cost(2e9 / 3, 8e6), "small, so dense")
+def choose(A, method=None):
+    """Factorise A, by the method that fits."""
+    name = "Cholesky" if A.properties & 4 else "LU"
+    return Choice(lambda: factorise(A), name, Cost(2e9 / 3, 8e6), "small, so dense", lambda: "stand-in")
 
 
 def make():
-    inv = function("inv", base=factorise, stand_in=lambda A: "stand-in", choose=choose)
+    inv = function("inv", base=choose)
 
     @rule(inv, Diagonal)
     def inv_diagonal(A, method):
@@ -138,15 +140,59 @@ def test_html_is_nested_and_escaped():
 
 
 def test_the_method_named_is_the_one_printed():
-    f = function("f", base=factorise, stand_in=lambda A: None)
+    f = function("f", base=factorise)
     assert explain(f, Dense(), method=LU()).rules == ["LU"] and explain(f, Dense(), LU()).rules == ["LU"]
     assert explain(f, Dense()).rules == ["factorise"] and explain(f, Dense()).identity == "Factorise A."
+    worked.clear()
 
 
-def test_without_a_stand_in_the_base_case_runs():
+def test_a_base_case_that_makes_no_choice_runs():
     f = function("f", base=factorise)
     explain(f, Dense())
     assert len(worked) == 1 and worked.pop()
+
+
+def test_what_a_rule_or_a_base_case_chooses_is_run_by_a_call_and_printed_by_explain():
+    def base(A, method=None):
+        """The base case."""
+        return Choice(lambda: worked.append("base") or "result", "fast", lambda: 3.0, lambda: "it is small", lambda: "like")
+
+    f = function("f", base=base)
+    rule(f, Sum, like=lambda A: "sum")(lambda A, method: worked.append("sum"))
+
+    @rule(f, Product)
+    def in_parts(A, method):
+        """f(A B) = f(A) f(B)"""
+        return Choice(lambda: f.base(A, method), like=lambda: f(A.operands[0]))
+
+    assert f(Dense()) == "result" and f(Product(Dense())) == "result" and worked == ["base", "base"]
+    assert f(Dense(), info=True)[1].rule == "base" and worked.pop()
+    worked.clear()
+    plan = explain(f, Product(Dense()))
+    assert plan.rules == ["in_parts", "fast"] and plan.identity == "f(A B) = f(A) f(B)" and not worked
+    assert plan.children[0].identity == "it is small" and plan.children[0].cost == Cost(3.0)
+    assert explain(f, Sum(Dense())).rules == ["<lambda>"] and not worked
+
+
+def test_a_guard_sees_the_arguments_that_it_names_and_what_a_method_displaces_is_said():
+    f = function("f", base=lambda A, k=0, method=None: "base")
+
+    def is_small(A, method=None, k=0):
+        return method is None and k < 3
+
+    rule(f, Dense, when=is_small, name="small")(lambda A, k, method: "small")
+    assert f(Dense(), 2) == "small" and f(Dense(), 5) == "base" and f(Dense(), 2, LU()) == "base"
+    assert f.find(Dense()).name == "small" and f.find(Dense(), (5, None)).is_base
+    assert f.using(f.find(Dense()), Dense(), 2, None) == "small"
+    assert explain(f, Dense(), 5).rejected == (("small", "its guard is_small does not hold"),)
+    assert explain(f, Dense(), 2, LU()).rejected == (("small", "LU was asked for"),)
+
+
+def test_a_call_asks_each_guard_once():
+    asked = []
+    f = function("f", base=lambda A, method=None: "base")
+    rule(f, Dense, when=lambda A: asked.append(A) is None, name="small")(lambda A, method: "small")
+    assert f(Dense()) == "small" and len(asked) == 1
 
 
 def test_arguments_with_examples_may_be_left_out_and_arrays_are_converted(monkeypatch):

@@ -16,7 +16,7 @@ import sys
 from . import backends, testing
 from .approximations import cur, interpolative, nystrom, range_finder, rp_cholesky
 from .detect import detect
-from .dispatch import Cost, Function, check_rules, function, rule
+from .dispatch import Choice, Cost, Function, check_rules, function, rule
 from .explain import Plan, explain
 from .functions import (
     adjoint,
@@ -190,7 +190,7 @@ __all__ = [
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
-    "function", "rule", "check_rules", "explain", "Plan", "Cost", "Function",
+    "function", "rule", "check_rules", "explain", "Plan", "Choice", "Cost", "Function",
     # results and errors
     "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
     "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",

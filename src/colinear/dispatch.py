@@ -13,31 +13,35 @@ More specific means subsumed (`subsumption.py`); of two rules for
 the same pattern the guarded one comes first, and of two guarded ones the one written first. Where neither of two rules is more
 specific, the cheaper wins if both say what they cost; otherwise the call is ambiguous and fails, which `check_rules` finds
 beforehand.
+
+What is decided is said before it is done: a rule or a base case may return a `Choice`, which a call runs and `explain` prints.
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
 import inspect
 import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import modes, signatures
 from .depth import retry_deeper
-from .info import ON_FAILURE, Detailed, Info, MethodError, combine, failed, gather, planning, settle, state
+from .info import ON_FAILURE, Info, Scope, combine, failed, gather, settle, state
+from .named_methods import NotForPart, check_part, has_needs, not_a_method, not_an_argument, set_method_names, unfit, why_whole
+from .parameters import check_parameters, compile_call, positional, shared_arguments
 from .patterns import Pattern, arrange, as_pattern
-from .resolution import AmbiguousPair, Cost, Resolution, Rule, ambiguous_pairs, decide, resolve
+from .resolution import AmbiguousPair, Choice, Cost, Resolution, Rule, ambiguous_pairs, decide, perform, resolve
 from .rule_index import RuleIndex
 from .signatures import Signature, describe, from_description, signature
 from .subsumption import overlaps, subsumes
 
 __all__ = [
     "AmbiguousPair",
+    "Choice",
     "Cost",
     "Function",
     "Pattern",
@@ -49,6 +53,7 @@ __all__ = [
     "function",
     "has_needs",
     "overlaps",
+    "perform",
     "rule",
     "set_converter",
     "set_method_names",
@@ -80,8 +85,6 @@ class Function:
     name: str
     base: Callable[..., Any]
     rules: list[Rule]
-    stand_in: Callable[..., Any] | None
-    choose: Callable[..., Any] | None
     examples: dict[str, Callable[[Any], Any]]
     forwards: bool
     suits: Callable[[Any, Any], bool]
@@ -90,12 +93,13 @@ class Function:
     implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
     parameters: tuple[str, ...]  # of rules, the operator first
     operand: int  # where the operator stands in a call
+    _method_at: int | None  # where the method stands among the arguments after the operator
 
     def __init__(self, name: str, base: Callable[..., Any]):
         self.name, self.base, self.rules = name, base, []
         self.__name__ = self.__qualname__ = name
         self.__module__ = getattr(base, "__module__", __name__)
-        self.base_rule = Rule(name, _positional(base), Pattern(None), is_base=True)
+        self.base_rule = Rule(name, positional(base), Pattern(None), is_base=True)
         self._parts: list[Rule] = []  # the rules, those for unions taken apart
         self._index = RuleIndex(self._parts)
         self._cache: dict[Signature, Resolution] = {}
@@ -109,13 +113,13 @@ class Function:
 
     def _call(self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take them."""
-        if modes.are_strict():
+        if modes._is_strict is not None and modes.are_strict():
             return modes.ordinary(self._call, A, arguments, method, info, on_failure)
         if method is not None and not getattr(type(method), "_is_method", False):
-            raise _not_a_method(self.name, method)
+            raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):
             A = _convert(self.name, A)
-        chosen = self.find(A)
+        chosen = self.find(A, arguments)
         call = self._run if method is None else self._call_by_method
         try:
             return call(chosen, A, arguments, method, info, on_failure)
@@ -130,7 +134,7 @@ class Function:
         operator is known to have it, or else to the outermost one, for which the word of the user
         is taken: that call runs the method on the whole.
         """
-        why = _why_whole(chosen, method, A)
+        why = why_whole(chosen, method, A)
         displaced = (chosen, why) if why else None
         chosen = self.base_rule if why else chosen
         if not getattr(method, "needs", 0):
@@ -139,19 +143,19 @@ class Function:
         is_trusted = outer is not type(method) or self.suits(A, method)
         if chosen.is_base:
             if not (is_trusted or self.forwards):
-                raise NotForPart(_unfit(method, A))
+                raise unfit(method, A)
             return self._run(chosen, A, arguments, method, info, on_failure, displaced)
-        reports = state.current if type(state.current) is list else []
+        reports = [] if state.current is None else state.current.reports
         count = len(reports)
         # What an estimator needs must be known of the part itself: it takes no one's word.
         is_inherited = chosen.hereditary and is_trusted and not method.is_stochastic
         state.split = None if is_inherited else type(method)
         try:
             return self._run(chosen, A, arguments, method, info, on_failure)
-        except NotForPart as unfit:
+        except NotForPart as reason:
             if not is_trusted:
                 raise
-            displaced = (chosen, unfit.args[0])
+            displaced = (chosen, reason.args[0])
         finally:
             state.split = outer
         del reports[count:]  # of the parts before
@@ -164,30 +168,45 @@ class Function:
         outer = state.current
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, method, info, on_failure, displaced)
-        if type(outer) is list:
-            return chosen.implementation(A, *arguments)  # what is reported goes to the outermost call
-        if outer is not None:
-            return self._call_in_detail(outer, chosen, A, arguments, method, displaced)
-        reports: list[Info] = []
-        state.current = reports
+        if outer is None:
+            outermost = state.current = Scope([])
+        elif outer.planner is not None:
+            return outer.planner.call(self, chosen, A, arguments, method, displaced)
+        elif outer.is_detailed:
+            result, gathered = self._call_and_gather(chosen, A, arguments)
+            outer.reports.append(gathered)
+            return result
         try:
             result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                result = result.run()
         finally:
-            state.current = None
+            state.current = outer
+        if outer is not None:
+            return result  # what is reported goes to the outermost call
+        reports = outermost.reports
         if reports and failed(combine([report._status for report in reports])) is not False:  # true, or not to be seen yet
             settle(gather(reports, self.name, chosen.name), on_failure)
         return result if _release is None else _release(A, arguments, result)
 
-    def find(self, A: Any) -> Rule:
-        """The rule that would be taken for this operator; `rule.is_base` says whether it is the base case."""
+    def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
+        """The rule that would be taken for this operator and these other arguments; `rule.is_base`: whether it is the base case."""
         if signatures.is_compiling is not None and signatures.is_compiling():
-            return self._find_compiling(A)
-        s = A._signature
-        if s is None:
-            s = signature(A)
-        found = self._cache.get(s) or self._resolve(s)
-        chosen = found.sole or decide(A, found)
+            found = self._resolve_compiling(A)
+        else:
+            s = A._signature
+            if s is None:
+                s = signature(A)
+            found = self._cache.get(s) or self._resolve(s)
+        chosen = found.sole or decide(A, found, arguments)
         return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+
+    def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
+        """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the guards are asked once."""
+        where = self._method_at
+        method = None if where is None else arguments[where]
+        call = self._run if method is None else self._call_by_method
+        return call(found, A, arguments, method, False, "warn")
 
     def _rewriting(self, A: Any) -> Rule | None:
         """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A."""
@@ -198,7 +217,7 @@ class Function:
             return None
         known = self._rewritings.get(chosen.key)
         if known is None:
-            where = self.parameters.index("method") - 1 if "method" in self.parameters else None
+            where = self._method_at
 
             def ask_again(A: Any, *arguments: Any) -> Any:
                 method = None if where is None else arguments[where]
@@ -213,20 +232,12 @@ class Function:
         return TypeError(f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given")
 
     def _not_an_argument(self, unknown: dict[str, Any]) -> TypeError:
-        name, value = next(iter(unknown.items()))
-        text = f"{self.name}() got an unexpected keyword argument {name!r}."
-        owners = _method_options(name) if "method" in self.parameters else ()
-        if not owners:
-            return TypeError(text)
-        others = f" (so have {', '.join(owners[1:4])})" if len(owners) > 1 else ""
-        shown = repr(value) if isinstance(value, (int, float, str)) else "..."
-        return TypeError(f"{text} It is an option of methods: write method={owners[0]}({name}={shown}){others}.")
+        return not_an_argument(self.name, unknown, "method" in self.parameters)
 
-    def _find_compiling(self, A: Any) -> Rule:
+    def _resolve_compiling(self, A: Any) -> Resolution:
         numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
         order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
-        chosen = decide(A, Resolution(None, order, rivals))
-        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+        return Resolution(None, order, rivals)
 
     def _call_for_info(
         self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any
@@ -235,8 +246,8 @@ class Function:
         if on_failure not in ON_FAILURE:
             raise ValueError(f"{self.name}: on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, ON_FAILURE))}.")
         outer = state.current
-        if planning():
-            result = outer.call(self, chosen, A, arguments, method, displaced)
+        if outer is not None and outer.planner is not None:
+            result = outer.planner.call(self, chosen, A, arguments, method, displaced)
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
@@ -245,22 +256,16 @@ class Function:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
-    def _call_in_detail(self, outer: Any, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Any) -> Any:
-        """A nested call that the call around it wants to know of: because it makes an Info, or a plan."""
-        if not isinstance(outer, Detailed):
-            return outer.call(self, chosen, A, arguments, method, displaced)
-        result, gathered = self._call_and_gather(chosen, A, arguments)
-        outer.append(gathered)
-        return result
-
     def _call_and_gather(self, chosen: Rule, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, Info]:
         """The result of a rule or the base case, and one Info of all that was reported on the way."""
         outer = state.current
-        state.current = current = Detailed()
+        state.current = current = Scope([], is_detailed=True)
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
         start = time.perf_counter() if is_timed else 0.0
         try:
             result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                result = result.run()
         finally:
             state.current = outer
         seconds = time.perf_counter() - start if is_timed else None
@@ -271,7 +276,7 @@ class Function:
 
     def add(self, rule: Rule) -> None:
         """Add a rule; one of the same name and pattern is replaced (a notebook's cell runs twice)."""
-        _check_parameters(self, rule)
+        check_parameters(self.name, self.parameters, rule.implementation)
         with _registering:
             same = next((old for old in self.rules if old.name == rule.name and old.pattern == rule.pattern), None)
             if same is not None:
@@ -339,8 +344,6 @@ def function(
     base: Callable[..., Any],
     *,
     operand: int = 0,
-    stand_in: Callable[..., Any] | None = None,
-    choose: Callable[..., Any] | None = None,
     examples: dict[str, Callable[[Any], Any]] | None = None,
     forwards: bool = False,
     suits: Callable[[Any, Any], bool] | None = None,
@@ -354,14 +357,10 @@ def function(
     name : str
     base : callable
         `base(A, ..., method=None)`: the base case, for operators that no rule matches. Its parameters are those of the function
-        and of every rule; its docstring is the function's.
+        and of every rule; its docstring is the function's. It returns the result, or the `Choice` of how to find it, so that
+        `explain` can say which method that is, what it costs and why.
     operand : int
         Where the operator stands in a call of the function; rules and the base case always take it first.
-    stand_in : callable, optional
-        `stand_in(A, ...)`, with the arguments but the method: something of the right type and shape that costs nothing. It stands
-        for the result of the base case while `explain` is planning; without it the base case is run.
-    choose : callable, optional
-        `choose(A, ..., method) -> (name, cost, reason)`: which method the base case would use, what it costs and why.
     examples : dict, optional
         For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b = example_right_side(A)`.
     forwards : bool
@@ -394,67 +393,24 @@ def function(
     public.insert(operand, parameters[0])
     keyword = inspect.Parameter.KEYWORD_ONLY
     public += [inspect.Parameter(p, keyword, default=d) for p, d in (("info", False), ("on_failure", "warn"))]
-    call = _compile_call(name, parameters, public)
+    call = compile_call(name, parameters, public)
     f: Function = type(name, (Function,), {"__call__": call, "__doc__": base.__doc__})(name, base)
     f.__doc__ = base.__doc__
     f.__signature__ = inspect.Signature(public)  # type: ignore[attr-defined]
     f.parameters, f.operand = tuple(p.name for p in parameters), operand
-    f.stand_in, f.choose, f.examples, f.one_column = stand_in, choose, examples or {}, one_column
+    f._method_at = f.parameters.index("method") - 1 if "method" in f.parameters else None
+    f.examples, f.one_column = examples or {}, one_column
     f.forwards, f.suits, f.rewrites = forwards, suits or has_needs, rewrites
     return f
-
-
-def _positional(base: Callable[..., Any]) -> Callable[..., Any]:
-    """The base case as rules are called, with every argument in its place, also those that it takes by keyword only."""
-    parameters = inspect.signature(base).parameters.values()
-    keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    if not keywords:
-        return base
-
-    @functools.wraps(base)
-    def call(*arguments: Any) -> Any:
-        split = len(arguments) - len(keywords)
-        return base(*arguments[:split], **dict(zip(keywords, arguments[split:])))
-
-    return call
-
-
-def _compile_call(name: str, parameters: list[inspect.Parameter], public: list[inspect.Parameter]) -> Any:
-    """`__call__` with the function's own parameters, written out and compiled once.
-
-    Python then sorts the arguments, and complains of them, as fast and as clearly as for any function.
-    """
-    positional = [p for p in public if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-    keywords = [p for p in public if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    defaults = {f"_default_{p.name}": p.default for p in public if p.default is not p.empty}
-
-    def written(p: inspect.Parameter) -> str:
-        return p.name if p.default is p.empty else f"{p.name}=_default_{p.name}"
-
-    header = ["_self", *map(written, positional), "*_excess", *map(written, keywords), "**_unknown"]
-    others = "".join(f"{p.name}, " for p in parameters[1:])
-    method = "method" if any(p.name == "method" for p in parameters[1:]) else "None"
-    source = (
-        f"def __call__({', '.join(header)}):\n"
-        f"    if _excess:\n"
-        f"        raise _self._too_many({len(positional)}, _excess)\n"
-        f"    if _unknown:\n"
-        f"        raise _self._not_an_argument(_unknown)\n"
-        f"    return _self._call({parameters[0].name}, ({others}), {method}, info, on_failure)\n"
-    )
-    scope: dict[str, Any] = dict(defaults)
-    exec(compile(source, f"<colinear {name}>", "exec"), scope)
-    call = scope["__call__"]
-    call.__qualname__ = name  # the name in Python's own complaints
-    return call
 
 
 def rule(
     function: Function,
     pattern: Any,
-    when: Callable[[Any], bool] | None = None,
+    when: Callable[..., bool] | None = None,
     cost: Callable[[Any], Any] | None = None,
     name: str | None = None,
+    like: Callable[..., Any] | None = None,
     direct: bool = False,
     estimates: bool = False,
     by_eigenvectors: bool = False,
@@ -468,11 +424,15 @@ def rule(
     pattern
         A class, `Cls[...]`, an annotation, or a union of these.
     when : callable, optional
-        `when(A)`: a guard on what patterns cannot see.
+        `when(A)`: a guard on what patterns cannot see. It may take more arguments of the function, by their names and with
+        defaults: `when(A, b=None, method=None)`.
     cost : callable, optional
         `cost(A)`: a `Cost` or a number of flops. Decides between rules of which none is more specific.
     name : str, optional
         The rule's name; its function's, if not given.
+    like : callable, optional
+        `like(A)`, with more arguments as a guard may have them: something of the type and shape of the result that costs nothing, for
+        a rule that computes instead of asking functions of parts. `explain` takes it instead of running the rule.
     direct : bool
         Whether it factors one operator instead of splitting the problem: then it gives way where the user names an iterative method.
     estimates : bool
@@ -504,20 +464,12 @@ def rule(
         marks = {"direct": direct, "estimates": estimates, "hereditary": hereditary}
         wrap = function.implicit if by_eigenvectors else None
         found = implementation if wrap is None else wrap(implementation)
-        function.add(Rule(function.name, found, as_pattern(pattern), when, cost, name, **marks))
+        new = Rule(function.name, found, as_pattern(pattern), when, cost, name, like=like, **marks)
+        new.guard_arguments, new.like_arguments = (shared_arguments(f, function.parameters) for f in (when, like))
+        function.add(new)
         return implementation
 
     return register
-
-
-def _check_parameters(f: Function, rule: Rule) -> None:
-    try:
-        inspect.signature(rule.implementation).bind(*f.parameters)
-    except TypeError as error:
-        wanted = ", ".join(f.parameters)
-        raise TypeError(f"{f.name}: a rule is called as rule({wanted}), which {rule.name} does not take: {error}.") from None
-    except ValueError:
-        pass  # a built-in without a signature
 
 
 # ---------------------------------------------------------------------------------------------------- ambiguity
@@ -542,8 +494,6 @@ def check_rules(function: Function | None = None) -> list[AmbiguousPair]:
 _converter: Callable[[Any], Any] | None = None
 _simplify: Function | None = None
 _release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
-_method_names: Callable[[], Sequence[str]] = tuple
-_method_options: Callable[[str], Sequence[str]] = lambda name: ()  # noqa: E731
 
 
 def set_converter(as_operator: Callable[[Any], Any]) -> None:
@@ -564,58 +514,7 @@ def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
     _release = release
 
 
-def set_method_names(names: Callable[[], Sequence[str]], options: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
-    """Say which methods there are, and which of them have an option of some name, for messages that list them."""
-    global _method_names, _method_options
-    _method_names, _method_options = names, options
-
-
 def _convert(name: str, A: Any) -> Any:
     if _converter is None:
         raise TypeError(f"{name}: expected a linear operator, got {type(A).__name__}.")
     return _converter(A)
-
-
-class NotForPart(Exception):
-    """Leaves a rule that hands a named method to a part not known to have what it needs."""
-
-
-def _unfit(method: Any, A: Any) -> str:
-    name = type(A).__name__
-    return f"{method.name} needs parts that are known to be {method.needed}, and {name} is not"
-
-
-def has_needs(A: Any, method: Any) -> bool:
-    """Whether A is known to have the properties that the method needs."""
-    return not method.needs & ~A.properties
-
-
-def check_part(A: Any, method: Any) -> None:
-    """Leave the rule at work if A is a part that is not known to have what the named method needs.
-
-    It is for rules which take the method for the word of the user that A has it.
-    """
-    if method is not None and state.split is type(method) and not has_needs(A, method):
-        raise NotForPart(_unfit(method, A))
-
-
-def _why_whole(rule: Rule, method: Any, A: Any) -> str:
-    """The reason why a named method takes A itself, not the parts that the rule makes; or empty."""
-    name = type(method).__name__
-    if rule.direct and method.is_iterative:
-        return f"{name} was asked for, which only multiplies by A"
-    if not rule.estimates and getattr(method, "is_stochastic", False) and not rule.is_base:
-        return f"it has no standard error, which {name} gives"
-    uses = getattr(method, "runs_on", None)  # of a method that makes use of the structure itself
-    return f"{name} takes A as a whole" if uses is not None and not rule.is_base and uses(A) else ""
-
-
-def _not_a_method(name: str, method: Any) -> MethodError:
-    names = list(_method_names())
-    given = method.__name__ if isinstance(method, type) else method if isinstance(method, str) else None
-    close = next((n for n in names if isinstance(given, str) and n.lower() == given.lower()), None)
-    if close is None and isinstance(method, type) and getattr(method, "_is_method", False):
-        close = method.__name__
-    advice = f" Write {close}()." if close else f" Use one of {', '.join(n + '()' for n in names)}." if names else ""
-    what = f"the class {given}" if isinstance(method, type) else repr(method)
-    return MethodError(f"{name}: method must be None or a method object such as Auto(), not {what}.{advice}")

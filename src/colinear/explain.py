@@ -1,7 +1,7 @@
 """`explain`: what a function would do with an operator, as a tree, without doing the work.
 
-While it plans, every call of a function goes to the `Planner`: rules run as always, since they only split the problem, but where
-the base case would do the work a stand-in of the right shape is returned, so the nested calls show the whole tree.
+While it plans, every call of a function goes to the `Planner`. Rules run as always, since they only split the problem; of a `Choice`
+to do work, which a call would run, it takes what is said of it, and something of the shape of the result.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .dispatch import Function, _convert, function_named
-from .info import state
-from .resolution import Cost, Resolution, Rule, guard_name
+from .info import Scope, state
+from .named_methods import why_whole
+from .resolution import Choice, Cost, Resolution, Rule, guard_name
 from .signatures import signature
 from .trees import draw
-
-if TYPE_CHECKING:
-    from .info import Info
 
 __all__ = ["Cost", "Plan", "explain"]
 
@@ -101,7 +99,7 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
         )
     arguments, keywords = _with_examples(function, arguments, keywords)
     outer, planner = state.current, Planner()
-    state.current = planner
+    state.current = Scope([], planner=planner)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -130,9 +128,6 @@ class Planner:
         self.plans: list[Plan] = []
         self.compares = compares  # whether rules that were not taken are planned too, for their costs
 
-    def append(self, info: Info) -> None:
-        """Reports of stand-ins mean nothing."""
-
     def call(
         self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Displaced = None
     ) -> Any:
@@ -142,21 +137,22 @@ class Planner:
         """
         siblings, self.plans = self.plans, []
         try:
-            name, identity, own = chosen.name, chosen.identity, None
-            if not chosen.is_base:
-                result = chosen.implementation(A, *arguments)
-                own = None if chosen.cost is None else Cost.of(chosen.cost(A))
+            name, identity = chosen.name, chosen.identity
+            own = None if chosen.cost is None else chosen.cost(A)
+            if chosen.like is not None:
+                result = chosen.like(A, **{name: arguments[i] for name, i in chosen.like_arguments})
             else:
-                others = [a for a, parameter in zip(arguments, f.parameters[1:]) if parameter != "method"]
-                name = chosen.name if method is None else type(method).__name__
-                if f.choose is not None:
-                    name, own, identity = f.choose(A, *others, method)
-                    own = None if own is None else Cost.of(own)
-                result = f.stand_in(A, *others) if f.stand_in is not None else chosen.implementation(A, *arguments)
+                result = chosen.implementation(A, *arguments)
+                if chosen.is_base and type(result) is not Choice and method is not None:
+                    name = type(method).__name__
+            while type(result) is Choice:
+                name, identity = result.method or name, _value(result.why) or identity
+                own = _value(result.cost) if own is None else own
+                result = result.run() if result.like is None else result.like()
             children = tuple(self.plans)
         finally:
             self.plans = siblings
-        cost = own if own is not None else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
+        cost = Cost.of(own) if own is not None else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
         rejected = tuple(self._rejected(f, chosen, displaced, A, arguments, method)) if self.compares else ()
         siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, rejected))
         return result
@@ -164,7 +160,7 @@ class Planner:
     def _rejected(
         self, f: Function, chosen: Rule, displaced: Displaced, A: Any, arguments: tuple[Any, ...], method: Any
     ) -> Iterator[tuple[str, str]]:
-        for other, reason in _rejected(f, A, chosen, displaced):
+        for other, reason in _rejected(f, A, arguments, method, chosen, displaced):
             if reason.startswith(LESS_SPECIFIC):
                 cost = _cost_of(f, other, A, arguments, method)
                 reason = (
@@ -183,7 +179,7 @@ def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method
     if rule.direct:
         return None
     outer, planner = state.current, Planner(compares=False)
-    state.current = planner
+    state.current = Scope([], planner=planner)
     try:
         planner.call(f, rule, A, arguments, method)
     except Exception:  # it has not been tried on this operator, since another one was taken
@@ -193,21 +189,36 @@ def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method
     return planner.plans[0].cost
 
 
-def _rejected(f: Function, A: Any, chosen: Rule, displaced: Displaced) -> Iterator[tuple[Rule, str]]:
+def _value(x: Any) -> Any:
+    """What a Choice says at once or when it is asked."""
+    return x() if callable(x) else x
+
+
+def _rejected(
+    f: Function, A: Any, arguments: tuple[Any, ...], method: Any, chosen: Rule, displaced: Displaced
+) -> Iterator[tuple[Rule, str]]:
     """The other rules that match A, and why each was not taken."""
     found: Resolution = f._resolve(signature(A))
-    named = {chosen.source}
+    seen = {chosen.source}
     if displaced is not None:
         yield displaced
         chosen = displaced[0]  # which the others gave way to
-        named.add(chosen.source)
+        seen.add(chosen.source)
     at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1  # it stands for the base case
     for i, other in enumerate(found.order):
-        if other.is_base or other.source in named:
+        if other.is_base or other.source in seen:
             continue
-        named.add(other.source)
-        if not other.holds(A):
-            yield other, f"its guard {guard_name(other)} does not hold"
+        seen.add(other.source)
+        if method is not None and (why := why_whole(other, method, A)):
+            yield other, why
+        elif not other.holds(A, arguments):
+            named = method is not None and any(name == "method" for name, _ in other.guard_arguments)
+            any_method = tuple(None if argument is method else argument for argument in arguments)
+            is_displaced = named and other.holds(A, any_method)
+            yield (
+                other,
+                f"{type(method).__name__} was asked for" if is_displaced else f"its guard {guard_name(other)} does not hold",
+            )
         elif (i in found.rivals[at] or at in found.rivals[i]) and other.cost is not None and chosen.cost is not None:
             yield other, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
         else:

@@ -47,18 +47,19 @@ __all__ = [
     "ConvergenceError",
     "ConvergenceWarning",
     "DerivativeWarning",
-    "Detailed",
     "DeviceError",
     "DtypeError",
     "FallbackWarning",
     "Info",
     "MethodError",
+    "Scope",
     "ShapeError",
     "Status",
     "TooLargeError",
     "combine",
     "failed",
     "gather",
+    "is_detailed",
     "part",
     "planning",
     "recording",
@@ -246,53 +247,63 @@ def _line(info: Info) -> str:
 # ---------------------------------------------------------------------------------------------------- recording
 
 
-class _State(threading.local):
-    """What the calls of this thread know of the call around them; a thread-local, because Dynamo traces no context variables.
+class Scope:
+    """A call of a function that is under way.
 
-    `current` is None outside all calls, a list of the reports so far inside one, a `Detailed` list where nested calls are to make
-    an Info each (someone asked for info=True), or explain's planner. `split` is the type of the named
-    method whose operator a rule is splitting, so that parts must be known to have what the method
-    needs; None where none is.
+    Attributes
+    ----------
+    reports : list of Info
+        What was reported in it so far.
+    is_detailed : bool
+        Whether nested calls make an Info each, because `info=True` was asked for.
+    planner : Planner or None
+        Of `explain`, to which nested calls go instead of being run.
+    """
+
+    __slots__ = ("is_detailed", "planner", "reports")
+
+    def __init__(self, reports: list[Info], is_detailed: bool = False, planner: Any = None):
+        self.reports, self.is_detailed, self.planner = reports, is_detailed, planner
+
+
+class _State(threading.local):
+    """What this thread is doing; a thread-local, because Dynamo traces no context variables.
+
+    `current` is the innermost Scope, None outside all calls. `split` is the type of the named method
+    whose operator a rule is splitting, so that parts must be known to have what the method needs;
+    None where none is.
     """
 
     def __init__(self) -> None:
-        self.current: Any = None
+        self.current: Scope | None = None
         self.split: Any = None
 
 
 state = _State()
 
 
-class Detailed:
-    """Reports of which the nested calls matter too."""
-
-    __slots__ = ("reports",)
-
-    def __init__(self) -> None:
-        self.reports: list[Info] = []
-
-    def append(self, info: Info) -> None:
-        self.reports.append(info)
-
-
 def planning() -> bool:
     """Whether `explain` is at work, so that only the nested calls of a function matter and no result does."""
-    return state.current is not None and not isinstance(state.current, (list, Detailed))
+    return state.current is not None and state.current.planner is not None
+
+
+def is_detailed() -> bool:
+    """Whether an Info was asked for, so that figures are computed which the answer does not need."""
+    return state.current is not None and state.current.is_detailed
 
 
 def report(info: Info) -> None:
     """Hand in the `Info` of a method: to the call of a function that is under way, else as a warning if it is a failure."""
     current = state.current
     if current is not None:
-        current.append(info)
+        current.reports.append(info)
     else:
         settle(info, "warn")
 
 
 def reported() -> list[Info]:
     """The reports made so far in the call that is under way."""
-    current = state.current
-    return current if type(current) is list else getattr(current, "reports", [])
+    return [] if state.current is None else state.current.reports
 
 
 @contextlib.contextmanager
@@ -305,10 +316,7 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
     outer = state.current
     reports: list[Info] = []
     if not planning():  # a planner goes on planning, and takes no reports
-        state.current = reports
-        if detailed and isinstance(outer, Detailed):
-            state.current = Detailed()
-            state.current.reports = reports
+        state.current = Scope(reports, detailed and is_detailed())
     try:
         yield reports
     finally:
@@ -318,15 +326,16 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
 def part(label: str, f: Any, *arguments: Any) -> Any:
     """`f(*arguments)` for one part of a composition: a failure that is reported inside names the part."""
     outer = state.current
-    if outer is None or planning():
+    if outer is None or outer.planner is not None:
         return f(*arguments)
-    state.current = inner = type(outer)()
+    state.current = inner = Scope([], outer.is_detailed)
     try:
         return f(*arguments)
     finally:
         state.current = outer
-        for info in inner if isinstance(inner, list) else inner.reports:
-            outer.append(info if failed(info._status) is False else info.replace(message=f"{label}; {info.message}".rstrip("; ")))
+        for info in inner.reports:
+            is_fine = failed(info._status) is False
+            outer.reports.append(info if is_fine else info.replace(message=f"{label}; {info.message}".rstrip("; ")))
 
 
 def gather(reports: list[Info], function: str, rule: str, one_column: bool = False, seconds: float | None = None) -> Info:

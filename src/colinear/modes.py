@@ -39,6 +39,6 @@ def entry(f: Callable) -> Callable:
 
     @functools.wraps(f)
     def entered(*arguments: Any) -> Any:
-        return ordinary(f, *arguments) if are_strict() else f(*arguments)
+        return ordinary(f, *arguments) if _is_strict is not None and are_strict() else f(*arguments)
 
     return entered

@@ -32,6 +32,38 @@ class Cost:
         return x if isinstance(x, Cost) else Cost(float(x))
 
 
+class Choice(NamedTuple):
+    """What a base case or a rule has decided to do, before it does it: a call runs it, `explain` prints it.
+
+    Attributes
+    ----------
+    run : callable
+        `run()` does it.
+    method : str
+        The name of the algorithm; the rule's own, if it is empty.
+    cost : Cost, number of flops or callable that returns one, optional
+        None where it is that of the functions that `run` calls.
+    why : str or callable that returns one
+        Why this was chosen, or the identity behind it.
+    like : callable, optional
+        `like()` is something of the type and shape of the result that costs nothing; None where `run` only asks other functions,
+        so that `explain` runs it.
+    """
+
+    run: Callable[[], Any]
+    method: str = ""
+    cost: Any = None
+    why: Any = ""
+    like: Callable[[], Any] | None = None
+
+
+def perform(result: Any) -> Any:
+    """The result of a rule or a base case that was called without its function: a Choice is run."""
+    while type(result) is Choice:
+        result = result.run()
+    return result
+
+
 class Rule:
     """A rule of a function: a pattern, a guard on values, a cost, and what computes the result.
 
@@ -44,16 +76,19 @@ class Rule:
         function: str,
         implementation: Callable[..., Any],
         pattern: Pattern,
-        when: Callable[[Any], bool] | None = None,
+        when: Callable[..., bool] | None = None,
         cost: Callable[[Any], Any] | None = None,
         name: str | None = None,
         is_base: bool = False,
+        like: Callable[..., Any] | None = None,
         direct: bool = False,
         estimates: bool = False,
         hereditary: bool = False,
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
-        self.when, self.cost, self.is_base = when, cost, is_base
+        self.when, self.cost, self.is_base, self.like = when, cost, is_base, like
+        self.guard_arguments: tuple[tuple[str, int], ...] = ()  # what it takes beyond the operator: names, and places among all
+        self.like_arguments: tuple[tuple[str, int], ...] = ()
         self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
         self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
@@ -71,9 +106,13 @@ class Rule:
             part.key, part.number, part.pattern, part.source = next(_keys), (*self.number, i), pattern, self
         return parts
 
-    def holds(self, A: Any) -> bool:
+    def holds(self, A: Any, arguments: tuple[Any, ...] = ()) -> bool:
         """Whether the guard lets it through."""
-        return self.when is None or bool(self.when(A))
+        if self.when is None:
+            return True
+        if not self.guard_arguments or not arguments:
+            return bool(self.when(A))
+        return bool(self.when(A, **{name: arguments[i] for name, i in self.guard_arguments}))
 
     def precedes(self, other: Rule) -> bool:
         """Whether it is tried before the other wherever both match."""
@@ -139,14 +178,14 @@ def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Re
     return Resolution(sole, tuple(order), tuple(rivals))
 
 
-def decide(A: Any, found: Resolution) -> Rule:
+def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     """The first rule whose guard holds; among equals, the cheapest."""
     i = 0
-    while not found.order[i].holds(A):  # the base case, the last, always does
+    while not found.order[i].holds(A, arguments):  # the base case, the last, always does
         i += 1
     if not found.rivals[i]:
         return found.order[i]
-    contenders = _contenders(A, i, found)
+    contenders = _contenders(A, i, found, arguments)
     if len(contenders) == 1:
         return contenders[0]
     if any(r.cost is None for r in contenders):
@@ -155,9 +194,9 @@ def decide(A: Any, found: Resolution) -> Rule:
     return min(zip(costs, contenders), key=lambda pair: (pair[0].flops, pair[0].memory, pair[1].number))[1]
 
 
-def _contenders(A: Any, i: int, found: Resolution) -> list[Rule]:
+def _contenders(A: Any, i: int, found: Resolution, arguments: tuple[Any, ...]) -> list[Rule]:
     """The i-th rule, the first that holds, and those rules that hold and that no other that holds precedes."""
-    holding = [j for j in found.rivals[i] if found.order[j].holds(A)]
+    holding = [j for j in found.rivals[i] if found.order[j].holds(A, arguments)]
     beaten = {k for j in holding for k in holding if k > j and k not in found.rivals[j]}
     return [found.order[i], *(found.order[j] for j in holding if j not in beaten)]
 

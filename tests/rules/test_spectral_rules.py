@@ -420,7 +420,7 @@ PARTICULAR: dict[str, tuple[Build, str, str]] = {
     "inverse root of a multiple": (lambda m: co.Scaled(3.0, m.general(3)), "isqrt", "isqrt_scaled"),
     "log of a multiple": (lambda m: co.Scaled(3.0, m.general(3)), "log", "log_scaled"),
     "power of a multiple": (lambda m: co.Scaled(3.0, m.general(3)), "power", "power_scaled"),
-    "power of a negative multiple": (lambda m: co.Scaled(-3.0, m.general(3)), "power", "power_scaled"),
+    "power of a negative multiple": (lambda m: co.Scaled(-3.0, m.general(3)), "power", "power"),
     "cube of a negative multiple": (lambda m: co.Scaled(-3.0, m.general(3)), "cube", "power_scaled"),
     "exp of a scaled Kronecker sum": (
         lambda m: co.Scaled(-0.5, co.KroneckerSum(m.general(3), m.self_adjoint(2))),
@@ -460,7 +460,7 @@ PARTICULAR: dict[str, tuple[Build, str, str]] = {
     "inverse root of an update": (lambda m: update(m), "isqrt", "isqrt_low_rank_update"),
     "exp of a shift": (lambda m: m.general(3) - 2.0 * co.Identity(3), "exp", "exp_shifted"),
     "power of an inverse": (lambda m: co.inv(m.positive(3)), "power", "power_inverse"),
-    "power of a general inverse": (lambda m: co.inv(m.general(3)), "power", "power_inverse"),
+    "power of a general inverse": (lambda m: co.inv(m.general(3)), "power", "power"),
     "square of an inverse": (lambda m: co.inv(m.general(3)), "inverse square", "power_inverse"),
     "root of an inverse": (lambda m: co.inv(m.positive(3)), "sqrt", "sqrt_inverse"),
     "inverse root of an inverse": (lambda m: co.inv(m.positive(3)), "isqrt", "isqrt_inverse"),
@@ -497,7 +497,8 @@ def test_functions_of_transposes():
         for A, rule in ((G.H, "adjoint"), (G.T, "transpose" if A_is_complex(G) else "adjoint")):
             for call, f in CALLS.items():
                 check_function(A, f, call)
-            assert co.explain(co.log, A).rules[0] == f"log_{rule}"
+            has_cut = rule == "adjoint" and A_is_complex(G)  # there log(A^H) is not log(A)^H
+            assert co.explain(co.log, A).rules[0] == ("logm" if has_cut else f"log_{rule}")
         check_function(G.conj(), co.exp, "exp")
         check_function(G.conj(), co.log, "log")
         for A in (co.Scaled(-0.5j, co.Circulant(np.arange(1.0, 6.0))), co.Scaled(2j, co.Permutation([1, 2, 0], like=np.ones(1)))):

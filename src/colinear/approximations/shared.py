@@ -6,8 +6,8 @@ from operator import index
 from typing import Any
 
 from ..backends import Array, program
-from ..functions._arrays import is_detailed, is_half, seen, square_size
-from ..info import Info, MethodError, Status, combine, recording, report
+from ..functions._arrays import is_half, seen, square_size
+from ..info import Info, MethodError, Status, combine, is_detailed, recording, report
 from ..methods.seeds import check_seed, drawn_seed
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE

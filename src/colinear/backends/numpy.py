@@ -64,18 +64,14 @@ def result_type(*values: Any) -> Any:
     return np.result_type(*values)
 
 
-def _dtype(x: Any) -> Any:
-    return x.dtype if hasattr(x, "dtype") else np.result_type(x)
-
-
 def is_complex(x: Any) -> builtins.bool:
     """Whether an array or dtype is complex."""
-    return _dtype(x).kind == "c"
+    return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).kind == "c"
 
 
 def is_floating(x: Any) -> builtins.bool:
     """Whether an array or dtype is real or complex floating, not integer or boolean; long double has no linear algebra."""
-    return _dtype(x).char in "efdFD"
+    return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).char in "efdFD"
 
 
 def real_dtype(dtype: Any) -> Any:

@@ -113,12 +113,12 @@ def _dtype(x: Any) -> torch.dtype:
 
 def is_complex(x: Any) -> builtins.bool:
     """Whether a tensor or dtype is complex."""
-    return _dtype(x).is_complex
+    return x.dtype.is_complex if isinstance(x, torch.Tensor) else _dtype(x).is_complex
 
 
 def is_floating(x: Any) -> builtins.bool:
     """Whether a tensor or dtype is real or complex floating, not integer or boolean."""
-    dtype = _dtype(x)
+    dtype = x.dtype if isinstance(x, torch.Tensor) else _dtype(x)
     return dtype.is_floating_point or dtype.is_complex
 
 

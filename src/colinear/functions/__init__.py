@@ -70,7 +70,6 @@ from . import (  # noqa: F401  (they register themselves)
     singular_rules,
     solve_convolution,
     solve_families,
-    solve_kronecker,
     solve_lines,
     solve_rules,
     solve_toeplitz,

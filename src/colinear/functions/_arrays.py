@@ -8,12 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
-from ..info import Detailed, ShapeError, TooLargeError, state
+from ..backends import Array, namespace_of
+from ..info import ShapeError, TooLargeError
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
+from ..operators.identity import Identity
 
 LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs it and nobody asked
+
+
+def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
+    """I of n dimensions, or as many as A has columns, in A's framework, dtype and device."""
+    return Identity(A.shape[-1] if n is None else n, like=None if A.is_neutral else A)
+
+
+def ones_beside(A: LinearOperator) -> Array:
+    """A right side of ones: what `explain` takes where none is given."""
+    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
 
 
 def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
@@ -64,17 +75,16 @@ def is_watched(xp: Any, x: Array) -> bool:
     return xp.is_traced(x) or xp.is_differentiated(x)
 
 
+def has_watched_leaves(A: LinearOperator) -> bool:
+    """Whether some array of A is traced or has its derivatives recorded."""
+    xp = A.xp
+    return any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is xp)
+
+
 def seen(xp: Any, x: Array) -> Any:
     """The values on the host, None under tracing."""
-    if xp.is_traced(x):
-        return None
     values = xp.peek(x)
-    return xp.to_numpy(x) if values is None else values
-
-
-def is_detailed() -> bool:
-    """Whether someone asked for the Info of the call under way, and so for residuals that would otherwise not be computed."""
-    return type(state.current) is Detailed
+    return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
 
 
 def quiet(xp: Any) -> Any:

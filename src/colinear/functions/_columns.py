@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import planning
 from ..operators.base import LinearOperator
 from ..operators.block import hstack
 from ..operators.context import given_context
@@ -24,7 +23,7 @@ from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Transpose
 from ..patterns import Pattern
 from ..properties import SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ._arrays import narrow, seen, wide
+from ._arrays import identity_like, narrow, seen, wide
 
 
 def orthonormal(*patterns: Any) -> Pattern:
@@ -44,11 +43,6 @@ def has_orthonormal_rows(A: LinearOperator) -> bool:
     """Whether A A^H = I is known: A is unitary, or was made as the adjoint or transpose of orthonormal columns."""
     made_from = (A.__dict__.get("_adjoint_of"), A.__dict__.get("_transpose_of"), A.A if type(A) in (Adjoint, Transpose) else None)  # type: ignore[attr-defined]
     return bool(A.properties & UNITARY) or any(B is not None and has_orthonormal_columns(B) for B in made_from)
-
-
-def identity_like(A: LinearOperator, n: int) -> LinearOperator:
-    """I of n dimensions, in A's framework, dtype and device."""
-    return Identity(n, like=None if A.is_neutral else A)
 
 
 def first_columns(A: LinearOperator, k: int) -> LinearOperator:
@@ -79,6 +73,11 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
     return first_columns(Product(Q, P.T)._claim(Q.properties & STIEFEL), k)
 
 
+def _is_first_of_identity(U: LinearOperator) -> bool:
+    """Whether U is the first columns of an identity."""
+    return isinstance(U, Sliced) and isinstance(U.A, Identity) and U.rows == range(U.shape[-2]) and U.cols == range(U.shape[-1])
+
+
 def complement(U: LinearOperator) -> LinearOperator:
     """Orthonormal columns that complete those of U (m x r) to a basis: m x (m - r), kept as m x r numbers.
 
@@ -86,7 +85,7 @@ def complement(U: LinearOperator) -> LinearOperator:
     polar decomposition of the first r rows: H U = -[S; 0], and I + |U_1| is never ill-conditioned.
     """
     m, r = U.shape[-2:]
-    if planning() or r in (0, m):
+    if r in (0, m) or _is_first_of_identity(U):
         return Sliced(identity_like(U, m), slice(None), range(r, m))._claim(STIEFEL)
     xp = U.xp
     M = wide(xp, U.to_dense())
@@ -103,6 +102,6 @@ def completed(U: LinearOperator, k: int) -> LinearOperator:
     r = U.shape[-1]
     if k <= r:
         return first_columns(U, k)
-    if r == 0 or planning():
+    if r == 0 or _is_first_of_identity(U):
         return first_columns(identity_like(U, U.shape[-2]), k)
     return hstack(U, first_columns(complement(U), k - r))._claim(STIEFEL)

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import check_part
-from ..info import Info, Status, failed, planning, recording, report
+from ..dispatch import Choice, check_part, perform
+from ..info import Info, Status, failed, recording, report
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.hearing import multiplies_by_iteration
@@ -66,6 +66,13 @@ def leave_to_residual() -> Iterator[list[str]]:
         _judgement.left_out = outer
 
 
+def is_left_to_residual(rule: str) -> bool:
+    """Whether the caller looks at a residual, so that this rule need not judge what it finds; if so, that is noted."""
+    if _judgement.left_out is not None:
+        _judgement.left_out.append(rule)
+    return _judgement.left_out is not None
+
+
 def judged(
     rule: Callable[[Any, Any], LinearOperator] | None = None,
     *,
@@ -81,17 +88,19 @@ def judged(
         return functools.partial(judged, is_final=is_final, unless=unless)
 
     @functools.wraps(rule)
-    def judge(A: Any, method: Any) -> LinearOperator:
-        if planning() or (unless is not None and unless(A)):
+    def judge(A: Any, method: Any) -> Any:
+        if unless is not None and unless(A):
             return rule(A, method)
-        if _judgement.left_out is not None:
-            _judgement.left_out.append(rule.__name__)
+        if is_left_to_residual(rule.__name__):
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)
             return inverse(A, method)  # of which each product knows its residual; those of the parts do not
+        return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
+
+    def found_and_judged(A: Any, method: Any) -> LinearOperator:
         with recording(detailed=True) as reports, quiet(A.xp):
-            found = rule(A, method)
+            found = perform(rule(A, method))
         return _settled(A, found, reports, method, is_final)
 
     return judge
@@ -192,7 +201,7 @@ def as_a_whole(
     """
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
-            whole = inverse(A, method)
+            whole = perform(inverse(A, method))
         if any(failed(info._status) is True for info in others):
             return _passed(whole, [*reports, *others])
         report(Info(Status.FELL_BACK, message=why))
@@ -280,7 +289,7 @@ def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Call
         return found
     if visible is not None and fits_as_a_whole(A):
         report(Info(Status.FELL_BACK, method="LU", message=why))
-        return whole()
+        return perform(whole())
     report_status(xp, xp.where(is_bad, int(Status.INACCURATE), int(Status.SUCCESS)), message=why)
     return found
 

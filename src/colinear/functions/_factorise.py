@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import Cost
-from ..info import Info, Status, report
+from ..dispatch import Choice, Cost
+from ..info import Info, Status, is_detailed, report
 from ..methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ..operators.implicit import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import dense, is_detailed, is_watched, quiet, seen
+from ._arrays import dense, has_watched_leaves, is_watched, quiet, seen
 from ._residuals import MARGIN, are_small, column_norms, mirrored, probe, reproduces, squares, times_adjoint
 from .cost import itemsize
 
@@ -63,21 +63,31 @@ def candidates(A: LinearOperator, method: Method, differentiable: bool) -> list[
     return names
 
 
-def choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    """For `explain`: the factorisation tried first, its cost, and why."""
-    name = candidates(A, fitting("inv", method, *FACTORISATIONS), False)[0]
-    n = A.shape[-1]
-    size = math.prod(A.batch_shape) * n * n
-    why = {
-        "Cholesky": "A is known to be positive semidefinite",
-        "LDL": "A is known to be self-adjoint",
-        "LU": "nothing is known of A",
-        "QR": "asked for",
-    }[name]
-    why = why if method is None or isinstance(method, Auto) else "asked for"
-    return name, Cost(_FLOPS[name] * n * size, float(itemsize(A)) * size), why
+def factorise(
+    function: str,
+    A: LinearOperator,
+    B: Array | None,
+    method: Method | None,
+    finish: Callable[[Solution], Any],
+    like: Callable[[], Any],
+) -> Choice:
+    """The choice of a factorisation of A, from whose solution for the columns of B `finish` makes the result."""
+    chosen = fitting(function, method, *FACTORISATIONS)
+    names = candidates(A, chosen, has_watched_leaves(A))
+
+    def cost() -> Cost:
+        size = math.prod(A.shape)
+        return Cost(_FLOPS[names[0]] * A.shape[-1] * size, float(itemsize(A)) * size)
+
+    why = _WHY[names[0]] if isinstance(chosen, Auto) else "asked for"
+    return Choice(lambda: finish(_solution(A, B, chosen, names)), names[0], cost, why, like)
 
 
+_WHY = {
+    "Cholesky": "A is known to be positive semidefinite",
+    "LDL": "A is known to be self-adjoint",
+    "LU": "nothing is known of A",
+}
 FACTORISATIONS = (Cholesky, LDL, LU, QR)
 _FLOPS = {"Cholesky": 1 / 3, "LDL": 1 / 3, "LU": 2 / 3, "QR": 4 / 3}
 
@@ -179,12 +189,15 @@ def worst(xp: Any, status: Array) -> Status | None:
     return None if values is None else Status(int(values.max(initial=0)))
 
 
-def solution(function: str, A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
-    """Factor A by the chain of factorisations and solve for the columns of B (the probe alone if it is None); reports how it
-    went."""
+def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
+    """The solution of A X = B by the chain of factorisations; reports how it went."""
+    chosen = fitting("solve", method, *FACTORISATIONS)
+    return _solution(A, B, chosen, candidates(A, chosen, is_watched(A.xp, dense(A))))
+
+
+def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
+    """Factor A by these, in order, and solve for the columns of B (the probe alone if it is None); reports how it went."""
     xp, matrix = A.xp, dense(A)
-    chosen = fitting(function, method, *FACTORISATIONS)
-    names = candidates(A, chosen, is_watched(xp, matrix))
     if 0 in matrix.shape:
         factor = LUFactor._of(*xp.lu_factor(matrix), "N")
         X = matrix[..., :0] if B is None else factor @ B

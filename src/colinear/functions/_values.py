@@ -46,7 +46,7 @@ def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
 
 def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
     """An operand of A, in A's framework, dtype and device if it is neutral."""
-    if A.is_neutral or not operand.is_neutral:
+    if operand._context.backend is not None or A._context.backend is None:
         return operand
     return operand.to(backend=A.backend, device=A._context.device, dtype=A.dtype)
 

@@ -10,14 +10,15 @@ Each but the last two (LSQR and LSMR) is scaled by the diagonal where that is ch
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..backends import Array, is_array
-from ..dispatch import Cost
-from ..info import Info, Status, failed, planning, recording
+from ..backends import Array
+from ..dispatch import Choice, Cost
+from ..info import Info, Status, failed, recording
 from ..methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
@@ -28,7 +29,7 @@ from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..operators.sum import Sum
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import seen
+from ._arrays import is_watched, seen
 from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_iteration, worthwhile
 from .iterative import iterated
 
@@ -77,26 +78,25 @@ TRIAL = 24  # steps that cost less than to look at how a sparse matrix would fil
 SPARSE_TRIAL = 5000  # rows from which that is so
 
 
-def solve_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: bool, direct: Any) -> tuple[Array, Info] | None:
-    """A^-1 B by iterations, as far as it pays to try them first; None if that is not far enough.
-
-    `direct()` is the work of a factorisation. Where the iterations end with a failure that a factorisation would not meet, None.
-    """
-    if not is_automatic(method):
-        return None
+def products_to_try(A: LinearOperator, direct: Work, B: Array) -> int | None:
+    """How many products with A are tried before a factorisation that takes the work `direct`; None: any number."""
     A = examined(A)
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):  # nothing could be tried again: the guess decides
-        return attempts(A, method, first=1).run(B, vector) if prefers_iteration(A, direct(), B.shape[-1]) else None
-    if isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A):
-        found = attempts(A, method, TRIAL, 1).run(B, vector)
-        if failed(found[1]._status) is False:
-            return found
-    most = worthwhile(A, direct(), B.shape[-1])
-    if most == 0:
-        return None
-    only = None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE else 1
-    found = attempts(A, method, most, only).run(B, vector)
-    hopeless = most is None or found[1].status is Status.NONFINITE
+        return None if prefers_iteration(A, direct, B.shape[-1]) else 0
+    most = worthwhile(A, direct, B.shape[-1])
+    return TRIAL if most == 0 and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A) else most
+
+
+def solve_by_trial(
+    A: LinearOperator, B: Array, method: Method | None, is_vector: bool, most: int | None
+) -> tuple[Array, Info] | None:
+    """A^-1 B by iterations, of at most so many products; None where they end with a failure that a factorisation would not meet."""
+    A = examined(A)
+    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
+        return attempts(A, method, first=1).run(B, is_vector)
+    only = None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
+    found = attempts(A, method, most, only).run(B, is_vector)
+    hopeless = most is None or (most != TRIAL and found[1].status is Status.NONFINITE)
     return found if hopeless or failed(found[1]._status) is False else None
 
 
@@ -123,36 +123,36 @@ def attempts(A: LinearOperator, method: Method | None, most: int | None = None, 
     return Attempts._of(tuple(iterated(A, m if m.least_squares else replace(m, preconditioner=M)) for m in chosen))
 
 
-def lsmr_for(A: LinearOperator, method: Method | None) -> LSMR:
-    """LSMR as `Auto` uses it. Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|: the error
-    of least squares grows with the square of the condition."""
-    tol = getattr(method, "tol", None)
-    return LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=getattr(method, "max_iters", None))
+def try_least_squares(
+    A: LinearOperator,
+    method: Method | None,
+    arrays: Sequence[Array],
+    columns: int,
+    run: Callable[[LSMR, int | None], Any],
+    like: Callable[[], Any],
+) -> Choice | None:
+    """The choice of LSMR, where the matrix does not fit into memory, or as far as a factorisation would cost more; else None.
 
-
-def least_squares_by_trial(A: LinearOperator, B: Array, method: Method | None, vector: bool) -> tuple[Array, Info] | None:
-    """A^+ B by LSMR, where the matrix does not fit into memory, or as far as a factorisation would cost more; else None."""
+    `run(LSMR(...), most)` is what iterates; it may try as many products, any number if that is None. `arrays` and `columns`: the
+    right sides, and how many they are.
+    """
     direct = least_squares_work(A)
-    most = worthwhile(A, direct, B.shape[-1]) if has_adjoint(A) else 0
-    arrays = [x for x in (B, *A.leaves()) if is_array(x)]
-    if most == 0 or (most is not None and any(A.xp.is_traced(x) or A.xp.is_differentiated(x) for x in arrays)):
+    most = worthwhile(A, direct, columns) if has_adjoint(A) else 0
+    watched = [x for x in (*arrays, *A.arrays()) if is_watched(A.xp, x)]
+    if most == 0 or (most is not None and watched):
         return None
-    limit = getattr(method, "max_iters", None)
+    tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
     steps = limit if most is None or limit is not None else most // 2  # each of which is a product with A and one with A^H
-    X, info = iterated(A, replace(lsmr_for(A, method), max_iters=steps), consistent=False).run(B, vector)
-    return (X, info) if most is None or info.status is Status.NONFINITE or not info.failed else None
+    # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|: the error of least squares
+    # grows with the square of the condition.
+    lsmr = LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=steps)
 
+    def why() -> str:
+        reason = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
+        return reason if most is None else f"{reason}, and comes next if {most} products are not enough"
 
-def choose_least_squares(A: LinearOperator) -> tuple[str, Cost, str] | None:
-    """For `explain`: LSMR, its cost, and why; None where a factorisation comes first."""
-    direct = least_squares_work(A)
-    most = worthwhile(A, direct) if has_adjoint(A) else 0
-    if most == 0:
-        return None
-    work = iterated_work(A, 1, most)
-    why = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-    why += "" if most is None else f", and comes next if {most} products are not enough"
-    return "LSMR", Cost(work.flops, working_memory(LSMR(), A)), why
+    cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))  # noqa: E731
+    return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
 
 
 def jacobi(A: LinearOperator) -> LinearOperator | None:
@@ -178,24 +178,36 @@ def cheap_diagonal(A: LinearOperator) -> Array | None:
     def is_known(A: LinearOperator) -> bool:
         return not diag.find(A).is_base and (not isinstance(A, Sum | Scaled) or all(map(is_known, A.operands)))
 
-    if planning() or not is_known(A):
+    if not is_known(A):
         return None
     with recording() as reports:
         d = diag(A)
     return d if all(failed(info._status) is False for info in reports) else None
 
 
-def choose(A: LinearOperator, direct: Work, products: int | None = None) -> tuple[str, Cost, str]:
-    """For `explain`: the iteration tried first, its cost, and why."""
+def attempt(A: LinearOperator, direct: Work, products: int | None, run: Callable[[], Any], like: Callable[[], Any]) -> Choice:
+    """The choice of iterations, `products` at most, before a factorisation that takes the work `direct`."""
     A = examined(A)
     first = candidates(A)[0]
-    work = iterated_work(A, 1, products)
-    known = (
-        "positive semidefinite" if A.properties & POSITIVE_SEMIDEFINITE else "self-adjoint" if A.properties & SELF_ADJOINT else ""
-    )
-    why = f"A is known to be {known}" if known else "nothing is known of A"
-    why += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-    return first.name, Cost(work.flops, working_memory(first, A)), why
+
+    def why() -> str:
+        known = (
+            "positive semidefinite"
+            if A.properties & POSITIVE_SEMIDEFINITE
+            else "self-adjoint"
+            if A.properties & SELF_ADJOINT
+            else ""
+        )
+        reason = f"A is known to be {known}" if known else "nothing is known of A"
+        reason += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
+        return reason if products is None else f"{reason}, which comes next if {products} products are not enough"
+
+    return Choice(run, first.name, lambda: cost_of_iteration(A, products), why, like)
+
+
+def cost_of_iteration(A: LinearOperator, products: int | None = None) -> Cost:
+    """What `Auto` expects the iteration that it tries first to cost."""
+    return Cost(iterated_work(A, 1, products).flops, working_memory(candidates(A)[0], A))
 
 
 def _flops(x: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..dispatch import rule
-from ..info import Info, Status, planning, report
+from ..info import Info, Status, report
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
@@ -109,7 +109,7 @@ def cholesky_kronecker(A: Any, method: Any) -> LinearOperator:
 def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, ...]:
     """Factors that are definite only up to numbers whose product is 1, such as two negative ones, made positive if seen to be so."""
     known = all(factor.properties & POSITIVE_SEMIDEFINITE for factor in factors)
-    if planning() or known or any(factor.batch_shape or 0 in factor.shape for factor in factors):
+    if known or any(factor.batch_shape or 0 in factor.shape for factor in factors):
         return factors
     values = [peek_scalar(phase(factor[0, 0])) for factor in factors]
     if any(value is None for value in values) or all(value == 1 for value in values) or abs(np.prod(values) - 1) > 1e-6:

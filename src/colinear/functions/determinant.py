@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
 from ..autodiff import determinants
 from ..backends import Array, namespace_of
-from ..dispatch import Cost, function, rule
+from ..dispatch import Choice, Cost, function, rule
 from ..info import DerivativeWarning, Info, Status, report
 from ..methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
@@ -33,7 +33,7 @@ NEED = "a determinant"
 NO_DERIVATIVE = "{}: A is singular, and log|det A| has no derivative there."
 
 
-def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple[Array, Array]:
+def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
     """The sign of the determinant and the logarithm of its absolute value, det A = sign exp(logabsdet).
 
     Parameters
@@ -63,19 +63,38 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> tuple
     """
     square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
     chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
-    if isinstance(chosen, Auto) and needs_estimate(A, chosen):
-        chosen = SLQ(tol=chosen.tol)
-        announce("logdet", A, chosen.name)
-    if isinstance(chosen, SLQ):
-        logarithm = logarithm_by_quadrature(A, chosen)
-        return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
+    is_free, like = isinstance(chosen, Auto), partial(one, A)
+    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
+        found = SLQ(tol=chosen.tol) if is_free else chosen
+        why = f"{'the matrix would not fit into memory' if is_free else 'asked for'}; Lanczos from random vectors"
+        work = Cost(found.most * 50 * A.flops, 40.0 * A.shape[-1] * found.most)
+        return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
+    is_positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    name = ("Cholesky" if is_positive else "LU") if is_free else chosen.name
+    why = f"A is {'' if is_positive else 'not '}known to be positive semidefinite" if is_free else "asked for"
+
+    def cost() -> Cost:
+        size = math.prod(A.shape)
+        return Cost((2 if name == "LU" else 1) * A.shape[-1] * size / 3, float(itemsize(A)) * size)
+
+    return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
+
+
+def _by_quadrature(A: LinearOperator, method: SLQ, is_free: bool) -> tuple[Array, Array]:
+    if is_free:
+        announce("logdet", A, method.name)
+    logarithm = logarithm_by_quadrature(A, method)
+    return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
+
+
+def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Array]:
     xp, M = A.xp, dense(A)
     with quiet(xp):
         if determinants.is_polynomial():
-            found = _factor(xp, A, xp.stop_gradient(M), chosen).slogdet()
+            found = _factor(xp, xp.stop_gradient(M), name, is_free).slogdet()
             sign, logarithm = determinants.polynomial(xp, M, *found)
         else:
-            factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, A, M, chosen),), M)
+            factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, M, name, is_free),), M)
             sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
         sign = xp.astype(real_sign(xp, sign), sign.dtype)  # the product of the pivots' phases is real but for rounding
@@ -89,11 +108,9 @@ def needs_estimate(A: LinearOperator, method: Any) -> bool:
     return bool(A.properties & POSITIVE_SEMIDEFINITE) and not getattr(method, "exact", True) and is_too_large(A)
 
 
-def _factor(xp: Any, A: LinearOperator, M: Array, method: Method) -> Any:
+def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     """The factorisation by the method; where one from the lower triangle does not reproduce M,
     the status says so, and `Auto` takes LU."""
-    is_free, is_positive = isinstance(method, Auto), A.properties & POSITIVE_SEMIDEFINITE
-    name = ("Cholesky" if is_positive else "LU") if is_free else method.name
     name = name if M.shape[-1] else "LU"
     if is_free and name == "Cholesky" and xp.is_traced(M):
         return cholesky_or_lu(xp, M)[0]
@@ -117,29 +134,7 @@ def report_logarithm(xp: Any, logarithm: Array) -> None:
     report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
 
 
-def _stand_in(A: LinearOperator) -> tuple[Array, Array]:
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
-    xp, device = A.xp, A._context.device
-    return xp.ones(A.batch_shape, dtype=A.dtype, device=device), xp.zeros(
-        A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device
-    )
-
-
-def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
-    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
-        found = chosen if isinstance(chosen, SLQ) else SLQ(tol=chosen.tol)
-        work, why = found.most * 50 * A.flops, "asked for" if isinstance(chosen, SLQ) else "the matrix would not fit into memory"
-        return "SLQ", Cost(work, 40.0 * A.shape[-1] * found.most), f"{why}; Lanczos from random vectors"
-    n, size = A.shape[-1], math.prod(A.shape)
-    if not isinstance(chosen, Auto):
-        return chosen.name, Cost((2 / 3 if isinstance(chosen, LU) else 1 / 3) * n * size, float(itemsize(A)) * size), "asked for"
-    if A.properties & POSITIVE_SEMIDEFINITE:
-        return "Cholesky", Cost(n * size / 3, float(itemsize(A)) * size), "A is known to be positive semidefinite"
-    return "LU", Cost(2 * n * size / 3, float(itemsize(A)) * size), "A is not known to be positive semidefinite"
-
-
-slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choose=_choose)
+slogdet = function("slogdet", base=sign_and_logarithm)
 
 
 # ---------------------------------------------------------------------------------------------------- what the rules share
@@ -147,7 +142,10 @@ slogdet = function("slogdet", base=sign_and_logarithm, stand_in=_stand_in, choos
 
 def one(A: LinearOperator) -> tuple[Array, Array]:
     """1 and its logarithm, of A's batch shape."""
-    return _stand_in(A)
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    xp, device = A.xp, A._context.device
+    sign = xp.ones(A.batch_shape, dtype=A.dtype, device=device)
+    return sign, xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device)
 
 
 def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:

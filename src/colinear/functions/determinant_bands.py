@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from ..dispatch import Cost, rule
-from ..info import Info, Status, planning, report
+from ..info import Info, Status, report
 from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
@@ -27,10 +27,10 @@ from .inverse_families import band_is_narrow
 LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
 
 
-@rule(slogdet, Tridiagonal, when=values_are_seen)
+@rule(slogdet, Tridiagonal, when=values_are_seen, like=one)
 def slogdet_tridiagonal(A: Any, method: Any) -> Determinant:
     """det T = ± ∏ u_ii for T = P L U, elimination along three diagonals"""
-    if planning() or not A.shape[-1]:
+    if not A.shape[-1]:
         return one(A)
     return from_host(A, [tridiagonal_slogdet(*row) for row in rows_of(A, A.lower, A.diag, A.upper)])
 
@@ -51,10 +51,10 @@ def is_narrow_and_seen(A: Any) -> bool:
     return band_is_narrow(A) and values_are_seen(A)
 
 
-@rule(slogdet, Banded, when=is_narrow_and_seen)
+@rule(slogdet, Banded, when=is_narrow_and_seen, like=one)
 def slogdet_banded(A: Any, method: Any) -> Determinant:
     """det B = ± ∏ u_ii for B = P L U, elimination within the band"""
-    return one(A) if planning() else from_host(A, [banded_slogdet(row, A.offsets, A.n) for row in rows_of(A, *A.diagonals)])
+    return from_host(A, [banded_slogdet(row, A.offsets, A.n) for row in rows_of(A, *A.diagonals)])
 
 
 def is_square_and_seen(A: LinearOperator) -> bool:
@@ -62,10 +62,10 @@ def is_square_and_seen(A: LinearOperator) -> bool:
     return A.shape[-1] == A.shape[-2] and values_are_seen(A)
 
 
-@rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]))
+@rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
 def slogdet_sparse(A: Any, method: Any) -> Determinant:
     """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
-    if planning() or not A.shape[-1]:
+    if not A.shape[-1]:
         return one(A)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     return from_host(A, [sparse_slogdet(row, A.structure, positive) for (row,) in rows_of(A, A.data)])
@@ -81,11 +81,10 @@ def is_large_and_seen(A: LinearOperator) -> bool:
     Toeplitz,
     when=is_large_and_seen,
     cost=lambda A: Cost(40.0 * A.shape[-1] * math.prod(A.shape[:-1]), 160.0 * math.prod(A.shape[:-1])),
+    like=one,
 )
 def slogdet_toeplitz(A: Any, method: Any) -> Determinant:
     """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination of its displacement, O(n^2)"""
-    if planning():
-        return one(A)
     row = A.xp.conj(A.col) if A.row is None else A.row
     found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]
     if all(reliable for _, _, reliable in found):

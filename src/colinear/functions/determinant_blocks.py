@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import rule
-from ..info import Info, Status, failed, planning, report
+from ..dispatch import Choice, rule
+from ..info import Info, Status, failed, report
 from ..operators.base import LinearOperator
 from ..operators.block import Block, hstack, vstack
 from ..operators.inverse import Inverse
@@ -56,6 +56,11 @@ def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
 @rule(slogdet, Block, when=diagonal_blocks_are_square)
 def slogdet_block(A: Any, method: Any) -> Determinant:
     """det [A B; C D] = det A det(D - C A^-1 B), the block A being the one that is cheapest to eliminate"""
+    return Choice(partial(_by_complement, A, method, True), like=partial(_by_complement, A, method, False))
+
+
+def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
+    """Eliminate the cheapest block, if `is_judged` the cheapest of those whose elimination keeps the accuracy."""
     size = range(len(A.blocks))
     whole = partial(sign_and_logarithm, A, method)
     best: Any = None
@@ -68,7 +73,7 @@ def slogdet_block(A: Any, method: Any) -> Determinant:
         complement = [[_complement(A, inverse, i, j, k) for j in rest] for i in rest]
         S = complement[0][0] if len(rest) == 1 else Block(complement)
         S = S._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
-        spoilt = None if planning() else _spoilt(A, k, inverse, S)
+        spoilt = _spoilt(A, k, inverse, S) if is_judged else None
         best = best or (corner, inverse, info, S, spoilt)
         if spoilt is None or not is_spoilt(A, spoilt):
             best = corner, inverse, info, S, spoilt

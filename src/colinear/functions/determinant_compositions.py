@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..backends import Array
 from ..dispatch import arrange, rule
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
+from ..operators.identity import Identity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
@@ -75,7 +77,7 @@ def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
 @rule(slogdet, Inverse, hereditary=True)
 def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
-    known = getattr(A.factor, "slogdet", None)
+    known = partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
     with quiet(A.xp):
         sign, logarithm = slogdet(A.A, method) if known is None else known()
         return reciprocal_determinant(A.xp, narrow(A.xp, sign, A.dtype), narrow(A.xp, logarithm, A.dtype))

@@ -11,8 +11,8 @@ from typing import Any
 from ..autodiff import resolvents
 from ..autodiff.kronecker import Grid
 from ..backends import Array
-from ..dispatch import arrange, rule
-from ..info import Info, Status, failed, planning, report
+from ..dispatch import Choice, arrange, rule
+from ..info import Info, Status, failed, report
 from ..methods.determinants import tridiagonal_eigenvalues
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
@@ -31,7 +31,7 @@ from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
 from ._arrays import dense
 from ._elimination import condition, growth, settle_determinant
 from ._values import place, placed, report_status
-from .determinant import multiplied, one, sign_and_logarithm, slogdet
+from .determinant import multiplied, one, slogdet
 from .determinant_compositions import determinant_lemma, diagonal_can_be_divided_by
 from .determinant_rules import Determinant, from_sign, from_values, rows_of, spread, values_are_seen
 from .diagonal import diag, outer
@@ -53,19 +53,18 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
     if isinstance(rest, DIAGONAL):
         merged_terms = Sum(low_rank, rest)._claim(A.properties)
         if not diagonal_can_be_divided_by(merged_terms):
-            return sign_and_logarithm(A, method)
+            return slogdet.base(A, method)
         return spread(A, determinant_lemma(merged_terms, method))
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
         report(Info(Status.FELL_BACK, method="LU", message="the sum without its low-rank terms is singular"))
-        return sign_and_logarithm(A, method)
+        return slogdet.base(A, method)
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(A, low_rank, rest, W)
     found = spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
-    return (
-        found if planning() else settle_determinant(A, found, growth(rest, W, low_rank.U), partial(sign_and_logarithm, A, method))
-    )
+    whole = partial(slogdet.base, A, method)
+    return Choice(lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found)
 
 
 @rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
@@ -77,7 +76,7 @@ def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
     if is_zero(multiple):
         return spread(A, slogdet(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), method))
     if not factor_divides_shift(multiple, shift):
-        return sign_and_logarithm(A, method)
+        return slogdet.base(A, method)
     return spread(A, slogdet(Scaled(a, Sum(multiple.A, Scaled(1 / a, shift))), method))
 
 
@@ -148,8 +147,8 @@ def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: boo
     found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
     values = [found[id(factor)][0] for factor in factors]
     pairs = [found[id(factor)][1] for factor in factors]
-    if all(pair is None for pair in pairs):
-        a, b = (c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b))
+    if pairs.count(None) == len(pairs):
+        a, b = [c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b)]
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))
@@ -170,17 +169,15 @@ def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array
     return values, (M, V)
 
 
-@rule(slogdet, KroneckerSum)
+@rule(slogdet, KroneckerSum, like=one)
 def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
     """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or not"""
-    return one(A) if planning() else by_factors(A, placed(A), True, 1.0, 0.0)
+    return by_factors(A, placed(A), True, 1.0, 0.0)
 
 
-@rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square)  # type: ignore[misc]
+@rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B, diagonalisable or not"""
-    if planning():
-        return one(A)
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
     return by_factors(A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, scalar_of(shift))
 
@@ -193,15 +190,20 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Determinant:
     found = [inv(factor, method, info=True) for factor in simple]
     if any(failed(info._status) is True for _, info in found):
         report(Info(Status.FELL_BACK, method="LU", message="a factor is singular, so it cannot be divided by"))
-        return sign_and_logarithm(A, method)
+        return slogdet.base(A, method)
     for _, info in found:
         report(info)
-    if planning():
-        return spread(A, slogdet(place(Kronecker(*simple), A), method))
+    divided = partial(slogdet, place(Kronecker(*simple), A), method)
+    return Choice(lambda: _divided(A, method, (a, c), simple, other, found, divided()), like=lambda: spread(A, divided()))
+
+
+def _divided(A: Any, method: Any, scalars: Any, simple: Any, other: Any, found: Any, divisor: Determinant) -> Any:
+    """The determinant of a A ⊗ B + c C ⊗ D from that of C ⊗ D, which is `divisor`."""
+    a, c = scalars
     quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
-    parts = [by_factors(A, quotients, False, a, c), slogdet(place(Kronecker(*simple), A), method)]
+    parts = [by_factors(A, quotients, False, a, c), divisor]
     spoilt = math.prod([condition(C, inverse) for C, (inverse, _) in zip(simple, found)])
-    whole = partial(sign_and_logarithm, A, method)
+    whole = partial(slogdet.base, A, method)
     return settle_determinant(A, spread(A, multiplied(parts, [1, 1])), spoilt, whole)
 
 

@@ -10,7 +10,7 @@ from operator import add, mul
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import Cost, function, rule
+from ..dispatch import Choice, Cost, function, rule
 from ..methods import Hutchinson, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
@@ -25,13 +25,13 @@ from ._arrays import square_size
 from ._blocks import BLOCK, by_columns
 from ._values import place, placed
 from .estimate_parts import concatenated, multiplied_estimates, scaled_estimate
-from .estimators import DIAGONAL, ROOM, announce, estimated
+from .estimators import DIAGONAL, estimate, estimated
 from .inverse import all_square
 
 AFFORDABLE = 1e12  # flops that `Auto` spends on an exact diagonal
 
 
-def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
+def main_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
     """The entries on the main diagonal.
 
     Parameters
@@ -57,14 +57,15 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     array([1., 1., 2., 2.])
     """
     chosen = fitting("diag", method, *DIAGONAL)
-    if chosen.is_stochastic:
-        square_size("diag", A, f"{chosen.name}()", "Leave the method out.")
-        return estimated(A, chosen, lambda: exact_diagonal(A), True)
-    if is_out_of_reach(A, chosen):
-        found = Hutchinson(tol=chosen.tol)
-        announce("diag", A, found.name)
-        return estimated(A, found, lambda: exact_diagonal(A), True)
-    return exact_diagonal(A)
+    like = partial(ones_on_diagonal, A)
+    if chosen.is_stochastic or is_out_of_reach(A, chosen):
+        is_free = not chosen.is_stochastic
+        found = Hutchinson(tol=chosen.tol) if is_free else chosen
+        square_size("diag", A, f"{found.name}()", "Leave the method out.")
+        return estimate("diag", A, found, is_free, lambda: estimated(A, found, lambda: exact_diagonal(A), True), like)
+    m, n = A.shape[-2:]
+    cost = lambda: Cost(n * A.flops, 8.0 * min(m * n, BLOCK))  # noqa: E731
+    return Choice(lambda: exact_diagonal(A), "products", cost, "n products with unit vectors", like)
 
 
 def exact_diagonal(A: LinearOperator) -> Array:
@@ -91,20 +92,7 @@ def ones_on_diagonal(A: LinearOperator) -> Array:
     return A.xp.ones((*A.batch_shape, min(A.shape[-2:])), dtype=A.dtype, device=A._context.device)
 
 
-def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    chosen, (m, n) = fitting("diag", method, *DIAGONAL), A.shape[-2:]
-    if chosen.is_stochastic or is_out_of_reach(A, chosen):
-        found = chosen if chosen.is_stochastic else Hutchinson(tol=chosen.tol)
-        why = "asked for" if chosen.is_stochastic else "n products would take too long"
-        return (
-            found.name,
-            Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)),
-            f"{why}; products with random vectors",
-        )
-    return "products", Cost(n * A.flops, 8.0 * min(m * n, BLOCK)), "n products with unit vectors"
-
-
-diag = function("diag", base=main_diagonal, stand_in=ones_on_diagonal, choose=_choose)
+diag = function("diag", base=main_diagonal)
 
 
 def zero_diagonal(A: LinearOperator) -> Array:

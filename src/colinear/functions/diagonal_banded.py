@@ -8,11 +8,10 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
-from ..info import planning
 from ..operators.banded import Banded
 from ..operators.inverse import Inverse
 from ._arrays import is_watched, seen
-from .diagonal import diag
+from .diagonal import diag, ones_on_diagonal
 
 
 def band_is_seen(A: Any) -> bool:
@@ -23,13 +22,11 @@ def band_is_seen(A: Any) -> bool:
     return narrow and exact and not any(is_watched(B.xp, d) for d in B.diagonals)
 
 
-@rule(diag, Inverse[Banded], when=band_is_seen)  # type: ignore[misc]
+@rule(diag, Inverse[Banded], when=band_is_seen, like=ones_on_diagonal)  # type: ignore[misc]
 def diag_inverse_banded(A: Any, method: Any) -> Array:
     """diag(B^-1): its blocks are (P_i + Q_i - B_ii)^-1, P and Q the pivots of block elimination from above and from below"""
     B, xp = A.A, A.xp
-    found = None
-    if not planning():
-        found = inverse_diagonal([np.asarray(seen(xp, d)) for d in B.diagonals], B.offsets, B.shape[-1], xp.eps(B.dtype))
+    found = inverse_diagonal([np.asarray(seen(xp, d)) for d in B.diagonals], B.offsets, B.shape[-1], xp.eps(B.dtype))
     return diag.base(A, method) if found is None else xp.asarray(found, dtype=A.dtype, device=A._context.device)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from functools import partial
 from operator import index
 from typing import Any
 
 from .. import autodiff
 from ..backends import Array
-from ..dispatch import Cost, check_part, function
+from ..dispatch import Choice, Cost, check_part, function
 from ..info import Info, Status, report
 from ..methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import Identity
 from ..operators.kronecker import KroneckerSum
 from ..properties import SELF_ADJOINT, STIEFEL
-from ._arrays import dense, narrow, quiet, seen, square_size
+from ._arrays import dense, identity_like, narrow, quiet, seen, square_size
 from ._spectral import combinations, kronecker, selection
 from ._values import once_each, placed
 from .eigen_choice import automatic, is_affordable
@@ -29,9 +29,7 @@ NEED = ("eigenvalues", "Use svd(A).")
 PARALLEL = "A is defective, or close to it: some eigenvectors are almost parallel"
 
 
-def eigenpairs(
-    A: LinearOperator, k: int | None = None, which: str = "LM", method: Method | None = None
-) -> tuple[Array, LinearOperator]:
+def eigenpairs(A: LinearOperator, k: int | None = None, which: str = "LM", method: Method | None = None) -> Choice:
     """Eigenvalues and right eigenvectors, A V = V diag(values).
 
     Parameters
@@ -78,13 +76,19 @@ def eigenpairs(
     is_hermitian = is_hermitian_by(A, chosen)
     chosen = _fitted(chosen, is_hermitian)
     check_algebraic(which, is_hermitian)
+    like, is_free, iteration = partial(pairs_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
-        if isinstance(chosen, (Spectral, SVRG)):
-            return iterative_pairs(A, k, which, chosen, is_hermitian, None)
-        if isinstance(chosen, Auto) and (iteration := automatic(A, k, which, chosen, is_hermitian)) is not None:
-            otherwise = (lambda: _dense_pairs(A, n, k, which, chosen, is_hermitian)) if is_affordable(A) else None
-            return iterative_pairs(A, k, which, iteration, is_hermitian, otherwise)
-    return _dense_pairs(A, n, k, which, chosen, is_hermitian)
+        iteration = automatic(A, k, which, chosen, is_hermitian) if is_free else chosen
+        iteration = iteration if isinstance(iteration, (Spectral, SVRG)) else None
+    run = lambda: _dense_pairs(A, n, k, which, chosen, is_hermitian)  # noqa: E731
+    if iteration is not None:
+        otherwise = run if is_free and is_affordable(A) else None
+        why = "a few eigenvalues of a large operator" if is_free else "asked for"
+        iterate = lambda: iterative_pairs(A, k, which, iteration, is_hermitian, otherwise)  # noqa: E731
+        return Choice(iterate, iteration.name, lambda: expected_cost(A, k, iteration), why, like)
+    cost = lambda: Cost((9.0 if is_hermitian else 25.0) * n * math.prod(A.shape), 16.0 * math.prod(A.shape))  # noqa: E731
+    why = f"A is {'' if is_hermitian else 'not '}known to be self-adjoint"
+    return Choice(run, "Eigh" if is_hermitian else "Eig", cost, why, like)
 
 
 def _dense_pairs(
@@ -197,29 +201,13 @@ def judge_pairs(
     report(Info(status, residual=residual, method=name, message=message))
 
 
-def stand_in(A: LinearOperator, k: int | None, which: str) -> tuple[Array, LinearOperator]:
-    n, k = checked(A, k, which)
-    I = Identity(n, like=None if A.is_neutral else A)
+def pairs_like(A: LinearOperator, k: int) -> tuple[Array, LinearOperator]:
+    """Ones and columns of the identity: of the shapes of k eigenvalues and eigenvectors."""
+    n, I = A.shape[-1], identity_like(A)
     return A.xp.ones((*A.batch_shape, k), dtype=A.dtype, device=A._context.device), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
-def _choose(A: LinearOperator, k: int | None, which: str, method: Method | None) -> tuple[str, Cost, str]:
-    chosen = fitting("eig", method, *EIGEN)
-    is_hermitian = is_hermitian_by(A, chosen)
-    chosen = _fitted(chosen, is_hermitian)
-    n, batch = A.shape[-1], math.prod(A.batch_shape)
-    if isinstance(chosen, Auto):
-        iteration = automatic(A, checked(A, k, which)[1], which, chosen, is_hermitian)
-    else:
-        iteration = chosen if isinstance(chosen, (Spectral, SVRG)) else None
-    if iteration is not None:
-        why = "asked for" if iteration is chosen else "a few eigenvalues of a large operator"
-        return iteration.name, expected_cost(A, checked(A, k, which)[1], iteration), why
-    cost = Cost((9.0 if is_hermitian else 25.0) * batch * n**3, 16.0 * batch * n * n)
-    return ("Eigh", cost, "A is known to be self-adjoint") if is_hermitian else ("Eig", cost, "A is not known to be self-adjoint")
-
-
-eig = function("eig", base=eigenpairs, stand_in=stand_in, choose=_choose)
+eig = function("eig", base=eigenpairs)
 
 
 # ---------------------------------------------------------------------------------------------------- what rules of others use

@@ -6,13 +6,15 @@ Krylov space holds one vector of each eigenspace.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import rule
-from ..info import Info, combine, planning, report
+from ..dispatch import Choice, rule
+from ..info import Info, combine, report
 from ..methods import EIGEN, Auto, Eig, Eigh, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
@@ -21,7 +23,7 @@ from ..operators.sparsity import SparseStructure
 from ..properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
 from ._arrays import narrow, seen
 from ._spectral import by_key
-from .eigen import check_algebraic, checked, eig, is_hermitian_by, stand_in
+from .eigen import check_algebraic, checked, eig, is_hermitian_by, pairs_like
 
 SMALLEST = 400  # rows below which the whole matrix is as fast
 ZERO = 10  # roundings up to which an eigenvalue is zero
@@ -85,24 +87,36 @@ def _parts(structure: SparseStructure) -> list[Part]:
 
 
 @rule(eig, Sparse, when=falls_apart, hereditary=True)
-def eig_components(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
+def eig_components(A: Any, k: Any, which: str, method: Any) -> Any:
     """A graph that falls apart: the eigenpairs of its components, with zeros elsewhere"""
     _, k = checked(A, k, which)
     is_hermitian = is_hermitian_by(A, fitting("eig", method, *EIGEN))
     check_algebraic(which, is_hermitian)
+
+    def each_part() -> Iterator[Any]:
+        for part in parts(A.structure):
+            block = _block(A, part)._claim(A.properties & ~(STIEFEL | UNITARY))
+            own = method if part.structure is not None else Eigh() if is_hermitian else Eig()
+            yield eig(block, min(k, block.shape[-1]), which, own, info=True)
+
+    def like() -> Any:
+        deque(each_part(), maxlen=0)
+        return pairs_like(A, k)
+
+    return Choice(lambda: _together(A, k, which, method, is_hermitian, each_part()), like=like)
+
+
+def _together(
+    A: Any, k: int, which: str, method: Any, is_hermitian: bool, pairs_and_infos: Iterator[Any]
+) -> tuple[Array, LinearOperator]:
+    """The k eigenpairs of the whole from those of its components."""
     xp, infos = A.xp, []
     found: list[Any] = []
-    kept = A.properties & ~(STIEFEL | UNITARY)
-    for part in parts(A.structure):
-        if which[0] == "S" and _is_unbeatable(A, k, found):
-            break
-        block = _block(A, part)._claim(kept)
-        own = method if part.structure is not None else Eigh() if is_hermitian else Eig()
-        pairs, info = eig(block, min(k, block.shape[-1]), which, own, info=True)
+    for pairs, info in pairs_and_infos:
         found.append(pairs)
         infos.append(info)
-    if planning():
-        return stand_in(A, k, which)
+        if which[0] == "S" and _is_unbeatable(A, k, found):
+            break
     values, residual = (
         xp.concat([xp.reshape(each, (-1,)) for each in arrays], axis=0)
         for arrays in ([values for values, _ in found], [info.residual for info in infos])
@@ -119,7 +133,7 @@ def eig_components(A: Any, k: Any, which: str, method: Any) -> tuple[Array, Line
 
 def _is_unbeatable(A: Any, k: int, found: list[Any]) -> bool:
     """Whether k eigenvalues have been found to be zero, and A is positive semidefinite: no other is smaller."""
-    if planning() or not found or not A.properties & POSITIVE_SEMIDEFINITE:
+    if not A.properties & POSITIVE_SEMIDEFINITE:
         return False
     xp = A.xp
     values = xp.concat([xp.reshape(values, (-1,)) for values, _ in found], axis=0)

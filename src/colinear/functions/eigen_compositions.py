@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backends import Array
 from ..dispatch import arrange, rule
-from ..info import Status, planning
+from ..info import Status
 from ..methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
@@ -34,7 +34,7 @@ from ._spectral import (
 )
 from ._values import once_each, place, placed, reciprocal_spectrum, report_leaves, report_status, reports_nonfinite
 from .automatic import is_automatic
-from .eigen import PARALLEL, eig, factors_self_adjoint, sensitivity_of, stand_in
+from .eigen import PARALLEL, eig, factors_self_adjoint, sensitivity_of
 from .eigen_choice import is_affordable
 from .eigen_shared import (
     POSITIVE,
@@ -109,7 +109,7 @@ def _judge_together(A: LinearOperator, bases: list[LinearOperator], places: Arra
     `places` are those of the pairs in V ⊗ W, of which `order` picks those that are returned.
     """
     xp, skew = A.xp, [V for V in bases if V.shape[-1] == V.shape[-2] and not V.properties & UNITARY]
-    if planning() or len(skew) < 2:
+    if len(skew) < 2:
         return  # each factor has been judged
 
     def sensitivity(V: LinearOperator) -> Array:
@@ -179,7 +179,7 @@ def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
     elif which[1] == "I" and not is_real(c):
         inner = None
     if inner is None and k < n and not is_affordable(A):  # not all of them, only to pick a few
-        return stand_in(A, k, which) if planning() else eig.base(A, k, which, method)
+        return eig.base(A, k, which, method)
     values, vectors = eig(rest, None if inner is None or k == n else k, inner or "LM", method)
     return finish(A, values + batched(c), vectors, k, which, is_hermitian)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, is_array, program
+from ..dispatch import Choice, Cost
 from ..failures import users_level
-from ..info import ApproximationWarning, Info, MethodError, Status, planning, report
+from ..info import ApproximationWarning, Info, MethodError, Status, report
 from ..methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
 from ..methods.averaging import Mean, averaged, quantile, standard_error, worse
 from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
@@ -283,10 +284,27 @@ def _tell(xp: Any, method: Stochastic, value: Array, error: Array, status: Any, 
 
 def announce(function: str, A: LinearOperator, name: str) -> None:
     """Warn that `Auto` estimates, for want of an affordable exact answer."""
-    if not planning():
-        warnings.warn(
-            f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of reach, so it is an estimate by {name}(): "
-            f"info=True gives its standard error. Name a method, or use Auto(exact=True), to have it otherwise.",
-            ApproximationWarning,
-            stacklevel=users_level(),
-        )
+    warnings.warn(
+        f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of reach, so it is an estimate by {name}(): "
+        f"info=True gives its standard error. Name a method, or use Auto(exact=True), to have it otherwise.",
+        ApproximationWarning,
+        stacklevel=users_level(),
+    )
+
+
+def estimate(
+    function: str, A: LinearOperator, method: Any, is_free: bool, run: Callable[[], Any], like: Callable[[], Any]
+) -> Choice:
+    """The choice of an estimate from random vectors: asked for, or (`is_free`) because n products would take too long."""
+
+    def announced() -> Any:
+        if is_free:
+            announce(function, A, method.name)
+        return run()
+
+    def cost() -> Cost:
+        return Cost(min(n, method.most) * A.flops, 8.0 * min(n * method.most, ROOM))
+
+    n = A.shape[-1]
+    why = f"{'n products would take too long' if is_free else 'asked for'}; products with random vectors"
+    return Choice(announced, method.name, cost, why, like)

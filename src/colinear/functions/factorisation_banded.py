@@ -8,7 +8,6 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
-from ..info import planning
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.permutation import Permutation
@@ -18,7 +17,7 @@ from ..operators.tridiagonal import Tridiagonal
 from ._arrays import is_half, is_watched, seen
 from ._columns import identity_like
 from ._values import report_finite
-from .factorisations import lu
+from .factorisations import lu, lu_like
 
 Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
@@ -30,12 +29,10 @@ def band_is_seen(A: Any) -> bool:
     return narrow and 0 not in A.batch_shape and not any(is_watched(A.xp, leaf) for leaf in A.leaves())
 
 
-@rule(lu, Tridiagonal | Banded, when=band_is_seen)
+@rule(lu, Tridiagonal | Banded, when=band_is_seen, like=lu_like)
 def lu_banded(A: Any, method: Any) -> Factors:
     """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a column: sparse if rows were swapped"""
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
-    if planning():
-        return lu.stand_in(A)  # type: ignore[misc]
     diagonals, offsets = (A.diagonals, A.offsets) if isinstance(A, Banded) else ((A.lower, A.diag, A.upper), (-1, 0, 1))
     seen_diagonals = [np.broadcast_to(_on_host(xp, d), (*batch, d.shape[-1])) for d in diagonals]
     each = [_factored([d[at] for d in seen_diagonals], offsets, n) for at in np.ndindex(batch)]

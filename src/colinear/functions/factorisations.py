@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from .. import autodiff
-from ..dispatch import Cost, function
+from ..dispatch import Choice, Cost, function
 from ..info import Status
 from ..methods import LU, QR, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import Identity
 from ..operators.permutation import Permutation
 from ..operators.triangular import Triangular
 from ..properties import STIEFEL
-from ._arrays import dense, narrow, quiet, square_size
+from ._arrays import dense, identity_like, narrow, quiet, square_size
 from ._residuals import reproduces, times_adjoint
 from ._values import report_finite, report_status
-
-
-def _neutral_identity(A: LinearOperator, n: int) -> LinearOperator:
-    return Identity(n, like=None if A.is_neutral else A)
-
 
 # ---------------------------------------------------------------------------------------------------- A = L L^H
 
 
-def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def cholesky_factor(A: LinearOperator, method: Method | None = None) -> Choice:
     """The Cholesky factor of a positive definite operator: the lower triangular L with positive diagonal and A = L L^H.
 
     Parameters
@@ -53,6 +50,20 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOp
     """
     square_size("cholesky", A, "a Cholesky factorisation", "Use qr(A).")
     fitting("cholesky", method, Cholesky)
+    return _chosen("Cholesky", 1 / 3, A, "A = L L^H", _cholesky, partial(identity_like, A))
+
+
+def _chosen(
+    name: str, flops: float, A: LinearOperator, identity: str, run: Callable[[Any], Any], like: Callable[[], Any]
+) -> Choice:
+    """The choice of the one factorisation that there is."""
+    size = math.prod(A.shape)
+    return Choice(
+        lambda: run(A), name, Cost(flops * min(A.shape[-2:]) * size, (16.0 if name == "QR" else 8.0) * size), identity, like
+    )
+
+
+def _cholesky(A: LinearOperator) -> LinearOperator:
     xp, M = A.xp, dense(A)
     L, ok = xp.cholesky(M)
     if A.shape[-1]:
@@ -64,16 +75,9 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOp
     return Triangular(narrow(xp, L, A.dtype), lower=True)
 
 
-def _choose_cholesky(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("cholesky", method, Cholesky)
-    return "Cholesky", Cost(A.shape[-1] * math.prod(A.shape) / 3, 8.0 * math.prod(A.shape)), "A = L L^H"
-
-
 cholesky = function(
     "cholesky",
     base=cholesky_factor,
-    stand_in=lambda A: _neutral_identity(A, A.shape[-1]),
-    choose=_choose_cholesky,
     suits=lambda A, method: True,  # there is one method only: to name it says no more
 )
 
@@ -81,7 +85,7 @@ cholesky = function(
 # ---------------------------------------------------------------------------------------------------- A = P L U
 
 
-def lu_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
+def lu_factors(A: LinearOperator, method: Method | None = None) -> Choice:
     """The factors of A = P L U: a permutation, a lower triangle of unit diagonal, an upper triangle.
 
     Parameters
@@ -110,6 +114,10 @@ def lu_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
            [0., 2.]])
     """
     fitting("lu", method, LU)
+    return _chosen("LU", 2 / 3, A, "A = P L U", _lu, partial(lu_like, A))
+
+
+def _lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
     xp, M = A.xp, dense(A)
     m, n = A.shape[-2:]
     packed, pivots = xp.lu_factor(M)
@@ -120,25 +128,18 @@ def lu_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
     return P, Triangular(packed[..., : min(m, n)], lower=True, unit=True), Triangular(packed[..., : min(m, n), :], lower=False)
 
 
-def _stand_in_lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
-    m, n = A.shape[-2:]
-    I, J = _neutral_identity(A, m), _neutral_identity(A, n)
-    return I, I if m <= n else I[:, :n], J if n <= m else J[:m]
+def lu_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
+    """Identities of the shapes of the factors of A = P L U."""
+    return identity_like(A, A.shape[-2]), *qr_like(A)
 
 
-def _choose_lu(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("lu", method, LU)
-    m, n = A.shape[-2:]
-    return "LU", Cost(2 / 3 * min(m, n) * math.prod(A.shape), 8.0 * math.prod(A.shape)), "A = P L U"
-
-
-lu = function("lu", base=lu_factors, stand_in=_stand_in_lu, choose=_choose_lu)
+lu = function("lu", base=lu_factors)
 
 
 # ---------------------------------------------------------------------------------------------------- A = Q R
 
 
-def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearOperator, LinearOperator]:
+def qr_factors(A: LinearOperator, method: Method | None = None) -> Choice:
     """The factors of A = Q R: orthonormal columns, and an upper triangle.
 
     Parameters
@@ -165,6 +166,10 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
     5.0
     """
     fitting("qr", method, QR)
+    return _chosen("QR", 4.0, A, "A = Q R", _qr, partial(qr_like, A))
+
+
+def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     xp, M = A.xp, dense(A)
     Q, R = autodiff.qr(xp, M)
     report_finite(xp, R, method="QR")
@@ -172,15 +177,11 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
     return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[-1] else Dense(R)
 
 
-def _stand_in_qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
+def qr_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
+    """Identities of the shapes of the factors of A = Q R."""
     m, n = A.shape[-2:]
-    I, J = _neutral_identity(A, m), _neutral_identity(A, n)
+    I, J = identity_like(A, m), identity_like(A, n)
     return I if m <= n else I[:, :n], J if n <= m else J[:m]
 
 
-def _choose_qr(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("qr", method, QR)
-    return "QR", Cost(4.0 * min(A.shape[-2:]) * math.prod(A.shape), 16.0 * math.prod(A.shape)), "A = Q R"
-
-
-qr = function("qr", base=qr_factors, stand_in=_stand_in_qr, choose=_choose_qr)
+qr = function("qr", base=qr_factors)

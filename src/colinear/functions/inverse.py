@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
-from ..dispatch import function
-from ..info import planning
+from ..dispatch import Choice, function, perform
 from ..methods import Method
 from ..operators.base import LinearOperator
 from ..operators.hearing import multiplies_by_iteration
-from ..operators.identity import Identity
 from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..properties import UNITARY
-from ._arrays import square_size
-from ._factorise import choose as choose_factorisation
-from ._factorise import solution
+from ._arrays import identity_like, square_size
+from ._factorise import factorise
 from ._values import report_arrays
-from .automatic import attempts, iterates
-from .automatic import choose as choose_attempt
+from .automatic import attempt, attempts, iterates
 from .cost import dense_work
-from .iterative import choose as choose_iteration
-from .iterative import is_iterative, iterated
+from .iterative import is_iterative, iterate, iterated
 
 LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails
 
 
-def inverse(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     """The inverse of a square operator, as an operator that holds its factorisation.
 
     Parameters
@@ -56,30 +51,22 @@ def inverse(A: LinearOperator, method: Method | None = None) -> LinearOperator:
     array([1., 1.])
     """
     square_size("inv", A, "an inverse", "Use pinv(A).")
+    like = lambda: Inverse(A, identity_like(A))  # noqa: E731
     if is_iterative(method):
-        return Inverse(A, iterated(A, method))  # type: ignore[arg-type]
+        return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]
     if A.properties & UNITARY:
-        report_arrays(A)
-        return A.H  # known, so nothing is computed
+        return Choice(partial(_adjoint, A), "adjoint", 0.0, "A is unitary: A^-1 = A^H", lambda: A.H)
     if iterates(A, method):
-        return Inverse(A, attempts(A, method))
-    return Inverse(A, solution("inv", A, None, method).factor)
+        return attempt(A, dense_work(A), None, lambda: Inverse(A, attempts(A, method)), like)
+    return factorise("inv", A, None, method, lambda found: Inverse(A, found.factor), like)
 
 
-def _stand_in(A: LinearOperator) -> LinearOperator:
-    square_size("inv", A, "an inverse", "Use pinv(A).")
-    return Identity(A.shape[-1], like=None if A.is_neutral else A)
+def _adjoint(A: LinearOperator) -> LinearOperator:
+    report_arrays(A)
+    return A.H  # known, so nothing is computed
 
 
-def _choose(A: LinearOperator, method: Method | None) -> Any:
-    if is_iterative(method):
-        return choose_iteration(A, method)  # type: ignore[arg-type]
-    if A.properties & UNITARY:
-        return "adjoint", 0.0, "A is unitary: A^-1 = A^H"
-    return choose_attempt(A, dense_work(A)) if iterates(A, method) else choose_factorisation(A, method)
-
-
-inv = function("inv", base=inverse, stand_in=_stand_in, choose=_choose)
+inv = function("inv", base=inverse)
 
 
 def all_square(A: LinearOperator) -> bool:
@@ -99,11 +86,14 @@ def by_equation(found: Callable[[Any, Any], LinearOperator]) -> Callable[[Any, A
     """
 
     @wraps(found)
-    def inverse_of(A: Any, method: Any) -> LinearOperator:
+    def inverse_of(A: Any, method: Any) -> Any:
         xp = A.xp
-        if planning() or xp.is_compiling() or not xp.is_differentiated(*A.arrays()):
+        if xp.is_compiling() or not xp.is_differentiated(*A.arrays()):
             return found(A, method)
-        inverse = found(A.detach(), method)
+        return Choice(lambda: implicit(A, method), like=lambda: found(A, method))
+
+    def implicit(A: Any, method: Any) -> Any:
+        inverse = perform(found(A.detach(), method))
         if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):  # iterations have that derivative anyway
             return found(A, method)
         return Inverse._of(A, Implicit._of(A, inverse, found))

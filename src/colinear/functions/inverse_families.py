@@ -30,6 +30,7 @@ from ..operators.structured_factors import (
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ._arrays import quiet, square_size
+from ._elimination import is_left_to_residual
 from ._residuals import MARGIN, column_norms, probe
 from ._values import reciprocal, reciprocal_spectrum, report_status, report_values, reports_nonfinite
 from .inverse import inv, kept
@@ -134,14 +135,8 @@ def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
 @rule(inv, Tridiagonal, direct=True)
 def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
     """T^-1 b by elimination along three diagonals, in linear time"""
-    factor = tridiagonal_factor(A)
-    report_growth(A, factor, (A.lower, A.diag, A.upper))
-    return Inverse(A, factor)
-
-
-def tridiagonal_factor(A: Any) -> LinearOperator:
-    """What solves with A, not yet tried."""
-    return TridiagonalFactor._of(A.lower, A.diag, A.upper)
+    factor = TridiagonalFactor._of(A.lower, A.diag, A.upper)
+    return judged_by_growth("inv_tridiagonal", A, factor, (A.lower, A.diag, A.upper))
 
 
 def band_is_narrow(A: Any) -> bool:
@@ -158,13 +153,10 @@ def band_widths(A: Any) -> tuple[int, int]:
 @rule(inv, Banded, when=band_is_narrow, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
-    factor = banded_factor(A)
-    report_growth(A, factor, A.diagonals)
-    return Inverse(A, factor)
+    return judged_by_growth("inv_banded", A, _banded_factor(A), A.diagonals)
 
 
-def banded_factor(A: Any) -> LinearOperator:
-    """What solves with A, not yet tried."""
+def _banded_factor(A: Any) -> LinearOperator:
     xp, (lower, upper), n = A.xp, band_widths(A), A.n
     by_offset = dict(zip(A.offsets, A.diagonals))
 
@@ -179,6 +171,13 @@ def banded_factor(A: Any) -> LinearOperator:
         return xp.concat([before, xp.astype(d, A.dtype), after], axis=-1)
 
     return BandedFactor._of(xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper))
+
+
+def judged_by_growth(rule: str, A: LinearOperator, factor: LinearOperator, entries: Any) -> LinearOperator:
+    """The inverse by `factor`, found by this rule; reports if it grows, unless that is left to the residual of a solve."""
+    if not is_left_to_residual(rule):
+        report_growth(A, factor, entries)
+    return Inverse(A, factor)
 
 
 def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Array:

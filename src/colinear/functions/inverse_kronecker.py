@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..dispatch import arrange, rule
-from ..info import Info, Status, failed, planning, report
+from ..dispatch import Choice, arrange, rule
+from ..info import Info, Status, failed, report
 from ..operators.base import LinearOperator, dense_part
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -24,7 +24,7 @@ from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
-from ._arrays import is_watched, quiet, seen
+from ._arrays import identity_like, is_watched, quiet, seen
 from ._elimination import as_a_whole, judged
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
@@ -81,11 +81,21 @@ def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
     return A.H
 
 
-def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
-    xp, factors = A.xp, placed(kronecker)
-    pairs = [eig(factor, info=True)[0] for factor in factors]  # judged here, by the condition of all eigenvectors together
-    if planning():
-        return Identity(A.shape[-1], like=A)
+def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
+    """The choice of the eigenvectors of the factors, or of their Schur forms where these are ill-conditioned."""
+
+    def pairs_of_factors() -> list[Any]:
+        return [eig(factor, info=True)[0] for factor in placed(kronecker)]  # judged by the condition of all together
+
+    def like() -> LinearOperator:
+        pairs_of_factors()
+        return identity_like(A)
+
+    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
+
+
+def _in_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any, pairs: list[Any]) -> LinearOperator:
+    xp = A.xp
     with quiet(xp):
         bases = [(V := vectors.to_dense(), _inverted(xp, V)) for _, vectors in pairs]
         condition = math.prod([xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases])

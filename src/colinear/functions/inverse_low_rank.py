@@ -91,7 +91,7 @@ def correction_pays(A: Any) -> bool:
     return bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
 
 
-def _low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
+def low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
     """The two terms of D + U C V^H."""
     first, second = A.operands
     return (first, second) if isinstance(first, LowRank) else (second, first)
@@ -99,7 +99,7 @@ def _low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
 
 def rank_is_low(A: LinearOperator) -> bool:
     """Whether the rank is at most half of the size, and the diagonal term, if it is c I, is not zero."""
-    low_rank, D = _low_rank_and_diagonal(A)
+    low_rank, D = low_rank_and_diagonal(A)
     return is_narrow(low_rank) and not shift_is_zero(D)
 
 
@@ -110,12 +110,12 @@ def shift_is_zero(D: Any) -> bool:
 
 def rank_is_low_and_diagonal_strong(A: LinearOperator) -> bool:
     """Whether the rank is at most half of n, and no entry of D too small to be divided by (none is where values cannot be seen)."""
-    return rank_is_low(A) and not len(weak_entries(*_low_rank_and_diagonal(A)))
+    return rank_is_low(A) and not len(weak_entries(*low_rank_and_diagonal(A)))
 
 
 def both_terms_are_positive(A: LinearOperator) -> bool:
     """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I + U^H D^-1 U."""
-    low_rank, D = _low_rank_and_diagonal(A)
+    low_rank, D = low_rank_and_diagonal(A)
     if low_rank.V is not None or low_rank.core is not None:
         return False
     return not (isinstance(D, Diagonal) and D.xp.is_traced(D.d)) and is_positive(D)
@@ -149,7 +149,7 @@ CAPACITANCE = "In the capacitance I + C V^H A^-1 U of Woodbury's formula, singul
 
 def has_few_weak_entries(A: LinearOperator) -> bool:
     """Whether D has entries too small to be divided by, so few that they and the low rank together are at most half of the size."""
-    low_rank, D = _low_rank_and_diagonal(A)
+    low_rank, D = low_rank_and_diagonal(A)
     weak = weak_entries(low_rank, D)
     return bool(len(weak)) and 2 * (rank_of(low_rank) + len(weak)) <= A.shape[-1]
 
@@ -207,6 +207,17 @@ def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOp
     K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
     positive = low_rank.V is None and low_rank.core is None and rest.properties & POSITIVE_SEMIDEFINITE
     return K._claim(POSITIVE_SEMIDEFINITE) if positive else K
+
+
+def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
+    """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H S where that saves work."""
+    xp, U, V, core = low_rank.xp, low_rank.U, low_rank.V, low_rank.core
+    right = xp.conj(xp.matrix_transpose(U if V is None else V))
+    right = right if core is None else xp.matmul(core, right)
+    is_positive = V is None and core is None and not xp.is_complex(d) and bool(xp.min(d) > 0)
+    inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
+    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
+    return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K, right
 
 
 def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import get
-from ..dispatch import Cost, rule
-from ..info import Info, Status, planning, recording, report
+from ..dispatch import Cost, perform, rule
+from ..info import Info, Status, recording, report
 from ..methods.sparse_direct import SparseLU
 from ..methods.toeplitz import columns_of_inverse
 from ..operators.banded import Banded
@@ -20,20 +20,20 @@ from ..operators.base import LinearOperator
 from ..operators.convolution import Convolution
 from ..operators.fourier import pad_end
 from ..operators.host_factors import SparseFactor, gohberg_semencul
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import ScaledIdentity
 from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
-from ._arrays import seen, wide
+from ._arrays import identity_like, seen, wide
 from ._residuals import probe
 from ._values import report_status
-from .automatic import attempts, examined, is_automatic, looks_definite
-from .automatic import choose as choose_attempt
+from .automatic import attempts, cost_of_iteration, examined, is_automatic, looks_definite
 from .cost import prefers_iteration, sparse_work
 from .inverse import LARGEST_DENSE, inv, inverse
 from .inverse_families import inv_banded, report_growth
+from .iterative import is_iterative
 
 SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
 NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
@@ -45,11 +45,9 @@ def is_large_and_seen(A: Any) -> bool:
     return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
 
 
-@rule(inv, Toeplitz, when=is_large_and_seen, direct=True)
+@rule(inv, Toeplitz, when=is_large_and_seen, like=identity_like, direct=True)
 def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms; along the band if that is narrow"""
-    if planning():
-        return Identity(A.shape[-1], like=A)
     xp, n = A.xp, A.shape[-1]
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     values = values.astype(np.result_type(values, np.float64))
@@ -69,16 +67,15 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     largest = np.abs(x).max(axis=-1)
     if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):  # x_0 = 0 if the minor of size n - 1 is singular
         if math.prod(A.shape) <= LARGEST_DENSE**2:
-            return inverse(A, method)
+            return perform(inverse(A, method))
         report(Info(Status.INACCURATE, message="the first column of the inverse was not found to the accuracy needed"))
     dtype = xp.result_type(wide(xp, A.col[..., :1]).dtype)
     solver = gohberg_semencul(xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y)))
     with recording() as reports:
         growth = seen(xp, report_growth(A, solver, (A._diagonals(),)))
     if not (growth < 100 * math.sqrt(xp.eps(dtype))).all() and math.prod(A.shape) <= LARGEST_DENSE**2:
-        return inverse(
-            A, method
-        )  # the formula loses as many digits as the condition has; a factorisation keeps the residual small
+        # The formula loses as many digits as the condition has; a factorisation keeps the residual small.
+        return perform(inverse(A, method))
     for info in reports:
         report(info)
     return Inverse(A, Implicit._of(A, solver, None))
@@ -152,29 +149,25 @@ def is_sparse_and_seen(A: Any) -> bool:
     return m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
 
 
-def fills_in(A: Any) -> bool:
+def fills_in(A: Any, method: Any = None) -> bool:
     """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
-    return is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
+    return is_automatic(method) and is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
 
 
-@rule(inv, Sparse, when=fills_in, cost=lambda A: choose_attempt(A, sparse_work(A))[1], direct=True)
+@rule(inv, Sparse, when=fills_in, cost=lambda A: cost_of_iteration(examined(A)), like=identity_like, direct=True)
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
-    if not is_automatic(method):
-        return inv_sparse(A, method)
-    return Identity(A.shape[-1], like=A) if planning() else Inverse(A, attempts(examined(A), method))
+    return Inverse(A, attempts(examined(A), method))
 
 
-def stays_sparse(A: Any) -> bool:
+def stays_sparse(A: Any, method: Any = None) -> bool:
     """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer by far than an iteration."""
-    return is_sparse_and_seen(A) and not fills_in(A)
+    return not is_iterative(method) and is_sparse_and_seen(A) and not fills_in(A, method)
 
 
-@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), direct=True)
+@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), like=identity_like, direct=True)
 def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
-    if planning():
-        return Identity(A.shape[-1], like=A)
     xp, structure = A.xp, A.structure
     values = np.asarray(seen(xp, wide(xp, A.data)))
     if not np.isfinite(values).all():
@@ -193,7 +186,7 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
             report_growth(A, factor, (A.data,))
             return Inverse(A, Implicit._of(A, factor, None))
     if math.prod(A.shape) <= LARGEST_DENSE**2:
-        return inverse(A, method)  # which shows the rank
+        return perform(inverse(A, method))  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import Cost
+from ..dispatch import Choice, Cost
 from ..info import BackendError, MethodError, ShapeError
 from ..methods import Method
 from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
@@ -75,13 +76,18 @@ def fits(function: str, A: LinearOperator, method: Iterative) -> None:
         raise MethodError(f"{function}: {method.name}() does not apply here. Use one of {names}.")
 
 
-def choose(A: LinearOperator, method: Iterative) -> tuple[str, Cost, str]:
-    """For `explain`: the method, what it costs and why."""
+def iterate(A: LinearOperator, method: Iterative, run: Callable[[], Any], like: Callable[[], Any]) -> Choice:
+    """The choice of an iterative method that was named."""
     m, n = A.shape[-2:]
-    count = method.typical(m, n)
-    why = f"asked for; at {A.flops:.2g} flop a product, {count} products or so, at most {method.iterations(m, n)} iterations"
-    why += f"; {method.working_vectors(n)} vectors"
-    return method.name, Cost(count * (A.flops + 10.0 * max(m, n)), working_memory(method, A)), why
+
+    def cost() -> Cost:
+        return Cost(method.typical(m, n) * (A.flops + 10.0 * max(m, n)), working_memory(method, A))
+
+    def why() -> str:
+        count = f"at {A.flops:.2g} flop a product, {method.typical(m, n)} products or so"
+        return f"asked for; {count}, at most {method.iterations(m, n)} iterations; {method.working_vectors(n)} vectors"
+
+    return Choice(run, method.name, cost, why, like)
 
 
-__all__ = ["ITERATIVE", "Array", "Method", "choose", "fits", "is_iterative", "iterated", "tightened"]
+__all__ = ["ITERATIVE", "Array", "Method", "fits", "is_iterative", "iterate", "iterated", "tightened"]

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from ..autodiff.kronecker import Factors, Grid
 from ..autodiff.linear_in_function import hoist_number
 from ..backends import Array, namespace_of
-from ..info import planning, recording
+from ..info import recording
+from ..methods import Auto
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
@@ -55,10 +56,11 @@ def factored_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     return a[..., None] * values + b[..., None], V
 
 
-def has_general_factors(A: LinearOperator) -> bool:
-    """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and formed."""
+def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
+    """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and formed, and no method is named."""
     return (
-        not A.properties & SELF_ADJOINT
+        (method is None or isinstance(method, Auto))
+        and not A.properties & SELF_ADJOINT
         and 0 not in A.shape
         and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
         and not any(is_watched(A.xp, A.xp.staged(leaf)) for leaf in A.arrays())
@@ -116,7 +118,7 @@ def factored(A: LinearOperator) -> Factored | None:
     """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and shifted by real numbers perhaps, of which
     derivatives are recorded."""
     xp = A.xp
-    if planning() or is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:  # a complex multiple or shift is not
+    if is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:  # a complex multiple or shift is not
         return None
     if not xp.is_differentiated(*A.arrays()):
         return None

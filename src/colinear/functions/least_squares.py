@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import autodiff
 from ..backends import Array
-from ..dispatch import Cost, function
-from ..info import Info, Status, combine, planning, report
+from ..dispatch import Choice, Cost, function
+from ..info import Info, Status, combine, is_detailed, report
 from ..methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ..methods.solver_objects import for_least_squares
 from ..operators.base import LinearOperator, placed_beside
@@ -18,18 +20,17 @@ from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._arrays import dense, is_detailed, is_half, is_vector, is_watched, narrow, quiet, seen, wide
+from ._arrays import dense, has_watched_leaves, is_half, is_vector, is_watched, narrow, ones_beside, quiet, seen
 from ._residuals import MARGIN
-from .automatic import choose_least_squares, has_adjoint, is_automatic, least_squares_by_trial, lsmr_for
+from .automatic import has_adjoint, is_automatic, try_least_squares
 from .cost import MEMORY, least_squares_work
-from .iterative import choose as choose_iteration
-from .iterative import is_iterative, iterated
+from .iterative import is_iterative, iterate, iterated
 from .kronecker_functions import factored
 from .singular import cutoff, svd
-from .solve import relative_residual, right_side
+from .solve import System, relative_residual, right_side
 
 
-def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> LinearOperator:
+def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> Choice:
     """The Moore-Penrose pseudoinverse A^+ = V Σ^+ U^H, as an operator that keeps these factors.
 
     Parameters
@@ -58,17 +59,26 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     >>> co.pinv(np.array([[2.0], [0.0]])).to_dense()
     array([[0.5, 0. ]])
     """
-    xp, rtol = A.xp, checked_rtol("pinv", rtol)
-    chosen = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
+    checked_rtol("pinv", rtol)
+    chosen: Any = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
+    like = lambda: Zero(A.shape[-1], A.shape[-2], like=A)  # noqa: E731
     if is_iterative(chosen):
-        return iterated(A, chosen, consistent=False)
+        return iterate(A, chosen, lambda: iterated(A, chosen, consistent=False), like)
     if isinstance(chosen, RandomizedSVD):
-        return _by_samples(A, rtol, chosen)
+        return Choice(
+            lambda: _by_samples(A, rtol, chosen), "RandomizedSVD", None, "asked for: A^+ = V Σ^+ U^H from random vectors"
+        )
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
-        return Zero(A.shape[-1], A.shape[-2], like=A) if planning() else iterated(A, lsmr_for(A, method), consistent=False)
-    watched = any(is_watched(xp, leaf) for leaf in A.arrays())
-    if watched and not planning() and 0 not in A.shape and (known := _with_derivative(xp, A, rtol, chosen)) is not None:
-        return known
+        run = lambda lsmr, most: iterated(A, lsmr, consistent=False)  # noqa: E731
+        if (iteration := try_least_squares(A, method, (), 1, run, like)) is not None:
+            return iteration
+    plain = partial(_from_triplets, A, rtol, chosen, method)
+    run = partial(_with_derivative, A, rtol, chosen, plain) if 0 not in A.shape and has_watched_leaves(A) else plain
+    return Choice(run, "SVD", None, "A^+ = V Σ^+ U^H", plain)
+
+
+def _from_triplets(A: LinearOperator, rtol: Any, chosen: Method, method: Method | None) -> LinearOperator:
+    xp = A.xp
     U, s, V = svd(A, None, chosen)
     if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
@@ -95,8 +105,9 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
     return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
 
 
-def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> LinearOperator | None:
-    """A^+ with its derivative, which is known also where singular values repeat or are zero; None where only their vectors' is."""
+def _with_derivative(A: LinearOperator, rtol: Any, method: Method, otherwise: Callable[[], LinearOperator]) -> LinearOperator:
+    """A^+ with its derivative, which is known also where singular values repeat or are zero; else that of their vectors."""
+    xp = A.xp
     if not A.batch_shape and not svd.find(A).is_base and (parts := factored(A)) is not None:
         least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[..., 0]
         return parts.function(lambda x, least: inverted(xp, x, xp.abs(x) > least), least)
@@ -109,7 +120,7 @@ def _with_derivative(xp: Any, A: LinearOperator, rtol: Any, method: Method) -> L
     visible = seen(xp, kept)
     if known is None and A.shape[-1] == A.shape[-2] and visible is not None and visible.all() and inverse.dtype == A.dtype:
         return Inverse._of(A, Implicit._of(A, inverse, None))  # A^+ = A^-1
-    return known
+    return otherwise() if known is None else known
 
 
 def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
@@ -132,17 +143,6 @@ def inverted(xp: Any, s: Array, kept: Array) -> Array:
     return xp.where(kept, 1 / xp.where(kept, s, 1), xp.where(xp.isnan(s), s, 0 * s))
 
 
-def _pinv_choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Any, str]:
-    chosen_method = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
-    if is_iterative(chosen_method):
-        return choose_iteration(A, chosen_method)
-    if isinstance(chosen_method, RandomizedSVD):
-        return "RandomizedSVD", None, "asked for: A^+ = V Σ^+ U^H from random vectors"
-    if _iterates(A, method) and least_squares_work(A).memory > MEMORY and (chosen := choose_least_squares(A)) is not None:
-        return chosen
-    return "SVD", None, "A^+ = V Σ^+ U^H"
-
-
 def _iterates(A: LinearOperator, method: Method | None) -> bool:
     """Whether `Auto` may iterate with A: no rule knows more of it."""
     return is_automatic(method) and 0 not in A.shape and has_adjoint(A) and pinv.find(A).is_base and svd.find(A).is_base
@@ -157,13 +157,13 @@ def suits_any(A: LinearOperator, method: Method) -> bool:
     return True
 
 
-pinv = function("pinv", base=pseudoinverse, choose=_pinv_choose, suits=suits_any)
+pinv = function("pinv", base=pseudoinverse, suits=suits_any)
 
 
 # ---------------------------------------------------------------------------------------------------- lstsq
 
 
-def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = None) -> Any:
+def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
     """The x of smallest norm among those that minimise |b - A x|.
 
     Parameters
@@ -189,54 +189,81 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).round(12)
     array([2.])
     """
-    chosen = for_least_squares(fitting("lstsq", method, *LSTSQ))
+    chosen: Any = for_least_squares(fitting("lstsq", method, *LSTSQ))
     b = right_side("lstsq", A, b, A.shape[-2])
-    if is_iterative(chosen) and not isinstance(b, LinearOperator):
-        return _by_iteration(A, b, chosen)
     if isinstance(b, LinearOperator):
-        return pinv(A, None, None if isinstance(chosen, QR) else method) @ b
-    if A.is_neutral:  # it takes framework and precision from b
-        A = placed_beside(A, b)
-    xp = A.xp
-    if planning():
-        if not (_iterates(A, method) and choose_least_squares(A) is not None):
-            pinv(A, None, None if isinstance(chosen, QR) else method)
-        return xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if b.ndim == 1 else slice(None)]
-    vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
-    B = wide(xp, b[:, None] if vector else b)
-    if is_automatic(method):
-        tried = least_squares_by_trial(A, B, method, vector) if _iterates(A, method) else None
-        if tried is not None:
-            report(tried[1])
-            X = narrow(xp, tried[0], dtype)
-            return X[..., 0] if vector else X
-        with quiet(xp):
-            found = _by_triangle(xp, A, B)
-        if found is not None:
-            return found[..., 0] if vector else found
+        return Choice(lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b, "pseudoinverse", None, "X = A^+ B")
+    A = placed_beside(A, b) if A.is_neutral else A  # it takes framework and precision from b
+    if is_iterative(chosen):
+        return iterate(A, chosen, lambda: _by_iteration(A, b, chosen), partial(solution_like, A, b))
+    if is_automatic(method) and _iterates(A, method):
+        s, like = System.of(A, b), partial(solution_like, A, b)
+        run = lambda lsmr, most: _by_trial(A, s, lsmr, most, method, chosen)  # noqa: E731
+        if (iteration := try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)) is not None:
+            return iteration
+    return _without_trial(A, System.of(A, b), method, chosen)
+
+
+def solution_like(A: LinearOperator, b: Array) -> Array:
+    """Zeros of the shape of the solution of least squares with the right sides b."""
+    batch, columns = A.batch_shape if b.ndim < 3 else b.shape[:-2], b.shape[1:] if b.ndim < 3 else b.shape[-1:]
+    return A.xp.zeros((*batch, A.shape[-1], *columns), dtype=A.dtype, device=A._context.device)
+
+
+def _by_trial(A: LinearOperator, s: System, lsmr: LSMR, most: int | None, method: Method | None, chosen: Any) -> Any:
+    """The solution by LSMR if it converges in as many products, else from a factorisation."""
+    X, (info,) = iterated(A, lsmr, consistent=False).run(s.B, s.is_vector)
+    if most is None or info.status is Status.NONFINITE or not info.failed:
+        report(info)
+        return s.answer(X)
+    return _without_trial(A, s, method, chosen)
+
+
+def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: Any) -> Choice:
+    """The choice where iterations are not tried, or have been tried."""
+    like = partial(solution_like, A, s.b)
+    has_rules = not (pinv.find(A).is_base and svd.find(A).is_base)
+    if isinstance(chosen, QR) or (is_automatic(method) and not has_rules and _fits_triangle(A, s)):
+        m, n = max(A.shape[-2:]), min(A.shape[-2:])
+        cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
+        if isinstance(chosen, QR):
+            return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", cost, "asked for", like)
+        run = lambda: _by_triangle(A, s, lambda: _judged(A, s, chosen, partial(_by_triplets, method)))  # noqa: E731
+        return Choice(run, "QR", cost, "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full", like)
+    if has_rules or has_watched_leaves(A):
+
+        def like_pseudoinverse() -> Array:
+            pinv(A, None, method)
+            return like()
+
+        run = lambda: _judged(A, s, chosen, partial(_by_pseudoinverse, method))  # noqa: E731
+        return Choice(run, "pseudoinverse", None, "x = A^+ b", like_pseudoinverse)
+
+    def like_triplets() -> Array:
+        svd(A, None, method)
+        return like()
+
+    run = lambda: _judged(A, s, chosen, partial(_by_triplets, method))  # noqa: E731
+    return Choice(run, "SVD", None, "x = V Σ^+ U^H b", like_triplets)
+
+
+def _judged(A: LinearOperator, s: System, chosen: Method, solution: Callable[..., tuple[Array, Array, str]]) -> Array:
+    """The solution that `solution(A, B)` finds; reports its residual."""
+    xp, B = s.xp, s.B
     with quiet(xp):
-        X, full, message = _by_qr(xp, A, B) if isinstance(chosen, QR) else _by_pseudoinverse(xp, A, B, method)
+        X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
         status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
         status = xp.where(xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]), status, int(Status.NONFINITE))
     values = seen(xp, status)
-    report(
-        Info(
-            status if values is None else Status(int(values.max(initial=0))),
-            residual=residual,
-            method=chosen.name,
-            message=message,
-        )
-    )
-    X = narrow(xp, X, dtype)
-    return X[..., 0] if vector else X
+    worst = status if values is None else Status(int(values.max(initial=0)))
+    report(Info(worst, residual=residual, method=chosen.name, message=message))
+    return s.answer(X)
 
 
 def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     """A^+ b by CG, LSQR, LSMR or SVRG: nothing is factored."""
     vector = b.ndim == 1
-    if planning():
-        return A.xp.zeros((*A.batch_shape, A.shape[-1], *b.shape[-1:]), dtype=A.dtype)[..., 0 if vector else slice(None)]
     B = b[:, None] if vector else b
     if isinstance(method, SVRG) and 0 not in A.shape:
         # From zero all steps stay in the range of A^H, so that of all solutions it is the one of smallest norm.
@@ -248,13 +275,17 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     return X[..., 0] if vector else X
 
 
-def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | None) -> tuple[Array, Array, str]:
+def _by_pseudoinverse(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     """A^+ B, whether all is well (of any rank), and a word about the rank."""
+    fine = A.xp.ones(A.batch_shape, dtype=A.xp.bool, device=A.xp.device_of(B))
+    return pinv(A, None, method) @ B, fine, ""
+
+
+def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+    """V Σ^+ U^H B, whether all is well (of any rank), and a word about the rank."""
+    xp, Q = A.xp, None
     fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
-    if not pinv.find(A).is_base or is_watched(xp, dense(A)):
-        return pinv(A, None, method) @ B, fine, ""
-    Q: Any = None
-    if svd.find(A).is_base and A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
+    if A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
         Q, R = xp.qr(dense(A))
         U, s, V = svd(Dense(R), None, method)
     else:
@@ -268,18 +299,27 @@ def _by_pseudoinverse(xp: Any, A: LinearOperator, B: Array, method: Method | Non
     return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
 
 
-def _by_triangle(xp: Any, A: LinearOperator, B: Array) -> Array | None:
-    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; None where that is not sure, or more than the answer is asked for.
+def _fits_triangle(A: LinearOperator, s: System) -> bool:
+    """Whether [A b] may be factored without Q: A is tall, b has few columns, and no more than the answer is asked for."""
+    (m, n), k, xp = A.shape[-2:], s.B.shape[-1], s.xp
+    if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or is_half(xp, A.dtype):
+        return False
+    return A.dtype == s.B.dtype and A.batch_shape == s.B.shape[:-2] and not has_watched_leaves(A) and not is_watched(xp, s.B)
+
+
+def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:
+    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; `otherwise()` where the rank may not be full.
 
     [A b] = Q [R c; 0 d] gives x = R^-1 c. Each singular value of A is at least 1 / |R^-1|_F, and the largest at most |R|_F, so
     the rank is full where |R|_F |R^-1|_F is well below the reciprocal of the cutoff.
     """
-    (m, n), k = A.shape[-2:], B.shape[-1]
-    if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or not pinv.find(A).is_base or not svd.find(A).is_base:
-        return None
-    M = dense(A)
-    if M.dtype != B.dtype or M.shape[:-2] != B.shape[:-2] or is_half(xp, A.dtype) or is_watched(xp, M) or is_watched(xp, B):
-        return None
+    xp, B, (m, n) = s.xp, s.B, A.shape[-2:]
+    with quiet(xp):
+        X = _triangular_solution(xp, dense(A), B, m, n)
+    return otherwise() if X is None else s.answer(X)
+
+
+def _triangular_solution(xp: Any, M: Array, B: Array, m: int, n: int) -> Array | None:
     triangle = xp.qr_triangle(xp.concat([M, B], axis=-1))
     R = triangle[..., :n, :n]
     inverse = xp.solve_triangular(R, xp.eye(n, dtype=M.dtype, device=xp.device_of(M)), lower=False)
@@ -290,9 +330,9 @@ def _by_triangle(xp: Any, A: LinearOperator, B: Array) -> Array | None:
     return X if bool(xp.all(xp.isfinite(X))) else None
 
 
-def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     """From A = Q R (tall), x = R^-1 Q^H b; from A^H = Q R (wide), x = Q R^-H b, the solution of smallest norm."""
-    M, (m, n) = dense(A), A.shape[-2:]
+    xp, M, (m, n) = A.xp, dense(A), A.shape[-2:]
     tall = m >= n
     Q, R = autodiff.qr(xp, M if tall else xp.conj(xp.matrix_transpose(M)))
     d = xp.abs(xp.diagonal(R))
@@ -304,27 +344,10 @@ def _by_qr(xp: Any, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
     return xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True)), full, message
 
 
-def _lstsq_choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
-    chosen = for_least_squares(fitting("lstsq", method, *LSTSQ))
-    if is_iterative(chosen):
-        return choose_iteration(A, chosen)
-    if isinstance(chosen, QR):
-        m, n = max(A.shape[-2:]), min(A.shape[-2:])
-        return "QR", Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape)), "asked for"
-    if _iterates(A, method) and (iteration := choose_least_squares(A)) is not None:
-        return iteration
-    return "pseudoinverse", None, "x = A^+ b"
-
-
-def _example(A: LinearOperator) -> Array:
-    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
-
-
 lstsq = function(
     "lstsq",
     base=minimum_norm_solution,
-    choose=_lstsq_choose,
-    examples={"b": _example},
+    examples={"b": ones_beside},
     suits=suits_any,
     rewrites=pinv,
     one_column=is_vector,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import rule
-from ..info import Info, Status, planning, report
+from ..dispatch import Choice, rule
+from ..info import Info, Status, report
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.block import Block, BlockDiag
@@ -38,7 +38,7 @@ from ._residuals import MARGIN, column_norms, probe
 from ._spectral import grid_of, symbol
 from ._values import has_no_zero, placed, reports_nonfinite
 from .inverse import inv
-from .least_squares import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv
+from .least_squares import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
 from .singular import svd
 from .singular_compositions import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
 from .singular_rules import is_periodic
@@ -128,11 +128,14 @@ def pinv_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
 # ---------------------------------------------------------------------------------------------------- compositions
 
 
-@rule(pinv, Kronecker)
+def has_own_rounding(A: LinearOperator, rtol: Any = None) -> bool:
+    """Whether negligible is what rounding is for each part: no `rtol` is given for the whole."""
+    return checked_rtol("pinv", rtol) is None
+
+
+@rule(pinv, Kronecker, when=has_own_rounding)
 def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B)^+ = A^+ ⊗ B^+, each to its own rounding; with `rtol`, by all products of singular values"""
-    if checked_rtol("pinv", rtol) is not None:
-        return pinv.base(A, rtol, method)
+    """(A ⊗ B)^+ = A^+ ⊗ B^+, each to its own rounding"""
     return Kronecker(*(pinv(factor, None, method) for factor in A.operands))._claim(A._claims)
 
 
@@ -189,25 +192,25 @@ def pinv_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
     return pinv(A.A, rtol, method).conj()
 
 
-@rule(pinv, Inverse)
+@rule(pinv, Inverse, when=has_own_rounding)
 def pinv_inverse(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(A^-1)^+ = A"""
-    return A.A if checked_rtol("pinv", rtol) is None else pinv.base(A, rtol, method)
+    return A.A
 
 
-def has_structured_inverse(A: LinearOperator) -> bool:
-    """Whether `inv` has a rule for A, and `svd` has none."""
-    return A.shape[-1] == A.shape[-2] != 0 and not inv.find(A).is_base and svd.find(A).is_base
+def has_structured_inverse(A: LinearOperator, rtol: Any = None) -> bool:
+    """Whether `inv` has a rule for A, and `svd` has none, and no singular values are to be compared."""
+    return has_own_rounding(A, rtol) and A.shape[-1] == A.shape[-2] != 0 and not inv.find(A).is_base and svd.find(A).is_base
 
 
 @rule(pinv, SOLVED, when=has_structured_inverse)
 def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """A^+ = A^-1 if A turns out to be nonsingular, V Σ^+ U^H otherwise"""
-    if checked_rtol("pinv", rtol) is not None:
-        return pinv.base(A, rtol, method)
     inverse, info = inv(A, None, info=True)
-    if planning():
-        return inverse
+    return Choice(lambda: _if_nonsingular(A, method, inverse, info), like=lambda: inverse)
+
+
+def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
     xp = A.xp
     p = probe(xp, A.shape[-1], A.dtype, A._context.device)
     with quiet(xp):
@@ -217,7 +220,7 @@ def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> LinearOperator:
     if bool(A.properties & POSITIVE_DEFINITE) if regular is None else regular.all() and not info.failed:
         report(info.replace(function="", rule=""))
         return inverse
-    return pinv.base(A, rtol, method)
+    return pinv.base(A, None, method)
 
 
 # ---------------------------------------------------------------------------------------------------- stacks
@@ -254,10 +257,13 @@ def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
     b = right_side("lstsq", A, b, A.shape[-2])
     if isinstance(b, LinearOperator):
         return lstsq.base(A, b, method)
-    xp, G = A.xp, gram(A)._claim(POSITIVE_DEFINITE)
+    G = gram(A)._claim(POSITIVE_DEFINITE)
     inverse, info = inv(G, None, info=True)
-    if planning():
-        return b[..., : A.shape[-1]]
+    return Choice(lambda: _by_normal_equations(A, b, method, inverse, info), like=lambda: solution_like(A, b))
+
+
+def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
+    xp = A.xp
     vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
     B = wide(xp, b[:, None] if vector else b)
     with quiet(xp):

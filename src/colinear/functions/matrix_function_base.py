@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import autodiff
 from ..backends import Array
+from ..dispatch import Choice, Cost
 from ..info import Info, Status, report
 from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ..operators.base import LinearOperator
@@ -15,11 +17,12 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.product import Product
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import dense, is_watched, narrow, quiet, seen, square_size
+from ._arrays import dense, identity_like, is_watched, narrow, quiet, seen, square_size
 from ._residuals import is_singular
 from ._values import report_status
 from .eigen import eig
 from .kronecker_functions import factored, factored_spectrum, has_factored_spectrum
+from .krylov_functions import cost as product_cost
 from .krylov_functions import krylov_operator, runs_krylov
 from .scalar_functions import Scalar, as_integer, of_values
 
@@ -27,27 +30,51 @@ FUNCTION = (Eigh, Eig, Krylov)  # the methods
 
 
 def evaluate(
-    A: LinearOperator, f: Scalar, method: Method | None, general: Callable[[Any, LinearOperator, Array], Array]
-) -> LinearOperator:
-    """f(A): through eigenvectors if A is self-adjoint, else `general(xp, A, matrix)`."""
+    A: LinearOperator, f: Scalar, method: Method | None, name: str, general: Callable[[Any, LinearOperator, Array], Array]
+) -> Choice:
+    """The choice for f(A): through eigenvectors if A is self-adjoint, else `general(xp, A, matrix)`, which has this name."""
     square_size(f.name, A, f"{f.name}(A)", "")
     chosen = fitting(f.name, method, *FUNCTION)
     xp = A.xp
     if is_left_to_krylov(A, chosen):
-        return krylov_operator(A, f, chosen)
+        return by_krylov(A, f, chosen)
     if isinstance(chosen, Eig):
-        return by_eigenvectors(A, lambda x: f.of(xp, x))
+        return by_eigenbasis(A, "Eig", lambda: by_eigenvectors(A, lambda x: f.of(xp, x)))
     if isinstance(chosen, Eigh) or A.properties & SELF_ADJOINT:
-        return by_unitary(A, f, chosen)
+        return by_eigenbasis(A, "Eigh", lambda: by_unitary(A, f, chosen))
     M = dense(A)
     if not is_watched(xp, M) and _is_hermitian(xp, M):  # not known, but plain to see
-        return by_unitary(Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT), f, chosen)
+        claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
+        return by_eigenbasis(A, "Eigh", lambda: by_unitary(claimed, f, chosen))
+    cost = Cost(30.0 * A.shape[-1] * math.prod(A.shape), 32.0 * math.prod(A.shape))
+    run = lambda: _by_matrix(A, M, general)  # noqa: E731
+    return Choice(run, name, cost, "A is not known to be self-adjoint", partial(identity_like, A))
+
+
+def _by_matrix(A: LinearOperator, M: Array, general: Callable[[Any, LinearOperator, Array], Array]) -> LinearOperator:
+    xp = A.xp
     if 0 in M.shape:
         return Dense(narrow(xp, M, A.dtype))
     with quiet(xp):
         result = general(xp, A, M)
         result = result if is_watched(xp, M) else real_if_real(xp, A, result)
     return Dense(narrow(xp, result, A.dtype))
+
+
+def by_krylov(A: LinearOperator, f: Scalar, method: Any) -> Choice:
+    """The choice of products with f(A) by a Krylov method."""
+    why = "asked for" if isinstance(method, Krylov) else "A is too large to be formed"
+    run = lambda: krylov_operator(A, f, method)  # noqa: E731
+    cost = lambda: product_cost(A, method)  # noqa: E731
+    return Choice(run, "Krylov", cost, f"{why}: products with f(A) by a Krylov method", partial(identity_like, A))
+
+
+def by_eigenbasis(A: LinearOperator, name: str, run: Callable[[], LinearOperator]) -> Choice:
+    """The choice of eigenvectors: of a self-adjoint A (Eigh), or of any."""
+    is_hermitian, size = name == "Eigh", math.prod(A.shape)
+    why = "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H" if is_hermitian else "f(A) = V f(Λ) V^-1"
+    cost = Cost((10.0 if is_hermitian else 30.0) * A.shape[-1] * size, (16.0 if is_hermitian else 32.0) * size)
+    return Choice(run, name, cost, why, partial(identity_like, A))
 
 
 def is_left_to_krylov(A: LinearOperator, method: Method) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..dispatch import rule
-from ..info import planning
-from ..methods import Auto, Eig, Eigh, Krylov, fitting
+from ..dispatch import Choice, rule
+from ..methods import Auto, Eigh, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.diagonal import Diagonal
@@ -19,7 +18,7 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
-from ._arrays import square_size
+from ._arrays import identity_like, square_size
 from ._values import place, placed
 from .eigen_compositions import is_a_similarity
 from .inverse import all_square
@@ -33,7 +32,6 @@ from .matrix_functions import (
     log,
     power,
     sqrt,
-    stand_in,
 )
 from .scalar_functions import as_integer, of_values, power_of
 
@@ -69,13 +67,16 @@ def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
     return of_positive_parts(A, call.base, lambda: Kronecker(*(call.again(factor) for factor in placed(A))))
 
 
-@rule(power, Kronecker, when=all_square)
+def has_factored_power(A: LinearOperator, p: Any = 1, method: Any = None) -> bool:
+    """Whether the factors are square, and p is whole or they have eigenpairs to use."""
+    return all_square(A) and (as_integer(p) is not None or is_diagonalised(A, method))
+
+
+@rule(power, Kronecker, when=has_factored_power)
 def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
     """(A ⊗ B)^p = A^p ⊗ B^p for whole p; by the factors' eigenvectors for other p"""
     if as_integer(p) is None:
-        base = lambda A: stand_in(A) if planning() else power.base(A, p, method)  # noqa: E731
-        call = Call(power_of(p), base, base, method)
-        return of_factored_spectrum(A, call) if has_factored_spectrum(A) else base(A)
+        return by_unitary(A, power_of(p), fitting("power", method, Eigh))
     return Kronecker(*(power(factor, p, method) for factor in placed(A)))
 
 
@@ -86,28 +87,35 @@ def log_kronecker(A: Any, method: Any) -> LinearOperator:
     return of_positive_parts(A, base, lambda: KroneckerSum(*(log(factor, method) for factor in placed(A))))
 
 
-def has_factored_roots(A: LinearOperator) -> bool:
-    """Whether the factors have eigenpairs, and not roots and logarithms of their own that make up those of A."""
-    return has_factored_spectrum(A) and not factors_positive(A)
+def is_diagonalised(A: LinearOperator, method: Any = None) -> bool:
+    """Whether the factors have eigenpairs, and no method is named that does not use these."""
+    return (method is None or isinstance(method, Auto | Eigh)) and has_factored_spectrum(A)
 
 
-@rules((exp, apply), Kronecker, when=has_factored_spectrum)
+def has_factored_roots(A: LinearOperator, method: Any = None) -> bool:
+    """Whether the factors have eigenpairs to use, and not roots and logarithms of their own that make up those of A."""
+    return is_diagonalised(A, method) and not factors_positive(A)
+
+
+@rules((exp, apply), Kronecker, when=is_diagonalised)
 @rules((log, sqrt, isqrt), Kronecker, when=has_factored_roots)
-@rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=has_factored_spectrum)
-@rules((exp, apply), Scaled[Kronecker], when=has_factored_spectrum)  # type: ignore[misc]
-@rules(ALL, Sum[Kronecker, ScaledIdentity | Identity], when=has_factored_spectrum)  # type: ignore[misc]
-@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, ScaledIdentity | Identity], when=has_factored_spectrum)  # type: ignore[misc]
+@rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=is_diagonalised)
+@rules((exp, apply), Scaled[Kronecker], when=is_diagonalised)  # type: ignore[misc]
+@rules(ALL, Sum[Kronecker, ScaledIdentity | Identity], when=is_diagonalised)  # type: ignore[misc]
+@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, ScaledIdentity | Identity], when=is_diagonalised)  # type: ignore[misc]
 def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
     """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M for A ⊕ B, and so with + c I"""
-    method = fitting(call.f.name, call.method, Eigh, Eig, Krylov)
-    return by_unitary(A, call.f, method) if isinstance(method, Auto | Eigh) else call.base(A)
+    return by_unitary(A, call.f, fitting(call.f.name, call.method, Eigh))
 
 
 @rules((exp, log, sqrt, isqrt, apply), Kronecker, when=has_general_factors)
 def of_general_kronecker(A: Any, call: Call) -> LinearOperator:
     """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V^-1 ⊗ W^-1) for A = V Λ V^-1 and B = W M W^-1, if V and W are well-conditioned"""
-    is_automatic = isinstance(fitting(call.f.name, call.method, Eigh, Eig, Krylov), Auto)
-    found = general_spectrum(A) if is_automatic and not planning() else None
+    return Choice(lambda: _in_general_spectrum(A, call), like=lambda: identity_like(A))
+
+
+def _in_general_spectrum(A: Any, call: Call) -> Any:
+    found = general_spectrum(A)
     if found is None:
         return call.base(A)
     values, V, inverse = found
@@ -140,12 +148,15 @@ def of_conjugate(A: Any, call: Call) -> LinearOperator:
     return call.again(A.A).conj() if call.f.mirrored else call.base(A)
 
 
-@rule(power, Inverse, hereditary=True)
+def has_power_of_inverse(A: LinearOperator, p: Any = 1) -> bool:
+    """Whether A is positive, or p is whole."""
+    return bool(A.properties & POSITIVE) or as_integer(p) is not None
+
+
+@rule(power, Inverse, when=has_power_of_inverse, hereditary=True)
 def power_inverse(A: Any, p: Any, method: Any) -> LinearOperator:
     """(A^-1)^p = A^-p for positive A or whole p"""
     positive = A.properties & POSITIVE
-    if not positive and as_integer(p) is None:
-        return stand_in(A) if planning() else power.base(A, p, method)
     base = partial(power.base, p=p, method=method)
     return of_positive_parts(A, base, lambda: power(A.A._claim(positive), -p, method))
 

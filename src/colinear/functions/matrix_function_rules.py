@@ -14,7 +14,6 @@ import numpy as np
 from .. import autodiff
 from ..backends import Array, namespace_of
 from ..dispatch import rule
-from ..info import planning
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
@@ -51,7 +50,6 @@ from .matrix_functions import (
     log,
     power,
     sqrt,
-    stand_in,
 )
 from .scalar_functions import Scalar, as_integer, of_values, power_of
 
@@ -147,13 +145,16 @@ def of_permutation(A: Any, call: Call) -> LinearOperator:
     return Product(R.T, BlockDiag(*blocks), R)
 
 
-@rule(power, Permutation)
+def has_power_by_cycles(A: Any, p: Any = 1) -> bool:
+    """Whether p is whole, or the cycles can be seen."""
+    return as_integer(p) is not None or cycles_can_be_seen(A)
+
+
+@rule(power, Permutation, when=has_power_by_cycles)
 def power_permutation(A: Any, p: Any, method: Any) -> LinearOperator:
     """P^p for whole p is a permutation; other powers by cycles"""
     whole = as_integer(p)
     if whole is None:
-        if not cycles_can_be_seen(A):
-            return stand_in(A) if planning() else power.base(A, p, method)
         again: Callable[[Any], LinearOperator] = lambda B: power(B, p, method)  # noqa: E731
         return of_permutation(A, Call(power_of(p), again, again))
     base, result = A if whole >= 0 else A.T, identity_like(A)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import Function, rule
-from ..info import Status, planning, recording, report
+from ..info import Status, recording, report
 from ..operators.base import LinearOperator
 from ..operators.identity import ScaledIdentity
 from ..operators.scaled import Scaled, peek_scalar
@@ -23,7 +23,6 @@ from .matrix_functions import (
     log,
     power,
     sqrt,
-    stand_in,
 )
 from .scalar_functions import EXP, ISQRT, LOG, SQRT, Scalar, of_values, power_of, scalar_of
 
@@ -36,7 +35,7 @@ class Call(NamedTuple):
 
     f: Scalar
     again: Callable[[LinearOperator], LinearOperator]
-    base: Callable[[LinearOperator], LinearOperator]
+    base: Callable[[LinearOperator], Any]
     method: Any = None
 
 
@@ -64,7 +63,7 @@ def _rule_of(g: Function, implementation: Implementation) -> Callable[..., Linea
         def again(B: LinearOperator) -> LinearOperator:
             return g(arguments[0], B, *arguments[1:]) if g is apply else g(B, *arguments)
 
-        return Call(f, again, lambda A: stand_in(A) if planning() else g.base(A, *arguments), arguments[-1])
+        return Call(f, again, lambda A: g.base(A, *arguments), arguments[-1])
 
     if g in SCALARS:
 
@@ -110,7 +109,7 @@ def combined(A: LinearOperator, a: Any, b: Any) -> LinearOperator:
     return term if peek_scalar(a) == 0 else Sum(ScaledIdentity(a, n), term)
 
 
-def of_positive_parts(A: LinearOperator, base: Callable[[LinearOperator], LinearOperator], compute: Callable[[], Any]) -> Any:
+def of_positive_parts(A: LinearOperator, base: Callable[[LinearOperator], Any], compute: Callable[[], Any]) -> Any:
     """`compute()`, which moves f past a product or an inverse, as holds for positive parts only; `base(A)` if one is seen to be another.
 
     Each part would be right by itself, on the principal branch, and what is made of them on another.

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import namespace_of
 from ..dispatch import arrange, rule
-from ..info import Status, planning
+from ..info import Status
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.circulant import Circulant
@@ -32,7 +32,6 @@ from .matrix_functions import (
     log,
     power,
     sqrt,
-    stand_in,
 )
 from .scalar_functions import as_integer
 
@@ -71,13 +70,16 @@ def log_scaled(A: Any, method: Any) -> LinearOperator:
     return Sum(log(place(A.A, A), method), ScaledIdentity(c, A.shape[-1]))
 
 
-@rule(power, Scaled)
+def has_power_of_scalar(A: Any, p: Any = 1) -> bool:
+    """Whether the scalar is positive, or p is whole."""
+    return as_integer(p) is not None or _is_positive(A.scalar)
+
+
+@rule(power, Scaled, when=has_power_of_scalar)
 @reports_nonfinite
 def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
     """(c A)^p = c^p A^p for c > 0 or whole p"""
     square_size("power", A, "A^p", "")
-    if as_integer(p) is None and not _is_positive(A.scalar):
-        return stand_in(A) if planning() else power.base(A, p, method)
     whole = as_integer(p)
     if whole is not None and whole < 0:
         return Scaled(reciprocal(A.scalar) ** -whole, power(A.A, p, method))  # reports a factor of zero

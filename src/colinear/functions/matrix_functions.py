@@ -7,22 +7,21 @@ The rules are in matrix_function_rules.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import Cost, Function, function
-from ..methods import Auto, Eig, Eigh, Krylov, Method, fitting
+from ..dispatch import Choice, function
+from ..methods import Auto, Eigh, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity, ScaledIdentity
 from ..properties import SELF_ADJOINT
 from ._arrays import square_size
-from .krylov_functions import cost as product_cost
-from .krylov_functions import krylov_operator
 from .matrix_function_base import (
     FUNCTION,
+    by_eigenbasis,
     by_eigenvectors,
+    by_krylov,
     by_unitary,
     evaluate,
     exponential_of_matrix,
@@ -35,7 +34,7 @@ from .matrix_function_base import (
 from .scalar_functions import EXP, ISQRT, LOG, SQRT, as_integer, power_of, scalar_of
 
 
-def exponential(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def exponential(A: LinearOperator, method: Method | None = None) -> Choice:
     """The matrix exponential, right for defective A too.
 
     Parameters
@@ -55,10 +54,10 @@ def exponential(A: LinearOperator, method: Method | None = None) -> LinearOperat
     array([[1., 1.],
            [0., 1.]])
     """
-    return evaluate(A, EXP, method, exponential_of_matrix)
+    return evaluate(A, EXP, method, "expm", exponential_of_matrix)
 
 
-def logarithm(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
     """The principal logarithm: complex where A has negative eigenvalues. Under tracing complex unless A is annotated PSD.
 
     Parameters
@@ -74,10 +73,10 @@ def logarithm(A: LinearOperator, method: Method | None = None) -> LinearOperator
     array([[0., 1.],
            [0., 0.]])
     """
-    return evaluate(A, LOG, method, logarithm_of_matrix)
+    return evaluate(A, LOG, method, "logm", logarithm_of_matrix)
 
 
-def square_root(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def square_root(A: LinearOperator, method: Method | None = None) -> Choice:
     """The principal square root, X X = A: complex where A has negative eigenvalues. Under tracing complex unless A is annotated
     PSD.
 
@@ -94,10 +93,10 @@ def square_root(A: LinearOperator, method: Method | None = None) -> LinearOperat
     array([[2., 1.],
            [1., 2.]])
     """
-    return evaluate(A, SQRT, method, root_of_matrix)
+    return evaluate(A, SQRT, method, "sqrtm", root_of_matrix)
 
 
-def inverse_square_root(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def inverse_square_root(A: LinearOperator, method: Method | None = None) -> Choice:
     """The principal inverse square root A^(-1/2), which whitens a covariance.
 
     Parameters
@@ -113,10 +112,10 @@ def inverse_square_root(A: LinearOperator, method: Method | None = None) -> Line
     array([[0.5 , 0.  ],
            [0.  , 0.25]])
     """
-    return evaluate(A, ISQRT, method, inverse_root_of_matrix)
+    return evaluate(A, ISQRT, method, "sqrtm", inverse_root_of_matrix)
 
 
-def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> LinearOperator:
+def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Any:
     """A^p for any number p: by repeated squaring for whole numbers, the principal power for others.
 
     Parameters
@@ -136,10 +135,10 @@ def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Lin
     if as_integer(p) == 0:
         square_size("power", A, "A^p", "")
         return identity_like(A)
-    return evaluate(A, f, method, power_of_matrix(p))
+    return evaluate(A, f, method, "power", power_of_matrix(p))
 
 
-def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], method: Method | None = None) -> LinearOperator:
+def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], method: Method | None = None) -> Choice:
     """f(A), for a function f of numbers, through eigenvalues and eigenvectors.
 
     Parameters
@@ -163,10 +162,10 @@ def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], meth
         raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
     chosen = fitting("apply", method, *FUNCTION)
     if is_left_to_krylov(A, chosen):
-        return krylov_operator(A, scalar_of(f), chosen)
+        return by_krylov(A, scalar_of(f), chosen)
     if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
-        return by_unitary(A, scalar_of(f), chosen)
-    return by_eigenvectors(A, f)
+        return by_eigenbasis(A, "Eigh", lambda: by_unitary(A, scalar_of(f), chosen))
+    return by_eigenbasis(A, "Eig", lambda: by_eigenvectors(A, f))
 
 
 def identity_like(A: LinearOperator) -> LinearOperator:
@@ -177,34 +176,9 @@ def identity_like(A: LinearOperator) -> LinearOperator:
     return ScaledIdentity(A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), n)
 
 
-def stand_in(A: LinearOperator, *arguments: Any) -> LinearOperator:
-    square_size("f", A, "a function of a matrix", "")
-    return Identity(A.shape[-1], like=None if A.is_neutral else A)
-
-
-def _choose(general: str) -> Callable[..., tuple[str, Cost, str]]:
-    def choose(A: LinearOperator, *arguments: Any) -> tuple[str, Cost, str]:
-        chosen = fitting("f(A)", arguments[-1], *FUNCTION)
-        if is_left_to_krylov(A, chosen):
-            why = "asked for" if isinstance(chosen, Krylov) else "A is too large to be formed"
-            return "Krylov", product_cost(A, chosen), f"{why}: products with f(A) by a Krylov method"
-        flops = 10.0 * A.shape[-1] * math.prod(A.shape)
-        if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
-            return "Eigh", Cost(flops, 16.0 * math.prod(A.shape)), "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"
-        if isinstance(chosen, Eig) or general == "Eig":
-            return "Eig", Cost(3 * flops, 32.0 * math.prod(A.shape)), "f(A) = V f(Λ) V^-1"
-        return general, Cost(3 * flops, 32.0 * math.prod(A.shape)), "A is not known to be self-adjoint"
-
-    return choose
-
-
-def _define(name: str, base: Callable[..., Any], general: str, operand: int = 0) -> Function:
-    return function(name, base=base, operand=operand, stand_in=stand_in, choose=_choose(general))
-
-
-exp = _define("exp", exponential, "expm")
-log = _define("log", logarithm, "logm")
-sqrt = _define("sqrt", square_root, "sqrtm")
-isqrt = _define("isqrt", inverse_square_root, "sqrtm")
-power = _define("power", matrix_power, "power")
-apply = _define("apply", function_of_eigenvalues, "Eig", operand=1)
+exp = function("exp", base=exponential)
+log = function("log", base=logarithm)
+sqrt = function("sqrt", base=square_root)
+isqrt = function("isqrt", base=inverse_square_root)
+power = function("power", base=matrix_power)
+apply = function("apply", base=function_of_eigenvalues, operand=1)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import autodiff
 from ..backends import Array
-from ..dispatch import Cost, function
+from ..dispatch import Choice, Cost, function
 from ..info import BackendError, Info, ShapeError, Status, report
 from ..methods import SVD, SVRG, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import Identity
 from ..properties import STIEFEL
-from ._arrays import dense, narrow, seen
-from ._columns import identity_like
+from ._arrays import dense, identity_like, narrow, seen
 from .least_squares import checked_rtol
 from .sampled_subspaces import sampled_nullspace
 from .singular import cutoff
 
 
-def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> LinearOperator:
+def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> Any:
     """An orthonormal basis of the vectors x with A x = 0.
 
     Parameters
@@ -48,10 +47,21 @@ def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: 
     fitting("nullspace", method, SVD, SVRG)
     checked_rtol("nullspace", rtol)
     if 0 in A.shape[-2:]:
-        return identity_like(A, A.shape[-1])
+        return identity_like(A)
+    (m, n), batch, like = A.shape[-2:], math.prod(A.batch_shape), partial(null_vectors_like, A)
     if isinstance(method, SVRG):
-        return sampled_nullspace(A, rtol, method)
-    return null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol))
+        cost = Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors)
+        return Choice(lambda: sampled_nullspace(A, rtol, method), "SVRG", cost, "asked for", like)
+    cost, why = (
+        Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),
+        "the right singular vectors of the negligible singular values",
+    )
+    return Choice(lambda: null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol)), "SVD", cost, why, like)
+
+
+def null_vectors_like(A: LinearOperator) -> LinearOperator:
+    """Columns of the identity, as many as the null space has at least."""
+    return identity_like(A)[:, : max(A.shape[-1] - A.shape[-2], 0)]
 
 
 def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOperator:
@@ -94,20 +104,4 @@ def same_throughout(A: LinearOperator, ranks: Any) -> int:
     return int(ranks.max(initial=0))
 
 
-def _stand_in(A: LinearOperator, rtol: Any) -> LinearOperator:
-    return Identity(A.shape[-1], like=None if A.is_neutral else A)[:, : max(A.shape[-1] - A.shape[-2], 0)]
-
-
-def _choose(A: LinearOperator, rtol: Any, method: Method | None) -> tuple[str, Cost, str]:
-    fitting("nullspace", method, SVD, SVRG)
-    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
-    if isinstance(method, SVRG):
-        return "SVRG", Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors), "asked for"
-    return (
-        "SVD",
-        Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),
-        "the right singular vectors of the negligible singular values",
-    )
-
-
-nullspace = function("nullspace", base=orthonormal_nullspace, stand_in=_stand_in, choose=_choose)
+nullspace = function("nullspace", base=orthonormal_nullspace)

@@ -7,14 +7,14 @@ the null spaces and the row spaces of its factors.
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from ..backends import namespace_of
-from ..dispatch import rule
-from ..info import planning
+from ..dispatch import Choice, rule
 from ..operators.base import LinearOperator
 from ..operators.block import Block, BlockDiag, hstack
 from ..operators.circulant import Circulant
@@ -164,7 +164,7 @@ def nullspace_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A^H): what completes the left singular vectors of A to a basis; its conjugate for A^T"""
     U, s, _ = svd(A.A, min(A.shape[-2:]), method)
     kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
-    rank = 0 if planning() else same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))
+    rank = same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))
     found = complement(first_columns(U, rank)) if rank else identity_like(A, A.shape[-1])
     return found if isinstance(A, Adjoint) else found.conj()
 
@@ -227,7 +227,12 @@ def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
 def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(diag(A, B)) = diag(null(A), null(B))"""
     checked_rtol("nullspace", rtol)
-    sizes = [1.0] * len(A.operands) if planning() else _sizes(A, rtol)
+    found = partial(_nullspaces, A, rtol, method)
+    return Choice(lambda: found(_sizes(A, rtol)), like=lambda: found([1.0] * len(A.operands)))
+
+
+def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOperator:
+    """The null spaces of blocks of these sizes."""
     limits = {id(block): _relative_to(A, sizes, i, rtol) for i, block in enumerate(A.operands)}
 
     def null_of(block: LinearOperator) -> LinearOperator:
@@ -249,15 +254,25 @@ def is_a_stack(A: LinearOperator) -> bool:
 def nullspace_stack(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
     checked_rtol("nullspace", rtol)
-    sizes = [1.0] * len(A.operands) if planning() else _sizes(A, rtol)
+
+    def of_images(M: LinearOperator, limit: float) -> LinearOperator:
+        return null_vectors(M, lambda s: limit + 0 * s)
+
+    def like(M: LinearOperator, limit: float) -> LinearOperator:
+        return nullspace(M, rtol, method)
+
+    found = partial(_intersection, A, rtol, method)
+    return Choice(lambda: found(_sizes(A, rtol), of_images), like=lambda: found([1.0] * len(A.operands), like))
+
+
+def _intersection(A: Any, rtol: Any, method: Any, sizes: list[float], of_images: Callable[..., LinearOperator]) -> LinearOperator:
+    """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is the null space of B N."""
     limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
     first, *rest = placed(A)
 
     def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:
         if not N.shape[-1]:
             return N
-        if planning():
-            return Product(N, nullspace(Product(B, N), rtol, method))
-        return Product(N, null_vectors(Product(B, N), lambda s: limit + 0 * s))._claim(STIEFEL)
+        return Product(N, of_images(Product(B, N), limit))._claim(STIEFEL)
 
     return reduce(restrict, rest, nullspace(first, _relative_to(A, sizes, 0, rtol), method))

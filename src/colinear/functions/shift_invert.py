@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..info import Status, planning
+from ..info import Status
 from ..methods.arnoldi import arnoldi
 from ..operators.autograd import GaussNewton, Hessian, Jacobian
 from ..operators.base import LinearOperator
@@ -46,8 +46,6 @@ def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
     `form` says whether the matrix of another A may be formed for it. At an eigenvalue, where there is no inverse, the one beside it
     is taken: the pairs nearest to the shift are nearest to that too, but for ties.
     """
-    if planning():
-        return None
     if not is_cheap(shifted(A, shift)):
         if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
             return None
@@ -68,8 +66,6 @@ def cheap_inverse(A: LinearOperator) -> Shifted | None:
 
     Of a singular A it is the inverse at a small shift, below the spectrum if A is positive.
     """
-    if planning():
-        return None
     if isinstance(A, Sparse) and A.properties & POSITIVE_SEMIDEFINITE and fills_in(A):
         return None  # the inverse would be an iteration, which fails where A is singular; products with A find its lower end
     if not is_cheap(A):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from operator import index
 from typing import Any
 
 from .. import autodiff
 from ..backends import Array
-from ..dispatch import Cost, function
+from ..dispatch import Choice, Cost, function
 from ..info import Info, ShapeError, Status, report
 from ..methods import SINGULAR, SVD, Auto, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import Identity
 from ..operators.opaque import opaque
 from ..properties import STIEFEL
-from ._arrays import dense, narrow, quiet, seen, square_size
+from ._arrays import dense, identity_like, narrow, quiet, seen, square_size
 from ._residuals import MARGIN, squares
 from ._values import report_finite
 from .cost import is_too_large
@@ -24,9 +24,7 @@ from .iterative_svd import automatic, gram_pays, gram_triplets, is_affordable, i
 from .iterative_svd import cost as expected_cost
 
 
-def singular_triplets(
-    A: LinearOperator, k: int | None = None, method: Method | None = None
-) -> tuple[LinearOperator, Array, LinearOperator]:
+def singular_triplets(A: LinearOperator, k: int | None = None, method: Method | None = None) -> Choice:
     """The singular value decomposition A = U diag(s) V^H, all of it or the k largest singular values.
 
     Parameters
@@ -62,14 +60,36 @@ def singular_triplets(
     """
     k = _count(A, k)
     chosen = fitting("svd", method, *SINGULAR)
+    if isinstance(chosen, Auto) and 0 not in (k, *A.shape) and gram_pays(A, k):
+        run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)  # noqa: E731
+        why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
+        return Choice(run, "Gram", lambda: _gram_cost(A, k), why, partial(_like, A, k))
+    return _without_gram(A, k, chosen)
+
+
+def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
+    """The choice between an iteration and the matrix."""
+    like, is_free, iteration = partial(_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
-        iteration = automatic(A, k, chosen) if isinstance(chosen, Auto) else None if isinstance(chosen, SVD) else chosen
-        if isinstance(chosen, Auto) and gram_pays(A, k) and (found := gram_triplets(A, k, chosen)) is not None:
-            return found
-        if iteration is not None:
-            is_free = isinstance(chosen, Auto) and is_affordable(A)
-            return iterative_triplets(A, k, iteration, (lambda: _dense_triplets(A, k, chosen)) if is_free else None)
-    return _dense_triplets(A, k, chosen)
+        iteration = automatic(A, k, chosen) if is_free else None if isinstance(chosen, SVD) else chosen
+    if iteration is not None:
+        otherwise = (lambda: _dense_triplets(A, k, chosen)) if is_free and is_affordable(A) else None
+        why = "a few singular values of a large operator" if is_free else "asked for"
+        run = lambda: iterative_triplets(A, k, iteration, otherwise)  # noqa: E731
+        return Choice(run, iteration.name, lambda: expected_cost(A, k, iteration), why, like)
+
+    def cost() -> Cost:
+        (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+        return Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n))
+
+    return Choice(
+        lambda: _dense_triplets(A, k, chosen), "SVD", cost, "nothing more is known of A" if is_free else "asked for", like
+    )
+
+
+def _gram_cost(A: LinearOperator, k: int) -> Cost:
+    m, n, batch = max(A.shape[-2:]), min(A.shape[-2:]), math.prod(A.batch_shape)
+    return Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
 
 
 def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> tuple[LinearOperator, Array, LinearOperator]:
@@ -107,36 +127,15 @@ def _count(A: LinearOperator, k: Any) -> int:
     return count
 
 
-def _stand_in(A: LinearOperator, k: int | None) -> tuple[LinearOperator, Array, LinearOperator]:
-    count = _count(A, k)
+def _like(A: LinearOperator, count: int) -> tuple[LinearOperator, Array, LinearOperator]:
     sides = []
     for size in A.shape[-2:]:
-        I = Identity(size, like=None if A.is_neutral else A)
+        I = identity_like(A, size)
         sides.append(I if count == size else I[:, :count]._claim(STIEFEL))
     return sides[0], A.xp.ones((*A.batch_shape, count), dtype=A.xp.real_dtype(A.dtype), device=A._context.device), sides[1]
 
 
-def _choose(A: LinearOperator, k: int | None, method: Method | None) -> tuple[str, Cost, str]:
-    chosen = fitting("svd", method, *SINGULAR)
-    count = _count(A, k)
-    if isinstance(chosen, Auto):
-        if gram_pays(A, count):
-            m, n = max(A.shape[-2:]), min(A.shape[-2:])
-            cost = Cost(
-                2.0 * math.prod(A.batch_shape) * m * n * (n + 3 * count), 8.0 * math.prod(A.batch_shape) * (n * n + m * count)
-            )
-            return "Gram", cost, "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
-        iteration = automatic(A, count, chosen)
-        reason = "a few singular values of a large operator"
-    else:
-        iteration, reason = None if isinstance(chosen, SVD) else chosen, "asked for"
-    if iteration is not None:
-        return iteration.name, expected_cost(A, count, iteration), reason
-    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
-    return "SVD", Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n)), "nothing more is known of A"
-
-
-svd = function("svd", base=singular_triplets, stand_in=_stand_in, choose=_choose)
+svd = function("svd", base=singular_triplets)
 
 
 def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method | None = None) -> Array:

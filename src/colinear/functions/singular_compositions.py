@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..dispatch import rule
-from ..info import planning
+from ..info import is_detailed
 from ..operators.base import LinearOperator
 from ..operators.batching import broadcast_batch
 from ..operators.block import BlockDiag, hstack
@@ -21,7 +21,6 @@ from ..operators.product import Product
 from ..operators.scaled import Scaled
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import STIEFEL
-from ._arrays import is_detailed
 from ._columns import (
     complement,
     completed,
@@ -134,7 +133,7 @@ def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Tr
     counts = [min(k, *block.shape[-2:]) for block in blocks]
     alike = len({(type(block), block.shape, block.properties) for block in blocks}) == 1 and len(blocks) > 3
     first: Any = blocks[0]
-    if planning() or not alike or not isinstance(first, Dense) or first.batch_shape or has_orthonormal_columns(first):
+    if not alike or not isinstance(first, Dense) or first.batch_shape or has_orthonormal_columns(first):
         return [svd(block, count, method) for block, count in zip(blocks, counts)]
     found: list[Triplets] = []
     groups: Any = [blocks] if is_detailed() else in_groups(first.xp, blocks)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
-from ..dispatch import function
-from ..info import Info, ShapeError, Status, combine, failed, planning, recording, report, reported, total
+from ..dispatch import Choice, function
+from ..info import Info, ShapeError, Status, combine, failed, is_detailed, recording, report, reported, total
 from ..methods import Auto, Iterative, Method
 from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator, placed_beside
@@ -22,13 +21,12 @@ from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
 from ..properties import UNITARY
 from ..resolution import Rule
-from ._arrays import is_detailed, is_vector, narrow, quiet, seen, square_size, wide
+from ._arrays import is_vector, narrow, ones_beside, quiet, seen, square_size, wide
 from ._elimination import is_recorded_and_seen, leave_to_residual
-from ._factorise import REFINEMENTS, solution
+from ._factorise import REFINEMENTS, factorise
 from ._residuals import are_small, column_norms
-from .automatic import choose as choose_attempt
-from .automatic import examined, is_automatic, solve_by_trial
-from .cost import Work, dense_work, sparse_work, worthwhile
+from .automatic import attempt, is_automatic, products_to_try, solve_by_trial
+from .cost import Work, dense_work, sparse_work
 from .inverse import inv
 from .inverse_on_host import inv_sparse
 from .iterative import is_iterative, iterated, starting_point, tightened
@@ -36,7 +34,7 @@ from .iterative import is_iterative, iterated, starting_point, tightened
 NEED = "a linear system"
 
 
-def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Any:
+def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
     """Solve A x = b.
 
     Parameters
@@ -63,56 +61,77 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
     array([2., 3.])
     """
-    return structured_solve(A, b, method)
-
-
-def structured_solve(
-    A: LinearOperator,
-    b: Any,
-    method: Method | None,
-    inverse: LinearOperator | None = None,
-    checked: bool = False,
-    is_right: Callable[[Array, Array, float], bool] | None = None,
-) -> Any:
-    """`inverse`: that of A, if it is there; `checked`: whether it has been looked at if A is singular; `is_right(X, B, tol)`: a
-    proof that the residual is small enough, where there is one that costs less than a look at it (its `is_final`, if it has one,
-    says that too little is gained by refining)."""
     n = square_size("solve", A, NEED, "Use lstsq(A, b).")
     b = right_side("solve", A, b, n)
     if isinstance(b, LinearOperator):
-        return inv(A, method) @ b
-    if planning():
-        if _trial(A, method) is None:
-            inv(A, method)
-        return b
-    if A.is_neutral and inverse is None:
-        A = placed_beside(A, b)
-    xp = A.xp if not A.is_neutral else namespace_of(b)
-    vector = b.ndim == 1
-    B = wide(xp, b[:, None] if vector else b)
-    dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-    if inverse is None and is_iterative(method):
-        X = None if runs_whole(A, method) else _in_parts(xp, A, B, method, dtype)  # type: ignore[arg-type]
-        X = iterated(A, method).solve(B, vector, dtype) if X is None else X  # type: ignore[arg-type]
-    elif inverse is None and (X := _tried(A, inv.find(A), B, method, vector)) is not None:
-        pass
-    elif inv.find(A).is_base and not A.is_neutral and not A.properties & UNITARY:
-        X = solution("solve", A, B, method).X
-    else:
-        with quiet(xp):
-            if isinstance(A, Sparse) and inverse is None and _trial(A, method) is not None:
-                inverse, checked = inv_sparse(A, method), True  # iterations have been tried
-            X = _refined(xp, A, B, method, dtype, vector, inverse, checked, is_right)
-    X = narrow(xp, X, dtype)
-    return X[..., 0] if vector else X
+        return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
+    A = placed_beside(A, b) if A.is_neutral else A
+    found, system = inv.find(A, (method,)), System.of(A, b)
+    trial = _trial(A, found, method, system)
+    if trial is not None:
+        work, most = trial
+        return attempt(A, work, most, lambda: _by_trial(A, found, method, system, most), lambda: b)
+    return _without_trial(A, found, method, system)
 
 
-def runs_whole(A: LinearOperator, method: Any) -> bool:
-    """Whether an iterative method that the user named is run on A itself: no rule splits it."""
-    if isinstance(A, Sparse) and not A.properties & UNITARY:
-        return True  # its rules all eliminate, and the guards of some would look at the pattern first
-    found = inv.find(A)
-    return found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A))
+class System(NamedTuple):
+    """The right sides of a system as columns, in the precision to compute with, and how the answer is given."""
+
+    xp: Any
+    B: Array
+    is_vector: bool
+    dtype: Any
+    b: Array
+
+    @staticmethod
+    def of(A: LinearOperator, b: Array) -> System:
+        """The right sides b of a system with A."""
+        xp = A.xp if not A.is_neutral else namespace_of(b)
+        is_vector = b.ndim == 1
+        dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
+        return System(xp, wide(xp, b[:, None] if is_vector else b), is_vector, dtype, b)
+
+    def answer(self, X: Array) -> Array:
+        """The solution of the shape and precision that belong to b."""
+        X = narrow(self.xp, X, self.dtype)
+        return X[..., 0] if self.is_vector else X
+
+
+def _without_trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Choice:
+    """The choice where iterations are not tried, or have been tried: a factorisation, or a rule of `inv`, which is `found`."""
+    if found.is_base and not is_iterative(method) and not A.is_neutral and not A.properties & UNITARY:
+        return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
+
+    def like() -> Array:
+        inv.using(found, A, method)
+        return s.b
+
+    run = _by_iteration if is_iterative(method) else _by_rules
+    return Choice(lambda: s.answer(run(A, found, method, s)), "inverse", None, EQUATION, like)
+
+
+EQUATION = "x = A^-1 b, then the residual |b - A x|"
+
+
+def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Array:
+    count = len(reported())
+    with quiet(s.xp):
+        inverse, reports, left_out = _unjudged_inverse(A, found, method)
+        is_bad = any(failed(info._status) is True for info in reports)
+        if not is_bad or not left_out:
+            for info in reports:
+                report(info)
+        if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
+            return inverse.factor.solve(s.B, s.is_vector)  # which has looked at the residual of the whole
+        return apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
+
+
+def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Array:
+    """The solution by an iterative method that was named: on A itself, or inside a rule that splits A."""
+    if found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A)):
+        return inv.using(found, A, method).factor.solve(s.B, s.is_vector, s.dtype)
+    X = _in_parts(A, found, s, method)
+    return iterated(A, method).solve(s.B, s.is_vector, s.dtype) if X is None else X
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
@@ -128,42 +147,32 @@ def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
     return b
 
 
-def _refined(
-    xp: Any,
+def apply_inverse(
     A: LinearOperator,
-    B: Array,
+    inverse: LinearOperator,
     method: Method | None,
-    dtype: Any,
-    vector: bool,
-    given: LinearOperator | None,
-    checked: bool,
-    is_right: Callable[[Array, Array, float], bool] | None,
+    s: System,
+    is_bad: bool = False,
+    is_unjudged: bool = False,
+    count: int | None = None,
 ) -> Array:
-    """Solve through the rules of `inv`, refining while that helps."""
-    tol = (method or Auto()).tolerance(xp, dtype)
-    count = len(reported())
-    inverse, reports, left_out = (given, [], []) if given is not None else _unjudged_inverse(A, method)
-    is_bad = any(failed(info._status) is True for info in reports)
-    if not is_bad or not left_out:
-        for info in reports:
-            report(info)
-    if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
-        return inverse.factor.solve(B, vector)  # which has looked at the residual of the whole
+    """The solution by this inverse, refined while that helps; reports its residual, unless a bound shows that it is small.
+
+    `is_bad`: the inverse is known to have failed. `is_unjudged`: whether that was left to the residual; then `inv` finds a better one
+    if need be. `count`: how many reports there were before it was found.
+    """
+    xp, B, tol = s.xp, s.B, (method or Auto()).tolerance(s.xp, s.dtype)
+    count = len(reported()) if count is None else count
     X = inverse @ B
-    plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape and not is_bad
-    if plain and is_right is not None and is_right(X, B, tol):
+    is_plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape and not is_bad
+    bound = inverse._residual_bound(X, B) if is_plain else None
+    if bound is not None and bound <= tol:
         return X
     R = B - A @ X
-    if plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
+    if is_plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
         return X
-    if given is not None and not checked:
-        inverse = inv(A, method)  # which reports if A is singular
-    is_final = getattr(is_right, "is_final", None)
-    if is_final is not None and not xp.is_traced(X) and is_final(X, R, B, tol):
-        residual = relative_residual(xp, R, B)
-    else:
-        X, residual = _improved(xp, A, inverse, X, R, B, tol)
-    if left_out and (is_bad or failed(residual_status(xp, residual, tol)) is True):
+    X, residual = _improved(xp, A, inverse, X, R, B, tol, bound)
+    if is_unjudged and (is_bad or failed(residual_status(xp, residual, tol)) is True):
         inverse = inv(A, method)  # judged by itself, and mended where that can be done
         X = inverse @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
@@ -172,14 +181,14 @@ def _refined(
     return X
 
 
-def _unjudged_inverse(A: LinearOperator, method: Method | None) -> tuple[Any, list[Info], list[str]]:
+def _unjudged_inverse(A: LinearOperator, found: Rule, method: Method | None) -> tuple[Any, list[Info], list[str]]:
     """The inverse, what was reported of it, and the rules that left it to the residual to judge it."""
     if is_recorded_and_seen(A):
-        return inv(A, method), [], []  # a residual says nothing of derivatives
+        return inv.using(found, A, method), [], []  # a residual says nothing of derivatives
     with recording(detailed=True) as reports, leave_to_residual() as left_out:
-        inverse = inv(A, method)
+        inverse = inv.using(found, A, method)
     xp = A.xp
-    is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.leaves())
+    is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
     if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
         # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the derivative of the formula
         inverse = Inverse._of(A, Implicit._of(A, inverse, None))
@@ -204,10 +213,18 @@ def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any
     return xp.where(divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status)
 
 
-def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float) -> tuple[Array, Array]:
-    """X refined while that helps, and its relative residual."""
+def _improved(
+    xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float, bound: float | None = None
+) -> tuple[Array, Array]:
+    """X refined while that helps, and its relative residual.
+
+    Where the residual is a hundredth of its `bound`, x solves a system that differs from A by rounding: refining in this precision
+    gains a factor of two or three, which is too little if the tolerance is missed by more.
+    """
     residual = relative_residual(xp, R, B)
     worst = seen(xp, residual)
+    if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
+        return X, residual
     for _ in range(REFINEMENTS):
         if worst is None or not worst.size or not tol < worst.max() < 1:  # traced, accurate, or beyond repair
             break
@@ -220,49 +237,45 @@ def _improved(xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: A
     return X, residual
 
 
-def _trial(A: LinearOperator, method: Method | None) -> tuple[Work, int | None] | None:
+def _trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> tuple[Work, int | None] | None:
     """The work of a factorisation, and how many products are tried before it (None: any number); None if none are."""
-    found = inv.find(A)
-    if not is_automatic(method) or (found.is_base and A.properties & UNITARY):
+    if not is_automatic(method) or isinstance(A, Dense):  # whose matrix is there
         return None
-    if found.is_base or (found.direct and isinstance(A, Sparse)):
-        work = sparse_work(A) if isinstance(A, Sparse) and not found.is_base else dense_work(A)
-        most = worthwhile(examined(A), work)
-        return None if most == 0 else (work, most)
-    return None
-
-
-def _tried(A: LinearOperator, found: Rule, B: Array, method: Method | None, vector: bool) -> Array | None:
-    """A^-1 B by iterations where those are likely to be cheaper than a factorisation, and have converged; else None.
-
-    `found`: the rule of `inv` for A.
-    """
-    if isinstance(A, Dense):
-        return None  # the matrix is there
     if found.is_base and not A.properties & UNITARY:
-        result = solve_by_trial(A, B, method, vector, lambda: dense_work(A))
+        work = dense_work(A)
     elif found.direct and isinstance(A, Sparse):
-        result = solve_by_trial(A, B, method, vector, lambda: sparse_work(A))
+        work = sparse_work(A)
     else:
         return None
-    if result is None:
-        return None
-    report(result[1])
-    return result[0]
+    most = products_to_try(A, work, s.B)
+    return None if most == 0 else (work, most)
 
 
-def _in_parts(xp: Any, A: LinearOperator, B: Array, method: Iterative, dtype: Any) -> Array | None:
+def _by_trial(A: LinearOperator, found: Rule, method: Method | None, s: System, most: int | None) -> Any:
+    """The solution by iterations if they converge in as many products; else as if none had been tried."""
+    result = solve_by_trial(A, s.B, method, s.is_vector, most)
+    if result is not None:
+        report(result[1])
+        return s.answer(result[0])
+    if isinstance(A, Sparse) and not found.is_base:
+        with quiet(s.xp):
+            return s.answer(apply_inverse(A, inv_sparse(A, method), method, s))
+    return _without_trial(A, found, method, s)
+
+
+def _in_parts(A: LinearOperator, found: Rule, s: System, method: Iterative) -> Array | None:
     """Solve through the rules of `inv` with an iterative method inside them; the residual of the
     whole decides, not that of a part. None where `inv` runs the method on A itself."""
+    xp, B, dtype = s.xp, s.B, s.dtype
     tol = method.tolerance(xp, dtype)
-    with recording(detailed=True) as found, quiet(xp):
-        inverse = inv(A, tightened(method, A, 2))
+    with recording(detailed=True) as reports, quiet(xp):
+        inverse = inv.using(found, A, tightened(method, A, 2))
         if isinstance(inverse, Inverse) and inverse.A is A and isinstance(inverse.factor, Iterated):
             return None  # the parts are not what the method needs
         X = _as_one_run(inverse, 0.9 * tol if tol > 100 * xp.eps(dtype) else 0.0, starting_point(A, method)) @ B
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
-    parts = [info for info in found if info.iterations is not None or failed(info._status) is not False]
+    parts = [info for info in reports if info.iterations is not None or failed(info._status) is not False]
     if status is not Status.SUCCESS and isinstance(status, Status):
         worst = combine(info._status for info in parts)
         status = worst if failed(worst) is True else status
@@ -310,24 +323,10 @@ def residual_status(xp: Any, residual: Array, tol: float) -> Any:
     return Status.INACCURATE if largest < float("inf") else Status.NONFINITE
 
 
-def _example(A: LinearOperator) -> Array:
-    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
-
-
-def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Any, str]:
-    trial = _trial(A, method)
-    if trial is not None:
-        name, cost, why = choose_attempt(A, *trial)
-        most = "" if trial[1] is None else f", which comes next if {trial[1]} products are not enough"
-        return name, cost, why + most
-    return "inverse", None, "x = A^-1 b, then the residual |b - A x|"
-
-
 solve = function(
     "solve",
     base=solve_by_inverse,
-    choose=_choose,
-    examples={"b": _example},
+    examples={"b": ones_beside},
     forwards=True,
     rewrites=inv,
     one_column=is_vector,

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from ..backends import Array, is_array, namespace_of, program
-from ..dispatch import Cost, function
-from ..info import MethodError, ShapeError, Status, planning, recording
+from ..dispatch import Choice, Cost, function
+from ..info import MethodError, ShapeError, Status, recording
 from ..methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ..methods.cg_quadrature import Solved, cg_quadrature
 from ..methods.stochastic_objects import DEFAULT_PROBES
@@ -18,7 +18,7 @@ from ..operators.implicit import equation
 from ..operators.inverse import Inverse
 from ..operators.iterative import solve_for_derivative
 from ..properties import SELF_ADJOINT
-from ._arrays import is_half, narrow, quiet, square_size
+from ._arrays import is_half, narrow, ones_beside, quiet, square_size
 from .automatic import iterates
 from .determinant import logdet, needs_estimate, slogdet
 from .estimators import announce, is_traced
@@ -32,7 +32,7 @@ ROWS = 1000  # of T that are kept, where they are as many as there were steps
 TRACED_ROWS = 128  # and where they cannot be counted
 
 
-def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = None) -> tuple[Array, Array]:
+def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
     """x = A^-1 b and log|det A|, as the likelihood of a Gaussian process needs them.
 
     Parameters
@@ -62,15 +62,35 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     if A.is_neutral and is_array(b):
         A = placed_beside(A, b)
     chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    if isinstance(chosen, Auto) and _estimates(A, chosen):
-        chosen = SLQ(tol=chosen.tol)
-        announce("solve_and_logdet", A, chosen.name)
-    if isinstance(chosen, SLQ):
-        return fused(A, b, chosen)
-    if inv.find(A).is_base and not planning():
-        inverse = inv(A, method)
-        if isinstance(inverse, Inverse) and hasattr(inverse.factor, "slogdet"):
-            return inverse @ b, -logdet(inverse)
+    is_free = isinstance(chosen, Auto) and _estimates(A, chosen)
+    if is_free or isinstance(chosen, SLQ):
+        found = SLQ(tol=chosen.tol) if is_free else chosen
+        cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
+        like = lambda: (b, A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device))  # noqa: E731
+        return Choice(lambda: _fused(A, b, found, is_free), "SLQ", cost, "conjugate gradients with random vectors", like)
+    found_rule = inv.find(A, (method,))
+    if not found_rule.is_base or iterates(A, method):
+        why = "each by the structure of A"
+        return Choice(lambda: (solve(A, b, method), logdet(A, method)), "solution_and_logarithm", None, why)
+
+    def like_factored() -> tuple[Array, Array]:
+        inv.using(found_rule, A, method)
+        return b, A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+
+    why = "both from one factorisation: A has no structure"
+    return Choice(lambda: _factored(A, b, found_rule, method), "solution_and_logarithm", None, why, like_factored)
+
+
+def _fused(A: LinearOperator, b: Any, method: SLQ, is_free: bool) -> tuple[Array, Array]:
+    if is_free:
+        announce("solve_and_logdet", A, method.name)
+    return fused(A, b, method)
+
+
+def _factored(A: LinearOperator, b: Any, found: Any, method: Method | None) -> tuple[Array, Array]:
+    inverse = inv.using(found, A, method)
+    if isinstance(inverse, Inverse) and hasattr(inverse.factor, "slogdet"):
+        return inverse @ b, -logdet(inverse)
     return solve(A, b, method), logdet(A, method)
 
 
@@ -79,33 +99,7 @@ def _estimates(A: LinearOperator, method: Any) -> bool:
     return needs_estimate(A, method) and slogdet.find(A).is_base
 
 
-def _choose(A: LinearOperator, b: Any, method: Method | None) -> tuple[str, Cost | None, str]:
-    chosen = fitting("solve_and_logdet", method, Cholesky, SLQ)
-    if isinstance(chosen, SLQ) or _estimates(A, chosen):
-        found = chosen if isinstance(chosen, SLQ) else SLQ()
-        return (
-            "SLQ",
-            Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1]),
-            "conjugate gradients with random vectors",
-        )
-    if inv.find(A).is_base and not iterates(A, method):
-        inv(A, method)
-        return "solution_and_logarithm", None, "both from one factorisation: A has no structure"
-    solve(A, b, method), logdet(A, method)
-    return "solution_and_logarithm", None, "each by the structure of A"
-
-
-def _stand_in(A: LinearOperator, b: Any) -> tuple[Array, Array]:
-    return b, A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
-
-
-def _example(A: LinearOperator) -> Array:
-    return A.xp.ones((A.shape[-1],), dtype=A.dtype, device=A._context.device)
-
-
-solve_and_logdet = function(
-    "solve_and_logdet", base=solution_and_logarithm, stand_in=_stand_in, choose=_choose, examples={"b": _example}, rewrites=inv
-)
+solve_and_logdet = function("solve_and_logdet", base=solution_and_logarithm, examples={"b": ones_beside}, rewrites=inv)
 
 
 # ---------------------------------------------------------------------------------------------------- one run for all

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dispatch import rule
-from ..info import failed, planning, report
+from ..dispatch import Choice, rule
+from ..info import failed, report
 from ..methods import CG, GMRES, Auto
 from ..operators.base import LinearOperator
 from ..operators.convolution import Convolution
@@ -19,22 +19,26 @@ from ._arrays import is_watched
 from .determinant import slogdet
 from .determinant_rules import Determinant
 from .inverse import inv
-from .solve import solve, solve_by_inverse
+from .solve import right_side, solve, solve_by_inverse
 
 LARGE = 1000  # points of a grid from which its matrix is not formed
 FEW = 32  # entries of a kernel up to which the matrix counts as sparse
 
 
-def is_large_with_zeros_around(A: Any) -> bool:
-    """Whether the grid has more than one dimension, many points, and zeros around it."""
+def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the grid has more than one dimension, many points, and zeros around it, and a solution is wanted by any method."""
+    if isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
+        return False
     return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE
 
 
 @rule(solve, Convolution, when=is_large_with_zeros_around, direct=True)
 def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
     """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| / n_d), which transforms invert"""
-    if planning() or isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
-        return solve_by_inverse(A, b, method)
+    return Choice(lambda: _by_iteration(A, b, method), like=lambda: right_side("solve", A, b, A.shape[-1]))
+
+
+def _by_iteration(A: Any, b: Any, method: Any) -> Any:
     periodic, info = inv(nearest_periodic(A), info=True)
     limits: Any = {"tol": getattr(method, "tol", None), "max_iters": getattr(method, "max_iters", None)}
     preconditioner = None if failed(info._status) is True else periodic

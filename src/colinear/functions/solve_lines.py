@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dispatch import rule
-from ..info import planning
+from ..dispatch import Choice, rule
+from ..operators.base import LinearOperator
 from ..operators.kronecker import KroneckerSum
 from ..operators.line_factor import LineFactor
 from ..operators.product import Product
@@ -16,14 +16,22 @@ from ..properties import POSITIVE_SEMIDEFINITE
 from ._residuals import MARGIN
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
-from .solve import solve, structured_solve
-from .solve_kronecker import BoundByNorm, solve_in_eigenvectors
+from .iterative import is_iterative
+from .solve import System, apply_inverse, right_side, solve, solve_by_inverse
 
 
-def lines_are_constant(A: Any) -> bool:
+def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether all factors are one Kronecker sum of two real positive tridiagonals, the last one of constant diagonals, in NumPy."""
     grid: Any = A.operands[0] if isinstance(A, Product) else A
-    if A.xp.name != "numpy" or grid.batch_shape or grid.is_complex or A.dtype.itemsize < 4 or 0 in A.shape:
+    if (
+        is_iterative(method)
+        or isinstance(b, LinearOperator)
+        or A.xp.name != "numpy"
+        or grid.batch_shape
+        or grid.is_complex
+        or A.dtype.itemsize < 4
+        or 0 in A.shape
+    ):
         return False
     first, last = grid.operands
     positive = first.properties & last.properties & POSITIVE_SEMIDEFINITE
@@ -35,8 +43,11 @@ def lines_are_constant(A: Any) -> bool:
 @rule(solve, Product[KroneckerSum[Tridiagonal, Tridiagonal], ...], when=lines_are_constant)  # type: ignore[misc]
 def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
     """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along B: elimination in all at once"""
-    if planning():
-        return structured_solve(A, b, method)
+    b = right_side("solve", A, b, A.shape[-1])
+    return Choice(lambda: _by_lines(A, b, method), like=lambda: b)
+
+
+def _by_lines(A: Any, b: Any, method: Any) -> Any:
     grid: Any = A.operands[0] if isinstance(A, Product) else A
     power = len(A.operands) if isinstance(A, Product) else 1
     first, last = grid.operands
@@ -46,9 +57,10 @@ def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
         multipliers, pivots = _factored(first, values)
         safe = values[0] > MARGIN * np.finfo(values.dtype).eps * norm and pivots.min() > 0 and np.isfinite(norm)
     if not safe:  # nearly singular, or not positive
-        return solve_in_eigenvectors(A, b, method)
-    inverse = LineFactor._of(multipliers, pivots, power)
-    return structured_solve(A, b, method, inverse, checked=True, is_right=BoundByNorm(A.xp, norm**power))
+        return solve_by_inverse(A, b, method)
+    s = System.of(A, b)
+    with np.errstate(all="ignore"):
+        return s.answer(apply_inverse(A, LineFactor._of(multipliers, pivots, power, norm**power), method, s))
 
 
 def _factored(T: Any, values: Any) -> tuple[Any, Any]:

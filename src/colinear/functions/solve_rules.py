@@ -8,41 +8,43 @@ Stability of Numerical Algorithms, 2002, chapter 3). Where a bound misses the to
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, is_array
-from ..dispatch import arrange, rule
-from ..info import combine, failed, planning, recording, report
+from ..dispatch import Choice, perform, rule
+from ..info import combine, failed, is_detailed, recording, report
 from ..methods import Auto
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
-from ..operators.inverse import Inverse
+from ..operators.diagonal import Diagonal
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.rewrites import DIAGONAL, diagonal_of
 from ..operators.sum import Sum
-from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY
-from ._arrays import is_detailed, is_half, is_watched, quiet
+from ._arrays import is_half, is_watched, quiet
 from ._factorise import solution
-from ._residuals import are_small, squares
+from ._residuals import are_small
 from ._values import in_groups
 from .inverse import all_square, inv
 from .inverse_compositions import blocks_are_alike
-from .inverse_families import tridiagonal_factor
-from .inverse_low_rank import rank_is_low, right_factor
-from .iterative import is_iterative
-from .solve import right_side, solve, solve_by_inverse, structured_solve
+from .inverse_low_rank import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
+from .solve import System, apply_inverse, right_side, solve, solve_by_inverse
 
 TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
-SMALL = 10_000  # numbers in U from which the work outweighs what operators cost
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
-def _is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
-    """Whether only the answer is asked for, not by an iteration, and its values can be seen."""
-    if planning() or is_detailed() or is_iterative(method) or isinstance(b, LinearOperator) or A.is_neutral:
+def unless_detailed(solution: Callable[[Any, Any, Any], Any], A: Any, b: Any, method: Any) -> Any:
+    """`solution(A, b, method)`; where an Info is asked for, by the inverse, of which more is reported."""
+    return (solve_by_inverse if is_detailed() else solution)(A, b, method)
+
+
+def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
+    """Whether only the answer for arrays is asked for, not by an iteration, and its values can be seen."""
+    if getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.arrays()) if is_array(x))
     return seen and not is_half(A.xp, A.dtype)
@@ -84,41 +86,78 @@ def factors_are_matrices(A: LinearOperator) -> bool:
     return all(isinstance(factor, Dense) for factor in A.operands) and all_square(A)
 
 
-@rule(solve, Kronecker, when=factors_are_matrices)
-def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
-    """x = (A^-1 ⊗ B^-1) b; for many right sides by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
+def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the product of the factors is so small that it is formed."""
+    is_free = method is None or isinstance(method, Auto)
+    return is_free and A.shape[-1] <= TINY and not A.batch_shape and factors_are_matrices(A) and is_plain(A, b, method)
+
+
+@rule(solve, Kronecker, when=is_tiny)
+def solve_tiny_kronecker(A: Any, b: Any, method: Any) -> Any:
+    """x by the matrix A ⊗ B, which costs less than to look at its factors"""
     b = right_side("solve", A, b, A.shape[-1])
-    if A.shape[-1] <= TINY and (method is None or isinstance(method, Auto)) and not A.batch_shape and _is_plain(A, b, method):
-        with recording() as reports:
-            x = solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method)
-        if not reports:
-            return x  # else the factors are looked at one by one
-    columns = 0 if isinstance(b, LinearOperator) else math.prod(b.shape)
+    return Choice(lambda: unless_detailed(_by_product, A, b, method), like=lambda: b)
+
+
+def inverses_pay(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether there are so many right sides that the inverses of the factors, as matrices, are cheaper than solves with them."""
+    columns = math.prod(getattr(b, "shape", ()))
     # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for each entry of b.
-    pays = columns >= WORTH_A_BOUND and all(4 * factor.shape[-1] ** 2 <= columns for factor in A.operands)
-    if not pays or not _is_plain(A, b, method) or any(factor.dtype != A.dtype for factor in A.operands):
-        return solve_by_inverse(A, b, method)
-    xp, inverse = A.xp, inv(A, method)
+    if columns < WORTH_A_BOUND or not factors_are_matrices(A) or not is_plain(A, b, method):
+        return False
+    return all(4 * factor.shape[-1] ** 2 <= columns and factor.dtype == A.dtype for factor in A.operands)
+
+
+@rule(solve, Kronecker, when=inverses_pay)
+def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
+    """x = (A^-1 ⊗ B^-1) b by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
+    b = right_side("solve", A, b, A.shape[-1])
+
+    def like() -> Array:
+        inv(A, method)
+        return b
+
+    return Choice(lambda: unless_detailed(_by_matrices, A, b, method), like=like)
+
+
+def _by_product(A: Any, b: Any, method: Any) -> Any:
+    """The solution by the matrix of a small product; by its factors one by one where that fails."""
+    with recording() as reports:
+        x = perform(solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method))
+    return x if not reports else solve_by_inverse(A, b, method)
+
+
+def _by_matrices(A: Any, b: Any, method: Any) -> Any:
+    """The solution by the inverses of the factors as matrices, if these are good enough."""
+    xp, inverse, s = A.xp, inv(A, method), System.of(A, b)
     if not isinstance(inverse, Kronecker):  # the method was not for the factors
-        return structured_solve(A, b, method, inverse, checked=True)
+        return s.answer(apply_inverse(A, inverse, method, s))
     with quiet(xp):
         explicit = {id(W): W.to_dense() for W in inverse.operands}
         matrices = [explicit[id(W)] for W in inverse.operands]
         tol = (method or Auto()).tolerance(xp, xp.result_type(A.dtype, b.dtype))
         if not _bound(xp, A.operands, matrices) <= tol or not bool(xp.all(xp.isfinite(b))):
-            return structured_solve(A, b, method, inverse, checked=True)
+            return s.answer(apply_inverse(A, inverse, method, s))
     return Kronecker(*map(Dense._of, matrices)) @ b
 
 
 # ---------------------------------------------------------------------------------------------------- blocks along a diagonal
 
 
-@rule(solve, BlockDiag, when=blocks_are_alike)
+def blocks_are_alike_and_plain(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the blocks are matrices of one size, and only the answer is asked for."""
+    return blocks_are_alike(A) and 0 not in A.shape and 0 not in getattr(b, "shape", ()) and is_plain(A, b, method)
+
+
+@rule(solve, BlockDiag, when=blocks_are_alike_and_plain)
 def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     """x_i = A_i^-1 b_i, many at once; |r_i| <= tol |b_i| for each block, so |r| <= tol |b|"""
     b = right_side("solve", A, b, A.shape[-1])
-    if not _is_plain(A, b, method) or 0 in A.shape or 0 in b.shape:
-        return solve_by_inverse(A, b, method)
+    return Choice(lambda: unless_detailed(_by_blocks, A, b, method), like=lambda: b)
+
+
+def _by_blocks(A: Any, b: Any, method: Any) -> Any:
+    """The solutions with all blocks, many at once."""
     xp, blocks, n = A.xp, A.operands, A.operands[0].shape[-1]
     B = b[:, None] if b.ndim == 1 else b
     B = xp.reshape(B, (*B.shape[:-2], len(blocks), n, B.shape[-1]))
@@ -126,7 +165,7 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     with recording() as reports:
         for group in in_groups(xp, blocks):
             stacked = Dense._of(xp.stack([block.A for block in group], axis=-3))._claim(A.properties & ~(UNITARY | STIEFEL))
-            parts.append(solution("solve", stacked, B[..., start : start + len(group), :, :], method).X)
+            parts.append(solution(stacked, B[..., start : start + len(group), :, :], method).X)
             start += len(group)
     if failed(combine([info._status for info in reports])) is True:
         return solve_by_inverse(A, b, method)  # which looks at the whole, and names the block
@@ -137,60 +176,33 @@ def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
     return X[..., 0] if b.ndim == 1 else X
 
 
-# ---------------------------------------------------------------------------------------------------- small corrections
+# ---------------------------------------------------------------------------------------------------- low-rank corrections
 
 
-@rule(solve, Sum[LowRank, DIAGONAL], when=rank_is_low)  # type: ignore[misc]
+def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether one D + U C V^H of low rank is given, and only the answer is asked for."""
+    is_free = method is None or isinstance(method, Auto)
+    return is_free and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
+
+
+@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction)  # type: ignore[misc]
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
-    """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b: small systems without operators on the way"""
+    """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     b = right_side("solve", A, b, A.shape[-1])
-    low_rank, D = arrange(A, LowRank, DIAGONAL)
-    if (
-        A.batch_shape
-        or math.prod(low_rank.U.shape) > SMALL
-        or not _is_plain(A, b, method)
-        or not (method is None or isinstance(method, Auto))
-    ):
-        return solve_by_inverse(A, b, method)
-    xp, d, B = A.xp, diagonal_of(D, A)[:, None], b[:, None] if b.ndim == 1 else b
-    U, right = low_rank.U, right_factor(low_rank).A  # type: ignore[attr-defined]  # C V^H
+    return Choice(lambda: unless_detailed(_by_capacitance, A, b, method), like=lambda: b)
+
+
+def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
+    """The solution without an operator on the way; that of `solve.py`, which says what is wrong, where the residual is not small."""
+    xp, (low_rank, D) = A.xp, low_rank_and_diagonal(A)
+    d = (D.d if isinstance(D, Diagonal) else diagonal_of(D, A))[:, None]
+    B, tol = b[:, None] if b.ndim == 1 else b, (method or Auto()).tolerance(xp, A.dtype)
     with recording() as reports, quiet(xp):
-        W = U / d
-        inner = xp.matmul(right, W)
-        K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=A._context.device))
-        y = solution("solve", K, xp.matmul(right, B / d), None).X
-        X = B / d - xp.matmul(W, y)
-        R = B - d * X - xp.matmul(U, xp.matmul(right, X))
-        if reports or not are_small(xp, R, B, (method or Auto()).tolerance(xp, X.dtype)):
-            X = None
-    if X is None:
-        return solve_by_inverse(A, b, method)  # which refines, and says what is wrong
+        K, right = capacitance_by_entries(low_rank, d)
+        scaled = B / d
+        X = scaled - xp.matmul(low_rank.U, solution(K, xp.matmul(right, scaled), None).X) / d
+        R = B - d * X - xp.matmul(low_rank.U, xp.matmul(right, X))
+        is_right = not reports and are_small(xp, R, B, tol)
+    if not is_right:
+        return solve_by_inverse(A, b, method)
     return X[..., 0] if b.ndim == 1 else X
-
-
-# ---------------------------------------------------------------------------------------------------- three diagonals
-#
-# Elimination with row exchanges of a tridiagonal A: each row that occurs on the way has at most three entries, sums of two of
-# those of A nearby, and is an equation that x satisfies, so its right side is no larger than those entries times those of x
-# that they meet. A step rounds a few such numbers, and what it commits reaches the equations of A with multipliers of size 1 at
-# most, two of them. Summed over the steps, to first order in u and for a small c, with l, d and u the diagonals,
-#
-#     |b - A x|_2 <= |b - A x|_1 <= c u (|l| + |d| + |u|)^T |x| <= c u (|l|_2 + |d|_2 + |u|_2) |x|_2.
-#
-# Counting operations gives c < 100 in real numbers, a few times that in complex ones; it is taken as 1000.
-
-
-@rule(solve, Tridiagonal, direct=True)
-def solve_tridiagonal(A: Any, b: Any, method: Any) -> Any:
-    """x by elimination along three diagonals: stable, so |r| <= c u (|l| + |d| + |u|) |x|"""
-
-    def is_right(X: Array, B: Array, tol: float) -> bool:
-        xp, diagonals = A.xp, (A.lower, A.diag, A.upper)
-        x, b = squares(xp, X), squares(xp, B[..., : -(-B.shape[-2] // 16), :])  # a part of |b| is a lower bound that costs less
-        a = 3 * sum(squares(xp, d, axis=-1)[..., None] for d in diagonals)  # (|l| + |d| + |u|)^2 is no larger
-        if not all(bool(xp.all((s > 1e-30) & (s < 1e30))) for s in (a, x, b)):
-            return False  # zeros, NaN, or so large or small that squares might mislead
-        return bool(xp.all((500 * xp.eps(X.dtype)) ** 2 * a * x <= tol**2 * b))
-
-    bound = is_right if A.shape[-1] >= WORTH_A_BOUND else None
-    return structured_solve(A, b, method, Inverse(A, tridiagonal_factor(A)), is_right=bound)

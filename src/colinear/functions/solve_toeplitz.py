@@ -6,48 +6,52 @@ from typing import Any
 
 import numpy as np
 
-from ..dispatch import rule
-from ..info import Info, planning, report
+from ..backends import is_array
+from ..dispatch import Choice, rule
+from ..info import Info, is_detailed, report
 from ..methods import Auto
 from ..methods.toeplitz import LEVINSON, solve_by_iterations
 from ..operators.base import LinearOperator
 from ..operators.toeplitz import Toeplitz
-from ._arrays import is_detailed, is_half, is_watched, seen, wide
+from ._arrays import has_watched_leaves, is_half, is_vector, is_watched, seen, wide
 from .inverse_on_host import is_large_and_seen, is_narrow_band, used_diagonals
 from .solve import right_side, solve, solve_by_inverse
 
 BETTER = 1e-3  # than the tolerance: a step or two more, since the circulant preconditioner makes the convergence superlinear
 
 
-def is_large(A: Any) -> bool:
-    """Whether it is one square matrix of more rows than Levinson's recursion is good for, whose values can be seen."""
-    return not A.batch_shape and A.shape[-1] > LEVINSON and is_large_and_seen(A)
+def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether it is one square matrix of more rows than Levinson's recursion is good for, with one right side and no derivatives.
+
+    All values can be seen, and no band is so narrow that elimination is faster.
+    """
+    if A.batch_shape or A.shape[-1] <= LEVINSON or not (method is None or isinstance(method, Auto)):
+        return False
+    is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
+    if not is_one or isinstance(b, LinearOperator) or is_half(A.xp, A.dtype) or (is_array(b) and is_watched(A.xp, b)):
+        return False
+    if not is_large_and_seen(A) or has_watched_leaves(A):
+        return False
+    values = np.asarray(seen(A.xp, A._diagonals()))
+    return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])
 
 
 @rule(solve, Toeplitz, when=is_large, direct=True)
 def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
-    """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant; by T^-1 for a matrix of right sides"""
-    found = None if planning() or not (method is None or isinstance(method, Auto)) else _iterated(A, b, method)
-    return solve_by_inverse(A, b, method) if found is None else found
+    """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant"""
+    b = right_side("solve", A, b, A.shape[-1])
+
+    def run() -> Any:
+        found = _iterated(A, b, method)
+        return solve_by_inverse(A, b, method) if found is None else found
+
+    return Choice(run, like=lambda: b)
 
 
 def _iterated(A: Any, b: Any, method: Any) -> Any:
-    """None where it takes the inverse."""
-    b = right_side("solve", A, b, A.shape[-1])
-    if (
-        isinstance(b, LinearOperator)
-        or b.ndim > 2
-        or b.shape[1:] not in ((), (1,))
-        or is_watched(A.xp, b)
-        or is_half(A.xp, A.dtype)
-    ):
-        return None
+    """The solution, or None where the iterations do not converge."""
     xp, n = A.xp, A.shape[-1]
-    if any(is_watched(xp, leaf) for leaf in A.arrays()):
-        return None
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
-    if not (values[0] or values[-1]) and is_narrow_band(used_diagonals(values), n):
-        return None
     dtype = xp.result_type(A.dtype, b.dtype)
     tol = (method or Auto()).tolerance(xp, dtype)
     side = np.asarray(seen(xp, wide(xp, b))).reshape(-1)

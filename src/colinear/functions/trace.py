@@ -7,7 +7,7 @@ from operator import add, mul
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import Cost, function, has_needs, rule
+from ..dispatch import Choice, function, has_needs, rule
 from ..methods import SLQ, Hutchinson, Method, XNysTrace, XTrace, fitting
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
@@ -26,12 +26,12 @@ from ._values import placed
 from .diagonal import diag, exact_diagonal, is_out_of_reach, zero_diagonal
 from .diagonal_rules import has_thin_waist, waist
 from .estimate_parts import added_estimates, multiplied_estimates, scaled_estimate
-from .estimators import ROOM, TRACE, announce, estimated
+from .estimators import TRACE, estimate, estimated
 from .inverse import all_square
 from .quadrature import function_inside, trace_by_quadrature
 
 
-def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
+def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
     """The trace, the sum of the diagonal of a square operator.
 
     Parameters
@@ -53,14 +53,17 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Array:
     """
     square_size("trace", A, "a trace", "diag(A) takes any shape.")
     chosen = fitting("trace", method, *TRACE, SLQ)
-    if not chosen.is_stochastic:
-        if not is_out_of_reach(A, chosen) or not diag.find(A).is_base:
-            return A.xp.sum(diag(A, method), axis=-1)
-        chosen = _automatic(A, chosen)
-        announce("trace", A, chosen.name)
-    if isinstance(chosen, SLQ):
-        return trace_by_quadrature(A, chosen)
-    return estimated(A, chosen, lambda: A.xp.sum(exact_diagonal(A), axis=-1), False)
+    if not chosen.is_stochastic and not (is_out_of_reach(A, chosen) and diag.find(A).is_base):
+        return Choice(lambda: A.xp.sum(diag(A, method), axis=-1), "sum_of_diagonal", None, "tr A = Σ_i a_ii")
+    is_free = not chosen.is_stochastic
+    found = _automatic(A, chosen) if is_free else chosen
+    return estimate("trace", A, found, is_free, lambda: _estimated(A, found), lambda: _ones(A))
+
+
+def _estimated(A: LinearOperator, method: Any) -> Array:
+    if isinstance(method, SLQ):
+        return trace_by_quadrature(A, method)
+    return estimated(A, method, lambda: A.xp.sum(exact_diagonal(A), axis=-1), False)
 
 
 def _automatic(A: LinearOperator, method: Any) -> Any:
@@ -72,19 +75,8 @@ def _automatic(A: LinearOperator, method: Any) -> Any:
     return XNysTrace(probes=64) if A.properties & POSITIVE_SEMIDEFINITE else XTrace(probes=64)
 
 
-def _stand_in(A: LinearOperator) -> Array:
-    square_size("trace", A, "a trace", "diag(A) takes any shape.")
+def _ones(A: LinearOperator) -> Array:
     return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
-
-
-def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Cost, str]:
-    chosen, n = fitting("trace", method, *TRACE, SLQ), A.shape[-1]
-    if not chosen.is_stochastic and (not is_out_of_reach(A, chosen) or not diag.find(A).is_base):
-        diag(A, method)
-        return "sum_of_diagonal", None, "tr A = Σ_i a_ii"  # type: ignore[return-value]
-    found = chosen if chosen.is_stochastic else _automatic(A, chosen)
-    why = "asked for" if chosen.is_stochastic else "n products would take too long"
-    return found.name, Cost(min(n, found.most) * A.flops, 8.0 * min(n * found.most, ROOM)), f"{why}; products with random vectors"
 
 
 def _suits(A: LinearOperator, method: Method) -> bool:
@@ -94,7 +86,7 @@ def _suits(A: LinearOperator, method: Method) -> bool:
     return has_needs(A, method)
 
 
-trace = function("trace", base=sum_of_diagonal, stand_in=_stand_in, choose=_choose, suits=_suits, rewrites=False)
+trace = function("trace", base=sum_of_diagonal, suits=_suits, rewrites=False)
 
 
 @rule(trace, Kronecker, when=all_square, estimates=True)

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import function
+from ..dispatch import Choice, function
 from ..functions import inv, logdet, slogdet, solve_and_logdet
-from ..functions._arrays import square_size
+from ..functions._arrays import ones_beside, square_size
 from ..functions._values import report_status
 from ..functions.determinant import needs_estimate
-from ..info import BackendError, DtypeError, ShapeError, Status, planning, recording, report
+from ..info import BackendError, DtypeError, ShapeError, Status, recording, report
 from ..methods import SLQ, Auto, Cholesky, Method
 from ..operators.base import LinearOperator
 from ..operators.implicit import Implicit
@@ -41,7 +41,7 @@ def checked_observations(name: str, K: LinearOperator, y: Any, mean: Any) -> Arr
     return y - of_framework(name, mean, K)
 
 
-def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Method | None = None) -> Array:
+def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Method | None = None) -> Choice:
     """log p(y) = -(y - m)^T K^-1 (y - m) / 2 - log det K / 2 - n log(2 π) / 2: how likely the observations are.
 
     Parameters
@@ -75,12 +75,18 @@ def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Met
     -8.8581
     """
     difference = checked_observations("log_marginal_likelihood", K, y, mean)
+    why = "-(y^T K^-1 y + log det K + n log 2π) / 2"
+    return Choice(
+        lambda: _density(K, difference, method), "gaussian_log_density", None, why, lambda: _density_like(K, difference, method)
+    )
+
+
+def _density(K: LinearOperator, difference: Array, method: Method | None) -> Array:
     xp, vector = namespace_of(difference), difference.ndim == 1
     with recording(detailed=True) as reports:
         x, logarithm = solution_and_logarithm(PSD(K), difference, method)
     quadratic = xp.sum(difference * x, axis=-1 if vector else -2)
-    if not planning():
-        _report_definiteness(xp, reports, quadratic)
+    _report_definiteness(xp, reports, quadratic)
     if not vector:
         logarithm = logarithm[..., None]
     return -(quadratic + logarithm + K.shape[-1] * math.log(2 * math.pi)) / 2
@@ -92,7 +98,7 @@ def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -
         # The determinant needs a factorisation, so the solution takes it too, where `Auto` would iterate for the solution alone.
         direct = method is None and slogdet.find(K).is_base and not needs_estimate(K, Auto())
         return solve_and_logdet(K, y, Cholesky() if direct else method)
-    if isinstance(method, SLQ) or planning() or not is_differentiated(K, y):
+    if isinstance(method, SLQ) or not is_differentiated(K, y):
         return solve_and_logdet(K, y, method)
     return differentiable_inverse(K, inv(K.detach(), method), y) @ y, logdet(K, method)
 
@@ -124,25 +130,15 @@ def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
         report(info)
 
 
-def _stand_in(K: LinearOperator, y: Any, mean: Any) -> Array:
-    batch = K.batch_shape if getattr(y, "ndim", 1) == 1 else (*K.batch_shape, y.shape[-1])
-    return K.xp.zeros(batch, dtype=K.dtype, device=K._context.device)
-
-
-def _choose(K: LinearOperator, y: Any, mean: Any, method: Method | None) -> tuple[str, Any, str]:
+def _density_like(K: LinearOperator, y: Array, method: Method | None) -> Array:
     solution_and_logarithm(PSD(K), y, method)
-    return "gaussian_log_density", None, "-(y^T K^-1 y + log det K + n log 2π) / 2"
-
-
-def _example(K: LinearOperator) -> Array:
-    return K.xp.ones((K.shape[-1],), dtype=K.dtype, device=K._context.device)
+    batch = K.batch_shape if y.ndim == 1 else (*K.batch_shape, y.shape[-1])
+    return K.xp.zeros(batch, dtype=K.dtype, device=K._context.device)
 
 
 log_marginal_likelihood = function(
     "log_marginal_likelihood",
     base=gaussian_log_density,
-    stand_in=_stand_in,
-    choose=_choose,
-    examples={"y": _example},
+    examples={"y": ones_beside},
     rewrites=inv,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Array
-from ..dispatch import function, rule
+from ..dispatch import Choice, function, rule
 from ..functions import sqrt
 from ..functions._arrays import square_size
 from ..functions._values import is_positive, placed
@@ -27,7 +27,7 @@ from ..properties import POSITIVE_SEMIDEFINITE, PSD
 from .likelihood import of_framework
 
 
-def root_of_matrix(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+def root_of_matrix(A: LinearOperator, method: Method | None = None) -> Choice:
     """An operator R with R R^H = A, for positive semidefinite A; not square where the structure has a wider or a thinner one.
 
     Parameters
@@ -53,19 +53,10 @@ def root_of_matrix(A: LinearOperator, method: Method | None = None) -> LinearOpe
     ((4, 5), True)
     """
     square_size("covariance_root", A, "a root of a covariance", "Use svd(A).")
-    return sqrt(PSD(A), method)
+    return Choice(lambda: sqrt(PSD(A), method), "sqrt", None, "R = A^(1/2)")
 
 
-def _stand_in(A: LinearOperator) -> LinearOperator:
-    return A
-
-
-def _choose(A: LinearOperator, method: Method | None) -> tuple[str, Any, str]:
-    sqrt(PSD(A), method)
-    return "sqrt", None, "R = A^(1/2)"
-
-
-covariance_root = function("covariance_root", base=root_of_matrix, stand_in=_stand_in, choose=_choose)
+covariance_root = function("covariance_root", base=root_of_matrix)
 
 
 def all_semidefinite(A: LinearOperator) -> bool:

@@ -47,6 +47,7 @@ from .memo import memo
 from .protocols import Protocols
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called. Empty in normal use.
+KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")  # what is remembered and no claim changes
 WATCHERS: list[Any] = []
 
 _FAMILIES: list[type[LinearOperator]] = []
@@ -137,7 +138,9 @@ class LinearOperator(Protocols):
 
     def _replace(self, **changes: Any) -> Any:
         """A copy with some fields replaced and the claims kept."""
-        copy = type(self)._of(*[changes.get(name, getattr(self, name)) for name in self._fields])
+        copy = object.__new__(type(self))
+        for name in self._fields:
+            object.__setattr__(copy, name, changes[name] if name in changes else getattr(self, name))
         if self._claims:
             object.__setattr__(copy, "_claims", self._claims)
         return copy
@@ -146,7 +149,12 @@ class LinearOperator(Protocols):
         """A copy that claims more properties."""
         if self.properties & mask == mask:
             return self
-        copy = self._replace()
+        copy, own = object.__new__(type(self)), self.__dict__
+        for name in self._fields:
+            object.__setattr__(copy, name, getattr(self, name))
+        for name in KEPT_BY_CLAIMS:
+            if name in own:
+                object.__setattr__(copy, name, own[name])
         object.__setattr__(copy, "_claims", self._claims | mask)
         return copy
 
@@ -234,8 +242,13 @@ class LinearOperator(Protocols):
     def _context(self) -> Context:
         """Framework, dtype and device, found once from the leaves (from the operands, in composed operators)."""
         fields = self._fields
-        if len(fields) == 1 and type(only := getattr(self, fields[0])) is np.ndarray and only.dtype.char in USUAL_DTYPES:
-            return Context("numpy", only.dtype, "cpu")  # tiny problems notice how long the rest takes
+        if len(fields) == 1:  # tiny problems notice how long the rest takes
+            only = getattr(self, fields[0])
+            if type(only) is np.ndarray and only.dtype.char in USUAL_DTYPES:
+                return Context("numpy", only.dtype, "cpu")
+            xp = namespace_of(only)
+            if xp is not None and xp.is_floating(only):
+                return Context(xp.name, only.dtype, xp.device_of(only))
         what = type(self).__name__
         if self.operands:
             return common_context(what, self.operands)
@@ -259,7 +272,8 @@ class LinearOperator(Protocols):
         A neutral operator may still hold a number that JAX traces, weakly typed: NumPy would take its value and drop its derivative.
         """
         name = self._context.backend
-        if name is None and any(getattr(leaf, "weak_type", False) for leaf in self.leaves()):
+        holds_numbers = bool(self._scalars or self.operands)
+        if name is None and holds_numbers and any(getattr(leaf, "weak_type", False) for leaf in self.leaves()):
             name = "jax"
         return backends.get(name or "numpy")
 
@@ -282,7 +296,11 @@ class LinearOperator(Protocols):
 
     @memo
     def is_complex(self) -> bool:
-        return is_complex_dtype(self.xp, self._context.dtype)
+        dtype = self._context.dtype
+        if dtype is None or isinstance(dtype, type):
+            return is_complex_dtype(self.xp, dtype)
+        known = getattr(dtype, "is_complex", None)  # torch's dtypes know; JAX's are NumPy's
+        return bool(dtype.kind == "c" if known is None else known)
 
     @memo
     def properties(self) -> int:
@@ -325,6 +343,10 @@ class LinearOperator(Protocols):
         return 2.0 * self.shape[-2] * self.shape[-1]
 
     # ------------------------------------------------------------------ multiplication
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        """Of an operator that is A^-1: a bound of |b - A x| / |b| for each x = A^-1 b, if it knows one; values can be seen."""
+        return None
 
     def _matmat(self, X: Array, /) -> Array:
         raise TypeError(f"{type(self).__name__} must define `_matmat(self, X)`.")

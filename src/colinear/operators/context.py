@@ -88,8 +88,10 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
     """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers are promoted, objects refused."""
     if type(x) is np.ndarray and x.dtype.char in USUAL_DTYPES and x.ndim >= min_ndim:
         return x
-    x = plain_array(x, what)
     own = namespace_of(x)
+    if own is None or own.name == "numpy":
+        x = plain_array(x, what)
+        own = namespace_of(x)
     if own is None:
         xp = xp or backends.get("numpy")
         try:
@@ -98,7 +100,8 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
             raise DtypeError(f"{what}: {type(x).__name__} is not a numeric array.") from error
     else:
         xp = own
-    check_dtype(what, x.dtype)
+    if isinstance(x.dtype, np.dtype):
+        check_dtype(what, x.dtype)
     if not xp.is_floating(x):
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:
@@ -145,7 +148,7 @@ def context_of(what: str, leaves: Any) -> Context:
 def common_context(what: str, operands: Any) -> Context:
     """The context of a composition: that of the operands, neutral ones aside."""
     contexts = [A._context for A in operands]
-    if contexts and all(context == contexts[0] for context in contexts):
+    if contexts and contexts.count(contexts[0]) == len(contexts):
         return contexts[0]
     backend = dtype = device = None
     told = set()  # dtypes of neutral operators, known without a framework

@@ -39,11 +39,12 @@ def as_operator(x: Any) -> LinearOperator:
     """
     if isinstance(x, LinearOperator):
         return x
-    if _is_sparse(x):
+    xp = namespace_of(x)
+    if _is_sparse(x, xp):
         return Sparse(x)
-    if namespace_of(x) is None and _multiplies(x):
+    if xp is None and _multiplies(x):
         return _matrix_free(x)
-    return _dense(x)
+    return _dense(x, xp)
 
 
 def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
@@ -62,11 +63,11 @@ def _is_jax(x: Any) -> bool:
 
 def is_convertible(x: Any) -> bool:
     """Whether `x` is a matrix or operator of another library that is not a plain array: what arithmetic passes to `as_operator`."""
-    return _is_sparse(x) or (namespace_of(x) is None and not isinstance(x, LinearOperator) and _multiplies(x))
-
-
-def _is_sparse(x: Any) -> bool:
     xp = namespace_of(x)
+    return _is_sparse(x, xp) or (xp is None and not isinstance(x, LinearOperator) and _multiplies(x))
+
+
+def _is_sparse(x: Any, xp: Any) -> bool:
     if xp is not None:
         return xp.name == "torch" and str(x.layout) != "torch.strided"
     scipy_sparse = sys.modules.get("scipy.sparse")
@@ -80,7 +81,9 @@ def _multiplies(x: Any) -> bool:
     return hasattr(x, "shape") and callable(getattr(x, "matvec", None)) and not isinstance(x, type)
 
 
-def _dense(x: Any) -> LinearOperator:
+def _dense(x: Any, xp: Any) -> LinearOperator:
+    if xp is not None and x.ndim >= 2:
+        return Dense(x)
     if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
         advice = " Use MatrixFree(matmat, shape) for a function." if callable(x) and not isinstance(x, type) else ""
         raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}")
@@ -366,9 +369,10 @@ def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
         operands = tuple(operands[0])
     if not operands:
         raise ValueError(f"{what}: at least one operator is needed.")
-    if all(isinstance(A, LinearOperator) for A in operands):
-        return list(operands)
-    return as_operators(operands)
+    for A in operands:
+        if not isinstance(A, LinearOperator):
+            return as_operators(operands)
+    return list(operands)
 
 
 # These convert what they are given.

@@ -8,6 +8,7 @@ from ..backends import Array
 from ..info import DtypeError
 from .base import LinearOperator, conjugate_leaves
 from .context import as_array
+from .memo import memo
 
 
 class Dense(LinearOperator):
@@ -35,7 +36,7 @@ class Dense(LinearOperator):
             raise DtypeError(f"Dense: expected an array, got the operator {type(A).__name__}. Use Dense(A.to_dense()).")
         return cls._of(as_array(A, "Dense", min_ndim=2))
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return tuple(self.A.shape)
 

@@ -8,6 +8,7 @@ from ..backends import Array
 from ..properties import SYMMETRIC
 from .base import LinearOperator, conjugate_leaves
 from .context import as_array
+from .memo import memo
 
 
 class Diagonal(LinearOperator):
@@ -29,7 +30,7 @@ class Diagonal(LinearOperator):
     def __new__(cls, d: Any) -> Diagonal:
         return cls._of(as_array(d, "Diagonal", min_ndim=1))
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         shape = self.d.shape
         return (*shape, shape[-1])

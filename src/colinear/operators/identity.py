@@ -74,7 +74,7 @@ class Identity(LinearOperator):
     def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return (self.n, self.n)
 
@@ -149,7 +149,7 @@ class ScaledIdentity(LinearOperator):
             self.__dict__["_claims"] = claims
         return self
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return (*getattr(self.c, "shape", ()), self.n, self.n)
 

@@ -7,6 +7,7 @@ from typing import Any
 from ..backends import Array
 from ..info import ShapeError
 from .base import LinearOperator
+from .memo import memo
 from .printing import bracketed
 
 
@@ -36,7 +37,7 @@ class Inverse(LinearOperator):
     def operands(self) -> tuple[LinearOperator, ...]:
         return (self.A,)
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return self.A.shape
 
@@ -63,6 +64,9 @@ class Inverse(LinearOperator):
         if y.dtype == x.dtype:
             return y
         return self.xp.astype(y, self.xp.result_type(self.A.dtype, x.dtype))
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return self.factor._residual_bound(X, B)
 
     @property
     def _flops(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..backends import Array, namespace_of, program
-from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
+from ..info import DtypeError, Info, ShapeError, Status, is_detailed, recording, report, settle
 from ..methods.describing import described
 from ..methods.iteration import NOBODY, Outcome, Products, Watch, column_norms, without_unknowns
 from ..status import FIRST_FAILURE
@@ -78,7 +78,7 @@ class Iterated(LinearOperator):
 
     def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
         """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
-        X, info = self.run(B, vector, rounded, warns=type(state.current) is not Detailed)
+        X, info = self.run(B, vector, rounded, warns=not is_detailed())
         report(info)
         return X
 
@@ -90,7 +90,7 @@ class Iterated(LinearOperator):
         batch = broadcast_batches(self.A.batch_shape, B.shape[:-2])
         B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
         method = self.method
-        watch = Watch(type(state.current) is Detailed, method.callback, method.progress, method.name, vector)
+        watch = Watch(is_detailed(), method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         # What is reported inside a loop means nothing outside it; overflow becomes a status, not a warning.
         with recording() as dropped, np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext():

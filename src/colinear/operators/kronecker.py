@@ -44,18 +44,20 @@ class Kronecker(LinearOperator):
                 scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
                 A = A.A
             factors.extend(A.operands if isinstance(A, Kronecker) else (A,))
-        common_batch("Kronecker", factors)
+        batch = common_batch("Kronecker", factors)
         context = common_context("Kronecker", factors)
         rows, columns = math.prod([A.shape[-2] for A in factors]), math.prod([A.shape[-1] for A in factors])
-        batched = any(len(A.shape) > 2 for A in factors)
+        kinds = set(map(type, factors))
         if len(factors) == 1:
             whole: Any = factors[0]
-        elif context.backend is None and all(isinstance(A, Identity) for A in factors):
+        elif context.backend is None and kinds == {Identity}:
             whole = Identity(rows)
-        elif any(isinstance(A, Zero) for A in factors) and not batched:
+        elif Zero in kinds and not batch:
             whole = Zero(rows, columns, like=next((A for A in factors if not A.is_neutral), None))
         else:
             whole = cls._of(tuple(factors))
+            object.__setattr__(whole, "shape", (*batch, rows, columns))
+            object.__setattr__(whole, "_context", context)
         return whole if scalar is None else Scaled(scalar, whole)
 
     @memo

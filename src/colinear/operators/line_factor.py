@@ -9,6 +9,7 @@ import numpy as np
 
 from ..backends import Array
 from .base import LinearOperator
+from .bounds import bound_by_norm
 from .sine import sine_transform
 
 
@@ -21,11 +22,17 @@ class LineFactor(LinearOperator):
         The diagonal below the main one of L.
     pivots : array, (m, n)
     power : int
+    norm : float
+        At least that of (A ⊕ B)^power.
     """
 
     multipliers: Array
     pivots: Array
     power: int
+    norm: float
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return bound_by_norm(self.norm, X, B)
 
     @property
     def shape(self) -> tuple[int, ...]:

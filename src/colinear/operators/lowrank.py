@@ -9,6 +9,7 @@ from ..info import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import LinearOperator, conjugate_leaves
 from .context import as_array, as_arrays, broadcast_batches
+from .memo import memo
 
 
 class LowRank(LinearOperator):
@@ -60,7 +61,7 @@ class LowRank(LinearOperator):
         broadcast_batches(*(factor.shape[:-2] for factor in arrays.values()), what="LowRank")
         return cls._of(U, V, core)
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         U, V, core = self.U, self.V, self.core
         m, n = U.shape[-2], (U if V is None else V).shape[-2]

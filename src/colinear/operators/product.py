@@ -10,6 +10,7 @@ from ..backends import Array
 from ..info import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, shared
 from .base import LinearOperator, dense_part
+from .bounds import bound_by_norm
 from .context import common_batch, common_context
 from .convert import operator_list
 from .diagonal import Diagonal
@@ -19,6 +20,7 @@ from .memo import memo
 from .permutation import Permutation
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
+from .sine import Sine
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
@@ -85,6 +87,12 @@ class Product(LinearOperator):
 
     def _conj(self) -> LinearOperator:
         return Product(*(factor.conj() for factor in self.operands))
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
+            return None
+        least = float(self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d))))  # 1 / |A|
+        return bound_by_norm(1 / least, X, B) if least > 0 else None
 
     def _matmat(self, X: Array) -> Array:
         return reduce(lambda Y, factor: factor @ Y, reversed(self.operands), X)

@@ -59,9 +59,11 @@ class Scaled(LinearOperator):
         if isinstance(scalar, np.generic) and A.is_neutral:
             scalar, carried = split_number(scalar, "*")
             A = A if carried is None else scaled_context(A, carried)
-        claims = kept_by_scalar(A.properties, scalar)  # of a number before it is an array: under `jit` that cannot be seen
-        scalar = scalar_like(scalar, A)
         absorb = _ABSORB.get(type(A))
+        # Of a number before it is an array: under `jit` that cannot be seen. The sign of an array in c I is looked at there.
+        is_array = type(A) is Identity and namespace_of(scalar) is not None
+        claims = 0 if is_array else kept_by_scalar(A.properties, scalar)
+        scalar = scalar_like(scalar, A)
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
         return scaled._claim(claims) if claims else scaled
 
@@ -69,7 +71,7 @@ class Scaled(LinearOperator):
     def operands(self) -> tuple[LinearOperator, ...]:
         return (self.A,)
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         batch = getattr(self.scalar, "shape", ())
         return (*broadcast_batches(batch, self.A.shape[:-2], what="Scaled"), *self.A.shape[-2:]) if batch else self.A.shape

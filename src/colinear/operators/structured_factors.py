@@ -11,6 +11,7 @@ import numpy as np
 
 from ..backends import Array, _banded, namespace_of
 from .base import LinearOperator, conjugate_leaves
+from .bounds import bound_of_tridiagonal
 from .context import Context, broadcast_batches, context_of
 from .fourier import fourier_flops
 from .memo import memo
@@ -70,6 +71,11 @@ class FourierFactor(LinearOperator):
             y = xp.ifftn(self.symbol[..., None] * xp.fftn(x, axes=axes), axes=axes)
         return xp.astype(xp.reshape(y, (*y.shape[: -1 - len(self.grid)], n, k)), dtype)
 
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        xp, size = self.xp, self.xp.abs(self.xp.stop_gradient(self.symbol))
+        least = float(xp.min(size))
+        return 100 * xp.eps(X.dtype) * float(xp.max(size)) / least if least > 0 else None  # rounding times the condition
+
     @property
     def _flops(self) -> float:
         return 2 * fourier_flops(self.grid, self.real)
@@ -94,6 +100,9 @@ class TridiagonalFactor(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         return namespace_of(X).solve_tridiagonal(self.lower, self.diag, self.upper, X)
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return bound_of_tridiagonal((self.lower, self.diag, self.upper), X, B)
 
     @property
     def _flops(self) -> float:

@@ -10,6 +10,7 @@ from ..backends import Array
 from ..info import DtypeError
 from .base import LinearOperator, conjugate_leaves
 from .context import as_array
+from .memo import memo
 
 
 class Triangular(LinearOperator):
@@ -46,7 +47,7 @@ class Triangular(LinearOperator):
             raise DtypeError(f"Triangular: expected an array, got the operator {type(A).__name__}. Use A.to_dense().")
         return cls._of(as_array(A, "Triangular", min_ndim=2), bool(lower), bool(unit))
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return tuple(self.A.shape)
 

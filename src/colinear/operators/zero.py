@@ -35,7 +35,7 @@ class Zero(LinearOperator):
     def __new__(cls, m: int, n: int, *, like: Any = None, dtype: Any = None) -> Zero:
         return cls._of(size(m, "Zero"), size(n, "Zero"), given_context("Zero", like, dtype))
 
-    @property
+    @memo
     def shape(self) -> tuple[int, ...]:
         return (self.m, self.n)
 
