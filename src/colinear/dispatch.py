@@ -187,11 +187,13 @@ class Function:
             s = signature(A)
         found = self._cache.get(s) or self._resolve(s)
         chosen = found.sole or decide(A, found)
-        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+        return self._rewriting(A, s) or chosen if chosen.is_base and self.rewrites else chosen
 
-    def _rewriting(self, A: Any) -> Rule | None:
+    def _rewriting(self, A: Any, s: Any = None) -> Rule | None:
         """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A."""
-        if _simplify is None or (self.rewrites is not True and self.rewrites.find(A).rewritten_by is None):  # type: ignore[union-attr]
+        if _simplify is None or ((found := _simplify._cache.get(s)) is not None and found.sole is _simplify.base_rule):
+            return None
+        if self.rewrites is not True and self.rewrites.find(A).rewritten_by is None:  # type: ignore[union-attr]
             return None
         chosen = _simplify.find(A)
         if chosen.is_base:
@@ -226,7 +228,7 @@ class Function:
         numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
         order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
         chosen = decide(A, Resolution(None, order, rivals))
-        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites else chosen
 
     def _call_for_info(
         self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any

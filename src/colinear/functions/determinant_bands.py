@@ -13,7 +13,7 @@ from ..backends import Array
 from ..dispatch import Cost, rule
 from ..info import Info, Status, planning, report
 from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
-from ..operators.banded import Banded
+from ..operators.banded import Banded, is_narrow
 from ..operators.base import LinearOperator
 from ..operators.factors import slogdet_of_diagonal
 from ..operators.sparse import Sparse
@@ -24,7 +24,6 @@ from ._minors import last_minor
 from .cost import sparse_work
 from .determinant import det, determinant, one, report_logarithm, sign_and_logarithm, slogdet
 from .determinant_rules import Determinant, from_host, rows_of, values_are_seen
-from .inverse_families import band_is_narrow
 
 LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
 
@@ -60,7 +59,7 @@ def det_tridiagonal(A: Any, method: Any) -> Array:
 
 def is_narrow_and_seen(A: Any) -> bool:
     """Whether A is square, elimination within its band cheaper than of the whole matrix, and its numbers can be seen."""
-    return band_is_narrow(A) and values_are_seen(A)
+    return is_narrow(A) and values_are_seen(A)
 
 
 @rule(slogdet, Banded, when=is_narrow_and_seen)

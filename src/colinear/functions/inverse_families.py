@@ -7,7 +7,7 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Info, Status, report
-from ..operators.banded import Banded, natural_length
+from ..operators.banded import Banded, band_widths, is_narrow, natural_length
 from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -144,18 +144,7 @@ def tridiagonal_factor(A: Any) -> LinearOperator:
     return TridiagonalFactor._of(A.lower, A.diag, A.upper)
 
 
-def band_is_narrow(A: Any) -> bool:
-    """Whether A is square, and elimination within its band cheaper than of the whole matrix."""
-    lower, upper = band_widths(A)
-    return A.m == A.n and 3 * (lower + 1) * (lower + upper) < A.n**2
-
-
-def band_widths(A: Any) -> tuple[int, int]:
-    """How many diagonals there are below and above the main one."""
-    return max(0, -min(A.offsets)), max(0, *A.offsets)
-
-
-@rule(inv, Banded, when=band_is_narrow, direct=True)
+@rule(inv, Banded, when=is_narrow, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
     factor = banded_factor(A)

@@ -18,7 +18,7 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
-from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of
+from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of, kronecker_terms, share_factors
 from ..operators.scaled import Scaled, multiply_scalars
 from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
@@ -146,15 +146,11 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
 TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 
-def _terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
-    """The scalar and the factors of each of the two products."""
-    return [(term.scalar, term.A.operands) if isinstance(term, Scaled) else (1.0, term.operands) for term in A.operands]
-
-
-def _fit(A: Any) -> bool:
-    (_, first), (_, second) = _terms(A)
+def factors_fit(A: Any) -> bool:
+    """Whether the factors are square and face each other in pairs of equal size, not all but one of them the same."""
+    (_, first), (_, second) = kronecker_terms(A)
     sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
-    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0])
+    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0]) and not share_factors(A)
 
 
 def _definiteness(A: Any) -> int:
@@ -170,9 +166,9 @@ def _definiteness(A: Any) -> int:
 
 def pairs_are_definite(A: Any) -> bool:
     """Whether factors face each other in pairs of self-adjoint ones, one of each pair positive."""
-    if not _fit(A):
+    if not factors_fit(A):
         return False
-    pairs = list(zip(*(factors for _, factors in _terms(A))))
+    pairs = list(zip(*(factors for _, factors in kronecker_terms(A))))
     return all(B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4 for B, C in pairs)
 
 
@@ -181,7 +177,7 @@ def pairs_are_definite(A: Any) -> bool:
 @judged
 def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
-    xp, ((a, first), (c, second)) = A.xp, _terms(A)
+    xp, ((a, first), (c, second)) = A.xp, kronecker_terms(A)
     pencils = [pencil(B, C, A) for B, C in zip(first, second)]
 
     def combine(v: Array, w: Array) -> Array:
@@ -215,18 +211,13 @@ def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 
 
-def factors_fit(A: Any) -> bool:
-    """Whether the factors are square and face each other in pairs of equal size."""
-    return _fit(A)
-
-
 @rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 @by_equation
 @judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
     terms = sorted(
-        _terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+        kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
     )  # the simpler to invert
     (c, simple), (a, other) = terms
     found = [inv(place(factor, A), method, info=True) for factor in simple]

@@ -10,12 +10,10 @@ from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import part
 from ..operators.base import LinearOperator
-from ..operators.batch_sum import BatchSum
 from ..operators.batching import broadcast_batch
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.rewrites import DEFINITE, SHIFT, scalar_of
@@ -76,7 +74,7 @@ def _seen_number(x: Any) -> Any:
 
 
 @rule(inv, Sum[Scaled, SHIFT])  # type: ignore[misc]
-@rule(inv, Sum[Scaled[Projection | BatchSum[LowRank] | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
+@rule(inv, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
 def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)

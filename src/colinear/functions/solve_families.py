@@ -7,7 +7,7 @@ from typing import Any
 from ..dispatch import rule
 from ..info import planning
 from ..methods import Auto, Method
-from ..operators.banded import Banded
+from ..operators.banded import Banded, is_narrow
 from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -18,7 +18,7 @@ from ..operators.permutation import Permutation
 from ._arrays import is_detailed
 from ._values import reciprocal
 from .inverse import inv
-from .inverse_families import band_is_narrow, banded_factor, wraps_around
+from .inverse_families import banded_factor, wraps_around
 from .solve import right_side, solve, solve_by_inverse, structured_solve
 
 
@@ -33,7 +33,7 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     return inverse * b if b.ndim == 1 else inverse[..., None] * b
 
 
-@rule(solve, Banded, when=band_is_narrow, direct=True)
+@rule(solve, Banded, when=is_narrow, direct=True)
 def solve_banded(A: Any, b: Any, method: Any) -> Any:
     """x by elimination within the band; the residual shows whether that was stable"""
     return structured_solve(A, b, method, Inverse(A, banded_factor(A)))

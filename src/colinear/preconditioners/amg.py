@@ -13,9 +13,10 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.preconditioner_factors import MultigridCycle
+from ..operators.rewrites import as_sparse
 from ..operators.sparse import Sparse
 from ..properties import PD, POSITIVE_SEMIDEFINITE, PSD
-from .entries import as_sparse, seen
+from .entries import seen
 from .interface import Preconditioner, held_fixed
 
 KINDS = ("smoothed_aggregation", "ruge_stuben")
