@@ -13,9 +13,10 @@ from ..backends import Array
 from ..dispatch import Cost, rule
 from ..info import Info, Status, planning, report
 from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
-from ..operators.banded import Banded, is_narrow
+from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.factors import slogdet_of_diagonal
+from ..operators.rewrites import is_compact
 from ..operators.sparse import Sparse
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
@@ -59,7 +60,7 @@ def det_tridiagonal(A: Any, method: Any) -> Array:
 
 def is_narrow_and_seen(A: Any) -> bool:
     """Whether A is square, elimination within its band cheaper than of the whole matrix, and its numbers can be seen."""
-    return is_narrow(A) and values_are_seen(A)
+    return is_compact(A) and values_are_seen(A)
 
 
 @rule(slogdet, Banded, when=is_narrow_and_seen)

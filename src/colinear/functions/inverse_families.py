@@ -7,7 +7,7 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Info, Status, report
-from ..operators.banded import Banded, band_widths, is_narrow, natural_length
+from ..operators.banded import Banded, band_widths, natural_length
 from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -21,6 +21,7 @@ from ..operators.inverse import Inverse
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.projection import Projection
+from ..operators.rewrites import is_compact
 from ..operators.sine import Sine
 from ..operators.structured_factors import (
     BandedFactor,
@@ -144,7 +145,7 @@ def tridiagonal_factor(A: Any) -> LinearOperator:
     return TridiagonalFactor._of(A.lower, A.diag, A.upper)
 
 
-@rule(inv, Banded, when=is_narrow, direct=True)
+@rule(inv, Banded, when=is_compact, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
     factor = banded_factor(A)

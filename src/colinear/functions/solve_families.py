@@ -7,7 +7,7 @@ from typing import Any
 from ..dispatch import rule
 from ..info import planning
 from ..methods import Auto, Method
-from ..operators.banded import Banded, is_narrow
+from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -15,6 +15,7 @@ from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.permutation import Permutation
+from ..operators.rewrites import is_compact
 from ._arrays import is_detailed
 from ._values import reciprocal
 from .inverse import inv
@@ -33,7 +34,7 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
     return inverse * b if b.ndim == 1 else inverse[..., None] * b
 
 
-@rule(solve, Banded, when=is_narrow, direct=True)
+@rule(solve, Banded, when=is_compact, direct=True)
 def solve_banded(A: Any, b: Any, method: Any) -> Any:
     """x by elimination within the band; the residual shows whether that was stable"""
     return structured_solve(A, b, method, Inverse(A, banded_factor(A)))

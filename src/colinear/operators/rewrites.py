@@ -360,6 +360,11 @@ def is_scattered(A: Any) -> bool:
     return A.m == A.n > SMALL_ROWS and is_wide and 4 * stored <= A.n**2 and not any(map(A.xp.is_traced, A.diagonals))
 
 
+def is_compact(A: Any) -> bool:
+    """Whether A is square, and elimination within its band the cheapest there is."""
+    return is_narrow(A) and not is_scattered(A)
+
+
 @rule(simplify, Banded, when=is_scattered)
 def sparse_of_scattered(A: Any) -> LinearOperator:
     """Diagonals that are far apart, as of a periodic band, are a sparse matrix"""
