@@ -188,7 +188,7 @@ def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
         column = np.unique(np.concatenate([own, *children])) if children else own
         column = column[column > j]
         total += len(column)
-        if total > most:
+        if total + len(column) * (len(column) - 1) / 2 > most:  # they are all connected now
             return False
         if len(column):
             below[column[0]].append(column)
