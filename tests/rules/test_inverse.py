@@ -126,7 +126,7 @@ RULES: dict[str, Callable[[Maker], Any]] = {
     "inv_shifted_multiple": lambda r: 3 * co.Kronecker(r.spd(2), r.spd(3)) + 2 * I(6),
     "sum_of_toeplitz circulant and shift": lambda r: co.Circulant(r(5)) + 9 * I(5),
     "sum_of_convolutions": lambda r: co.Convolution(r(2, 2), (2, 3), centered=True) + 9 * I(6),
-    "sum_of_sparse tridiagonal": lambda r: r.tridiagonal(6) + co.Diagonal(r(6)),
+    "sum_with_diagonal": lambda r: r.tridiagonal(6) + co.Diagonal(r(6)),
     "sum_of_sparse banded": lambda r: co.Banded([r(7), r(6)], [1, -2]) + co.Diagonal(r.away(8)),
     "sum_of_sparse and diagonal": lambda r: r.sparse(12) + co.Diagonal(r.away(12)),
     "sum_of_block_diagonals and diagonal": lambda r: co.BlockDiag(r.spd(2), r.tridiagonal(3)) + co.Diagonal(r.away(5)),

@@ -21,7 +21,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.rewrites import DIAGONAL, SHIFT, kronecker_terms, scalar_of
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
@@ -144,7 +144,7 @@ def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: boo
     values = [found[id(factor)][0] for factor in factors]
     pairs = [found[id(factor)][1] for factor in factors]
     if all(pair is None for pair in pairs):
-        a, b = (c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b))
+        a, b = (beside(c) for c in (a, b))
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))

@@ -17,7 +17,7 @@ from ..operators.batch_sum import BatchSum
 from ..operators.block import Block, BlockDiag
 from ..operators.hadamard import Hadamard
 from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
 from ..operators.sliced import Sliced, pick, same
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
@@ -125,7 +125,7 @@ def diag_scaled(A: Any, method: Any) -> Array:
     """diag(c A) = c diag A"""
     if method is not None and method.is_stochastic:
         return scaled_estimate(diag, A.scalar, A.A, method, 1)
-    return (A.scalar[..., None] if getattr(A.scalar, "ndim", 0) else A.scalar) * diag(A.A, method)
+    return beside(A.scalar) * diag(A.A, method)
 
 
 @rule(diag, Hadamard)

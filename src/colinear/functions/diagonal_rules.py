@@ -17,7 +17,7 @@ from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.fields import Index
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.inverse import Inverse
 from ..operators.known_inverse import KnownInverse
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -212,7 +212,7 @@ def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
     kronecker, c = whole, 0.0
     if isinstance(whole, Sum):
         kronecker, shift = arrange(whole, Kronecker | KroneckerSum, ScaledIdentity | Identity)
-        c = shift.c if isinstance(shift, ScaledIdentity) else 1.0
+        c = scalar_of(shift)
     dtype = spectral.d.dtype
     V, W = ([xp.astype(factor.to_dense(), dtype) for factor in side.operands] for side in (spectral.V, spectral.W))
     matrices = [xp.astype(dense_part(factor, whole), dtype) for factor in kronecker.operands]

@@ -20,10 +20,11 @@ from ..operators.block import BlockDiag, hstack
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.householder import Householder
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.scaled import beside
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
@@ -40,7 +41,6 @@ from .eigen import eig, report_pairs
 from .eigen_shared import (
     Pairs,
     asked,
-    batched,
     filled,
     finish,
     identity,
@@ -55,9 +55,9 @@ from .eigen_shared import (
 def eig_identity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c I has the eigenvalue c, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
-    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
+    c = scalar_of(A)
     I = identity(A, n)
-    return typed(A.xp, batched(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
+    return typed(A.xp, beside(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
 @rule(eig, Zero)

@@ -56,11 +56,6 @@ def filled(A: LinearOperator, c: float, count: int, batch: tuple[int, ...] = ())
     return A.xp.full((*batch, count), c, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
 
 
-def batched(c: Any) -> Any:
-    """A scalar of an operator, as it multiplies rows of values."""
-    return c[..., None] if getattr(c, "ndim", 0) else c
-
-
 def is_real(c: Any) -> bool:
     """Whether a scalar is real, by its type or, where it can be seen, by its value."""
     xp = namespace_of(c)

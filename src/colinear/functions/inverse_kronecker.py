@@ -14,12 +14,12 @@ from ..info import Info, Status, failed, planning, report
 from ..operators.base import LinearOperator, dense_part
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of, kronecker_terms, share_factors
-from ..operators.scaled import Scaled, multiply_scalars
+from ..operators.scaled import Scaled, beside, multiply_scalars
 from ..operators.schur_factor import SchurFactor
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
@@ -50,7 +50,7 @@ def factors_are_general(A: LinearOperator) -> bool:
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return _by_eigenvectors(A, kronecker, shift.c if isinstance(shift, ScaledIdentity) else 1.0, method)
+    return _by_eigenvectors(A, kronecker, scalar_of(shift), method)
 
 
 @rule(inv, KroneckerSum)
@@ -100,7 +100,7 @@ def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOpera
         grid = v[..., :, None] + w[..., None, :] if is_sum else v[..., :, None] * w[..., None, :]
         return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
-    values = reduce(combine, [values for values, _ in pairs]) + (c[..., None] if getattr(c, "ndim", 0) else c)
+    values = reduce(combine, [values for values, _ in pairs]) + beside(c)
     V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
     return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
 
@@ -184,7 +184,7 @@ def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
         grid = v[..., :, None] * w[..., None, :]
         return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
-    a, c = (s[..., None] if getattr(s, "ndim", 0) else s for s in (a, c))
+    a, c = (beside(s) for s in (a, c))
     values = a * reduce(combine, [p[0] for p in pencils]) + c * reduce(combine, [p[1] for p in pencils])
     T = Kronecker(*(p[2] for p in pencils))
     return Product(T, Diagonal(reciprocal_spectrum(xp, values)), T.H)._claim(A.properties)

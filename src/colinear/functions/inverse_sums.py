@@ -17,7 +17,7 @@ from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.rewrites import DEFINITE, SHIFT, scalar_of
-from ..operators.scaled import Scaled, kept_by_scalar
+from ..operators.scaled import Scaled, beside, kept_by_scalar
 from ..operators.sum import Sum
 from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ._arrays import seen
@@ -133,8 +133,8 @@ def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     """Eigenvalues and eigenvectors of a Kronecker product or sum plus c I."""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, ScaledIdentity | Identity)
     values, vectors = spectrum_by_factors(kronecker)
-    c: Any = shift.c if isinstance(shift, ScaledIdentity) else 1.0
-    return values + (c[..., None] if getattr(c, "ndim", 0) else c), vectors
+    c = scalar_of(shift)
+    return values + beside(c), vectors
 
 
 @rule(inv, KroneckerSum, when=factors_self_adjoint)

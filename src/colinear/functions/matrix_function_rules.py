@@ -22,13 +22,13 @@ from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.householder import Householder
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
@@ -42,7 +42,7 @@ from .eigen_rules import compressed, rank_is_small, two_factors
 from .eigen_shared import not_empty
 from .eigen_unitary import cycles_can_be_seen, is_periodic
 from .matrix_function_base import on_spectrum, real_if_real
-from .matrix_function_shared import ALL, Call, at, beside, claimed, combined, rules
+from .matrix_function_shared import ALL, Call, at, claimed, combined, rules
 from .matrix_functions import (
     apply,
     exp,
@@ -69,7 +69,7 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
 def of_identity(A: Any, call: Call) -> LinearOperator:
     """f(c I) = f(c) I"""
     xp = A.xp
-    c = xp.asarray(A.c if isinstance(A, ScaledIdentity) else 1.0, dtype=A.dtype, device=A._context.device)
+    c = xp.asarray(scalar_of(A), dtype=A.dtype, device=A._context.device)
     values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
     c = values[..., 0].item() if A.is_neutral and xp.name == "numpy" else values[..., 0]
     return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)

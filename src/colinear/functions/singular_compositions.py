@@ -18,7 +18,7 @@ from ..operators.dense import Dense
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.product import Product
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import STIEFEL
 from ._arrays import is_detailed
@@ -41,10 +41,9 @@ def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     U, s, V = svd(placed(A)[0], _count(A, k), method)
     xp = A.xp
     size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
-    size = size if getattr(size, "ndim", 0) == 0 else size[..., None]
     return (
         Scaled(phase(A.scalar), U)._claim(STIEFEL),
-        xp.astype(size * s, xp.real_dtype(A.dtype)),
+        xp.astype(beside(size) * s, xp.real_dtype(A.dtype)),
         broadcast_batch(V, A.batch_shape),
     )
 

@@ -10,6 +10,8 @@ derivatives flow from the same arrays. Patterns of sparse matrices are structure
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from functools import reduce
 from itertools import product
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import Function, function, rule, set_simplify
+from ..dispatch import Function, arrange, function, rule, set_simplify
 from ..info import MethodError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .banded import Banded, is_narrow, natural_length, pad_with_zeros
@@ -30,12 +32,12 @@ from .convolution import Convolution
 from .diagonal import Diagonal
 from .fields import Index
 from .fourier import pad_end
-from .identity import Identity, ScaledIdentity
+from .identity import Identity, ScaledIdentity, scalar_of
 from .kronecker import Kronecker, KroneckerSum
 from .lowrank import LowRank
 from .permutation import Permutation
 from .product import Product
-from .scaled import Scaled
+from .scaled import Scaled, beside
 from .sparse import Sparse
 from .sparsity import from_coordinates
 from .sum import Sum
@@ -86,12 +88,12 @@ def ask(f: Function, A: LinearOperator, *arguments: Any) -> Any:
     return f.find(A).implementation(A, *arguments)
 
 
+def flops(A: LinearOperator) -> float:
+    """What decides where the terms of a sum match several rules, of which the guard of one alone can hold."""
+    return A.flops
+
+
 # ---------------------------------------------------------------------------------------------------- scalars and diagonals
-
-
-def scalar_of(shift: Any) -> Any:
-    """c of c I"""
-    return shift.c if isinstance(shift, ScaledIdentity) else 1.0
 
 
 def unscaled(A: Any) -> tuple[Any, Any]:
@@ -101,9 +103,7 @@ def unscaled(A: Any) -> tuple[Any, Any]:
 
 def times(scalar: Any, x: Array, axes: int = 1) -> Array:
     """c x for x with so many axes behind those of its batch and a number c, None for 1, or one for each of a batch."""
-    if scalar is None:
-        return x
-    return (scalar[(..., *(None,) * axes)] if getattr(scalar, "ndim", 0) else scalar) * x
+    return x if scalar is None else beside(scalar, axes) * x
 
 
 def diagonal_of(D: Any, A: LinearOperator) -> Array:
@@ -119,6 +119,21 @@ def diagonal_of(D: Any, A: LinearOperator) -> Array:
 def has_parts_that_simplify(A: Any) -> bool:
     """Whether some operand is of a family that knows more."""
     return any(not simplify.find(operand).is_base for operand in A.operands)
+
+
+@rule(simplify, Scaled[Circulant | Convolution])  # type: ignore[misc]
+def multiple_of_kernel(A: Any) -> LinearOperator:
+    """c C has the column, or the kernel, of C times c"""
+    c, C = unscaled(A)
+    if isinstance(C, Circulant):
+        return Circulant._of(times(c, C.col))._claim(A.properties)
+    return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)._claim(A.properties)
+
+
+@rule(simplify, Scaled[BlockDiag | KroneckerSum])  # type: ignore[misc]
+def multiple_of_parts(A: Any) -> LinearOperator:
+    """c diag(A, B) = diag(c A, c B), and c (A ⊕ B) = c A ⊕ c B"""
+    return type(A.A)(*(Scaled(A.scalar, part) for part in A.A.operands))._claim(A.properties)
 
 
 @rule(simplify, Scaled, when=has_parts_that_simplify)
@@ -154,20 +169,24 @@ def matrix_of_line(A: Any) -> LinearOperator:
     kernel, (origin,) = A._fitted()
     n, size = A.shape[-1], kernel.shape[-1]
     if size > NARROW_KERNEL:
-        return Toeplitz._of(*_column_and_row(A))._claim(A.properties)
+        return Toeplitz._of(_column(A), _row(A))._claim(A.properties)
     lines = [A.xp.broadcast_to(kernel[..., j : j + 1], (*A.batch_shape, n - abs(origin - j))) for j in range(size)]
     return _tidy(Banded._of(tuple(lines), tuple(range(origin, origin - size, -1)), n, n))._claim(A.properties)
 
 
-def _column_and_row(T: Any) -> tuple[Array, Array]:
-    xp = T.xp
-    if isinstance(T, Circulant):
-        return T.col, xp.roll(xp.flip(T.col, axis=-1), 1, axis=-1)
-    if isinstance(T, Toeplitz):
-        return T.col, xp.conj(T.col) if T.row is None else T.row
+def _column(T: Any) -> Array:
+    if not isinstance(T, Convolution):
+        return T.col
     kernel, (origin,) = T._fitted()  # T[i, j] = kernel[i - j + origin]
-    lines = kernel[..., origin:], xp.flip(kernel[..., : origin + 1], axis=-1)
-    return tuple(pad_end(xp, line, T.shape[-1:], (-1,)) for line in lines)  # type: ignore[return-value]
+    return pad_end(T.xp, kernel[..., origin:], T.shape[-1:], (-1,))
+
+
+def _row(T: Any) -> Array:
+    if isinstance(T, Toeplitz):
+        return T.xp.conj(T.col) if T.row is None else T.row
+    if isinstance(T, Circulant):
+        return T.xp.roll(T.xp.flip(T.col, axis=-1), 1, axis=-1)
+    return _column(T.T)
 
 
 def are_on_one_grid(A: Any) -> bool:
@@ -177,7 +196,7 @@ def are_on_one_grid(A: Any) -> bool:
     return all(isinstance(B, Convolution) and (B.grid, B.boundary) == (first.grid, first.boundary) for B in inner)
 
 
-@rule(simplify, Sum, when=are_on_one_grid)
+@rule(simplify, Sum[Convolution | Scaled[Convolution], ...], when=are_on_one_grid, cost=flops)  # type: ignore[misc]
 def sum_of_convolutions(A: Any) -> LinearOperator:
     """Kernels on one grid add up, and c I has the kernel c δ"""
     xp, parts = A.xp, [unscaled(term) for term in A.operands]
@@ -209,20 +228,20 @@ def are_toeplitz(A: Any) -> bool:
     return A.shape[-1] == A.shape[-2] and all(isinstance(B, TOEPLITZ) or is_line(B) for B in inner)
 
 
-@rule(simplify, Sum, when=are_toeplitz)
+@rule(simplify, Sum[Toeplitz | Circulant | Scaled[Toeplitz | Circulant], ...], when=are_toeplitz, cost=flops)  # type: ignore[misc]
 def sum_of_toeplitz(A: Any) -> LinearOperator:
     """S + T is a Toeplitz matrix as S and T are, circulant if both are"""
-    xp, shape = A.xp, A.shape[:-1]
+    xp, shape, parts = A.xp, A.shape[:-1], [unscaled(term) for term in A.operands]
     first = xp.asarray(np.arange(shape[-1]) == 0, dtype=xp.real_dtype(A.dtype), device=A._context.device)  # of I
-    parts = [unscaled(term) for term in A.operands]
-    lines = [
-        (times(scalar_of(T), first),) * 2 if isinstance(T, SHIFT) else [times(c, x) for x in _column_and_row(T)] for c, T in parts
-    ]
-    column, row = (xp.broadcast_to(sum(rest, start), shape) for start, *rest in zip(*lines))
+
+    def add(line: Callable[[Any], Array]) -> Array:
+        lines = [times(scalar_of(T), first) if isinstance(T, SHIFT) else times(c, line(T)) for c, T in parts]
+        return xp.broadcast_to(reduce(operator.add, lines), shape)
+
     if not any(isinstance(T, Toeplitz | Convolution) for _, T in parts):
-        return Circulant._of(column)._claim(A.properties)
-    is_mirrored = A.properties & SELF_ADJOINT and all(getattr(T, "row", None) is None for _, T in parts)
-    return Toeplitz._of(column, None if is_mirrored else row)._claim(A.properties)
+        return Circulant._of(add(_column))._claim(A.properties)
+    is_mirrored = A.properties & SELF_ADJOINT and all(isinstance(T, SHIFT) or getattr(T, "row", T) is None for _, T in parts)
+    return Toeplitz._of(add(_column), None if is_mirrored else add(_row))._claim(A.properties)
 
 
 def is_sparse_on_grid(A: Any) -> bool:
@@ -295,13 +314,16 @@ def _differing(A: Any) -> list[int] | None:
     return [i for i, (first, *rest) in enumerate(zip(*terms)) if not all(are_same(first, other) for other in rest)]
 
 
+KRONECKER: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
+
+
 def share_factors(A: Any) -> bool:
     """Whether the terms are Kronecker products that have all factors but one in common."""
     places = _differing(A)
     return places is not None and len(places) <= 1
 
 
-@rule(simplify, Sum, when=share_factors)
+@rule(simplify, Sum[KRONECKER, KRONECKER, ...], when=share_factors, cost=flops)  # type: ignore[misc]
 def sum_of_kroneckers(A: Any) -> LinearOperator:
     """A ⊗ B + A ⊗ C = A ⊗ (B + C)"""
     (at,), terms = _differing(A) or [-1], kronecker_terms(A)
@@ -319,7 +341,7 @@ def are_beside_identities(A: Any) -> bool:
     return sorted(places) == [[i] for i in range(len(terms[0][1]))]
 
 
-@rule(simplify, Sum, when=are_beside_identities)
+@rule(simplify, Sum[Kronecker, Kronecker, ...], when=are_beside_identities, cost=flops)  # type: ignore[misc]
 def sum_beside_identities(A: Any) -> LinearOperator:
     """A ⊗ I + I ⊗ B = A ⊕ B"""
     columns = zip(*(factors for _, factors in kronecker_terms(A)))
@@ -332,6 +354,14 @@ def sum_beside_identities(A: Any) -> LinearOperator:
 def is_sparse(A: LinearOperator) -> bool:
     """Whether A is made of sparse and banded matrices alone, and multiplying out keeps it so."""
     return not A.is_neutral and ask(count_entries, A, np.ones(A.shape[-1])) is not None
+
+
+@rule(simplify, Sum[Tridiagonal, DIAGONAL])  # type: ignore[misc]
+def sum_with_diagonal(A: Any) -> LinearOperator:
+    """T + D is tridiagonal as T is"""
+    T, D = arrange(A, Tridiagonal, DIAGONAL)
+    d = D.d if isinstance(D, Diagonal) else beside(scalar_of(D))
+    return Tridiagonal._of(T.lower, T.diag + d, T.upper)._claim(A.properties)
 
 
 @rule(simplify, Sum[Sparse | BAND, Sparse | BAND | DIAGONAL])  # type: ignore[misc]
@@ -419,6 +449,8 @@ def entries_of_multiple(A: Any, weights: Any) -> Any:
 @rule(count_entries, Sum)
 def entries_of_sum(A: Any, weights: Any) -> Any:
     """|A + B| w <= |A| w + |B| w"""
+    if any(count_entries.find(term).is_base for term in A.operands):
+        return None
     found = [ask(count_entries, term, weights) for term in A.operands]
     return None if any(each is None for each in found) else sum(found)
 
