@@ -16,12 +16,13 @@ from ..info import Info, Status, failed, planning, report
 from ..methods.determinants import tridiagonal_eigenvalues
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import ScaledIdentity
+from ..operators.identity import ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.rewrites import DIAGONAL, SHIFT, kronecker_terms, scalar_of
+from ..operators.rewrites import kronecker_terms
 from ..operators.scaled import Scaled, beside
+from ..operators.sparse_algebra import DIAGONAL, SHIFT
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal

@@ -18,9 +18,10 @@ from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
-from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of, kronecker_terms, share_factors
+from ..operators.rewrites import kronecker_terms, share_factors
 from ..operators.scaled import Scaled, beside, multiply_scalars
 from ..operators.schur_factor import SchurFactor
+from ..operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary

@@ -15,8 +15,8 @@ from ..operators.identity import Identity, ScaledIdentity
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.rewrites import DIAGONAL, is_sparse
 from ..operators.scaled import Scaled
+from ..operators.sparse_algebra import DIAGONAL, is_sparse
 from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE

@@ -12,12 +12,13 @@ from ..info import part
 from ..operators.base import LinearOperator
 from ..operators.batching import broadcast_batch
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.rewrites import DEFINITE, SHIFT, scalar_of
+from ..operators.rewrites import DEFINITE
 from ..operators.scaled import Scaled, beside, kept_by_scalar
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ._arrays import seen

@@ -10,8 +10,8 @@ from ..dispatch import rule
 from ..info import planning
 from ..operators.kronecker import KroneckerSum
 from ..operators.product import Product
-from ..operators.rewrites import SHIFT
 from ..operators.sine import Sine
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ._residuals import squares
 from ._values import extreme_magnitudes

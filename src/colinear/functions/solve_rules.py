@@ -20,7 +20,7 @@ from ..operators.dense import Dense
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
-from ..operators.rewrites import DIAGONAL, diagonal_of
+from ..operators.sparse_algebra import DIAGONAL, diagonal_of
 from ..operators.sum import Sum
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import STIEFEL, UNITARY

@@ -13,8 +13,8 @@ from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.preconditioner_factors import MultigridCycle
-from ..operators.rewrites import as_sparse
 from ..operators.sparse import Sparse
+from ..operators.sparse_algebra import as_sparse
 from ..properties import PD, POSITIVE_SEMIDEFINITE, PSD
 from .entries import seen
 from .interface import Preconditioner, held_fixed

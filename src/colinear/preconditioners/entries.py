@@ -23,9 +23,9 @@ from ..operators.dense import Dense
 from ..operators.fields import Index
 from ..operators.kernel import Kernel
 from ..operators.lowrank import LowRank
-from ..operators.rewrites import DIAGONAL, multiply_out, times
 from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
+from ..operators.sparse_algebra import DIAGONAL, multiply_out, times
 from ..operators.sparsity import from_coordinates
 from ..operators.sum import Sum
 from ..operators.zero import Zero

@@ -12,7 +12,7 @@ from ..methods.sparse_direct import SparseLU, stacked_matrix
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity
 from ..operators.preconditioner_factors import FixedFactor
-from ..operators.rewrites import as_sparse
+from ..operators.sparse_algebra import as_sparse
 from .entries import seen
 from .interface import Preconditioner, held_fixed
 
