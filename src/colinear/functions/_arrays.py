@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, is_array, namespace_of
 from ..info import Detailed, ShapeError, TooLargeError, state
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
@@ -54,6 +54,17 @@ def narrow(xp: Any, x: Array, dtype: Any) -> Array:
     return xp.astype(x, dtype)
 
 
+def outer(combine: Any, v: Array, w: Array) -> Array:
+    """combine(v_i, w_j) for all pairs, i slow and j fast."""
+    grid = combine(v[..., :, None], w[..., None, :])
+    return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+
+def is_square(A: LinearOperator) -> bool:
+    """Whether A has as many rows as columns."""
+    return A.shape[-1] == A.shape[-2]
+
+
 def is_vector(b: Any, *others: Any) -> bool:
     """Whether a right side is one vector, given as an array or as a list."""
     return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
@@ -62,6 +73,11 @@ def is_vector(b: Any, *others: Any) -> bool:
 def is_watched(xp: Any, x: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
     return xp.is_traced(x) or xp.is_differentiated(x)
+
+
+def values_are_seen(A: LinearOperator) -> bool:
+    """Whether its numbers can be seen, and no derivatives are recorded."""
+    return not any(is_watched(A.xp, leaf) for leaf in A.leaves() if is_array(leaf))
 
 
 def seen(xp: Any, x: Array) -> Any:

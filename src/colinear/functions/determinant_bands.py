@@ -21,10 +21,11 @@ from ..operators.sparse import Sparse
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
+from ._arrays import is_square, values_are_seen
 from ._minors import last_minor
 from .cost import sparse_work
 from .determinant import det, determinant, one, report_logarithm, sign_and_logarithm, slogdet
-from .determinant_rules import Determinant, from_host, rows_of, values_are_seen
+from .determinant_rules import Determinant, from_host, rows_of
 
 LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
 
@@ -71,7 +72,7 @@ def slogdet_banded(A: Any, method: Any) -> Determinant:
 
 def is_square_and_seen(A: LinearOperator) -> bool:
     """Whether A is square and its numbers can be seen."""
-    return A.shape[-1] == A.shape[-2] and values_are_seen(A)
+    return is_square(A) and values_are_seen(A)
 
 
 @rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]))

@@ -19,7 +19,7 @@ from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.zero import Zero
-from ._arrays import is_watched, quiet, seen, square_size
+from ._arrays import quiet, seen, square_size
 from ._values import report_leaves, reports_nonfinite
 from .determinant import NEED, one, report_logarithm, slogdet
 from .diagonal_rules import has_thin_waist
@@ -58,11 +58,6 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
     logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
     report_logarithm(xp, logarithm)
     return xp.asarray(sign, dtype=A.dtype, device=device), logarithm
-
-
-def values_are_seen(A: LinearOperator) -> bool:
-    """Whether its numbers can be seen, and no derivatives are recorded."""
-    return not any(is_watched(A.xp, leaf) for leaf in A.leaves() if hasattr(leaf, "shape"))
 
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:

@@ -27,13 +27,13 @@ from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
-from ._arrays import dense
+from ._arrays import dense, outer, values_are_seen
 from ._elimination import condition, growth, settle_determinant
 from ._values import place, placed, report_status
 from .determinant import multiplied, one, sign_and_logarithm, slogdet
 from .determinant_compositions import determinant_lemma, diagonal_can_be_divided_by
-from .determinant_rules import Determinant, from_sign, from_values, rows_of, spread, values_are_seen
-from .diagonal import diag, outer
+from .determinant_rules import Determinant, from_sign, from_values, rows_of, spread
+from .diagonal import diag
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv

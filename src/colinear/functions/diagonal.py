@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from operator import add, mul
 from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array
 from ..dispatch import Cost, function, rule
 from ..methods import Hutchinson, Method, fitting
 from ..operators.base import LinearOperator
@@ -21,7 +21,7 @@ from ..operators.scaled import Scaled, beside
 from ..operators.sliced import Sliced, pick, same
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
-from ._arrays import square_size
+from ._arrays import outer, square_size
 from ._blocks import BLOCK, by_columns
 from ._values import place, placed
 from .estimate_parts import concatenated, multiplied_estimates, scaled_estimate
@@ -138,12 +138,6 @@ def diag_hadamard(A: Any, method: Any) -> Array:
 def diag_batch_sum(A: Any, method: Any) -> Array:
     """diag(Σ_i A_i) = Σ_i diag A_i"""
     return A.xp.sum(diag(A.A, method), axis=A.axis - 1)
-
-
-def outer(combine: Any, v: Array, w: Array) -> Array:
-    """combine(v_i, w_j) for all pairs, i slow and j fast."""
-    grid = combine(v[..., :, None], w[..., None, :])
-    return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
 
 @rule(diag, Kronecker, when=all_square, estimates=True)

@@ -24,6 +24,7 @@ from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
 from ._arrays import dense, narrow, quiet, wide
+from ._columns import identity_like
 from ._spectral import (
     by_key,
     columns,
@@ -42,7 +43,6 @@ from .eigen_shared import (
     asked,
     filled,
     finish,
-    identity,
     is_real,
     typed,
     with_zeros,
@@ -147,7 +147,7 @@ def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method)
     if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.leaves()):
         report_leaves(A)  # A may lack eigenvectors, and 0 does not
-        return finish(A, filled(A, 0.0, n, A.batch_shape), identity(A, n), k, which, is_hermitian)
+        return finish(A, filled(A, 0.0, n, A.batch_shape), identity_like(A, n), k, which, is_hermitian)
     inner = which if which[1] == "M" else _scaled_order(A.scalar, which)
     values, vectors = eig(place(A.A, A), None if inner is None or k == n else k, inner or "LM", method)
     return finish(A, beside(A.scalar) * values, vectors, k, which, is_hermitian)

@@ -29,6 +29,7 @@ from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ._arrays import narrow, quiet, wide
+from ._columns import identity_like
 from ._spectral import (
     by_key,
     columns,
@@ -43,7 +44,6 @@ from .eigen_shared import (
     asked,
     filled,
     finish,
-    identity,
     not_empty,
     typed,
     with_zeros,
@@ -56,7 +56,7 @@ def eig_identity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c I has the eigenvalue c, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     c = scalar_of(A)
-    I = identity(A, n)
+    I = identity_like(A, n)
     return typed(A.xp, beside(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
@@ -64,7 +64,7 @@ def eig_identity(A: Any, k: Any, which: str, method: Any) -> Pairs:
 def eig_zero(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """0 has the eigenvalue 0, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
-    I = identity(A, n)
+    I = identity_like(A, n)
     return typed(A.xp, filled(A, 0.0, k, A.batch_shape), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
@@ -73,7 +73,7 @@ def eig_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """diag(d) has the eigenvalues d, and the columns of I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     report_finite(A.xp, A.d)
-    return finish(A, A.d, identity(A, n), k, which, is_hermitian)
+    return finish(A, A.d, identity_like(A, n), k, which, is_hermitian)
 
 
 @rule(eig, Triangular, when=not_empty)

@@ -9,7 +9,6 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..methods import EIGEN, fitting
 from ..operators.base import LinearOperator
-from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._spectral import (
     ordered,
@@ -46,10 +45,6 @@ def typed(xp: Any, values: Array, is_hermitian: bool) -> Array:
 
 def with_zeros(xp: Any, values: Array, count: int) -> Array:
     return xp.concat([values, xp.zeros((*values.shape[:-1], count), dtype=values.dtype, device=xp.device_of(values))], axis=-1)
-
-
-def identity(A: LinearOperator, n: int) -> LinearOperator:
-    return Identity(n, like=None if A.is_neutral else A)
 
 
 def filled(A: LinearOperator, c: float, count: int, batch: tuple[int, ...] = ()) -> Array:

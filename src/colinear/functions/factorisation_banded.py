@@ -17,7 +17,7 @@ from ..operators.rewrites import is_scattered
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.tridiagonal import Tridiagonal
-from ._arrays import is_half, is_watched, seen
+from ._arrays import is_half, is_watched, seen, values_are_seen
 from ._columns import identity_like
 from ._values import report_finite, reports_nonfinite
 from .cholesky_rules import report_positive
@@ -32,7 +32,7 @@ def band_is_seen(A: Any) -> bool:
         return False
     offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
     narrow = A.shape[-1] == A.shape[-2] and 2 * (max(map(abs, offsets)) + 1) < A.shape[-1]
-    return narrow and 0 not in A.batch_shape and not any(is_watched(A.xp, leaf) for leaf in A.leaves())
+    return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
 @rule(lu, Tridiagonal | Banded, when=band_is_seen)

@@ -10,18 +10,13 @@ from ..info import Status
 from ..methods import LU, QR, Cholesky, Method, fitting
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
-from ..operators.identity import Identity
 from ..operators.permutation import Permutation
 from ..operators.triangular import Triangular
 from ..properties import STIEFEL
 from ._arrays import dense, narrow, quiet, square_size
+from ._columns import identity_like
 from ._residuals import reproduces, times_adjoint
 from ._values import report_finite, report_status
-
-
-def _neutral_identity(A: LinearOperator, n: int) -> LinearOperator:
-    return Identity(n, like=None if A.is_neutral else A)
-
 
 # ---------------------------------------------------------------------------------------------------- A = L L^H
 
@@ -38,11 +33,13 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> LinearOp
     Returns
     -------
     Triangular
-        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of triangles, two diagonals.
+        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of triangles, two diagonals,
+        a Sparse matrix.
 
     Notes
     -----
-    n^3 / 3 flops.
+    n^3 / 3 flops. Rows stay in their order, so of a sparse A the factor fills in where that order is a bad one: `solve` and
+    `logdet` choose their own.
 
     Examples
     --------
@@ -72,7 +69,7 @@ def _choose_cholesky(A: LinearOperator, method: Method | None) -> tuple[str, Cos
 cholesky = function(
     "cholesky",
     base=cholesky_factor,
-    stand_in=lambda A: _neutral_identity(A, A.shape[-1]),
+    stand_in=lambda A: identity_like(A, A.shape[-1]),
     choose=_choose_cholesky,
     suits=lambda A, method: True,  # there is one method only: to name it says no more
 )
@@ -122,7 +119,7 @@ def lu_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
 
 def _stand_in_lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
     m, n = A.shape[-2:]
-    I, J = _neutral_identity(A, m), _neutral_identity(A, n)
+    I, J = identity_like(A, m), identity_like(A, n)
     return I, I if m <= n else I[:, :n], J if n <= m else J[:m]
 
 
@@ -174,7 +171,7 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> tuple[LinearO
 
 def _stand_in_qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     m, n = A.shape[-2:]
-    I, J = _neutral_identity(A, m), _neutral_identity(A, n)
+    I, J = identity_like(A, m), identity_like(A, n)
     return I if m <= n else I[:, :n], J if n <= m else J[:m]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ..operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
-from ._arrays import is_watched, quiet, seen
+from ._arrays import outer, quiet, seen, values_are_seen
 from ._elimination import as_a_whole, judged
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
@@ -97,11 +98,7 @@ def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOpera
     report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
     is_sum = isinstance(kronecker, KroneckerSum)
 
-    def combine(v: Array, w: Array) -> Array:
-        grid = v[..., :, None] + w[..., None, :] if is_sum else v[..., :, None] * w[..., None, :]
-        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
-
-    values = reduce(combine, [values for values, _ in pairs]) + beside(c)
+    values = reduce(partial(outer, add if is_sum else mul), [values for values, _ in pairs]) + beside(c)
     V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
     return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
 
@@ -120,7 +117,7 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     xp, terms = A.xp, kronecker.operands
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
-    if not one_sum or rows > MOST_ROWS or any(is_watched(xp, leaf) for leaf in A.leaves() if hasattr(leaf, "shape")):
+    if not one_sum or rows > MOST_ROWS or not values_are_seen(A):
         why = "the eigenvectors of the factors are ill-conditioned"
         return as_a_whole(A, method, [Info(Status.INACCURATE, message=why)], why)
     from scipy.linalg import schur
@@ -181,12 +178,8 @@ def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
     xp, ((a, first), (c, second)) = A.xp, kronecker_terms(A)
     pencils = [pencil(B, C, A) for B, C in zip(first, second)]
 
-    def combine(v: Array, w: Array) -> Array:
-        grid = v[..., :, None] * w[..., None, :]
-        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
-
-    a, c = (beside(s) for s in (a, c))
-    values = a * reduce(combine, [p[0] for p in pencils]) + c * reduce(combine, [p[1] for p in pencils])
+    beta, gamma = (reduce(partial(outer, mul), [p[i] for p in pencils]) for i in (0, 1))
+    values = beside(a) * beta + beside(c) * gamma
     T = Kronecker(*(p[2] for p in pencils))
     return Product(T, Diagonal(reciprocal_spectrum(xp, values)), T.H)._claim(A.properties)
 

@@ -12,7 +12,7 @@ from ..info import part
 from ..operators.base import LinearOperator
 from ..operators.batching import broadcast_batch
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity, scalar_of
+from ..operators.identity import ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.projection import Projection
@@ -117,35 +117,29 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     known = differentiable_inverse(A)
-    return _by_shifted_spectrum(A, method) if known is None else known
-
-
-@by_equation
-def _by_shifted_spectrum(A: Any, method: Any) -> LinearOperator:
-    values, vectors = shifted_spectrum(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
-
-
-def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum plus c I."""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, ScaledIdentity | Identity)
-    values, vectors = spectrum_by_factors(kronecker)
-    c = scalar_of(shift)
-    return values + beside(c), vectors
+    return _by_spectrum(A, method) if known is None else known
 
 
 @rule(inv, KroneckerSum, when=factors_self_adjoint)
 def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    known = differentiable_inverse(A)
-    return _by_spectrum(A, method) if known is None else known
+    return inv_shifted_kronecker(A, method)
 
 
 @by_equation
 def _by_spectrum(A: Any, method: Any) -> LinearOperator:
-    values, vectors = spectrum_by_factors(A)
+    values, vectors = shifted_spectrum(A)
     return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
+
+
+def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
+    """Eigenvalues and eigenvectors of a Kronecker product or sum, plus c I perhaps."""
+    if not isinstance(A, Sum):
+        return spectrum_by_factors(A)
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    values, vectors = spectrum_by_factors(kronecker)
+    return values + beside(scalar_of(shift)), vectors

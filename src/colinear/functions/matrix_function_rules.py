@@ -34,13 +34,13 @@ from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
 from ._arrays import is_watched, narrow, seen, square_size, wide
-from ._spectral import cycles, grid_of, mirrored, symbol
+from ._spectral import cycles, grid_of, is_periodic, mirrored, symbol
 from ._values import reports_nonfinite
 from .eigen import eig
 from .eigen_compositions import split_shift
 from .eigen_rules import compressed, rank_is_small, two_factors
 from .eigen_shared import not_empty
-from .eigen_unitary import cycles_can_be_seen, is_periodic
+from .eigen_unitary import cycles_can_be_seen
 from .matrix_function_base import on_spectrum, real_if_real
 from .matrix_function_shared import ALL, Call, at, claimed, combined, rules
 from .matrix_functions import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 from itertools import combinations
+from operator import mul
 from typing import Any
 
 from ..backends import Array, namespace_of
@@ -187,7 +188,7 @@ def norm_kronecker(A: Any, ord: Any, method: Any) -> Array:
     factors = placed(A)
     if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(min(factor.shape[-2:]) for factor in factors):
         return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
-    return reduce(lambda a, b: a * b, (norm(factor, ord, method) for factor in factors))
+    return reduce(mul, (norm(factor, ord, method) for factor in factors))
 
 
 def blocks_have_entries(A: LinearOperator) -> bool:

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import namespace_of
 from ..dispatch import rule
 from ..info import Info, planning, report
 from ..methods import Auto
 from ..methods.toeplitz import LEVINSON, solve_by_iterations
 from ..operators.base import LinearOperator
 from ..operators.toeplitz import Toeplitz
-from ._arrays import is_detailed, is_half, is_watched, seen, wide
+from ._arrays import is_detailed, is_half, is_watched, seen, values_are_seen, wide
 from .inverse_on_host import is_large_and_seen, is_narrow_band, used_diagonals
 from .solve import right_side, solve, solve_by_inverse
 
@@ -44,7 +43,7 @@ def _iterated(A: Any, b: Any, method: Any) -> Any:
     ):
         return None
     xp, n = A.xp, A.shape[-1]
-    if any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is not None):
+    if not values_are_seen(A):
         return None
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     if not (values[0] or values[-1]) and is_narrow_band(used_diagonals(values), n):
