@@ -295,3 +295,9 @@ def test_eigenvalues_of_defective_factors_are_not_judged_by_eigenvectors_that_ar
 def test_a_wrong_claim_of_a_kronecker_factor_is_still_reported():
     wrong = co.SelfAdjoint(np.array([[2.0, 1.0], [0.0, 2.0]]))
     assert co.logdet(co.KroneckerSum(wrong, np.eye(2)), info=True)[1].failed
+
+
+def test_zero_times_a_complex_matrix_has_determinant_zero_without_a_warning():
+    A = co.Scaled(0.0, co.Dense(np.array([[0.1 - 0.5j, 1j], [0.6, 0.1]])))
+    sign, logarithm = co.slogdet(A)
+    assert sign == 0 and logarithm == -np.inf and co.det(A) == 0
