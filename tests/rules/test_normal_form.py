@@ -284,6 +284,27 @@ def test_a_singular_sparse_matrix_is_factored_as_a_whole():
     np.testing.assert_allclose((P @ L @ U).to_dense(), S.toarray())
 
 
+def test_sparse_factors_of_what_is_not_a_number_carry_a_status():
+    S = sp.diags_array([np.full(599, -1.0), np.full(600, 3.0), np.full(599, -1.0)], offsets=[-1, 0, 1]).tocsr()
+    A = co.Sparse(S)
+    for value in (np.nan, np.inf):
+        B = co.Sparse.from_parts(np.where(np.arange(A.nnz) == 7, value, A.data), A.structure)
+        for function in (co.cholesky, co.lu):
+            _, info = function(B, info=True)
+            assert info.status == co.Status.NONFINITE
+
+
+def test_a_zero_that_is_stored_on_one_side_only_does_no_harm():
+    S = sp.diags_array([np.full(599, -1.0), np.full(600, 3.0), np.full(599, -1.0)], offsets=[-1, 0, 1]).tocoo()
+    rows, columns, data = (np.append(x, y) for x, y in ((S.row, 9), (S.col, 2), (S.data, 0.0)))
+    A = co.Sparse(sp.coo_array((data, (rows, columns)), shape=S.shape).tocsr())
+    L, info = co.cholesky(A, info=True)
+    assert not info.failed and type(L) is co.Sparse
+    np.testing.assert_allclose((L @ L.H).to_dense(), S.toarray(), atol=1e-12)
+    skew = co.Sparse((S.tocsr() + sp.coo_array(([0.5], ([9], [2])), shape=S.shape)).tocsr())
+    assert co.cholesky(skew, info=True)[1].status == co.Status.NOT_POSITIVE_DEFINITE
+
+
 def test_a_factor_that_fills_in_is_refused_where_its_matrix_is_too_large():
     n = 60_000
     row = sp.coo_array((np.full(n - 1, 1e-3), (np.zeros(n - 1, int), np.arange(1, n))), shape=(n, n))

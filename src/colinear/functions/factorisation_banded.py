@@ -8,10 +8,11 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
-from ..info import planning
+from ..info import Info, Status, planning, report
 from ..methods.sparse_direct import factors_in_order, stays_sparse
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
+from ..operators.identity import ScaledIdentity
 from ..operators.permutation import Permutation
 from ..operators.rewrites import is_scattered
 from ..operators.sparse import Sparse
@@ -134,8 +135,13 @@ def lu_sparse(A: Any, method: Any) -> Factors:
     """S = P L U by sparse elimination, the columns in their order"""
     if planning():
         return lu.stand_in(A)  # type: ignore[misc]
+    values = _rows_on_host(A)
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE, method="LU"))
+        I = identity_like(A, A.shape[-1])
+        return I, I, ScaledIdentity(np.nan, A.shape[-1], like=A)
     try:
-        each = [factors_in_order(data, A.structure, False) for data in _rows_on_host(A)]
+        each = [factors_in_order(data, A.structure, False) for data in values]
     except ArithmeticError:  # exactly singular
         return lu_factors(A, method)
     L, U = (_stacked(A, [(X.row, X.col, X.data) for X in factors]) for factors in list(zip(*each))[:2])
@@ -162,11 +168,13 @@ def cholesky_sparse(A: Any, method: Any) -> LinearOperator:
 
 def _lower_factor(data: Any, structure: Any) -> tuple[Any, Any, Any]:
     """Rows, columns and values of L with A = L L^H; NaN where A is not positive definite."""
+    from scipy.sparse import csr_array
+
     n, limit = structure.shape[0], np.finfo(data.dtype).eps ** 0.5
-    S = structure.transposed
-    mirror = np.conj(data[S.order]) if structure.is_symmetric else data * np.nan
+    S = csr_array((data, structure.columns, structure.indptr), shape=structure.shape)
+    mirror = S.conj().T
     try:
-        if not np.all(np.abs(data - mirror) <= limit * (np.abs(data) + np.abs(mirror))):
+        if not (abs(S - mirror) - limit * (abs(S) + abs(mirror))).max() <= 0:  # also of NaN
             raise ArithmeticError
         L, U, order = factors_in_order(data, structure, True)
         pivots = U.diagonal()  # A = L D L^H

@@ -214,7 +214,8 @@ def sum_of_toeplitz(A: Any) -> LinearOperator:
 
     def add(line: Callable[[Any], Array]) -> Array:
         lines = [times(scalar_of(T), first) if isinstance(T, SHIFT) else times(c, line(T)) for c, T in parts]
-        return xp.broadcast_to(reduce(operator.add, lines), shape)
+        total = reduce(operator.add, lines)
+        return total if total.shape == shape else xp.broadcast_to(total, shape)
 
     if not any(isinstance(T, Toeplitz | Convolution) for _, T in parts):
         return Circulant._of(add(_column))._claim(A.properties)
@@ -232,12 +233,13 @@ def is_sparse_on_grid(A: Any) -> bool:
 def sparse_of_convolution(A: Any) -> LinearOperator:
     """A convolution by a small kernel, with zeros around the grid, is a sparse matrix: A[i, l] = kernel[i - l + origin]"""
     xp, (kernel, origins) = A.xp, A._fitted()
-    points, entries = np.arange(A.shape[-1]).reshape(A.grid), []
+    points, entries, values = np.arange(A.shape[-1]).reshape(A.grid), [], []
     for j in np.ndindex(*kernel.shape[-len(A.grid) :]):
         steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)]  # i - l
-        rows, columns = (points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel() for s in (1, -1))
-        entries.append((rows, columns, xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(rows)))))
-    return assemble(entries, join(entries, A.shape[-2:]), A)._claim(A.properties)
+        places = [points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel() for s in (1, -1)]
+        entries.append(places)
+        values.append(xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(places[0]))))
+    return assemble(values, join(entries, A.shape[-2:]), A)._claim(A.properties)
 
 
 # ---------------------------------------------------------------------------------------------------- blocks

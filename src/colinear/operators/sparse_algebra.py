@@ -58,7 +58,9 @@ def diagonal_of(D: Any, A: LinearOperator) -> Array:
 
 def is_sparse(A: LinearOperator) -> bool:
     """Whether A is made of sparse and banded matrices alone, and multiplying out keeps it so."""
-    return not A.is_neutral and ask(count_entries, A, np.ones(A.shape[-1])) is not None
+    if A.is_neutral or any(count_entries.find(operand).is_base for operand in A.operands):
+        return False
+    return ask(count_entries, A, np.ones(A.shape[-1])) is not None
 
 
 # ---------------------------------------------------------------------------------------------------- how many entries
@@ -85,7 +87,7 @@ def is_known(A: Any) -> bool:
 def entries_of_matrix(A: Any, weights: Any) -> Any:
     """Sums over the stored places"""
     entries = coordinates(ask(multiply_out, A, A))
-    return sum(np.bincount(rows, weights[columns], minlength=A.shape[-2]) for rows, columns, _ in entries)
+    return sum(np.bincount(rows, weights[columns], minlength=A.shape[-2]) for rows, columns in entries)
 
 
 @rule(count_entries, Scaled)
@@ -97,8 +99,6 @@ def entries_of_multiple(A: Any, weights: Any) -> Any:
 @rule(count_entries, Sum)
 def entries_of_sum(A: Any, weights: Any) -> Any:
     """|A + B| w <= |A| w + |B| w"""
-    if any(count_entries.find(term).is_base for term in A.operands):
-        return None
     found = [ask(count_entries, term, weights) for term in A.operands]
     return None if any(each is None for each in found) else sum(found)
 
@@ -151,9 +151,8 @@ def band_of_diagonal(A: Any, whole: LinearOperator) -> Any:
 @rule(multiply_out, Permutation)
 def sparse_of_permutation(A: Any, whole: LinearOperator) -> Any:
     """One entry in each row"""
-    ones = whole.xp.ones((A.shape[-1],), dtype=whole.dtype, device=whole._context.device)
-    entries = [(np.arange(A.shape[-1]), A.perm.host, ones)]
-    return assemble(entries, join(entries, A.shape[-2:]), whole)
+    structure, _ = from_coordinates(np.arange(A.shape[-1]), A.perm.host, A.shape[-2:])
+    return Sparse._of(whole.xp.ones((A.shape[-1],), dtype=whole.dtype, device=whole._context.device), structure)
 
 
 @rule(multiply_out, Scaled)
@@ -197,42 +196,42 @@ def as_sparse(A: LinearOperator, whole: LinearOperator | None = None) -> Any:
     return found if isinstance(found, Sparse) else _add_sparse([found], whole)
 
 
-def coordinates(A: Any) -> list[tuple[Any, Any, Array]]:
-    """Rows, columns and values of the entries, in one part or diagonal by diagonal."""
+def coordinates(A: Any) -> list[tuple[Any, Any]]:
+    """Rows and columns of the entries, in one part or diagonal by diagonal."""
     if isinstance(A, Sparse):
-        return [(A.structure.rows, A.structure.columns, A.data)]
-    return [(*(max(0, s * k) + np.arange(d.shape[-1]) for s in (-1, 1)), d) for k, d in zip(A.offsets, A.diagonals)]
+        return [(A.structure.rows, A.structure.columns)]
+    places = [(k, np.arange(d.shape[-1])) for k, d in zip(A.offsets, A.diagonals)]
+    return [(max(0, -k) + i, max(0, k) + i) for k, i in places]
 
 
 def _add_sparse(parts: list[Any], whole: LinearOperator) -> Any:
     """The sum of sparse and banded matrices; where entries come to stand is remembered."""
     key = [part.structure if isinstance(part, Sparse) else part.offsets for part in parts]
     memo: dict[Any, Any] = next((part.structure.memo for part in parts if isinstance(part, Sparse)), {})
-    entries = [entry for part in parts for entry in coordinates(part)]
     known, found = memo.get("sum", (None, None))
     if known != key:
-        found = join(entries, parts[0].shape[-2:])
+        found = join([entry for part in parts for entry in coordinates(part)], parts[0].shape[-2:])
         memo["sum"] = key, found
-    return assemble(entries, found, whole)
+    values = [x for part in parts for x in ((part.data,) if isinstance(part, Sparse) else part.diagonals)]
+    return assemble(values, found, whole)
 
 
-def join(entries: list[tuple[Any, Any, Array]], shape: Any) -> Any:
-    """The structure of all entries, and their places in it."""
-    rows, columns = (np.concatenate([entry[i] for entry in entries]) for i in (0, 1))
+def join(entries: list[tuple[Any, Any]], shape: Any) -> Any:
+    """The structure of all entries (rows, columns), and their places in it."""
+    rows, columns = map(np.concatenate, zip(*entries))
     return from_coordinates(rows, columns, shape)
 
 
-def assemble(entries: list[tuple[Any, Any, Array]], found: Any, whole: LinearOperator) -> Any:
-    """The sparse matrix of entries (rows, columns, values of shape (*batch, count)) in these places, those in one place added."""
-    xp, batch, (structure, places) = whole.xp, broadcast_batches(*(tuple(x.shape[:-1]) for *_, x in entries)), found
-    data = [xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for *_, x in entries]
-    values = xp.concat(data, axis=-1)
+def assemble(values: list[Array], found: Any, whole: LinearOperator) -> Any:
+    """The sparse matrix of values (*batch, count) in the places that were found, those in one place added."""
+    xp, batch, (structure, places) = whole.xp, broadcast_batches(*(tuple(x.shape[:-1]) for x in values)), found
+    data = xp.concat([xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for x in values], axis=-1)
     if places is None:
-        return Sparse._of(values, structure)
+        return Sparse._of(data, structure)
     if structure.nnz == len(places):
-        return Sparse._of(xp.take(values, np.argsort(places), axis=-1), structure)
-    empty = xp.zeros((*batch, structure.nnz), dtype=values.dtype, device=xp.device_of(values))
-    return Sparse._of(xp.scatter_add(empty, places, values, axis=-1), structure)
+        return Sparse._of(xp.take(data, np.argsort(places), axis=-1), structure)
+    empty = xp.zeros((*batch, structure.nnz), dtype=data.dtype, device=xp.device_of(data))
+    return Sparse._of(xp.scatter_add(empty, places, data, axis=-1), structure)
 
 
 def _multiply_sparse(whole: LinearOperator, A: Sparse, B: Sparse) -> Any:
@@ -243,8 +242,8 @@ def _multiply_sparse(whole: LinearOperator, A: Sparse, B: Sparse) -> Any:
     within = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
     right = np.repeat(second.indptr[first.columns], counts) + within
     products = xp.take(A.data, left, axis=-1) * xp.take(B.data, right, axis=-1)
-    entries = [(first.rows[left], second.columns[right], products)]
-    return assemble(entries, join(entries, (A.shape[-2], B.shape[-1])), whole)
+    places = from_coordinates(first.rows[left], second.columns[right], (A.shape[-2], B.shape[-1]))
+    return assemble([products], places, whole)
 
 
 def _multiply_bands(A: Banded, B: Banded) -> Banded:
