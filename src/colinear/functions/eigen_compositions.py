@@ -13,13 +13,14 @@ from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
-from ..operators.identity import Identity, ScaledIdentity, scalar_of
+from ..operators.identity import Identity, scalar_of
 from ..operators.inverse import Inverse
 from ..operators.iterative import Iterated
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.opaque import opaque
 from ..operators.product import Product
 from ..operators.scaled import Scaled, beside, peek_scalar
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
@@ -163,11 +164,11 @@ def _scaled_order(c: Any, which: str) -> str | None:
 
 def shift_keeps_adjoint(A: Any) -> bool:
     """Whether A is square and the shift real if A is self-adjoint."""
-    shift, _ = arrange(A, ScaledIdentity | Identity, ...)
+    shift, _ = arrange(A, SHIFT, ...)
     return not A.properties & SELF_ADJOINT or isinstance(shift, Identity) or is_real(shift.c)
 
 
-@rule(eig, Sum[ScaledIdentity | Identity, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
+@rule(eig, Sum[SHIFT, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
 def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """A + c I has the eigenvalues λ + c and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
@@ -185,7 +186,7 @@ def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
 
 def split_shift(A: Any) -> tuple[Any, LinearOperator]:
     """c and A - c I."""
-    shift, rest = arrange(A, ScaledIdentity | Identity, ...)
+    shift, rest = arrange(A, SHIFT, ...)
     claims = A.properties & SELF_ADJOINT
     return scalar_of(shift), place(Sum(*rest), A)._claim(claims)
 

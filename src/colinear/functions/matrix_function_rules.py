@@ -29,6 +29,7 @@ from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.scaled import Scaled, beside
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
@@ -65,7 +66,7 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
     return Diagonal(values)._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0)
 
 
-@rules(ALL, Identity | ScaledIdentity)
+@rules(ALL, SHIFT)
 def of_identity(A: Any, call: Call) -> LinearOperator:
     """f(c I) = f(c) I"""
     xp = A.xp
@@ -171,7 +172,7 @@ def low_rank_is_small(A: Any) -> bool:
 
 
 @rules(ALL, SelfAdjoint[LowRank], when=low_rank_is_small)
-@rules(ALL, SelfAdjoint[Sum[LowRank, ScaledIdentity | Identity]], when=low_rank_is_small)  # type: ignore[misc]
+@rules(ALL, SelfAdjoint[Sum[LowRank, SHIFT]], when=low_rank_is_small)  # type: ignore[misc]
 def of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
     xp, f, n = A.xp, call.f, A.shape[-1]
@@ -215,7 +216,7 @@ def multiple_is_recorded(A: Any) -> bool:
 
 
 @rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)  # type: ignore[misc]
-@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, ScaledIdentity | Identity]]], when=multiple_is_recorded)  # type: ignore[misc]
+@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, SHIFT]]], when=multiple_is_recorded)  # type: ignore[misc]
 def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
     c, term = split_shift(A.A) if isinstance(A.A, Sum) else (0.0, A.A)
@@ -245,7 +246,7 @@ def rank_is_below_half(A: Any) -> bool:
 
 
 @rules((exp, power), LowRank, when=rank_is_below_half)
-@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, ScaledIdentity | Identity], when=rank_is_below_half)  # type: ignore[misc]
+@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, SHIFT], when=rank_is_below_half)  # type: ignore[misc]
 def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
     """f(c I + U V^H) = f(c) I + U F V^H, where f([[c I + V^H U, I], [0, c I]]) = [[*, F], [0, f(c) I]]
 

@@ -11,10 +11,11 @@ from ..backends import namespace_of
 from ..dispatch import arrange, rule
 from ..info import Status, planning
 from ..operators.base import LinearOperator
-from ..operators.identity import Identity, ScaledIdentity, scalar_of
+from ..operators.identity import ScaledIdentity, scalar_of
 from ..operators.permutation import Permutation
 from ..operators.rewrites import simplify
 from ..operators.scaled import Scaled
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ._arrays import square_size
 from ._values import place, reciprocal, report_status, reports_nonfinite
@@ -92,7 +93,7 @@ def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
 
 def shift_is_moderate(A: Any) -> bool:
     """Whether e^c is far from overflow and underflow (taken for granted where c cannot be seen)."""
-    shift, _ = arrange(A, ScaledIdentity | Identity, ...)
+    shift, _ = arrange(A, SHIFT, ...)
     c = scalar_of(shift)
     xp = namespace_of(c)
     values = c if xp is None else xp.peek(c)
@@ -103,7 +104,7 @@ def _moderate(A: LinearOperator) -> float:
     return -2.0 * math.log(A.xp.eps(A.dtype))  # 72 in double, 32 in single precision
 
 
-@rule(exp, Sum[ScaledIdentity | Identity, ...], when=shift_is_moderate)  # type: ignore[misc]
+@rule(exp, Sum[SHIFT, ...], when=shift_is_moderate)  # type: ignore[misc]
 def exp_shifted(A: Any, method: Any) -> LinearOperator:
     """exp(A + c I) = e^c exp(A)"""
     xp = A.xp
