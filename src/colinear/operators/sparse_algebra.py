@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from itertools import product
 from typing import Any
@@ -216,7 +217,7 @@ def _add_sparse(parts: list[Any], whole: LinearOperator) -> Any:
     return assemble(values, found, whole)
 
 
-def join(entries: list[tuple[Any, Any]], shape: Any) -> Any:
+def join(entries: Iterable[Any], shape: Any) -> Any:
     """The structure of all entries (rows, columns), and their places in it."""
     rows, columns = map(np.concatenate, zip(*entries))
     return from_coordinates(rows, columns, shape)
