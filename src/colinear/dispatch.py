@@ -192,14 +192,14 @@ class Function:
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments; `rule.is_base`: whether it is the base case."""
         if signatures.is_compiling is not None and signatures.is_compiling():
-            found = self._resolve_compiling(A)
+            s, found = None, self._resolve_compiling(A)
         else:
             s = A._signature
             if s is None:
                 s = signature(A)
             found = self._cache.get(s) or self._resolve(s)
         chosen = found.sole or decide(A, found, arguments)
-        return self._rewriting(A) or chosen if chosen.is_base and self.rewrites and A.operands else chosen
+        return self._rewriting(A, s) or chosen if chosen.is_base and self.rewrites else chosen
 
     def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
         """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the guards are asked once."""
@@ -208,25 +208,31 @@ class Function:
         call = self._run if method is None else self._call_by_method
         return call(found, A, arguments, method, False, "warn")
 
-    def _rewriting(self, A: Any) -> Rule | None:
-        """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A."""
-        if _simplify is None or (self.rewrites is not True and self.rewrites.find(A).rewritten_by is None):  # type: ignore[union-attr]
+    def _rewriting(self, A: Any, s: Any = None) -> Rule | None:
+        """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A.
+
+        `s`: its signature, but not where torch compiles, which would compile again whenever the table grows.
+        """
+        known = None if _simplify is None or s is None else _simplify._cache.get(s)
+        if _simplify is None or (known is not None and known.sole is _simplify.base_rule):
+            return None
+        if self.rewrites is not True and self.rewrites.find(A).rewritten_by is None:  # type: ignore[union-attr]
             return None
         chosen = _simplify.find(A)
         if chosen.is_base:
             return None
-        known = self._rewritings.get(chosen.key)
-        if known is None:
+        rewriting = self._rewritings.get(chosen.key)
+        if rewriting is None:
             where = self._method_at
 
             def ask_again(A: Any, *arguments: Any) -> Any:
                 method = None if where is None else arguments[where]
                 return self._call(chosen.implementation(A), arguments, method, False, "warn")
 
-            known = Rule(self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True)
-            known.identity, known.rewritten_by = chosen.identity, chosen
-            self._rewritings[chosen.key] = known
-        return known
+            rewriting = Rule(self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True)
+            rewriting.identity, rewriting.rewritten_by = chosen.identity, chosen
+            self._rewritings[chosen.key] = rewriting
+        return rewriting
 
     def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
         return TypeError(f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given")

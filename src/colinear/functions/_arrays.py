@@ -65,6 +65,17 @@ def narrow(xp: Any, x: Array, dtype: Any) -> Array:
     return xp.astype(x, dtype)
 
 
+def outer(combine: Any, v: Array, w: Array) -> Array:
+    """combine(v_i, w_j) for all pairs, i slow and j fast."""
+    grid = combine(v[..., :, None], w[..., None, :])
+    return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+
+def is_square(A: LinearOperator) -> bool:
+    """Whether A has as many rows as columns."""
+    return A.shape[-1] == A.shape[-2]
+
+
 def is_vector(b: Any, *others: Any) -> bool:
     """Whether a right side is one vector, given as an array or as a list."""
     return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
@@ -75,10 +86,9 @@ def is_watched(xp: Any, x: Array) -> bool:
     return xp.is_traced(x) or xp.is_differentiated(x)
 
 
-def has_watched_leaves(A: LinearOperator) -> bool:
-    """Whether some array of A is traced or has its derivatives recorded."""
-    xp = A.xp
-    return any(is_watched(xp, leaf) for leaf in A.leaves() if namespace_of(leaf) is xp)
+def values_are_seen(A: LinearOperator) -> bool:
+    """Whether its numbers can be seen, and no derivatives are recorded."""
+    return not any(is_watched(A.xp, leaf) for leaf in A.arrays())
 
 
 def seen(xp: Any, x: Array) -> Any:

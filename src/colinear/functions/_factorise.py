@@ -29,7 +29,7 @@ from ..operators.base import LinearOperator
 from ..operators.factors import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ..operators.implicit import differentiable
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ._arrays import dense, has_watched_leaves, is_watched, quiet, seen
+from ._arrays import dense, is_watched, quiet, seen, values_are_seen
 from ._residuals import MARGIN, are_small, column_norms, mirrored, probe, reproduces, squares, times_adjoint
 from .cost import itemsize
 
@@ -73,7 +73,7 @@ def factorise(
 ) -> Choice:
     """The choice of a factorisation of A, from whose solution for the columns of B `finish` makes the result."""
     chosen = fitting(function, method, *FACTORISATIONS)
-    names = candidates(A, chosen, has_watched_leaves(A))
+    names = candidates(A, chosen, not values_are_seen(A))
 
     def cost() -> Cost:
         size = math.prod(A.shape)

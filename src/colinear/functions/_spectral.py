@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import cache, reduce
 from itertools import pairwise
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ..operators.sine import Sine
 from ..operators.sliced import Sliced
 from ..operators.sum import Sum
 from ..properties import STIEFEL, UNITARY
-from ._arrays import is_watched, quiet
+from ._arrays import is_watched, outer, quiet
 
 # ---------------------------------------------------------------------------------------------------- orders
 
@@ -131,14 +132,10 @@ def columns(vectors: LinearOperator, order: Array, k: int) -> LinearOperator:
 def combinations(xp: Any, spectra: list[Array], is_sum: bool, keep: Callable[[Array], Array | None]) -> tuple[Array, Array]:
     """All sums or products of one value of each spectrum, or those that `keep` picks on the way, and their places."""
 
-    def outer(v: Array, w: Array, add: bool) -> Array:
-        grid = v[..., :, None] + w[..., None, :] if add else v[..., :, None] * w[..., None, :]
-        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
-
     def add_factor(state: tuple[Array, Array], w: Array) -> tuple[Array, Array]:
         values, places = state
         m = w.shape[-1]
-        values, places = outer(values, w, is_sum), outer(m * places, xp.arange(m, device=xp.device_of(w)), True)
+        values, places = outer(add if is_sum else mul, values, w), outer(add, m * places, xp.arange(m, device=xp.device_of(w)))
         kept = keep(values)
         return (values, places) if kept is None else (xp.take(values, kept, axis=-1), xp.take(places, kept, axis=-1))
 
@@ -238,6 +235,11 @@ def cycles(perm: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
 
 
 # ---------------------------------------------------------------------------------------------------- symbols
+
+
+def is_periodic(A: LinearOperator) -> bool:
+    """Whether the circulant or convolution wraps around, on a grid that is not empty."""
+    return 0 not in A.shape and getattr(A, "boundary", "wrap") == "wrap"
 
 
 def grid_of(A: Any) -> tuple[int, ...]:

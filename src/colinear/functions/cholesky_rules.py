@@ -16,12 +16,12 @@ from ..operators.block import BlockDiag
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker
+from ..operators.rewrites import is_scattered
 from ..operators.scaled import Scaled, peek_scalar
 from ..operators.transposed import Conjugate
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
-from ._arrays import is_watched, quiet
-from ._columns import identity_like
+from ._arrays import identity_like, is_watched, quiet
 from ._values import placed, report_status, reports_nonfinite
 from .factorisations import cholesky
 from .inverse import all_square
@@ -30,7 +30,8 @@ from .singular_rules import phase
 NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
 
 
-def _report_positive(xp: Any, fine: Array, **details: Any) -> None:
+def report_positive(xp: Any, fine: Array, **details: Any) -> None:
+    """Report NOT_POSITIVE_DEFINITE where it is not fine."""
     report_status(xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details)
 
 
@@ -66,7 +67,7 @@ def _positive_root(c: Any) -> Any:
             report(Info(Status.NOT_POSITIVE_DEFINITE, method="Cholesky"))
         return math.sqrt(c.real) if positive else math.nan
     positive = xp.logical_and(xp.real(c) > 0, xp.imag(c) == 0)
-    _report_positive(xp, xp.all(positive, axis=-1) if c.ndim else positive)
+    report_positive(xp, xp.all(positive, axis=-1) if c.ndim else positive)
     with quiet(xp):
         root = xp.where(positive, xp.sqrt(xp.real(c)), math.nan)
     return xp.asarray(xp.astype(root, c.dtype) if xp.is_complex(c) else root)
@@ -132,7 +133,7 @@ def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
         if A.is_complex:
             fine = xp.logical_and(fine, _is_mirrored(xp, A.diag, A.diag))
         d = xp.sqrt(xp.where(fine[..., None], pivots, math.nan))
-        _report_positive(xp, fine)
+        report_positive(xp, fine)
         return Banded._of((xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1])
 
 
@@ -187,7 +188,11 @@ def _host_pivots(a: Any, b: Any) -> Any:
 
 def band_is_on_the_host(A: LinearOperator) -> bool:
     """Whether A is square and its values can be seen by LAPACK, with no derivative asked."""
-    return A.shape[-1] == A.shape[-2] != 0 and not any(is_watched(A.xp, d) or A.xp.peek(d) is None for d in A.leaves())
+    return (
+        A.shape[-1] == A.shape[-2] != 0
+        and not is_scattered(A)
+        and not any(is_watched(A.xp, d) or A.xp.peek(d) is None for d in A.leaves())
+    )
 
 
 @rule(cholesky, Banded, when=band_is_on_the_host)
@@ -212,6 +217,6 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
             band[at] = cholesky_banded(band[at], lower=True) if fine[at] else np.nan
         except LinAlgError:
             fine[at], band[at] = False, np.nan
-    _report_positive(xp, xp.asarray(fine, device=A._context.device))
+    report_positive(xp, xp.asarray(fine, device=A._context.device))
     factor = [xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device) for k in range(width + 1)]
     return Banded(factor, range(0, -width - 1, -1), (n, n))

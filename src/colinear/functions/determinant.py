@@ -153,7 +153,8 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
-    sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
+    with quiet(xp):
+        sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
 
 

@@ -14,15 +14,16 @@ from ..methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slog
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.factors import slogdet_of_diagonal
+from ..operators.rewrites import is_compact
 from ..operators.sparse import Sparse
 from ..operators.toeplitz import Toeplitz
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_SEMIDEFINITE
+from ._arrays import is_square, values_are_seen
 from ._minors import last_minor
 from .cost import sparse_work
 from .determinant import one, report_logarithm, sign_and_logarithm, slogdet
-from .determinant_rules import Determinant, from_host, rows_of, values_are_seen
-from .inverse_families import band_is_narrow
+from .determinant_rules import Determinant, from_host, rows_of
 
 LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
 
@@ -48,7 +49,7 @@ def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
 
 def is_narrow_and_seen(A: Any) -> bool:
     """Whether A is square, elimination within its band cheaper than of the whole matrix, and its numbers can be seen."""
-    return band_is_narrow(A) and values_are_seen(A)
+    return is_compact(A) and values_are_seen(A)
 
 
 @rule(slogdet, Banded, when=is_narrow_and_seen, like=one)
@@ -59,7 +60,7 @@ def slogdet_banded(A: Any, method: Any) -> Determinant:
 
 def is_square_and_seen(A: LinearOperator) -> bool:
     """Whether A is square and its numbers can be seen."""
-    return A.shape[-1] == A.shape[-2] and values_are_seen(A)
+    return is_square(A) and values_are_seen(A)
 
 
 @rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)

@@ -10,9 +10,7 @@ import numpy as np
 from ..autodiff.determinants import is_polynomial
 from ..backends import Array
 from ..dispatch import rule
-from ..operators.banded import Banded
 from ..operators.base import LinearOperator
-from ..operators.batch_sum import BatchSum
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
 from ..operators.factors import slogdet_of_diagonal
@@ -22,7 +20,7 @@ from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
 from ..operators.zero import Zero
-from ._arrays import is_watched, quiet, seen, square_size
+from ._arrays import quiet, seen, square_size
 from ._values import report_leaves, reports_nonfinite
 from .determinant import NEED, one, real_sign, report_logarithm, slogdet
 from .diagonal_rules import has_thin_waist
@@ -61,11 +59,6 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
     logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
     report_logarithm(xp, logarithm)
     return xp.asarray(sign, dtype=A.dtype, device=device), logarithm
-
-
-def values_are_seen(A: LinearOperator) -> bool:
-    """Whether its numbers can be seen, and no derivatives are recorded."""
-    return not any(is_watched(A.xp, leaf) for leaf in A.leaves() if hasattr(leaf, "shape"))
 
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
@@ -120,19 +113,6 @@ def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
     return singular(A)
 
 
-def terms_are_few(A: Any) -> bool:
-    """Whether all terms together have a rank below n."""
-    rank = min(A.A.U.shape[-1], (A.A.U if A.A.V is None else A.A.V).shape[-1])
-    return A.shape[-1] == A.shape[-2] and A.terms * rank < A.shape[-1]
-
-
-@rule(slogdet, BatchSum[LowRank], when=terms_are_few)  # type: ignore[misc]
-def slogdet_of_few_terms(A: Any, method: Any) -> Determinant:
-    """det(Σ_i U_i V_i^H) = 0 where the ranks add up to less than n"""
-    report_leaves(A)
-    return singular(A)
-
-
 # ---------------------------------------------------------------------------------------------------- Fourier
 
 
@@ -162,20 +142,6 @@ def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determin
         report_logarithm(xp, twice)
         sign, logarithm = sign * positive, logarithm + 2 * twice
     return spread(A, (sign, logarithm))
-
-
-def is_one_dimensional(A: Any) -> bool:
-    """Whether the grid has one dimension."""
-    return len(A.grid) == 1 and 0 not in A.shape
-
-
-@rule(slogdet, Convolution, when=is_one_dimensional, hereditary=True)
-def slogdet_banded_convolution(A: Any, method: Any) -> Determinant:
-    """A convolution bounded by zeros is banded, and Toeplitz"""
-    kernel, (origin,) = A._fitted()
-    diagonals = [kernel[..., j : j + 1] for j in range(kernel.shape[-1])]
-    offsets = [origin - j for j in range(kernel.shape[-1])]
-    return slogdet(Banded(diagonals, offsets, (A.shape[-1], A.shape[-1])), method)
 
 
 def spread(A: LinearOperator, determinant: Determinant) -> Determinant:

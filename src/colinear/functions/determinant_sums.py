@@ -15,35 +15,31 @@ from ..dispatch import Choice, arrange, rule
 from ..info import Info, Status, failed, report
 from ..methods.determinants import tridiagonal_eigenvalues
 from ..operators.base import LinearOperator
-from ..operators.batch_sum import BatchSum
 from ..operators.dense import Dense
-from ..operators.identity import ScaledIdentity
+from ..operators.identity import ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.rewrites import DIAGONAL, SHIFT, scalar_of
-from ..operators.scaled import Scaled
+from ..operators.rewrites import kronecker_terms
+from ..operators.scaled import Scaled, beside
+from ..operators.sparse_algebra import DIAGONAL, SHIFT
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, UNITARY
-from ._arrays import dense
+from ._arrays import dense, outer, values_are_seen
 from ._elimination import condition, growth, settle_determinant
 from ._values import place, placed, report_status
 from .determinant import multiplied, one, slogdet
 from .determinant_compositions import determinant_lemma, diagonal_can_be_divided_by
-from .determinant_rules import Determinant, from_sign, from_values, rows_of, spread, values_are_seen
-from .diagonal import diag, outer
+from .determinant_rules import Determinant, from_sign, from_values, rows_of, spread
+from .diagonal import diag
 from .eigen import eig
 from .eigen_tridiagonal import diagonals_are_constant
 from .inverse import inv
 from .inverse_kronecker import TERM, factors_are_square, factors_fit
-from .inverse_kronecker import _terms as terms_of
-from .inverse_low_rank import capacitance, correction_pays, low_rank_and_rest
+from .inverse_low_rank import LOW_RANK, capacitance, correction_pays, low_rank_and_rest
 from .inverse_sums import SIMILAR, factor_divides_shift, has_similarity, is_zero
-
-LOW_RANK: Any = LowRank | Projection | BatchSum[LowRank] | Scaled[Projection | BatchSum[LowRank] | Product] | Product  # type: ignore[misc]
 
 
 @rule(slogdet, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
@@ -68,7 +64,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
 
 
 @rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
-@rule(slogdet, Sum[Scaled[Projection | BatchSum[LowRank] | Product], SHIFT])  # type: ignore[misc]
+@rule(slogdet, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]
 def slogdet_shifted_multiple(A: Any, method: Any) -> Determinant:
     """det(a A + c I) = a^n det(A + c a^-1 I), and c^n if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
@@ -148,7 +144,7 @@ def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: boo
     values = [found[id(factor)][0] for factor in factors]
     pairs = [found[id(factor)][1] for factor in factors]
     if pairs.count(None) == len(pairs):
-        a, b = [c[..., None] if getattr(c, "ndim", 0) else c for c in (a, b)]
+        a, b = beside(a), beside(b)
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))
@@ -185,7 +181,9 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 def slogdet_two_kroneckers(A: Any, method: Any) -> Determinant:
     """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ of D^-1 B"""
-    (c, left), (a, right) = sorted(terms_of(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]))
+    (c, left), (a, right) = sorted(
+        kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+    )
     simple, other = ([place(factor, A) for factor in factors] for factors in (left, right))
     found = [inv(factor, method, info=True) for factor in simple]
     if any(failed(info._status) is True for _, info in found):

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 from operator import add, mul
 from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array
 from ..dispatch import Choice, Cost, function, rule
 from ..methods import Hutchinson, Method, fitting
 from ..operators.base import LinearOperator
@@ -17,11 +17,11 @@ from ..operators.batch_sum import BatchSum
 from ..operators.block import Block, BlockDiag
 from ..operators.hadamard import Hadamard
 from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
 from ..operators.sliced import Sliced, pick, same
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
-from ._arrays import square_size
+from ._arrays import outer, square_size
 from ._blocks import BLOCK, by_columns
 from ._values import place, placed
 from .estimate_parts import concatenated, multiplied_estimates, scaled_estimate
@@ -113,7 +113,7 @@ def diag_scaled(A: Any, method: Any) -> Array:
     """diag(c A) = c diag A"""
     if method is not None and method.is_stochastic:
         return scaled_estimate(diag, A.scalar, A.A, method, 1)
-    return (A.scalar[..., None] if getattr(A.scalar, "ndim", 0) else A.scalar) * diag(A.A, method)
+    return beside(A.scalar) * diag(A.A, method)
 
 
 @rule(diag, Hadamard)
@@ -126,12 +126,6 @@ def diag_hadamard(A: Any, method: Any) -> Array:
 def diag_batch_sum(A: Any, method: Any) -> Array:
     """diag(Σ_i A_i) = Σ_i diag A_i"""
     return A.xp.sum(diag(A.A, method), axis=A.axis - 1)
-
-
-def outer(combine: Any, v: Array, w: Array) -> Array:
-    """combine(v_i, w_j) for all pairs, i slow and j fast."""
-    grid = combine(v[..., :, None], w[..., None, :])
-    return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
 
 @rule(diag, Kronecker, when=all_square, estimates=True)

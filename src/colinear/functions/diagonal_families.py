@@ -20,11 +20,12 @@ from ..operators.diagonal import Diagonal
 from ..operators.fft import FFT
 from ..operators.fields import Index
 from ..operators.householder import Householder
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.kernel import Kernel
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.projection import Projection
+from ..operators.scaled import beside
 from ..operators.sparse import Sparse
 from ..operators.toeplitz import Toeplitz
 from ..operators.triangular import Triangular
@@ -56,8 +57,8 @@ def diag_diagonal(A: Any, method: Any) -> Array:
 @rule(diag, Identity | ScaledIdentity)
 def diag_identity(A: Any, method: Any) -> Array:
     """diag(c I) = c, n times"""
-    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
-    return (c[..., None] if getattr(c, "ndim", 0) else c) * A.xp.ones((A.shape[-1],), dtype=A.dtype, device=A._context.device)
+    c = scalar_of(A)
+    return beside(c) * A.xp.ones((A.shape[-1],), dtype=A.dtype, device=A._context.device)
 
 
 @rule(diag, Zero)

@@ -17,7 +17,7 @@ from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.fields import Index
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import scalar_of
 from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
@@ -25,6 +25,7 @@ from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.rewrites import simplify
 from ..operators.sparse import Sparse
+from ..operators.sparse_algebra import SHIFT
 from ..operators.structured_factors import SpectralFactor
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
@@ -211,8 +212,8 @@ def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
     xp, whole = A.xp, A.A
     kronecker, c = whole, 0.0
     if isinstance(whole, Sum):
-        kronecker, shift = arrange(whole, Kronecker | KroneckerSum, ScaledIdentity | Identity)
-        c = shift.c if isinstance(shift, ScaledIdentity) else 1.0
+        kronecker, shift = arrange(whole, Kronecker | KroneckerSum, SHIFT)
+        c = scalar_of(shift)
     dtype = spectral.d.dtype
     V, W = ([xp.astype(factor.to_dense(), dtype) for factor in side.operands] for side in (spectral.V, spectral.W))
     matrices = [xp.astype(dense_part(factor, whole), dtype) for factor in kronecker.operands]

@@ -13,17 +13,18 @@ from ..operators.attempts import Attempts
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.dense import Dense
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, scalar_of
 from ..operators.inverse import Inverse
 from ..operators.iterative import Iterated
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.opaque import opaque
 from ..operators.product import Product
-from ..operators.scaled import Scaled, peek_scalar
+from ..operators.scaled import Scaled, beside, peek_scalar
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
-from ._arrays import dense, narrow, quiet, wide
+from ._arrays import dense, identity_like, narrow, quiet, wide
 from ._spectral import (
     by_key,
     columns,
@@ -40,10 +41,8 @@ from .eigen_shared import (
     POSITIVE,
     Pairs,
     asked,
-    batched,
     filled,
     finish,
-    identity,
     is_real,
     typed,
     with_zeros,
@@ -148,10 +147,10 @@ def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method)
     if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.leaves()):
         report_leaves(A)  # A may lack eigenvectors, and 0 does not
-        return finish(A, filled(A, 0.0, n, A.batch_shape), identity(A, n), k, which, is_hermitian)
+        return finish(A, filled(A, 0.0, n, A.batch_shape), identity_like(A, n), k, which, is_hermitian)
     inner = which if which[1] == "M" else _scaled_order(A.scalar, which)
     values, vectors = eig(place(A.A, A), None if inner is None or k == n else k, inner or "LM", method)
-    return finish(A, batched(A.scalar) * values, vectors, k, which, is_hermitian)
+    return finish(A, beside(A.scalar) * values, vectors, k, which, is_hermitian)
 
 
 def _scaled_order(c: Any, which: str) -> str | None:
@@ -164,11 +163,11 @@ def _scaled_order(c: Any, which: str) -> str | None:
 
 def shift_keeps_adjoint(A: Any) -> bool:
     """Whether A is square and the shift real if A is self-adjoint."""
-    shift, _ = arrange(A, ScaledIdentity | Identity, ...)
+    shift, _ = arrange(A, SHIFT, ...)
     return not A.properties & SELF_ADJOINT or isinstance(shift, Identity) or is_real(shift.c)
 
 
-@rule(eig, Sum[ScaledIdentity | Identity, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
+@rule(eig, Sum[SHIFT, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
 def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """A + c I has the eigenvalues λ + c and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
@@ -181,14 +180,14 @@ def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
     if inner is None and k < n and not is_affordable(A):  # not all of them, only to pick a few
         return eig.base(A, k, which, method)
     values, vectors = eig(rest, None if inner is None or k == n else k, inner or "LM", method)
-    return finish(A, values + batched(c), vectors, k, which, is_hermitian)
+    return finish(A, values + beside(c), vectors, k, which, is_hermitian)
 
 
 def split_shift(A: Any) -> tuple[Any, LinearOperator]:
     """c and A - c I."""
-    shift, rest = arrange(A, ScaledIdentity | Identity, ...)
+    shift, rest = arrange(A, SHIFT, ...)
     claims = A.properties & SELF_ADJOINT
-    return shift.c if isinstance(shift, ScaledIdentity) else 1.0, place(Sum(*rest), A)._claim(claims)
+    return scalar_of(shift), place(Sum(*rest), A)._claim(claims)
 
 
 def is_a_power(A: Any) -> bool:

@@ -20,14 +20,15 @@ from ..operators.block import BlockDiag, hstack
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.householder import Householder
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
+from ..operators.scaled import beside
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
-from ._arrays import narrow, quiet, seen, wide
+from ._arrays import identity_like, narrow, quiet, seen, wide
 from ._spectral import (
     by_key,
     columns,
@@ -41,10 +42,8 @@ from .eigen_choice import is_affordable
 from .eigen_shared import (
     Pairs,
     asked,
-    batched,
     filled,
     finish,
-    identity,
     not_empty,
     typed,
     with_zeros,
@@ -58,16 +57,16 @@ PARALLEL_TO_NULL = "the eigenvalue 0 is defective, or close to it: some eigenvec
 def eig_identity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c I has the eigenvalue c, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
-    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
-    I = identity(A, n)
-    return typed(A.xp, batched(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
+    c = scalar_of(A)
+    I = identity_like(A, n)
+    return typed(A.xp, beside(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
 @rule(eig, Zero)
 def eig_zero(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """0 has the eigenvalue 0, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
-    I = identity(A, n)
+    I = identity_like(A, n)
     return typed(A.xp, filled(A, 0.0, k, A.batch_shape), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
 
 
@@ -76,7 +75,7 @@ def eig_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """diag(d) has the eigenvalues d, and the columns of I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     report_finite(A.xp, A.d)
-    return finish(A, A.d, identity(A, n), k, which, is_hermitian)
+    return finish(A, A.d, identity_like(A, n), k, which, is_hermitian)
 
 
 @rule(eig, Triangular, when=not_empty)

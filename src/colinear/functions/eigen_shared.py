@@ -9,7 +9,6 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..methods import EIGEN, fitting
 from ..operators.base import LinearOperator
-from ..operators.identity import Identity
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ._spectral import (
     ordered,
@@ -48,17 +47,8 @@ def with_zeros(xp: Any, values: Array, count: int) -> Array:
     return xp.concat([values, xp.zeros((*values.shape[:-1], count), dtype=values.dtype, device=xp.device_of(values))], axis=-1)
 
 
-def identity(A: LinearOperator, n: int) -> LinearOperator:
-    return Identity(n, like=None if A.is_neutral else A)
-
-
 def filled(A: LinearOperator, c: float, count: int, batch: tuple[int, ...] = ()) -> Array:
     return A.xp.full((*batch, count), c, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
-
-
-def batched(c: Any) -> Any:
-    """A scalar of an operator, as it multiplies rows of values."""
-    return c[..., None] if getattr(c, "ndim", 0) else c
 
 
 def is_real(c: Any) -> bool:

@@ -26,6 +26,7 @@ from ._fourier_pairs import few_pairs
 from ._spectral import (
     cycles,
     grid_of,
+    is_periodic,
     symbol,
 )
 from ._values import report_finite
@@ -100,11 +101,6 @@ def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
     chosen = fitting("eig", method, *EIGEN)
     report_pairs(xp, xp.astype(M, V.dtype), values, V, None, chosen, "Schur", A)
     return finish(A, narrow(xp, values, A.dtype), Dense(narrow(xp, V, A.dtype))._claim(UNITARY), k, which, is_hermitian)
-
-
-def is_periodic(A: Any) -> bool:
-    """Whether the boundary is periodic (and the grid not empty)."""
-    return A.boundary == "wrap" and not_empty(A)
 
 
 @rule(eig, Circulant, when=not_empty)

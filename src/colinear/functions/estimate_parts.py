@@ -12,11 +12,7 @@ from ..info import Info, Status, report, total
 from ..methods.averaging import quantile, worse
 from ..methods.seeds import part_seeds
 from ..operators.base import LinearOperator
-
-
-def beside(c: Any, event: int) -> Any:
-    """A scalar, or a batch of them, as it multiplies arrays of `event` further dimensions."""
-    return c[(..., *(None,) * event)] if getattr(c, "ndim", 0) else c
+from ..operators.scaled import beside
 
 
 def _parts(f: Any, parts: Sequence[LinearOperator], method: Any) -> tuple[list[Array], list[Array], list[Info]]:

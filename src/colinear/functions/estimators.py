@@ -17,9 +17,9 @@ from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, 
 from ..methods.hutchinson import outside, range_part, samples
 from ..methods.probes import draw, product
 from ..operators.base import LinearOperator
+from ..operators.scaled import beside
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import is_half, narrow, quiet
-from .estimate_parts import beside
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 TRACE = (Hutchinson, HutchPP, XTrace, XNysTrace)  # the methods

@@ -1,4 +1,4 @@
-"""A = P L U of tridiagonal and banded matrices: within the band, by LAPACK on the host."""
+"""A = P L U of banded matrices, within the band, and of sparse ones, both on the host; A = L L^H of sparse ones."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import rule
+from ..info import Info, Status, report
+from ..methods.sparse_direct import factors_in_order, stays_sparse
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
+from ..operators.identity import ScaledIdentity
 from ..operators.permutation import Permutation
+from ..operators.rewrites import is_scattered
 from ..operators.sparse import Sparse
 from ..operators.sparsity import from_coordinates
 from ..operators.tridiagonal import Tridiagonal
-from ._arrays import is_half, is_watched, seen
-from ._columns import identity_like
-from ._values import report_finite
-from .factorisations import lu, lu_like
+from ._arrays import identity_like, is_half, is_watched, seen, values_are_seen
+from ._values import report_finite, reports_nonfinite
+from .cholesky_rules import report_positive
+from .factorisations import cholesky, lu, lu_factors, lu_like
 
 Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
 
 def band_is_seen(A: Any) -> bool:
     """Whether it is square and of a narrow band, whose values can be seen with no derivative asked."""
+    if isinstance(A, Banded) and is_scattered(A):
+        return False
     offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
     narrow = A.shape[-1] == A.shape[-2] and 2 * (max(map(abs, offsets)) + 1) < A.shape[-1]
-    return narrow and 0 not in A.batch_shape and not any(is_watched(A.xp, leaf) for leaf in A.leaves())
+    return narrow and 0 not in A.batch_shape and values_are_seen(A)
 
 
 @rule(lu, Tridiagonal | Banded, when=band_is_seen, like=lu_like)
@@ -49,8 +55,8 @@ def lu_banded(A: Any, method: Any) -> Factors:
     if (swaps == np.arange(n)).all():
         rows = [np.ones((*batch, n), packed.dtype), *multipliers]
         return identity_like(A, n), Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)), U
-    order, L = _reordered(swaps, np.concatenate(multipliers, axis=-1), below, n)
-    return Permutation(order, like=A).T, L.to(backend=A.backend, device=A._context.device, dtype=A.dtype), U
+    order, L = _reordered(A, swaps, np.concatenate(multipliers, axis=-1), below)
+    return Permutation(order, like=A).T, L, U
 
 
 def _on_host(xp: Any, d: Array) -> Any:
@@ -87,17 +93,104 @@ def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
     )
 
 
-def _reordered(swaps: Any, multipliers: Any, below: int, n: int) -> tuple[Any, LinearOperator]:
+def _reordered(A: Any, swaps: Any, multipliers: Any, below: int) -> tuple[Any, LinearOperator]:
     """The order of the rows, and L with its rows in that order: sparse, all of a batch in one pattern."""
-    batch = swaps.shape[:-1]
+    batch, n = A.batch_shape, A.shape[-1]
     followed = [_followed(swaps[at], below, n) for at in np.ndindex(batch)]
-    diagonal, count = np.arange(n), multipliers.shape[-1]
-    places = [(np.concatenate([diagonal, rows]), np.concatenate([diagonal, columns])) for _, rows, columns in followed]
-    rows, columns = (np.concatenate(parts) for parts in zip(*places))
-    structure, order = from_coordinates(rows, columns, (n, n))
-    at = (np.arange(len(rows)) if order is None else order).reshape(len(followed), n + count)
-    data = np.zeros((len(followed), structure.nnz), multipliers.dtype)
-    entries = multipliers.reshape(len(followed), count)
-    np.put_along_axis(data, at, np.concatenate([np.ones((len(followed), n), data.dtype), entries], axis=-1), axis=-1)
-    L = Sparse.from_parts(data.reshape(*batch, -1), structure)
-    return np.stack([order for order, *_ in followed]).reshape(*batch, n), L
+    diagonal, ones = np.arange(n), np.ones(n, multipliers.dtype)
+    entries = [
+        (np.concatenate([diagonal, rows]), np.concatenate([diagonal, columns]), np.concatenate([ones, multipliers[at]]))
+        for at, (_, rows, columns) in zip(np.ndindex(batch), followed)
+    ]
+    return np.reshape([order for order, *_ in followed], (*batch, n)), _stacked(A, entries)
+
+
+# ---------------------------------------------------------------------------------------------------- sparse matrices
+
+SMALL_SPARSE_ROWS = 500  # below which the dense factorisation is as fast
+LARGEST_SPARSE_FACTOR = 20_000_000  # entries
+
+
+def is_sparse_and_seen(A: Any, definite: bool) -> bool:
+    """Whether A is square, its values can be seen with no derivative asked, and the factors stay sparse in its order."""
+    n, memo = A.shape[-1], A.structure.memo
+    if A.shape[-2] != n or n < SMALL_SPARSE_ROWS or 4 * A.nnz > n * n or 0 in A.shape or is_watched(A.xp, A.data):
+        return False
+    key = ("stays sparse", definite)
+    if key not in memo:
+        memo[key] = stays_sparse(A.structure, definite, min(LARGEST_SPARSE_FACTOR, n * n / 8))
+    return bool(memo[key])
+
+
+def stays_sparse_with_pivots(A: Any) -> bool:
+    """Whether the factors of A = P L U stay sparse, whatever the pivots, and values can be seen."""
+    return is_sparse_and_seen(A, definite=False)
+
+
+@rule(lu, Sparse, when=stays_sparse_with_pivots, like=lu_like)
+def lu_sparse(A: Any, method: Any) -> Any:
+    """S = P L U by sparse elimination, the columns in their order"""
+    values = _rows_on_host(A)
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE, method="LU"))
+        I = identity_like(A, A.shape[-1])
+        return I, I, ScaledIdentity(np.nan, A.shape[-1], like=A)
+    try:
+        each = [factors_in_order(data, A.structure, False) for data in values]
+    except ArithmeticError:  # exactly singular
+        return lu_factors(A, method)
+    L, U = (_stacked(A, [(X.row, X.col, X.data) for X in factors]) for factors in list(zip(*each))[:2])
+    report_finite(A.xp, U.data, method="LU")
+    return Permutation(np.reshape([order for *_, order in each], A.shape[:-1]), like=A).T, L, U
+
+
+def stays_sparse_without_pivots(A: Any) -> bool:
+    """Whether the factor of A = L L^H stays sparse, and values can be seen."""
+    return is_sparse_and_seen(A, definite=True)
+
+
+@rule(cholesky, Sparse, when=stays_sparse_without_pivots, like=identity_like)
+@reports_nonfinite
+def cholesky_sparse(A: Any, method: Any) -> LinearOperator:
+    """S = L L^H by sparse elimination, rows and columns in their order"""
+    each = [_lower_factor(data, A.structure) for data in _rows_on_host(A)]
+    fine = A.xp.asarray(np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape))
+    report_positive(A.xp, A.xp.asarray(fine, device=A._context.device))
+    return _stacked(A, each)
+
+
+def _lower_factor(data: Any, structure: Any) -> tuple[Any, Any, Any]:
+    """Rows, columns and values of L with A = L L^H; NaN where A is not positive definite."""
+    from scipy.sparse import csr_array
+
+    n, limit = structure.shape[0], np.finfo(data.dtype).eps ** 0.5
+    S = csr_array((data, structure.columns, structure.indptr), shape=structure.shape)
+    mirror = S.conj().T
+    try:
+        if not (abs(S - mirror) - limit * (abs(S) + abs(mirror))).max() <= 0:  # also of NaN
+            raise ArithmeticError
+        L, U, order = factors_in_order(data, structure, True)
+        pivots = U.diagonal()  # A = L D L^H
+        if not (np.array_equal(order, np.arange(n)) and np.all(pivots.real > 0)):
+            raise ArithmeticError
+    except ArithmeticError:
+        return np.arange(n), np.arange(n), np.full(n, np.nan, data.dtype)
+    return L.row, L.col, L.data * np.sqrt(pivots.real)[L.col]
+
+
+def _rows_on_host(A: Any) -> Any:
+    """The values of each matrix of a batch."""
+    return _on_host(A.xp, A.data).reshape(-1, A.nnz)
+
+
+def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
+    """Matrices given by rows, columns and values as the batch of A, all in one pattern."""
+    rows, columns = (np.concatenate([entry[i] for entry in entries]) for i in (0, 1))
+    structure, places = from_coordinates(rows, columns, A.shape[-2:])
+    starts = np.cumsum([0, *(len(values) for *_, values in entries)])
+    places = np.arange(len(rows)) if places is None else places
+    data = np.zeros((len(entries), structure.nnz), entries[0][2].dtype)
+    for row, (*_, values), start in zip(data, entries, starts):
+        row[places[start : start + len(values)]] = values
+    data = A.xp.asarray(data.reshape(*A.batch_shape, -1), dtype=A.dtype, device=A._context.device)
+    return Sparse.from_parts(data, structure)

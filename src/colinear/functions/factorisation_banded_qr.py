@@ -11,8 +11,7 @@ from ..operators.base import LinearOperator
 from ..operators.fourier import pad_end
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.unitary_chain import UnitaryChain
-from ._arrays import narrow, wide
-from ._columns import identity_like
+from ._arrays import identity_like, narrow, wide
 from ._values import report_finite
 from .factorisations import qr, qr_like
 

@@ -23,7 +23,8 @@ from ..operators.triangular import Triangular
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import STIEFEL, UNITARY
-from ._columns import completed, has_orthonormal_columns, identity_like, orthonormal
+from ._arrays import identity_like
+from ._columns import completed, has_orthonormal_columns, orthonormal
 from ._values import has_no_zero, placed, report_finite, reports_nonfinite
 from .factorisations import lu, qr
 from .inverse import all_square

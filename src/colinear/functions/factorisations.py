@@ -35,11 +35,13 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> Choice:
     Returns
     -------
     Triangular
-        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of triangles, two diagonals.
+        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of triangles, two diagonals,
+        a Sparse matrix.
 
     Notes
     -----
-    n^3 / 3 flops.
+    n^3 / 3 flops. Rows stay in their order, so of a sparse A the factor fills in where that order is a bad one: `solve` and
+    `logdet` choose their own.
 
     Examples
     --------

@@ -30,7 +30,7 @@ from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
-from ._arrays import seen
+from ._arrays import is_square, seen
 from ._elimination import condition, judged
 from ._values import is_positive, place, report_leaves
 from .inverse import inv
@@ -58,7 +58,7 @@ def pivots(A: Any) -> list[tuple[int, int]]:
 
 
 def _is_square(block: LinearOperator) -> bool:
-    return block.shape[-1] == block.shape[-2] and not isinstance(block, Zero)
+    return is_square(block) and not isinstance(block, Zero)
 
 
 def _cost(grid: Any, i: int, j: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from ..backends import Array
 from ..dispatch import rule
 from ..info import Info, Status, report
-from ..operators.banded import Banded, natural_length
+from ..operators.banded import Banded, band_widths, natural_length
 from ..operators.base import LinearOperator
 from ..operators.circulant import Circulant
 from ..operators.convolution import Convolution
@@ -21,6 +21,7 @@ from ..operators.inverse import Inverse
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.projection import Projection
+from ..operators.rewrites import is_compact
 from ..operators.sine import Sine
 from ..operators.structured_factors import (
     BandedFactor,
@@ -139,18 +140,7 @@ def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
     return judged_by_growth("inv_tridiagonal", A, factor, (A.lower, A.diag, A.upper))
 
 
-def band_is_narrow(A: Any) -> bool:
-    """Whether A is square, and elimination within its band cheaper than of the whole matrix."""
-    lower, upper = band_widths(A)
-    return A.m == A.n and 3 * (lower + 1) * (lower + upper) < A.n**2
-
-
-def band_widths(A: Any) -> tuple[int, int]:
-    """How many diagonals there are below and above the main one."""
-    return max(0, -min(A.offsets)), max(0, *A.offsets)
-
-
-@rule(inv, Banded, when=band_is_narrow, direct=True)
+@rule(inv, Banded, when=is_compact, direct=True)
 def inv_banded(A: Any, method: Any) -> LinearOperator:
     """B^-1 b by elimination within the band"""
     return judged_by_growth("inv_banded", A, _banded_factor(A), A.diagonals)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
+from operator import add, mul
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,18 @@ from ..info import Info, Status, failed, report
 from ..operators.base import LinearOperator, dense_part
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
-from ..operators.rewrites import DIAGONAL, SHIFT, diagonal_of
-from ..operators.scaled import Scaled, multiply_scalars
+from ..operators.rewrites import kronecker_terms, share_factors
+from ..operators.scaled import Scaled, beside, multiply_scalars
 from ..operators.schur_factor import SchurFactor
+from ..operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ..operators.structured_factors import SpectralFactor, SylvesterFactor
 from ..operators.sum import Sum
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
-from ._arrays import identity_like, is_watched, quiet, seen
+from ._arrays import identity_like, outer, quiet, seen, values_are_seen
 from ._elimination import as_a_whole, judged
 from ._values import place, placed, reciprocal, reciprocal_spectrum, report_status
 from .eigen import eig, factors_self_adjoint, spectrum_by_factors
@@ -50,7 +52,7 @@ def factors_are_general(A: LinearOperator) -> bool:
 def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return _by_eigenvectors(A, kronecker, shift.c if isinstance(shift, ScaledIdentity) else 1.0, method)
+    return _by_eigenvectors(A, kronecker, scalar_of(shift), method)
 
 
 @rule(inv, KroneckerSum)
@@ -106,11 +108,7 @@ def _in_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any, pairs: list[An
     report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
     is_sum = isinstance(kronecker, KroneckerSum)
 
-    def combine(v: Array, w: Array) -> Array:
-        grid = v[..., :, None] + w[..., None, :] if is_sum else v[..., :, None] * w[..., None, :]
-        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
-
-    values = reduce(combine, [values for values, _ in pairs]) + (c[..., None] if getattr(c, "ndim", 0) else c)
+    values = reduce(partial(outer, add if is_sum else mul), [values for values, _ in pairs]) + beside(c)
     V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
     return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
 
@@ -129,7 +127,7 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     xp, terms = A.xp, kronecker.operands
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
-    if not one_sum or rows > MOST_ROWS or any(is_watched(xp, leaf) for leaf in A.leaves() if hasattr(leaf, "shape")):
+    if not one_sum or rows > MOST_ROWS or not values_are_seen(A):
         why = "the eigenvectors of the factors are ill-conditioned"
         return as_a_whole(A, method, [Info(Status.INACCURATE, message=why)], why)
     from scipy.linalg import schur
@@ -156,15 +154,11 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
 TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 
-def _terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
-    """The scalar and the factors of each of the two products."""
-    return [(term.scalar, term.A.operands) if isinstance(term, Scaled) else (1.0, term.operands) for term in A.operands]
-
-
-def _fit(A: Any) -> bool:
-    (_, first), (_, second) = _terms(A)
+def factors_fit(A: Any) -> bool:
+    """Whether the factors are square and face each other in pairs of equal size, not all but one of them the same."""
+    (_, first), (_, second) = kronecker_terms(A)
     sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
-    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0])
+    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0]) and not share_factors(A)
 
 
 def _definiteness(A: Any) -> int:
@@ -180,9 +174,9 @@ def _definiteness(A: Any) -> int:
 
 def pairs_are_definite(A: Any) -> bool:
     """Whether factors face each other in pairs of self-adjoint ones, one of each pair positive."""
-    if not _fit(A):
+    if not factors_fit(A):
         return False
-    pairs = list(zip(*(factors for _, factors in _terms(A))))
+    pairs = list(zip(*(factors for _, factors in kronecker_terms(A))))
     return all(B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4 for B, C in pairs)
 
 
@@ -191,15 +185,11 @@ def pairs_are_definite(A: Any) -> bool:
 @judged
 def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
-    xp, ((a, first), (c, second)) = A.xp, _terms(A)
+    xp, ((a, first), (c, second)) = A.xp, kronecker_terms(A)
     pencils = [pencil(B, C, A) for B, C in zip(first, second)]
 
-    def combine(v: Array, w: Array) -> Array:
-        grid = v[..., :, None] * w[..., None, :]
-        return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
-
-    a, c = (s[..., None] if getattr(s, "ndim", 0) else s for s in (a, c))
-    values = a * reduce(combine, [p[0] for p in pencils]) + c * reduce(combine, [p[1] for p in pencils])
+    beta, gamma = (reduce(partial(outer, mul), [p[i] for p in pencils]) for i in (0, 1))
+    values = beside(a) * beta + beside(c) * gamma
     T = Kronecker(*(p[2] for p in pencils))
     return Product(T, Diagonal(reciprocal_spectrum(xp, values)), T.H)._claim(A.properties)
 
@@ -225,18 +215,13 @@ def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple
     return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
 
 
-def factors_fit(A: Any) -> bool:
-    """Whether the factors are square and face each other in pairs of equal size."""
-    return _fit(A)
-
-
 @rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 @by_equation
 @judged
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
     terms = sorted(
-        _terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+        kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
     )  # the simpler to invert
     (c, simple), (a, other) = terms
     found = [inv(place(factor, A), method, info=True) for factor in simple]

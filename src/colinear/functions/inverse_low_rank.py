@@ -9,15 +9,14 @@ from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import Info, Status, failed, part, report
 from ..operators.base import LinearOperator, dense_part
-from ..operators.batch_sum import BatchSum
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.rewrites import DIAGONAL, simplify
 from ..operators.scaled import Scaled
+from ..operators.sparse_algebra import DIAGONAL, is_sparse
 from ..operators.sum import Sum
 from ..operators.transposed import are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE
@@ -30,8 +29,6 @@ def rank_of(A: Any) -> int:
     """The rank that the factors of an operator show, its size if they show none."""
     if isinstance(A, Product):
         return min(factor.shape[-1] for factor in A.operands[:-1])
-    if isinstance(A, BatchSum):
-        return A.terms * rank_of(A.A)
     if isinstance(A, Scaled):
         return rank_of(A.A)
     factor = getattr(A, "U", getattr(A, "Q", None)) if isinstance(A, (LowRank, Projection)) else None
@@ -44,8 +41,6 @@ def as_low_rank(A: Any) -> LowRank:
         return Scaled(A.scalar, as_low_rank(A.A))
     if isinstance(A, Projection):
         return LowRank._of(A.Q, None, None)
-    if isinstance(A, BatchSum):
-        return _side_by_side(A, as_low_rank(A.A))
     if isinstance(A, Product):
         widths = [factor.shape[-1] for factor in A.operands[:-1]]
         cut = widths.index(min(widths)) + 1
@@ -53,19 +48,6 @@ def as_low_rank(A: Any) -> LowRank:
         V = None if are_adjoint(left, right) else dense_part(right.H, A)
         return LowRank._of(dense_part(left, A), V, None)
     return A
-
-
-def _side_by_side(A: Any, terms: LowRank) -> LowRank:
-    """sum_i U_i C_i V_i^H as one low-rank matrix of all factors side by side."""
-    xp, axis, count = A.xp, A.axis, A.terms
-    U = terms.U if terms.core is None else xp.matmul(terms.U, terms.core)
-    V = None if terms.V is None and terms.core is None else (terms.U if terms.V is None else terms.V)
-
-    def beside(factor: Array) -> Array:  # (*batch, m, r) -> (*rest, m, count * r)
-        factor = xp.moveaxis(xp.broadcast_to(factor, (*A.A.batch_shape, *factor.shape[-2:])), axis - 2, -2)
-        return xp.reshape(factor, (*factor.shape[:-2], count * factor.shape[-1]))
-
-    return LowRank._of(beside(U), None if V is None else beside(V), None)
 
 
 def is_narrow(A: LinearOperator) -> bool:
@@ -84,7 +66,7 @@ def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
 
 def correction_pays(A: Any) -> bool:
     """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others; not in a sparse sum."""
-    if not simplify.find(A).is_base:
+    if is_sparse(A):
         return False
     ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
     rest = [term for term in A.operands if not is_narrow(term)]
@@ -162,8 +144,7 @@ def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
     return _corrected_diagonal(A, low_rank, D, method)
 
 
-LOW_RANK: Any = LowRank | Projection | Product | BatchSum[LowRank]  # type: ignore[misc]
-LOW_RANK = LOW_RANK | Scaled[Projection | Product | BatchSum[LowRank]]  # type: ignore[misc]
+LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  # type: ignore[misc]
 
 
 def is_corrected_diagonal(A: LinearOperator) -> bool:
@@ -240,14 +221,3 @@ def gram(S: Array) -> Array:
     """S^H S"""
     xp = namespace_of(S)
     return xp.matmul(xp.conj(xp.matrix_transpose(S)), S)
-
-
-def terms_are_few(A: Any) -> bool:
-    """Whether the ranks of the terms together are below the size."""
-    return A.shape[-1] == A.shape[-2] and rank_of(A) < A.shape[-1]
-
-
-@rule(inv, BatchSum[LowRank], when=terms_are_few, hereditary=True)  # type: ignore[misc]
-def inv_few_terms(A: Any, method: Any) -> LinearOperator:
-    """A sum of low-rank terms is of low rank"""
-    return inv(as_low_rank(A), method)

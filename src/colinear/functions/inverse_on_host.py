@@ -17,14 +17,11 @@ from ..methods.sparse_direct import SparseLU
 from ..methods.toeplitz import columns_of_inverse
 from ..operators.banded import Banded
 from ..operators.base import LinearOperator
-from ..operators.convolution import Convolution
-from ..operators.fourier import pad_end
 from ..operators.host_factors import SparseFactor, gohberg_semencul
 from ..operators.identity import ScaledIdentity
 from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.sparse import Sparse
-from ..operators.sparsity import from_coordinates
 from ..operators.toeplitz import Toeplitz
 from ._arrays import identity_like, seen, wide
 from ._residuals import probe
@@ -124,25 +121,6 @@ def _both_columns(diagonals: Any) -> Any:
     return np.reshape([np.concatenate([x, y[:-1]]) for x, y, _ in found], diagonals.shape).astype(diagonals.dtype)
 
 
-def is_a_line_with_zeros_around(A: Any) -> bool:
-    """Whether the grid is one-dimensional and x is zero outside it."""
-    return len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
-
-
-@rule(inv, Convolution, when=is_a_line_with_zeros_around, direct=True, hereditary=True)
-def inv_convolution_with_zeros(A: Any, method: Any) -> LinearOperator:
-    """A convolution of a line with zeros around it is a Toeplitz matrix"""
-    return inv(toeplitz_of_convolution(A)._claim(A.properties), method)
-
-
-def toeplitz_of_convolution(A: Any) -> LinearOperator:
-    """The Toeplitz matrix of a one-dimensional convolution with zeros outside: T[i, j] = kernel[i - j + origin]."""
-    xp, n = A.xp, A.shape[-1]
-    kernel, (origin,) = A._fitted()
-    column, row = kernel[..., origin:], xp.flip(kernel[..., : origin + 1], axis=-1)
-    return Toeplitz._of(*(pad_end(xp, part, (n,), (-1,)) for part in (column, row)))
-
-
 def is_sparse_and_seen(A: Any) -> bool:
     """Whether A is square, mostly zeros, and its values can be seen on the host."""
     m, n = A.shape[-2:]
@@ -189,28 +167,6 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         return perform(inverse(A, method))  # which shows the rank
     report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
     return ScaledIdentity(math.nan, A.shape[-1], like=A)
-
-
-def diagonals_are_few_and_seen(A: Any) -> bool:
-    """Whether A is square and of few diagonals, however far apart, with values that can be seen on the host."""
-    stored = sum(d.shape[-1] for d in A.diagonals)
-    return A.m == A.n > SMALL_TOEPLITZ and 4 * stored <= A.n**2 and not any(A.xp.is_traced(d) for d in A.diagonals)
-
-
-@rule(inv, Banded, when=diagonals_are_few_and_seen, direct=True, hereditary=True)
-def inv_scattered_diagonals(A: Any, method: Any) -> LinearOperator:
-    """Diagonals that are far apart, as of a periodic band, are a sparse matrix"""
-    return inv(sparse_of_banded(A)._claim(A.properties), method)
-
-
-def sparse_of_banded(A: Any) -> Sparse:
-    """A matrix of diagonals as a sparse one."""
-    xp = A.xp
-    rows = np.concatenate([max(0, -k) + np.arange(d.shape[-1]) for d, k in zip(A.diagonals, A.offsets)])
-    columns = np.concatenate([max(0, k) + np.arange(d.shape[-1]) for d, k in zip(A.diagonals, A.offsets)])
-    structure, places = from_coordinates(rows, columns, (A.m, A.n))
-    values = xp.concat([xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])) for d in A.diagonals], axis=-1)
-    return Sparse._of(values if places is None else xp.take(values, np.argsort(places), axis=-1), structure)
 
 
 def _reproduces(values: Any, factor: Any, structure: Any) -> bool:

@@ -10,16 +10,15 @@ from ..backends import Array, namespace_of
 from ..dispatch import arrange, rule
 from ..info import part
 from ..operators.base import LinearOperator
-from ..operators.batch_sum import BatchSum
 from ..operators.batching import broadcast_batch
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.lowrank import LowRank
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.rewrites import DEFINITE, SHIFT, scalar_of
-from ..operators.scaled import Scaled, kept_by_scalar
+from ..operators.rewrites import DEFINITE
+from ..operators.scaled import Scaled, beside, kept_by_scalar
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ._arrays import seen
@@ -76,7 +75,7 @@ def _seen_number(x: Any) -> Any:
 
 
 @rule(inv, Sum[Scaled, SHIFT])  # type: ignore[misc]
-@rule(inv, Sum[Scaled[Projection | BatchSum[LowRank] | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
+@rule(inv, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
 def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
@@ -118,35 +117,29 @@ def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
 
 
-@rule(inv, Sum[Kronecker | KroneckerSum, ScaledIdentity | Identity], when=kronecker_of_self_adjoint)  # type: ignore[misc]
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
 def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
     known = differentiable_inverse(A)
-    return _by_shifted_spectrum(A, method) if known is None else known
-
-
-@by_equation
-def _by_shifted_spectrum(A: Any, method: Any) -> LinearOperator:
-    values, vectors = shifted_spectrum(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
-
-
-def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
-    """Eigenvalues and eigenvectors of a Kronecker product or sum plus c I."""
-    kronecker, shift = arrange(A, Kronecker | KroneckerSum, ScaledIdentity | Identity)
-    values, vectors = spectrum_by_factors(kronecker)
-    c: Any = shift.c if isinstance(shift, ScaledIdentity) else 1.0
-    return values + (c[..., None] if getattr(c, "ndim", 0) else c), vectors
+    return _by_spectrum(A, method) if known is None else known
 
 
 @rule(inv, KroneckerSum, when=factors_self_adjoint)
 def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
-    known = differentiable_inverse(A)
-    return _by_spectrum(A, method) if known is None else known
+    return inv_shifted_kronecker(A, method)
 
 
 @by_equation
 def _by_spectrum(A: Any, method: Any) -> LinearOperator:
-    values, vectors = spectrum_by_factors(A)
+    values, vectors = shifted_spectrum(A)
     return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
+
+
+def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
+    """Eigenvalues and eigenvectors of a Kronecker product or sum, plus c I perhaps."""
+    if not isinstance(A, Sum):
+        return spectrum_by_factors(A)
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    values, vectors = spectrum_by_factors(kronecker)
+    return values + beside(scalar_of(shift)), vectors

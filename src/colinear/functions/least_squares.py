@@ -20,7 +20,7 @@ from ..operators.implicit import Implicit
 from ..operators.inverse import Inverse
 from ..operators.product import Product
 from ..operators.zero import Zero
-from ._arrays import dense, has_watched_leaves, is_half, is_vector, is_watched, narrow, ones_beside, quiet, seen
+from ._arrays import dense, is_half, is_vector, is_watched, narrow, ones_beside, quiet, seen, values_are_seen
 from ._residuals import MARGIN
 from .automatic import has_adjoint, is_automatic, try_least_squares
 from .cost import MEMORY, least_squares_work
@@ -73,7 +73,7 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
         if (iteration := try_least_squares(A, method, (), 1, run, like)) is not None:
             return iteration
     plain = partial(_from_triplets, A, rtol, chosen, method)
-    run = partial(_with_derivative, A, rtol, chosen, plain) if 0 not in A.shape and has_watched_leaves(A) else plain
+    run = partial(_with_derivative, A, rtol, chosen, plain) if 0 not in A.shape and not values_are_seen(A) else plain
     return Choice(run, "SVD", None, "A^+ = V Σ^+ U^H", plain)
 
 
@@ -230,7 +230,7 @@ def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: 
             return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", cost, "asked for", like)
         run = lambda: _by_triangle(A, s, lambda: _judged(A, s, chosen, partial(_by_triplets, method)))  # noqa: E731
         return Choice(run, "QR", cost, "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full", like)
-    if has_rules or has_watched_leaves(A):
+    if has_rules or not values_are_seen(A):
 
         def like_pseudoinverse() -> Array:
             pinv(A, None, method)
@@ -304,7 +304,7 @@ def _fits_triangle(A: LinearOperator, s: System) -> bool:
     (m, n), k, xp = A.shape[-2:], s.B.shape[-1], s.xp
     if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or is_half(xp, A.dtype):
         return False
-    return A.dtype == s.B.dtype and A.batch_shape == s.B.shape[:-2] and not has_watched_leaves(A) and not is_watched(xp, s.B)
+    return A.dtype == s.B.dtype and A.batch_shape == s.B.shape[:-2] and values_are_seen(A) and not is_watched(xp, s.B)
 
 
 def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:

@@ -32,16 +32,15 @@ from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 from ..properties import POSITIVE_DEFINITE
-from ._arrays import is_watched, narrow, quiet, seen, wide
+from ._arrays import narrow, quiet, seen, values_are_seen, wide
 from ._columns import orthonormal
 from ._residuals import MARGIN, column_norms, probe
-from ._spectral import grid_of, symbol
+from ._spectral import grid_of, is_periodic, symbol
 from ._values import has_no_zero, placed, reports_nonfinite
 from .inverse import inv
 from .least_squares import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
 from .singular import svd
 from .singular_compositions import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
-from .singular_rules import is_periodic
 from .solve import relative_residual, right_side
 
 COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse
@@ -147,7 +146,7 @@ def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
         return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
     limit = negligible(A, xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1), rtol)
     blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
-    if any(is_watched(xp, leaf) for leaf in A.arrays()):
+    if not values_are_seen(A):
         known = [known_pseudoinverse(*pair) for pair in zip(placed(A), blocks, strict=True)]
         blocks = [block if own is None else own for block, own in zip(blocks, known, strict=True)]
     return BlockDiag(*blocks)._claim(A._claims)

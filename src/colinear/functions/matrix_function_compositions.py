@@ -10,11 +10,11 @@ from ..methods import Auto, Eigh, fitting
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag
 from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity, ScaledIdentity
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker, KroneckerSum
 from ..operators.product import Product
 from ..operators.scaled import Scaled
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
@@ -101,8 +101,8 @@ def has_factored_roots(A: LinearOperator, method: Any = None) -> bool:
 @rules((log, sqrt, isqrt), Kronecker, when=has_factored_roots)
 @rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=is_diagonalised)
 @rules((exp, apply), Scaled[Kronecker], when=is_diagonalised)  # type: ignore[misc]
-@rules(ALL, Sum[Kronecker, ScaledIdentity | Identity], when=is_diagonalised)  # type: ignore[misc]
-@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, ScaledIdentity | Identity], when=is_diagonalised)  # type: ignore[misc]
+@rules(ALL, Sum[Kronecker, SHIFT], when=is_diagonalised)  # type: ignore[misc]
+@rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, SHIFT], when=is_diagonalised)  # type: ignore[misc]
 def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
     """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M for A ⊕ B, and so with + c I"""
     return by_unitary(A, call.f, fitting(call.f.name, call.method, Eigh))

@@ -21,27 +21,28 @@ from ..operators.convolution import Convolution
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.householder import Householder
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
 from ..operators.product import Product
 from ..operators.projection import Projection
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..operators.triangular import Triangular
 from ..operators.zero import Zero
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
 from ._arrays import is_watched, narrow, seen, square_size, wide
-from ._spectral import cycles, grid_of, mirrored, symbol
+from ._spectral import cycles, grid_of, is_periodic, mirrored, symbol
 from ._values import reports_nonfinite
 from .eigen import eig
 from .eigen_compositions import split_shift
 from .eigen_rules import compressed, rank_is_small, two_factors
 from .eigen_shared import not_empty
-from .eigen_unitary import cycles_can_be_seen, is_periodic
+from .eigen_unitary import cycles_can_be_seen
 from .matrix_function_base import on_spectrum, real_if_real
-from .matrix_function_shared import ALL, Call, at, beside, claimed, combined, rules
+from .matrix_function_shared import ALL, Call, at, claimed, combined, rules
 from .matrix_functions import (
     apply,
     exp,
@@ -63,11 +64,11 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
     return Diagonal(values)._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0)
 
 
-@rules(ALL, Identity | ScaledIdentity)
+@rules(ALL, SHIFT)
 def of_identity(A: Any, call: Call) -> LinearOperator:
     """f(c I) = f(c) I"""
     xp = A.xp
-    c = xp.asarray(A.c if isinstance(A, ScaledIdentity) else 1.0, dtype=A.dtype, device=A._context.device)
+    c = xp.asarray(scalar_of(A), dtype=A.dtype, device=A._context.device)
     values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
     c = values[..., 0].item() if A.is_neutral and xp.name == "numpy" else values[..., 0]
     return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)
@@ -172,7 +173,7 @@ def low_rank_is_small(A: Any) -> bool:
 
 
 @rules(ALL, SelfAdjoint[LowRank], when=low_rank_is_small)
-@rules(ALL, SelfAdjoint[Sum[LowRank, ScaledIdentity | Identity]], when=low_rank_is_small)  # type: ignore[misc]
+@rules(ALL, SelfAdjoint[Sum[LowRank, SHIFT]], when=low_rank_is_small)  # type: ignore[misc]
 def of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
     xp, f, n = A.xp, call.f, A.shape[-1]
@@ -216,7 +217,7 @@ def multiple_is_recorded(A: Any) -> bool:
 
 
 @rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)  # type: ignore[misc]
-@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, ScaledIdentity | Identity]]], when=multiple_is_recorded)  # type: ignore[misc]
+@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, SHIFT]]], when=multiple_is_recorded)  # type: ignore[misc]
 def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
     """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
     c, term = split_shift(A.A) if isinstance(A.A, Sum) else (0.0, A.A)
@@ -246,7 +247,7 @@ def rank_is_below_half(A: Any) -> bool:
 
 
 @rules((exp, power), LowRank, when=rank_is_below_half)
-@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, ScaledIdentity | Identity], when=rank_is_below_half)  # type: ignore[misc]
+@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, SHIFT], when=rank_is_below_half)  # type: ignore[misc]
 def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
     """f(c I + U V^H) = f(c) I + U F V^H, where f([[c I + V^H U, I], [0, c I]]) = [[*, F], [0, f(c) I]]
 

@@ -27,7 +27,6 @@ from .matrix_functions import (
 from .scalar_functions import EXP, ISQRT, LOG, SQRT, Scalar, of_values, power_of, scalar_of
 
 POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
-KEPT = SELF_ADJOINT | POSITIVE  # by what is the same operator, written otherwise
 
 
 class Call(NamedTuple):
@@ -121,8 +120,3 @@ def of_positive_parts(A: LinearOperator, base: Callable[[LinearOperator], Any], 
     for info in reports:
         report(info)
     return result
-
-
-def beside(c: Any, ndim: int) -> Any:
-    """A scalar, or a batch of them, as it multiplies arrays of so many dimensions."""
-    return c[(..., *(None,) * ndim)] if getattr(c, "ndim", 0) else c

@@ -11,21 +11,17 @@ from ..backends import namespace_of
 from ..dispatch import arrange, rule
 from ..info import Status
 from ..operators.base import LinearOperator
-from ..operators.block import BlockDiag
-from ..operators.circulant import Circulant
-from ..operators.convolution import Convolution
-from ..operators.identity import Identity, ScaledIdentity
-from ..operators.kronecker import KroneckerSum
+from ..operators.identity import ScaledIdentity, scalar_of
 from ..operators.permutation import Permutation
 from ..operators.scaled import Scaled
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ._arrays import square_size
-from ._values import place, placed, reciprocal, report_status, reports_nonfinite
+from ._values import place, reciprocal, report_status, reports_nonfinite
 from .eigen_compositions import split_shift
 from .eigen_unitary import cycles_can_be_seen
-from .inverse import all_square
 from .matrix_function_rules import of_permutation
-from .matrix_function_shared import ALL, KEPT, Call, beside, rules
+from .matrix_function_shared import ALL, Call, rules
 from .matrix_functions import (
     exp,
     isqrt,
@@ -86,19 +82,6 @@ def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
     return Scaled(A.scalar ** (p if whole is None else whole), power(A.A, p, method))
 
 
-@rules(ALL, Scaled[Circulant])  # type: ignore[misc]
-def of_scaled_circulant(A: Any, call: Call) -> LinearOperator:
-    """f(c C) = f(C') for the circulant C' = c C"""
-    return call.again(Circulant(beside(A.scalar, 1) * A.A.col)._claim(A.properties & KEPT))
-
-
-@rules(ALL, Scaled[Convolution])  # type: ignore[misc]
-def of_scaled_convolution(A: Any, call: Call) -> LinearOperator:
-    """f(c C) = f(C') for the convolution C' = c C"""
-    kernel = beside(A.scalar, len(A.A.grid)) * A.A.kernel
-    return call.again(A.A._replace(kernel=kernel)._claim(A.properties & KEPT))
-
-
 @rules(ALL, Scaled[Permutation])  # type: ignore[misc]
 def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
     """f(c P) = R^T diag(f(c C), ...) R: along each of its cycles a permutation is a circulant C"""
@@ -107,42 +90,10 @@ def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
     return of_permutation(place(A.A, A), Call(call.f, lambda C: call.again(Scaled(A.scalar, C)), call.base))
 
 
-@rules(ALL, Scaled[BlockDiag])  # type: ignore[misc]
-def of_scaled_blocks(A: Any, call: Call) -> LinearOperator:
-    """f(c diag(A, B)) = f(diag(c A, c B))"""
-    return call.again(BlockDiag(*(Scaled(A.scalar, block) for block in A.A.operands))._claim(A.properties & KEPT))
-
-
-@rule(exp, Scaled[KroneckerSum])  # type: ignore[misc]
-def exp_scaled_kronecker_sum(A: Any, method: Any) -> LinearOperator:
-    """exp(c (A ⊕ B)) = exp(c A) ⊗ exp(c B)"""
-    return exp(KroneckerSum(*(Scaled(A.scalar, term) for term in A.A.operands)), method)
-
-
-@rules(ALL, Sum[Circulant, ScaledIdentity | Identity])  # type: ignore[misc]
-def of_shifted_circulant(A: Any, call: Call) -> LinearOperator:
-    """f(C + c I) = f(C') for the circulant C' = C + c I"""
-    circulant, shift = arrange(A, Circulant, ScaledIdentity | Identity)
-    xp, c = A.xp, shift.c if isinstance(shift, ScaledIdentity) else 1.0
-    first = xp.eye(1, A.shape[-1], dtype=circulant.dtype, device=A._context.device)[0]
-    return call.again(Circulant(circulant.col + beside(c, 1) * first)._claim(A.properties & KEPT))
-
-
-@rules(ALL, Sum[BlockDiag, ScaledIdentity | Identity])  # type: ignore[misc]
-def of_shifted_blocks(A: Any, call: Call) -> LinearOperator:
-    """f(diag(A, B) + c I) = f(diag(A + c I, B + c I)), both square"""
-    blocks, shift = arrange(A, BlockDiag, ScaledIdentity | Identity)
-    if not all_square(blocks):
-        return call.base(A)
-    c: Any = shift.c if isinstance(shift, ScaledIdentity) else 1.0
-    shifted = (Sum(block, ScaledIdentity(c, block.shape[-1])) for block in placed(blocks))
-    return call.again(BlockDiag(*shifted)._claim(A.properties & KEPT))
-
-
 def shift_is_moderate(A: Any) -> bool:
     """Whether e^c is far from overflow and underflow (taken for granted where c cannot be seen)."""
-    shift, _ = arrange(A, ScaledIdentity | Identity, ...)
-    c: Any = shift.c if isinstance(shift, ScaledIdentity) else 1.0
+    shift, _ = arrange(A, SHIFT, ...)
+    c = scalar_of(shift)
     xp = namespace_of(c)
     values = c if xp is None else xp.peek(c)
     return values is None or bool(np.all(np.abs(np.real(values)) <= _moderate(A)))
@@ -152,7 +103,7 @@ def _moderate(A: LinearOperator) -> float:
     return -2.0 * math.log(A.xp.eps(A.dtype))  # 72 in double, 32 in single precision
 
 
-@rule(exp, Sum[ScaledIdentity | Identity, ...], when=shift_is_moderate)  # type: ignore[misc]
+@rule(exp, Sum[SHIFT, ...], when=shift_is_moderate)  # type: ignore[misc]
 def exp_shifted(A: Any, method: Any) -> LinearOperator:
     """exp(A + c I) = e^c exp(A)"""
     xp = A.xp

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 from itertools import combinations
+from operator import mul
 from typing import Any
 
 from ..backends import Array, namespace_of
@@ -17,7 +18,7 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.fft import FFT
 from ..operators.householder import Householder
-from ..operators.identity import Identity, ScaledIdentity
+from ..operators.identity import Identity, ScaledIdentity, scalar_of
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.permutation import Permutation
@@ -64,7 +65,7 @@ def norm_diagonal(A: Any, ord: Any, method: Any) -> Array:
 def norm_scaled_permutation(A: Any, ord: Any, method: Any) -> Array:
     """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
     xp, n = A.xp, A.shape[-1]
-    c: Any = A.c if isinstance(A, ScaledIdentity) else 1.0
+    c = scalar_of(A)
     ones = xp.ones((*A.batch_shape, n), dtype=xp.real_dtype(A.dtype), device=A._context.device)
     return _norm_of_entries(xp, ones, checked_order("norm", ord)) * (abs(c) if namespace_of(c) is None else xp.abs(c))
 
@@ -187,7 +188,7 @@ def norm_kronecker(A: Any, ord: Any, method: Any) -> Array:
     factors = placed(A)
     if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(min(factor.shape[-2:]) for factor in factors):
         return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
-    return reduce(lambda a, b: a * b, (norm(factor, ord, method) for factor in factors))
+    return reduce(mul, (norm(factor, ord, method) for factor in factors))
 
 
 def blocks_have_entries(A: LinearOperator) -> bool:

@@ -20,8 +20,8 @@ from ..operators.fields import Index
 from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kronecker import Kronecker
 from ..operators.permutation import Permutation
-from ..operators.rewrites import SHIFT
 from ..operators.sparse import Sparse
+from ..operators.sparse_algebra import SHIFT
 from ..operators.sum import Sum
 from ..properties import STIEFEL
 from .least_squares import checked_rtol

@@ -40,7 +40,7 @@ from ._columns import (
     orthonormal,
     reordered,
 )
-from ._spectral import grid_of, symbol
+from ._spectral import grid_of, is_periodic, symbol
 from ._values import once_each, place, placed, reports_nonfinite
 from .least_squares import checked_rtol
 from .norms import norm
@@ -106,7 +106,7 @@ def nullspace_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 def zeros_can_be_seen(A: Any) -> bool:
     """Whether it is one periodic operator, whose values can be seen."""
-    return not A.batch_shape and 0 not in A.shape and getattr(A, "boundary", "wrap") == "wrap" and not is_watched(A.xp, symbol(A))
+    return not A.batch_shape and is_periodic(A) and not is_watched(A.xp, symbol(A))
 
 
 @rule(nullspace, Circulant | Convolution, when=zeros_can_be_seen)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from ..operators.dense import Dense
 from ..operators.inverse import Inverse
 from ..operators.kronecker import Kronecker
 from ..operators.product import Product
-from ..operators.scaled import Scaled
+from ..operators.scaled import Scaled, beside
 from ..operators.transposed import Adjoint, Conjugate, Transpose
 from ..properties import STIEFEL
+from ._arrays import outer
 from ._columns import (
     complement,
     completed,
@@ -29,6 +31,7 @@ from ._columns import (
     has_orthonormal_rows,
 )
 from ._values import in_groups, placed, reciprocal, reports_nonfinite
+from .inverse import all_square
 from .singular import _count, cond, rank, svd
 from .singular_rules import Triplets, padded, phase, sorted_triplets
 
@@ -40,10 +43,9 @@ def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     U, s, V = svd(placed(A)[0], _count(A, k), method)
     xp = A.xp
     size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
-    size = size if getattr(size, "ndim", 0) == 0 else size[..., None]
     return (
         Scaled(phase(A.scalar), U)._claim(STIEFEL),
-        xp.astype(size * s, xp.real_dtype(A.dtype)),
+        xp.astype(beside(size) * s, xp.real_dtype(A.dtype)),
         broadcast_batch(V, A.batch_shape),
     )
 
@@ -107,19 +109,15 @@ def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -
 @rule(svd, Kronecker)
 def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     """A ⊗ B = (U ⊗ W) (Σ ⊗ T) (V ⊗ Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
-    k, factors, xp = _count(A, k), placed(A), A.xp
+    k, factors = _count(A, k), placed(A)
     lesser = [min(factor.shape[-2:]) for factor in factors]
     parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
-    s = reduce(lambda v, w: _flat(xp, v[..., :, None] * w[..., None, :]), (s for _, s, _ in parts))
+    s = reduce(partial(outer, mul), (s for _, s, _ in parts))
     lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
     if k <= math.prod(lesser):
         return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k)
     lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
     return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k, [_leading(sides, lesser) for sides in (lefts, rights)])
-
-
-def _flat(xp: Any, grid: Array) -> Array:
-    return xp.reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
 
 
 def _leading(factors: Any, sizes: Any) -> Any:
@@ -189,14 +187,9 @@ def rank_kronecker(A: Any, tol: Any, method: Any) -> Array:
 # ---------------------------------------------------------------------------------------------------- cond
 
 
-def factors_are_square(A: LinearOperator) -> bool:
-    """Whether every factor is square."""
-    return all(factor.shape[-1] == factor.shape[-2] for factor in A.operands)
-
-
-@rule(cond, Kronecker, when=factors_are_square)
+@rule(cond, Kronecker, when=all_square)
 def cond_kronecker(A: Any, p: Any, method: Any) -> Array:
     """cond(A ⊗ B) = cond(A) cond(B), in every norm"""
     if p == -2:  # 0 for singular operators and infinite for zero ones, whose product says nothing
         return cond.base(A, p, method)
-    return reduce(lambda a, b: a * b, (cond(factor, p, method) for factor in placed(A)))
+    return reduce(mul, (cond(factor, p, method) for factor in placed(A)))

@@ -41,7 +41,7 @@ from ._columns import (
     orthonormal,
     reordered,
 )
-from ._spectral import grid_of, symbol
+from ._spectral import grid_of, is_periodic, symbol
 from ._values import reports_nonfinite
 from .eigen import eig
 from .singular import _count, svd
@@ -122,11 +122,6 @@ def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
 def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
     return sorted_triplets(Diagonal(phase(A.d))._claim(UNITARY), A.xp.abs(A.d), identity_like(A, A.shape[-1]), _count(A, k))
-
-
-def is_periodic(A: LinearOperator) -> bool:
-    """Whether the convolution wraps around, on a grid that is not empty."""
-    return 0 not in A.shape and getattr(A, "boundary", "wrap") == "wrap"
 
 
 @rule(svd, Circulant | Convolution, when=is_periodic)

@@ -12,24 +12,17 @@ from ..info import failed, report
 from ..methods import CG, GMRES, Auto
 from ..operators.base import LinearOperator
 from ..operators.convolution import Convolution
-from ..operators.sparse import Sparse
-from ..operators.sparsity import from_coordinates
+from ..operators.rewrites import LARGE_GRID, simplify
 from ..properties import SELF_ADJOINT
-from ._arrays import is_watched
-from .determinant import slogdet
-from .determinant_rules import Determinant
 from .inverse import inv
 from .solve import right_side, solve, solve_by_inverse
-
-LARGE = 1000  # points of a grid from which its matrix is not formed
-FEW = 32  # entries of a kernel up to which the matrix counts as sparse
 
 
 def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the grid has more than one dimension, many points, and zeros around it, and a solution is wanted by any method."""
     if isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
         return False
-    return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE
+    return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE_GRID
 
 
 @rule(solve, Convolution, when=is_large_with_zeros_around, direct=True)
@@ -47,31 +40,7 @@ def _by_iteration(A: Any, b: Any, method: Any) -> Any:
         if failed(info._status) is not True:  # it has converged, or its values cannot be seen
             report(info)
             return x
-    if is_sparse(A):
-        return solve(sparse_of_convolution(A)._claim(A.properties), b, method)
-    return solve_by_inverse(A, b, method)
-
-
-def is_sparse(A: Any) -> bool:
-    """Whether the kernel has few entries."""
-    return math.prod(A.kernel.shape[-len(A.grid) :]) <= FEW
-
-
-def is_large_sparse_and_seen(A: Any) -> bool:
-    """Whether the grid has several dimensions, many points and zeros around it, and the kernel few entries, which can be seen."""
-    return is_large_with_zeros_around(A) and is_sparse(A) and not is_watched(A.xp, A.kernel)
-
-
-@rule(inv, Convolution, when=is_large_sparse_and_seen, direct=True, hereditary=True)
-def inv_sparse_convolution(A: Any, method: Any) -> LinearOperator:
-    """A convolution by a small kernel, with zeros around the grid, is a sparse matrix"""
-    return inv(sparse_of_convolution(A)._claim(A.properties), method)
-
-
-@rule(slogdet, Convolution, when=is_large_sparse_and_seen, hereditary=True)
-def slogdet_sparse_convolution(A: Any, method: Any) -> Determinant:
-    """A convolution by a small kernel, with zeros around the grid, is a sparse matrix"""
-    return slogdet(sparse_of_convolution(A)._claim(A.properties), method)
+    return solve_by_inverse(simplify(A), b, method)
 
 
 def nearest_periodic(A: Any) -> LinearOperator:
@@ -85,22 +54,6 @@ def nearest_periodic(A: Any) -> LinearOperator:
         kernel = kernel * weights[(slice(None), *(None,) * (dimensions - 1 - axis))]
     periodic: LinearOperator = Convolution._of(kernel, A.grid, "wrap", origins)
     return periodic._claim(A.properties & SELF_ADJOINT)
-
-
-def sparse_of_convolution(A: Any) -> LinearOperator:
-    """The matrix A[i, l] = kernel[i - l + origin] as a sparse one."""
-    xp, (kernel, origins) = A.xp, A._fitted()
-    points = np.arange(math.prod(A.grid)).reshape(A.grid)
-    rows, columns, which = [], [], []
-    for at, j in enumerate(np.ndindex(*kernel.shape[-len(A.grid) :])):
-        steps = [index - origin for index, origin in zip(j, origins, strict=True)]  # i - l
-        rows.append(points[tuple(slice(max(0, s), n + min(0, s)) for s, n in zip(steps, A.grid, strict=True))].ravel())
-        columns.append(points[tuple(slice(max(0, -s), n + min(0, -s)) for s, n in zip(steps, A.grid, strict=True))].ravel())
-        which.append(np.full(len(rows[-1]), at))
-    structure, places = from_coordinates(np.concatenate(rows), np.concatenate(columns), A.shape[-2:])
-    order = np.concatenate(which) if places is None else np.concatenate(which)[np.argsort(places)]
-    entries = xp.reshape(kernel, (*A.batch_shape, -1))
-    return Sparse._of(xp.take(entries, xp.asarray(order, device=A._context.device), axis=-1), structure)
 
 
 def is_self_adjoint(A: Any) -> bool:

@@ -21,7 +21,7 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
-from ..operators.rewrites import DIAGONAL, diagonal_of
+from ..operators.sparse_algebra import DIAGONAL, diagonal_of
 from ..operators.sum import Sum
 from ..properties import STIEFEL, UNITARY
 from ._arrays import is_half, is_watched, quiet

@@ -13,7 +13,7 @@ from ..methods import Auto
 from ..methods.toeplitz import LEVINSON, solve_by_iterations
 from ..operators.base import LinearOperator
 from ..operators.toeplitz import Toeplitz
-from ._arrays import has_watched_leaves, is_half, is_vector, is_watched, seen, wide
+from ._arrays import is_half, is_vector, is_watched, seen, values_are_seen, wide
 from .inverse_on_host import is_large_and_seen, is_narrow_band, used_diagonals
 from .solve import right_side, solve, solve_by_inverse
 
@@ -30,7 +30,7 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
     if not is_one or isinstance(b, LinearOperator) or is_half(A.xp, A.dtype) or (is_array(b) and is_watched(A.xp, b)):
         return False
-    if not is_large_and_seen(A) or has_watched_leaves(A):
+    if not is_large_and_seen(A) or not values_are_seen(A):
         return False
     values = np.asarray(seen(A.xp, A._diagonals()))
     return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])

@@ -21,7 +21,7 @@ from ..operators.scaled import Scaled
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ._arrays import square_size
+from ._arrays import is_square, square_size
 from ._values import placed
 from .diagonal import diag, exact_diagonal, is_out_of_reach, zero_diagonal
 from .diagonal_rules import has_thin_waist, waist
@@ -149,11 +149,6 @@ def trace_conjugate(A: Any, method: Any) -> Array:
 def trace_projection(A: Any, method: Any) -> Array:
     """tr(Q Q^H) = r, for r orthonormal columns"""
     return A.xp.full(A.batch_shape, float(A.Q.shape[-1]), dtype=A.dtype, device=A._context.device)
-
-
-def is_square(A: LinearOperator) -> bool:
-    """Whether it is square."""
-    return A.shape[-1] == A.shape[-2]
 
 
 @rule(trace, LowRank, when=is_square)

@@ -160,3 +160,60 @@ def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> An
         columns = solve(np.ascontiguousarray(columns, dtype))
     solved = np.moveaxis(columns.reshape(stacked.shape[1], n, stacked.shape[0], k), 2, 0)
     return np.ascontiguousarray(solved.reshape(*batch, n, k), result)
+
+
+# ---------------------------------------------------------------------------------------------------- in the given order
+
+
+def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
+    """Whether elimination with the columns in their order fills in at most so many entries.
+
+    Without pivots the factors have the pattern of L for A + A^T; with them, whatever they are, that of L for A^T A.
+    """
+    from scipy.sparse import csr_array
+
+    counts = np.diff(structure.indptr).astype(float)
+    if not structure.nnz or (not definite and float(counts @ counts) > most):
+        return False
+    A = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+    graph = csr_array(A + A.T if definite else A.T.astype(np.int32) @ A)
+    graph.sort_indices()
+    first = np.minimum(graph.indices[np.minimum(graph.indptr[:-1], graph.nnz - 1)], np.arange(len(counts)))
+    if float((np.arange(len(counts)) - first).sum()) <= most:  # nothing fills in outside the envelope
+        return True
+    below: list[list[Any]] = [[] for _ in counts]  # the columns of L of the children of each node of the elimination tree
+    total = 0
+    for j, children in enumerate(below):
+        own = graph.indices[graph.indptr[j] : graph.indptr[j + 1]]
+        column = np.unique(np.concatenate([own, *children])) if children else own
+        column = column[column > j]
+        total += len(column)
+        if total + len(column) * (len(column) - 1) / 2 > most:  # they are all connected now
+            return False
+        if len(column):
+            below[column[0]].append(column)
+        children.clear()
+    return True
+
+
+def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, Any, Any]:
+    """L, U (SciPy's, by coordinates) and the order of rows with A[order] = L U, the columns in their order.
+
+    SuperLU renumbers the columns by a postorder of their elimination tree. That changes no pivot and no
+    entry, so the factors are those of the given order, renumbered: here they are put back.
+    """
+    from scipy.sparse import coo_array, csc_array, csr_array
+    from scipy.sparse.linalg import splu
+
+    matrix = csc_array(csr_array((data, structure.columns, structure.indptr), shape=structure.shape))
+    options = {"SymmetricMode": True} if definite else {}
+    try:
+        found = splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0 if definite else 1.0, options=options)
+    except RuntimeError as error:
+        raise ArithmeticError(str(error)) from error
+    back = np.argsort(found.perm_c)
+    L, U = (coo_array(factor) for factor in (found.L, found.U))
+    L, U = (coo_array((X.data, (back[X.row], back[X.col])), shape=X.shape) for X in (L, U))
+    if np.any(L.col > L.row) or np.any(U.col < U.row):
+        raise ArithmeticError("the columns were not eliminated in their order")
+    return L, U, np.argsort(back[found.perm_r])

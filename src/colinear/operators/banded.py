@@ -113,6 +113,17 @@ def natural_length(k: int, m: int, n: int) -> int:
     return length if length > 0 else 0
 
 
+def band_widths(A: Any) -> tuple[int, int]:
+    """How many diagonals there are below and above the main one."""
+    return max(0, -min(A.offsets)), max(0, *A.offsets)
+
+
+def is_narrow(A: Any) -> bool:
+    """Whether A is square, and elimination within its band cheaper than of the whole matrix."""
+    lower, upper = band_widths(A)
+    return A.m == A.n and 3 * (lower + 1) * (lower + upper) < A.n**2
+
+
 def _spread(d: Array, length: int) -> Array:
     """One number fills its diagonal."""
     if d.ndim == 0 or (d.shape[-1] == 1 and length != 1):

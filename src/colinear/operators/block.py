@@ -35,7 +35,8 @@ class BlockDiag(LinearOperator):
 
     def __new__(cls, *operands: Any) -> Any:
         blocks: list[LinearOperator] = []
-        for A in operator_list("BlockDiag", operands):
+        given = operator_list("BlockDiag", operands)
+        for A in given:
             blocks.extend(A.operands if isinstance(A, BlockDiag) else (A,))
         batch = common_batch("BlockDiag", blocks)
         context = common_context("BlockDiag", blocks)
@@ -46,7 +47,8 @@ class BlockDiag(LinearOperator):
         if all(isinstance(A, Diagonal) for A in blocks):
             xp = blocks[0].xp
             return Diagonal(xp.concat([xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks], axis=-1))  # type: ignore[attr-defined]
-        return cls._of(tuple(blocks))
+        whole = cls._of(tuple(blocks))
+        return whole if len(blocks) == len(given) else whole._claim(shared(given))  # what was claimed of nested blocks
 
     @memo
     def shape(self) -> tuple[int, ...]:

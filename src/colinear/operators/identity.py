@@ -231,3 +231,8 @@ def is_on_circle(c: Any) -> bool:
         return bool(abs(c) == 1)
     values = xp.peek(c)
     return values is not None and np.size(values) > 0 and bool(np.all(np.abs(values) == 1)) and is_fixed(c)
+
+
+def scalar_of(shift: Any) -> Any:
+    """c of c I"""
+    return shift.c if isinstance(shift, ScaledIdentity) else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -39,7 +40,8 @@ class Kronecker(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         scalar: Any = None
         factors: list[LinearOperator] = []
-        for A in operator_list("Kronecker", operands):
+        given = operator_list("Kronecker", operands)
+        for A in given:
             if isinstance(A, Scaled):
                 scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
                 A = A.A
@@ -58,7 +60,8 @@ class Kronecker(LinearOperator):
             whole = cls._of(tuple(factors))
             object.__setattr__(whole, "shape", (*batch, rows, columns))
             object.__setattr__(whole, "_context", context)
-        return whole if scalar is None else Scaled(scalar, whole)
+        whole = whole if scalar is None else Scaled(scalar, whole)
+        return whole if len(factors) == len(given) else whole._claim(shared(given))  # what was claimed of a nested product
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -125,13 +128,17 @@ class KroneckerSum(LinearOperator):
 
     def __new__(cls, *operands: Any) -> Any:
         terms: list[LinearOperator] = []
-        for A in operator_list("KroneckerSum", operands):
+        given = operator_list("KroneckerSum", operands)
+        for A in given:
             if A.shape[-1] != A.shape[-2]:
                 raise ShapeError(f"KroneckerSum: a term is {A.shape[-2]}x{A.shape[-1]}; all must be square.")
             terms.extend(A.operands if isinstance(A, KroneckerSum) else (A,))
         common_batch("KroneckerSum", terms)
         common_context("KroneckerSum", terms)
-        return terms[0] if len(terms) == 1 else cls._of(tuple(terms))
+        if len(terms) == len(given) == 1:
+            return terms[0]
+        whole = cls._of(tuple(terms))
+        return whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))  # what was claimed of a nested sum
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -139,11 +146,7 @@ class KroneckerSum(LinearOperator):
         return (*common_batch("", self.operands), n, n)
 
     def _infer(self) -> int:
-        mask = shared(self.operands)
-        mask &= SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE
-        if mask & POSITIVE_SEMIDEFINITE and any(A.properties & POSITIVE_DEFINITE for A in self.operands):
-            mask |= POSITIVE_DEFINITE
-        return mask
+        return _known_of_sum(self.operands)
 
     def _transpose(self) -> LinearOperator:
         return KroneckerSum(*(A.T for A in self.operands))
@@ -181,6 +184,13 @@ class KroneckerSum(LinearOperator):
 
     def _expression(self) -> str:
         return " ⊕ ".join(bracketed(A, "⊕") for A in self.operands)
+
+
+def _known_of_sum(operands: Sequence[LinearOperator]) -> int:
+    mask = shared(operands) & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
+    if mask & POSITIVE_SEMIDEFINITE and any(A.properties & POSITIVE_DEFINITE for A in operands):
+        mask |= POSITIVE_DEFINITE
+    return mask
 
 
 def rows_first(xp: Any, Y: Array, n: int) -> Array:

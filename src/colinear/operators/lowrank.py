@@ -109,16 +109,18 @@ class LowRank(LinearOperator):
         if X.ndim - 2 >= -axis:
             X = xp.squeeze(X, axis=axis - 2)
 
-        def beside(factor: Array) -> Array:  # (*batch, m, r) -> (*rest, m, terms * r)
-            factor = xp.moveaxis(xp.broadcast_to(factor, (*batch, *factor.shape[-2:])), axis - 2, -2)
-            return xp.reshape(factor, (*factor.shape[:-2], terms * factor.shape[-1]))
-
-        inner = xp.matmul(xp.conj(xp.matrix_transpose(beside(self.U if self.V is None else self.V))), X)
+        inner = xp.matmul(xp.conj(xp.matrix_transpose(self._beside(self.U if self.V is None else self.V, axis))), X)
         if self.core is not None:
             core = xp.moveaxis(xp.broadcast_to(self.core, (*batch, *self.core.shape[-2:])), axis - 2, -3)
             blocks = xp.matmul(core, xp.reshape(inner, (*inner.shape[:-2], terms, core.shape[-1], inner.shape[-1])))
             inner = xp.reshape(blocks, (*blocks.shape[:-3], terms * core.shape[-2], blocks.shape[-1]))
-        return xp.matmul(beside(self.U), inner)
+        return xp.matmul(self._beside(self.U, axis), inner)
+
+    def _beside(self, factor: Array, axis: int) -> Array:
+        """The factors of all terms along a batch dimension side by side: (*batch, m, r) -> (*rest, m, terms * r)."""
+        xp, batch = self.xp, self.shape[:-2]
+        factor = xp.moveaxis(xp.broadcast_to(factor, (*batch, *factor.shape[-2:])), axis - 2, -2)
+        return xp.reshape(factor, (*factor.shape[:-2], batch[axis] * factor.shape[-1]))
 
     def _to_dense(self) -> Array:
         xp = self.xp

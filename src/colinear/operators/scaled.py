@@ -110,8 +110,7 @@ class Scaled(LinearOperator):
         return self._column_scalar * (self.A @ X)
 
     def _matvec(self, x: Array) -> Array:
-        scalar = self.scalar
-        return (scalar if getattr(scalar, "ndim", 0) == 0 else scalar[..., None]) * (self.A @ x)
+        return beside(self.scalar) * (self.A @ x)
 
     @property
     def _term_count(self) -> int:
@@ -132,7 +131,7 @@ class Scaled(LinearOperator):
 
     @property
     def _column_scalar(self) -> Any:
-        return self.scalar if getattr(self.scalar, "ndim", 0) == 0 else self.scalar[..., None, None]
+        return beside(self.scalar, 2)
 
     @property
     def _flops(self) -> float:
@@ -200,18 +199,22 @@ def kept_by_scalar(properties: int, c: Any) -> int:
     return kept | (properties & UNITARY if value is c and abs(value) == 1 else 0)  # an array may have a derivative: see `_infer`
 
 
+def beside(c: Any, ndim: int = 1) -> Any:
+    """A scalar, or a batch of them, as it multiplies arrays of so many dimensions."""
+    return c[(..., *(None,) * ndim)] if getattr(c, "ndim", 0) else c
+
+
 # ---------------------------------------------------------------------- families that take the scalar in (exact, and cheaper than a wrapper)
 
 
 def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
     xp = A.xp
-    c = c if getattr(c, "ndim", 0) == 0 else c[..., None, None]
     core = xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
-    return LowRank(A.U, A.V, c * core)
+    return LowRank(A.U, A.V, beside(c, 2) * core)
 
 
 _ABSORB: dict[type, Any] = {
-    Diagonal: lambda c, A: Diagonal((c if getattr(c, "ndim", 0) == 0 else c[..., None]) * A.d),
+    Diagonal: lambda c, A: Diagonal(beside(c) * A.d),
     Identity: lambda c, A: ScaledIdentity(c, A.shape[-1], like=A),
     ScaledIdentity: lambda c, A: ScaledIdentity(multiply_scalars(c, A.c), A.shape[-1], like=A),
     Zero: lambda c, A: A,

@@ -78,15 +78,6 @@ class SparseStructure:
             found = self.memo["triangular"] = bool(np.all(columns <= rows) or np.all(columns >= rows))
         return found
 
-    def with_diagonal(self) -> tuple[SparseStructure, Any]:
-        """The structure of this square matrix plus a diagonal one, and the places in it of the entries of both, one after the other."""
-        found = self.memo.get("with diagonal")
-        if found is None:
-            n = np.arange(self.shape[0])
-            rows, columns = (np.concatenate([indices, n]) for indices in (self.rows, self.columns))
-            found = self.memo["with diagonal"] = from_coordinates(rows, columns, self.shape)
-        return found
-
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

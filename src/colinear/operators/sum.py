@@ -14,11 +14,11 @@ from .base import LinearOperator, dense_part
 from .context import Context, broadcast_batches, common_context, is_complex_number
 from .convert import operator_list
 from .diagonal import Diagonal
-from .identity import Identity, ScaledIdentity
+from .identity import Identity, ScaledIdentity, scalar_of
 from .lowrank import LowRank
 from .memo import memo
 from .printing import bracketed
-from .scaled import Scaled, peek_scalar
+from .scaled import Scaled, beside, peek_scalar
 from .zero import Zero
 
 
@@ -200,10 +200,10 @@ def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:
         if isinstance(term, Diagonal):
             diagonal = term.d if diagonal is None else diagonal + term.d
         else:
-            scalar = scalar + (term.c if isinstance(term, ScaledIdentity) else 1.0)
+            scalar = scalar + scalar_of(term)
     if diagonal is None:
         return ScaledIdentity(scalar, group[0].shape[-1], like=common_context("+", group))
-    return Diagonal(diagonal + (scalar[..., None] if getattr(scalar, "ndim", 0) else scalar))
+    return Diagonal(diagonal + beside(scalar))
 
 
 def _merge_lowrank(group: list[Any]) -> LinearOperator:

@@ -14,8 +14,9 @@ from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal
 from ..operators.preconditioner_factors import MultigridCycle
 from ..operators.sparse import Sparse
+from ..operators.sparse_algebra import as_sparse
 from ..properties import PD, POSITIVE_SEMIDEFINITE, PSD
-from .entries import as_sparse, seen
+from .entries import seen
 from .interface import Preconditioner, held_fixed
 
 KINDS = ("smoothed_aggregation", "ruge_stuben")

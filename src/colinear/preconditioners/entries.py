@@ -17,29 +17,20 @@ from ..dispatch import function, rule
 from ..functions._values import placed
 from ..functions.diagonal import diag
 from ..info import BackendError, MethodError
-from ..operators.banded import Banded
 from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
 from ..operators.fields import Index
-from ..operators.identity import Identity, ScaledIdentity
 from ..operators.kernel import Kernel
 from ..operators.lowrank import LowRank
 from ..operators.scaled import Scaled
 from ..operators.sparse import Sparse
+from ..operators.sparse_algebra import DIAGONAL, multiply_out, times
 from ..operators.sparsity import from_coordinates
 from ..operators.sum import Sum
-from ..operators.tridiagonal import Tridiagonal
 from ..operators.zero import Zero
 
-DIAGONAL = Diagonal | ScaledIdentity | Identity
 BLOCK = 1 << 20  # entries that a block of columns may have
-
-
-def times(scalar: Any, x: Array, axes: int) -> Array:
-    """A scalar, or one for each matrix of a batch, times arrays of so many axes."""
-    return (scalar[(..., *(None,) * axes)] if getattr(scalar, "ndim", 0) else scalar) * x
 
 
 # ---------------------------------------------------------------------------------------------------- columns
@@ -173,25 +164,8 @@ def blocks_of_multiple(A: Any, places: Index) -> Array:
 # ---------------------------------------------------------------------------------------------------- sparse matrices
 
 
-def refuse_to_be_sparse(A: LinearOperator) -> Sparse:
-    """The entries as one sparse matrix."""
-    raise MethodError(
-        f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), or a preconditioner that asks for "
-        "products alone: Nystrom(rank), Chebyshev(degree)."
-    )
-
-
-as_sparse = function("as_sparse", base=refuse_to_be_sparse)
-
-
-@rule(as_sparse, Sparse)
-def sparse_itself(A: Any) -> Sparse:
-    """A"""
-    return A
-
-
-@rule(as_sparse, Dense)
-def sparse_of_dense(A: Any) -> Sparse:
+@rule(multiply_out, Dense)
+def sparse_of_dense(A: Any, whole: LinearOperator) -> Any:
     """The entries that are not zero in all matrices of the batch"""
     xp = A.xp
     values = seen("ILU, IC or AMG", xp, A.A)
@@ -201,43 +175,11 @@ def sparse_of_dense(A: Any) -> Sparse:
     return Sparse._of(A.A[..., r, c], structure)
 
 
-@rule(as_sparse, Tridiagonal | Banded | Diagonal | ScaledIdentity | Identity | Zero)
-def sparse_of_diagonals(A: Any) -> Sparse:
-    """The entries along the diagonals"""
-    if isinstance(A, Tridiagonal):
-        lines = [(-1, A.lower), (0, A.diag), (1, A.upper)]
-    elif isinstance(A, Banded):
-        lines = list(zip(A.offsets, A.diagonals))
-    else:
-        lines = [(0, diag(A))]
-    rows, columns = (np.concatenate([max(0, s * k) + np.arange(d.shape[-1]) for k, d in lines]) for s in (-1, 1))
-    return _assembled(A, rows, columns, [d for _, d in lines])
-
-
-@rule(as_sparse, Scaled)
-def sparse_of_multiple(A: Any) -> Sparse:
-    """(c A)_ij = c A_ij"""
-    inner = as_sparse(A.A)
-    return Sparse._of(times(A.scalar, inner.data, 1), inner.structure)
-
-
-@rule(as_sparse, Sum)
-def sparse_of_sum(A: Any) -> Sparse:
-    """The union of the entries, those in one place added"""
-    terms = [as_sparse(term) for term in placed(A)]
-    rows, columns = (np.concatenate([getattr(term.structure, name) for term in terms]) for name in ("rows", "columns"))
-    return _assembled(A, rows, columns, [term.data for term in terms])
-
-
-def _assembled(A: LinearOperator, rows: Any, columns: Any, values: list[Array]) -> Sparse:
-    """The sparse matrix of entries at these places, those in one place added."""
-    xp = A.xp
-    structure, places = from_coordinates(rows, columns, A.shape[-2:])  # type: ignore[arg-type]
-    data = xp.concat([xp.astype(xp.broadcast_to(x, (*A.batch_shape, x.shape[-1])), A.dtype) for x in values], axis=-1)
-    if places is None:
-        return Sparse._of(data, structure)
-    empty = xp.zeros((*A.batch_shape, structure.nnz), dtype=A.dtype, device=A._context.device)
-    return Sparse._of(xp.scatter_add(empty, Index(places).on(xp, A._context.device), data, axis=-1), structure)
+@rule(multiply_out, Zero)
+def sparse_of_zero(A: Any, whole: LinearOperator) -> Any:
+    """No entries"""
+    structure, _ = from_coordinates([], [], A.shape[-2:])
+    return Sparse._of(whole.xp.zeros((*A.batch_shape, 0), dtype=whole.dtype, device=whole._context.device), structure)
 
 
 def seen(name: str, xp: Any, x: Array) -> Any:

@@ -9,8 +9,9 @@ from ..info import MethodError
 from ..methods.incomplete_cholesky import IncompleteCholesky
 from ..operators.base import LinearOperator
 from ..operators.preconditioner_factors import FixedFactor
+from ..operators.sparse_algebra import as_sparse
 from ..properties import PD
-from .entries import as_sparse, seen
+from .entries import seen
 from .interface import Preconditioner, held_fixed
 
 

@@ -12,7 +12,8 @@ from ..methods.sparse_direct import SparseLU, stacked_matrix
 from ..operators.base import LinearOperator
 from ..operators.identity import Identity
 from ..operators.preconditioner_factors import FixedFactor
-from .entries import as_sparse, seen
+from ..operators.sparse_algebra import as_sparse
+from .entries import seen
 from .interface import Preconditioner, held_fixed
 
 # How much less is dropped, and what is added to the diagonal, relative to the largest entry.

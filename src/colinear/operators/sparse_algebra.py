@@ -1,0 +1,267 @@
+"""Trees of sparse and banded matrices as one matrix: how many entries it would have, and which.
+
+`simplify` (rewrites.py) asks here, and preconditioners that are made of entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array
+from ..dispatch import Function, function, rule
+from ..info import MethodError
+from .banded import Banded, natural_length, pad_with_zeros
+from .base import LinearOperator
+from .context import broadcast_batches
+from .diagonal import Diagonal
+from .fields import Index
+from .identity import Identity, ScaledIdentity, scalar_of
+from .permutation import Permutation
+from .product import Product
+from .scaled import Scaled, beside
+from .sparse import Sparse
+from .sparsity import from_coordinates
+from .sum import Sum
+from .tridiagonal import Tridiagonal
+
+SHIFT = ScaledIdentity | Identity
+DIAGONAL = Diagonal | SHIFT
+BAND = Tridiagonal | Banded
+LARGEST_FILL = 64  # products of entries that multiplying out may take, for each entry of the factors
+
+
+def ask(f: Function, A: LinearOperator, *arguments: Any) -> Any:
+    """f(A, ...) without a line in the plans of `explain`."""
+    return f.find(A).implementation(A, *arguments)
+
+
+def unscaled(A: Any) -> tuple[Any, Any]:
+    """c and B of A = c B, None and A where A is no multiple."""
+    return (A.scalar, A.A) if isinstance(A, Scaled) else (None, A)
+
+
+def times(scalar: Any, x: Array, axes: int = 1) -> Array:
+    """c x for x with so many axes behind those of its batch and a number c, None for 1, or one for each of a batch."""
+    return x if scalar is None else beside(scalar, axes) * x
+
+
+def diagonal_of(D: Any, A: LinearOperator) -> Array:
+    """The diagonal of D, a multiple of I perhaps, as an array of A's framework."""
+    if isinstance(D, Diagonal):
+        return D.d
+    return times(scalar_of(D), A.xp.ones((D.shape[-1],), dtype=A.dtype, device=A._context.device))
+
+
+def is_sparse(A: LinearOperator) -> bool:
+    """Whether A is made of sparse and banded matrices alone, and multiplying out keeps it so."""
+    if A.is_neutral or any(count_entries.find(operand).is_base for operand in A.operands):
+        return False
+    return ask(count_entries, A, np.ones(A.shape[-1])) is not None
+
+
+# ---------------------------------------------------------------------------------------------------- how many entries
+
+
+def no_pattern(A: LinearOperator, weights: Any) -> Any:
+    """|A| w, where |A| has ones in the places where A may have entries; None where A shows no such places.
+
+    With w = 1 it is a bound on the number of entries of each row, for products too.
+    """
+    return None
+
+
+count_entries = function("count_entries", base=no_pattern, rewrites=False)
+
+
+def is_known(A: Any) -> bool:
+    """Whether the permutation is one, and not traced."""
+    return isinstance(A.perm, Index) and not A.batch_shape
+
+
+@rule(count_entries, Permutation, when=is_known)
+@rule(count_entries, Sparse | BAND | DIAGONAL)
+def entries_of_matrix(A: Any, weights: Any) -> Any:
+    """Sums over the stored places"""
+    entries = coordinates(ask(multiply_out, A, A))
+    return sum(np.bincount(rows, weights[columns], minlength=A.shape[-2]) for rows, columns in entries)
+
+
+@rule(count_entries, Scaled)
+def entries_of_multiple(A: Any, weights: Any) -> Any:
+    """|c A| w = |A| w"""
+    return ask(count_entries, A.A, weights)
+
+
+@rule(count_entries, Sum)
+def entries_of_sum(A: Any, weights: Any) -> Any:
+    """|A + B| w <= |A| w + |B| w"""
+    found = [ask(count_entries, term, weights) for term in A.operands]
+    return None if any(each is None for each in found) else sum(found)
+
+
+@rule(count_entries, Product)
+def entries_of_product(A: Any, weights: Any) -> Any:
+    """|A B| w <= |A| (|B| w), if that is few enough"""
+    stored = [ask(count_entries, factor, np.ones(factor.shape[-1])) for factor in A.operands]
+    if any(each is None for each in stored):
+        return None
+    filled, found = (
+        reduce(lambda w, factor: ask(count_entries, factor, w), reversed(A.operands), w) for w in (np.ones(A.shape[-1]), weights)
+    )
+    m, n = A.shape[-2:]
+    return found if filled.sum() <= min(LARGEST_FILL * sum(map(np.sum, stored)), m * n // 4) else None
+
+
+# ---------------------------------------------------------------------------------------------------- the entries
+
+
+def refuse(A: LinearOperator, whole: LinearOperator) -> Any:
+    """A tree of sparse and banded matrices as one, `Banded` where all are; neutral ones join the framework of the whole."""
+    raise MethodError(
+        f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), or a preconditioner that asks for "
+        "products alone: Nystrom(rank), Chebyshev(degree)."
+    )
+
+
+multiply_out = function("multiply_out", base=refuse, rewrites=False)
+
+
+@rule(multiply_out, Sparse | Banded)
+def itself(A: Any, whole: LinearOperator) -> Any:
+    """A"""
+    return A
+
+
+@rule(multiply_out, Tridiagonal)
+def band_of_tridiagonal(A: Any, whole: LinearOperator) -> Any:
+    """Three diagonals"""
+    return Banded._of((A.lower, A.diag, A.upper), (-1, 0, 1), *A.shape[-2:])
+
+
+@rule(multiply_out, DIAGONAL)
+def band_of_diagonal(A: Any, whole: LinearOperator) -> Any:
+    """One diagonal"""
+    return Banded._of((diagonal_of(A, whole),), (0,), *A.shape[-2:])
+
+
+@rule(multiply_out, Permutation)
+def sparse_of_permutation(A: Any, whole: LinearOperator) -> Any:
+    """One entry in each row"""
+    structure, _ = from_coordinates(np.arange(A.shape[-1]), A.perm.host, A.shape[-2:])
+    return Sparse._of(whole.xp.ones((A.shape[-1],), dtype=whole.dtype, device=whole._context.device), structure)
+
+
+@rule(multiply_out, Scaled)
+def entries_times_scalar(A: Any, whole: LinearOperator) -> Any:
+    """(c A)_ij = c A_ij"""
+    inner = ask(multiply_out, A.A, whole)
+    if isinstance(inner, Sparse):
+        return Sparse._of(times(A.scalar, inner.data), inner.structure)
+    return Banded._of(tuple([times(A.scalar, d) for d in inner.diagonals]), inner.offsets, inner.m, inner.n)
+
+
+@rule(multiply_out, Sum)
+def add_entries(A: Any, whole: LinearOperator) -> Any:
+    """(A + B)_ij = A_ij + B_ij"""
+    parts = [ask(multiply_out, term, whole) for term in A.operands]
+    if any(isinstance(part, Sparse) for part in parts):
+        return _add_sparse(parts, whole)
+    by_offset: dict[int, Array] = {}
+    for part in parts:
+        for k, d in zip(part.offsets, part.diagonals):
+            by_offset[k] = by_offset[k] + d if k in by_offset else d
+    return Banded._of(tuple(by_offset.values()), tuple(by_offset), *A.shape[-2:])
+
+
+@rule(multiply_out, Product)
+def multiply_entries(A: Any, whole: LinearOperator) -> Any:
+    """(A B)_ij = Σ_k A_ik B_kj over the places of both"""
+
+    def multiply(left: Any, right: Any) -> Any:
+        if isinstance(left, Banded) and isinstance(right, Banded):
+            return _multiply_bands(left, right)
+        return _multiply_sparse(whole, *(as_sparse(part, whole) for part in (left, right)))
+
+    return reduce(multiply, [ask(multiply_out, factor, whole) for factor in A.operands])
+
+
+def as_sparse(A: LinearOperator, whole: LinearOperator | None = None) -> Any:
+    """A tree of sparse and banded matrices as one sparse matrix, in the framework of the whole."""
+    whole = A if whole is None else whole
+    found = ask(multiply_out, A, whole)
+    return found if isinstance(found, Sparse) else _add_sparse([found], whole)
+
+
+def coordinates(A: Any) -> list[tuple[Any, Any]]:
+    """Rows and columns of the entries, in one part or diagonal by diagonal."""
+    if isinstance(A, Sparse):
+        return [(A.structure.rows, A.structure.columns)]
+    places = [(k, np.arange(d.shape[-1])) for k, d in zip(A.offsets, A.diagonals)]
+    return [(max(0, -k) + i, max(0, k) + i) for k, i in places]
+
+
+def _add_sparse(parts: list[Any], whole: LinearOperator) -> Any:
+    """The sum of sparse and banded matrices; where entries come to stand is remembered."""
+    key = [part.structure if isinstance(part, Sparse) else part.offsets for part in parts]
+    memo: dict[Any, Any] = next((part.structure.memo for part in parts if isinstance(part, Sparse)), {})
+    known, found = memo.get("sum", (None, None))
+    if known != key:
+        found = join([entry for part in parts for entry in coordinates(part)], parts[0].shape[-2:])
+        memo["sum"] = key, found
+    values = [x for part in parts for x in ((part.data,) if isinstance(part, Sparse) else part.diagonals)]
+    return assemble(values, found, whole)
+
+
+def join(entries: Iterable[Any], shape: Any) -> Any:
+    """The structure of all entries (rows, columns), and their places in it."""
+    rows, columns = map(np.concatenate, zip(*entries))
+    return from_coordinates(rows, columns, shape)
+
+
+def assemble(values: list[Array], found: Any, whole: LinearOperator) -> Any:
+    """The sparse matrix of values (*batch, count) in the places that were found, those in one place added."""
+    xp, batch, (structure, places) = whole.xp, broadcast_batches(*(tuple(x.shape[:-1]) for x in values)), found
+    data = xp.concat([xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for x in values], axis=-1)
+    if places is None:
+        return Sparse._of(data, structure)
+    if structure.nnz == len(places):
+        return Sparse._of(xp.take(data, np.argsort(places), axis=-1), structure)
+    empty = xp.zeros((*batch, structure.nnz), dtype=data.dtype, device=xp.device_of(data))
+    return Sparse._of(xp.scatter_add(empty, places, data, axis=-1), structure)
+
+
+def _multiply_sparse(whole: LinearOperator, A: Sparse, B: Sparse) -> Any:
+    """Every entry A_ik times every entry of row k of B."""
+    first, second, xp = A.structure, B.structure, whole.xp
+    counts = np.diff(second.indptr)[first.columns]  # how many entries of B each entry of A meets
+    left = np.repeat(np.arange(first.nnz), counts)
+    within = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
+    right = np.repeat(second.indptr[first.columns], counts) + within
+    products = xp.take(A.data, left, axis=-1) * xp.take(B.data, right, axis=-1)
+    places = from_coordinates(first.rows[left], second.columns[right], (A.shape[-2], B.shape[-1]))
+    return assemble([products], places, whole)
+
+
+def _multiply_bands(A: Banded, B: Banded) -> Banded:
+    """(A B)_(i,i+k) = Σ_(p+q=k) A_(i,i+p) B_(i+p,i+k)"""
+    xp, m, n, inner = A.xp, A.m, B.n, A.n
+    by_offset: dict[int, Array] = {}
+    for (p, a), (q, b) in product(zip(A.offsets, A.diagonals), zip(B.offsets, B.diagonals)):
+        k = p + q
+        low, high = max(0, -p, -k), min(m, inner - p, n - k)  # the rows where both have entries
+        if low >= high:
+            continue
+        a = a[..., low - max(0, -p) : high - max(0, -p)]
+        b = b[..., low + p - max(0, -q) : high + p - max(0, -q)]
+        top = max(0, -k)
+        term = pad_with_zeros(xp, a * b, low - top, top + natural_length(k, m, n) - high, axis=-1)
+        by_offset[k] = by_offset[k] + term if k in by_offset else term
+    if not by_offset:
+        batch = broadcast_batches(A.batch_shape, B.batch_shape)
+        by_offset[0] = xp.zeros((*batch, natural_length(0, m, n)), dtype=A.dtype, device=A._context.device)
+    return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)
