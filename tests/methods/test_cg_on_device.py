@@ -12,7 +12,7 @@ from zoo import ZOO, accepts
 import colinear as co
 from colinear import backends
 from colinear.methods.cg import cg
-from colinear.methods.loop import LOOK_EVERY
+from colinear.methods.vectors import LOOK_EVERY
 from colinear.methods.watching import Watch
 
 

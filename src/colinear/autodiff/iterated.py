@@ -15,8 +15,9 @@ from ..info import Info, settle
 from ..methods import GMRES, MINRES
 from ..methods.describing import described
 from ..methods.gmres import gmres
-from ..methods.iteration import NOBODY, Outcome
+from ..methods.iteration import Outcome
 from ..methods.minres import minres
+from ..methods.watching import NOBODY
 from ..operators.base import LinearOperator
 from ..operators.block import Block
 from ..operators.fields import rebuilt

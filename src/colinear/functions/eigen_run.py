@@ -13,10 +13,11 @@ from ..backends import Array
 from ..methods import LOBPCG, Arnoldi, PowerIteration
 from ..methods.arnoldi import arnoldi
 from ..methods.filtered import filtered
-from ..methods.iteration import Progress, progress_bar
-from ..methods.lanczos import Pairs, lanczos
+from ..methods.krylov import Pairs
+from ..methods.lanczos import lanczos
 from ..methods.lobpcg import lobpcg
 from ..methods.power_iteration import power_iteration
+from ..methods.watching import Progress, progress_bar
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from ._spectral import by_key

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from .objects import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Method, fitting
 from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
-from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
+from .spectral_objects import (
+    LOBPCG,
+    Arnoldi,
+    GolubKahan,
+    Krylov,
+    Lanczos,
+    PowerIteration,
+    RandomizedSVD,
+    Spectral,
+)
 from .stochastic_objects import SLQ, Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
 from .svrg_object import SVRG
 

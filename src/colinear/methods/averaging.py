@@ -61,10 +61,14 @@ def ratio_to_goal(xp: Any, s: Mean, tol: float, confidence: float, event: int) -
 def merged(xp: Any, s: Mean, X: Array, good: Array, status: Any, event: int) -> Mean:
     """With a block of samples, X of shape (*batch, *event, width), of which those marked good are counted."""
     count, mean, spread = compiled(xp.name, _numbers, event)(s.count, s.mean, s.spread, X, good)
-    return Mean(count, mean, spread, worse(xp, s.status, status), s.drawn + X.shape[-1], s.block + 1)
+    return Mean(
+        count, mean, spread, worse(xp, s.status, status), s.drawn + X.shape[-1], s.block + 1
+    )
 
 
-def _numbers(xp: Any, event: int, count: Array, mean: Array, spread: Array, X: Array, good: Array) -> tuple[Array, ...]:
+def _numbers(
+    xp: Any, event: int, count: Array, mean: Array, spread: Array, X: Array, good: Array
+) -> tuple[Array, ...]:
     mask, wide = good[(..., *(None,) * event, slice(None))], (..., *(None,) * event)
     new = xp.sum(xp.astype(good, spread.dtype), axis=-1)
     total = count + new
@@ -136,7 +140,11 @@ def averaged(
         return xp.any(xp.logical_and(ratio > 1, xp.logical_not(hopeless)))
 
     def going(s: Mean) -> Any:
-        return xp.logical_and(is_open(s), s.drawn + width <= most) if traced else s.drawn + width <= most and bool(is_open(s))
+        return (
+            xp.logical_and(is_open(s), s.drawn + width <= most)
+            if traced
+            else s.drawn + width <= most and bool(is_open(s))
+        )
 
     if traced:
         begin = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))

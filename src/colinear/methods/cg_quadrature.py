@@ -1,8 +1,11 @@
-"""Conjugate gradients that keep the coefficients of the Lanczos runs inside them: solutions and quadratures from one run.
+"""Conjugate gradients that keep the coefficients of the Lanczos runs inside them: solutions and
+quadratures from one run.
 
-For step lengths a_j and ratios b_j = |r_{j+1}|^2 / |r_j|^2 (in the norm of M), T has α_j = 1 / a_j + b_{j-1} / a_{j-1} on its diagonal and
-β_j = sqrt(b_j) / a_j beside it (Golub and Meurant 2010, after Lanczos 1952): r^H f(A) r = |r|^2 e_1^T f(T) e_1. Gardner, Pleiss, Bindel,
-Weinberger and Wilson (2018) run it on a block of a right side and random vectors: a Gaussian likelihood and its gradient.
+For step lengths a_j and ratios b_j = |r_{j+1}|^2 / |r_j|^2 (in the norm of M), T has
+α_j = 1 / a_j + b_{j-1} / a_{j-1} on its diagonal and β_j = sqrt(b_j) / a_j beside it (Golub and
+Meurant 2010, after Lanczos 1952): r^H f(A) r = |r|^2 e_1^T f(T) e_1. Gardner, Pleiss, Bindel,
+Weinberger and Wilson (2018) run it on a block of a right side and random vectors: a Gaussian
+likelihood and its gradient.
 
 A column that has converged stands still; the rows of T behind its end are decoupled.
 """
@@ -14,29 +17,44 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from ..info import Status
-from .krylov import plain, put
+from . import cg
+from .krylov import count_of, pick, put
+from .loop import Loop
 from .probes import heard, no_failure
-from .slq import times
+from .vectors import (
+    RUNNING,
+    STAGNATION,
+    SUCCESS,
+    Columns,
+    State,
+    column_norms,
+    final_code,
+    status_of,
+)
+from .watching import NOBODY
 
 SAFETY = 0.5  # of the tolerance at which the recurrence stops, so that the true residual meets it
 
 
-class State(NamedTuple):
-    X: Array
-    R: Array
-    P: Array
+class QuadratureState(State):
+    x: Array
+    r: Array
+    p: Array
     rho: Array  # r^H M r, (*batch, k)
-    before: Array  # b / a of the step before
-    running: Array
-    broken: Array  # whether p^H A p <= 0 was met
-    alpha: Array  # (m, *batch, k)
-    beta: Array
+    alpha: Array  # the step length a
+    size: Array
+    status: Array
+    inverse: Array  # 1 / a
+    length: Array  # r^H M r of the first step
+    diagonal: Array  # (rows, *batch, k), of T
+    beside: Array
     j: Any
     heard: Any  # the worst that A, if it is applied by a method, has said of its products
 
 
 class Solved(NamedTuple):
-    """A^-1 B, the coefficients, |b|^2 in the norm of M, how each column ended, the steps, and the true residuals, relative."""
+    """A^-1 B, the coefficients, |b|^2 in the norm of M, how each column ended, the steps, and the
+    true residuals, relative."""
 
     X: Array
     alpha: Array
@@ -57,77 +75,62 @@ def cg_quadrature(
     max_iters: int,
     rows: int,
 ) -> Solved:
-    """Solve A X = B for positive definite A, and keep the coefficients of the first `rows` steps, for each column of B."""
-    apply = precondition or (lambda R: R)
-    lanes, device = (*B.shape[:-2], B.shape[-1]), xp.device_of(B)
-    size = xp.vector_norm(B, axis=-2)
-    Z = apply(B)
-    rho = xp.real(xp.column_dot(B, Z))
-    empty = xp.zeros((rows, *lanes), dtype=rho.dtype, device=device)
-    ready, copies = xp.logical_and(rho > 0, size > 0), (xp.copy(B), xp.copy(Z))
-    start = State(0 * B, *copies, rho, 0 * rho, ready, rho < 0, empty, xp.copy(empty), 0, no_failure(xp))
-    if xp.name == "jax":
-        start = start._replace(j=xp.asarray(0))
+    """Solve A X = B for positive definite A, and keep the coefficients of the first `rows` steps, for
+    each column of B."""
+    size = column_norms(xp, B)
+    ops = Columns(xp, B.dtype, goal=(SAFETY * tol * size) ** 2, in_place=True)
+    empty = xp.zeros((rows, *size.shape), dtype=size.dtype, device=xp.device_of(B))
 
-    def going(s: State) -> Any:
-        more = xp.any(s.running)
-        return (more if xp.is_traced(more) else plain(xp, more)) & (s.j < max_iters)
+    def step(ops: Columns, s: QuadratureState) -> QuadratureState:
+        def product(P: Array) -> Array:
+            W, s.heard = heard(xp, multiply, P, s.heard)
+            return W
 
-    def step(s: State) -> State:
-        W, worst = heard(xp, multiply, s.P, s.heard)
-        curvature = xp.real(xp.column_dot(s.P, W))
-        broken = xp.logical_and(s.running, curvature <= 0)
-        on = xp.logical_and(s.running, xp.logical_not(broken))
-        a = xp.where(on, s.rho / xp.where(on, curvature, 1), 0)  # NaN stays
-        X, R = added(xp, s.X, a, s.P), added(xp, s.R, -a, W)
-        Z = apply(R)
-        rho = xp.real(xp.column_dot(R, Z))
-        square = rho if precondition is None else xp.real(xp.column_dot(R, R))
-        running = xp.logical_and(on, square > (SAFETY * tol * size) ** 2)
-        running = xp.logical_and(running, xp.isfinite(rho))
-        b = xp.where(on, rho / xp.where(on, s.rho, 1), 0)
-        inverse = xp.where(on, 1 / xp.where(on, a, 1), 0)
-        alpha = inverse + s.before
-        beta = xp.where(running, xp.sqrt(xp.maximum(b, 0 * b)) * inverse, 0)
-        alphas, betas = s.alpha, s.beta
+        ops.take(product, None, precondition)
+        before, ran = s.rho, s.status == RUNNING
+        cg.step(ops, s)
+        s.length = pick(xp, s.j == 0, s.rho, s.length)
+        on = ran & ((s.status == RUNNING) | (s.status == SUCCESS))
+        b = ops.ratio(s.rho, before)
+        inverse = ops.ratio(1.0, s.alpha)
         if xp.name == "jax" or s.j < rows:  # JAX drops what is put outside
-            alphas = put(xp, alphas, s.j, xp.where(on, alpha, 0))
-            betas = put(xp, betas, s.j, beta)
-        P = added(xp, times(xp, s.P, _wide(xp, b, W)), None, Z)
-        return State(
-            X,
-            R,
-            P,
-            xp.where(on, rho, s.rho),
-            b * inverse,
-            running,
-            xp.logical_or(s.broken, broken),
-            alphas,
-            betas,
-            s.j + 1,
-            worst,
-        )
+            s.diagonal = put(xp, s.diagonal, s.j, xp.where(on, inverse + b * s.inverse, 0))
+        if (
+            xp.name == "jax" or s.j <= rows
+        ):  # before the first step b is zero, and so is the last row
+            s.beside = put(xp, s.beside, s.j - 1, xp.where(on, b**0.5 * s.inverse, 0))
+        s.inverse = inverse
+        s.j = s.j + 1
+        return s
 
-    s = xp.while_loop(going, step, start)
-    residual = xp.vector_norm(B - multiply(s.X), axis=-2) / xp.where(size > 0, size, 1)
-    status = xp.where(residual <= tol, int(Status.SUCCESS), int(Status.STAGNATION))
-    status = xp.where(s.running, int(Status.MAX_ITERATIONS), status)
-    status = xp.where(s.broken, int(Status.NOT_POSITIVE_DEFINITE), status)
+    first = QuadratureState(
+        x=0 * B,
+        r=ops.own(B),
+        p=0 * B,
+        rho=float("inf") + 0 * size,
+        alpha=0 * size,
+        size=size**2,
+        status=xp.where(size == 0, SUCCESS, RUNNING),
+        inverse=0 * size,
+        length=0 * size,
+        diagonal=empty,
+        beside=xp.copy(empty),
+        j=count_of(xp, 0),
+        heard=no_failure(xp),
+    )
+    loop = Loop(xp, NOBODY, max_iters, size)
+    s = loop.run(step, ops, first, lambda state: state.x).state
+    residual = column_norms(xp, B - multiply(s.x)) / xp.where(size > 0, size, 1)
+    status = status_of(final_code(xp, s.status, False))
+    status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))
     status = xp.maximum(status, s.heard + 0 * status)
-    return Solved(s.X, s.alpha, s.beta, rho, status, s.j, residual)
-
-
-def added(xp: Any, Y: Array, a: Array | None, X: Array) -> Array:
-    """Y + X diag(a), or Y + X, written over Y where that can be."""
-    term = X if a is None else _wide(xp, a, X)
-    if xp.name == "jax" or xp.is_traced(Y):
-        return Y + (X if a is None else term * X)
-    if xp.name == "torch" and a is not None:
-        return xp.axpy(term, X, Y)  # without an array for the product
-    Y += X if a is None else term * X
-    return Y
-
-
-def _wide(xp: Any, x: Array, like: Array) -> Array:
-    return xp.astype(x, like.dtype)[..., None, :]
+    return Solved(
+        X=s.x,
+        alpha=s.diagonal,
+        beta=s.beside,
+        length=s.length,
+        status=status,
+        steps=s.j,
+        residual=residual,
+    )

@@ -6,24 +6,26 @@ from typing import Any
 
 from ..backends import namespace_of
 from ..info import Info, Status
-from .columns import GIVEN, PRECONDITIONER
 from .iteration import Outcome
+from .vectors import GIVEN_NONFINITE, NONFINITE, PRECONDITIONER, status_of
 from .watching import Watch
 
 
-def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool, n: int = 0) -> Info:
+def described(
+    xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool, n: int = 0
+) -> Info:
     """An outcome as an Info, with a word on what went wrong and when. `n` is the number of unknowns, if it is known."""
     status, residual, history = outcome.status, outcome.residual, outcome.history
     if watch.vector and history is not None:
         history = history[..., 0]
     empty = 0 in status.shape
     if xp.is_traced(status):
-        worst: Any = xp.max(status % 10)
+        worst: Any = xp.max(status_of(status))
         iterations: Any = xp.max(outcome.iterations)
         message = ""
     else:
         codes = xp.to_numpy(status)
-        worst = Status(int((codes % 10).max(initial=0)))
+        worst = Status(int(status_of(codes).max(initial=0)))
         iterations = 0 if empty else int(xp.max(outcome.iterations))
         message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
         if not message and worst.is_failure and n:
@@ -34,7 +36,7 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, precondition
     matvecs = matvecs if namespace_of(matvecs) is None or xp.is_traced(matvecs) else int(matvecs)
     return Info(
         worst,
-        converged=status % 10 < int(Status.STOPPED),
+        converged=status_of(status) < int(Status.STOPPED),
         iterations=iterations,
         matvecs=matvecs,
         residual=residual,
@@ -45,30 +47,42 @@ def described(xp: Any, outcome: Outcome, method: Any, watch: Watch, precondition
 
 
 def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> str:
-    worst = codes.flat[(codes % 10).argmax()] if codes.size else 0
-    if worst % 10 < int(Status.BREAKDOWN):
+    """A sentence on the worst column: what was met, from what, in which iteration."""
+    if not codes.size:
         return ""
-    step = int(iterations.flat[(codes % 10).argmax()])
-    where = f"in iteration {step}"
-    what = "the preconditioner" if PRECONDITIONER <= worst < GIVEN else "the operator"
-    columns = int((codes == worst).sum())
-    of = f" of column {int((codes == worst).argmax())}" if codes.size > 1 and columns == 1 else ""
-    if worst >= GIVEN:
+    worst = status_of(codes).argmax()
+    code, status = codes.flat[worst], Status(int(status_of(codes).flat[worst]))
+    is_alone = codes.size > 1 and (codes == code).sum() == 1
+    of = f" of column {int((codes == code).argmax())}" if is_alone else ""
+    where = f"in iteration {int(iterations.flat[worst])}{of}"
+    by_preconditioner = code in PRECONDITIONER
+    what = "the preconditioner" if by_preconditioner else "the operator"
+    if status < Status.BREAKDOWN:
+        return ""
+    if code == GIVEN_NONFINITE:
         return f"NaN or infinity in the right side or in A x0{of}"
-    if worst == int(Status.NONFINITE) and preconditioned and not method.splits_preconditioner:  # it is a part of the product
-        what = "the operator or the preconditioner"
-    if worst % 10 == int(Status.NONFINITE):
-        return f"NaN or infinity from {what} {where}{of}"
-    if worst % 10 == int(Status.NOT_POSITIVE_DEFINITE):
-        return (
-            f"{what} showed a direction p with p^H A p <= 0 {where}{of}"
-            if worst < PRECONDITIONER
-            else (f"{what} showed a residual r with r^H M r <= 0 {where}{of}")
+    if code == NONFINITE and preconditioned and not method.splits_preconditioner:
+        what = "the operator or the preconditioner"  # which is a part of the product
+    if status is Status.NONFINITE:
+        return f"NaN or infinity from {what} {where}"
+    if status is Status.NOT_POSITIVE_DEFINITE:
+        shown = (
+            "a residual r with r^H M r <= 0"
+            if by_preconditioner
+            else "a direction p with p^H A p <= 0"
         )
-    if worst % 10 == int(Status.BREAKDOWN) and method.needs_terms:
-        return f"it diverged {where}{of}: the step is too large. Leave out `step`, which finds one, or take a larger batch_size"
-    if worst % 10 == int(Status.SINGULAR) and method.name == "GMRES":
-        return f"{'A M, M being the preconditioner,' if preconditioned else 'A'} is singular on the subspace {where}{of}"
-    if worst % 10 == int(Status.SINGULAR):
-        return f"A^H r vanished {where}{of} and r did not: the right side is not in the range of A, and x is one of least squares"
-    return f"{where}{of}"
+        return f"{what} showed {shown} {where}"
+    if status is Status.BREAKDOWN and method.needs_terms:
+        return (
+            f"it diverged {where}: the step is too large. "
+            "Leave out `step`, which finds one, or take a larger batch_size"
+        )
+    if status is Status.SINGULAR and method.name == "GMRES":
+        product = "A M, M being the preconditioner," if preconditioned else "A"
+        return f"{product} is singular on the subspace {where}"
+    if status is Status.SINGULAR:
+        return (
+            f"A^H r vanished {where} and r did not: "
+            "the right side is not in the range of A, and x is one of least squares"
+        )
+    return where

@@ -27,7 +27,11 @@ def parity(perm: Any) -> int:
     from scipy.sparse.csgraph import connected_components
 
     n = len(perm)
-    cycles = connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0] if n else 0
+    cycles = (
+        connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]
+        if n
+        else 0
+    )
     return 1 - 2 * int((n - cycles) % 2)
 
 
@@ -44,9 +48,13 @@ def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
         return of_pivots(np.asarray([minor]))
     dtype = np.result_type(lower, diag, upper, np.float32)
     diag = diag.astype(dtype, copy=False)
-    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(*(x.astype(dtype, copy=False) for x in (lower, diag, upper)))
+    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(
+        *(x.astype(dtype, copy=False) for x in (lower, diag, upper))
+    )
     n = len(diag)
-    swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2  # row i, counted from 1, was swapped with i or i + 1
+    swapped = (
+        int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
+    )  # row i, counted from 1, was swapped with i or i + 1
     return of_pivots(pivots, 1 - 2 * (swapped % 2))
 
 
@@ -84,7 +92,9 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
             factors = splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
             p = np.cos(np.arange(structure.shape[0]))
             x = factors.solve(p.astype(wide.dtype))
-            if not np.linalg.norm(S @ x - p) <= 1e-8 * (np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)):
+            if not np.linalg.norm(S @ x - p) <= 1e-8 * (
+                np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
+            ):
                 factors = splu(S)  # it was not positive definite after all
         else:
             factors = splu(S)

@@ -89,12 +89,19 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     part, others = _pairs(xp, G)
     square = xp.abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
-    inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)) * part  # e^H H e
-    D, F = (xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X)) for X in (P, xp.matmul(_adjoint(xp, Q), AV)))
+    inner = (
+        xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)
+    ) * part  # e^H H e
+    D, F = (
+        xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X))
+        for X in (P, xp.matmul(_adjoint(xp, Q), AV))
+    )
     B = xp.matmul(xp.matmul(_adjoint(xp, V), Z), S)
     c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
     right = B - G * _diagonal_rows(xp, B)
-    forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
+    forms = (
+        form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
+    )
     lengths = length[..., :, None] + part * xp.abs(c) ** 2
     pairs = whole[..., None, None] - _diagonal_rows(xp, K) - inner + forms * ((n - m + 2) / lengths)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
@@ -163,14 +170,18 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
 # ---------------------------------------------------------------------------------------------------- as they are used
 
 
-def trace_summary(xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+def trace_summary(
+    xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
     """XTrace and its standard error."""
     found = trace_estimates(xp, W, Y, Q, S, Z)
     value, error = found.summary(xp)
     return xp.where(lost, found.whole, value), xp.where(lost, 0, error)
 
 
-def diagonal_summary(xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+def diagonal_summary(
+    xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
     """XDiag and its standard errors."""
     found = diagonal_estimates(xp, W, Q, R, S, Z)
     value, error = found.summary(xp)

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, larger, plain
-from .lanczos import SAFETY, Pairs, lanczos
+from .krylov import SAFETY, Pairs, count_of, larger, plain
+from .lanczos import lanczos
 
 MORE = 3  # pairs beyond the wanted
 BESIDE = 0.02  # of the distances of the last wanted pair and the last one found, by which the polynomial is beside the shift
@@ -34,7 +34,7 @@ FIRST = 3  # bases filled by H itself before there is a polynomial
 BASES = 6  # filled with the first polynomial; with each that follows twice as many
 
 
-class State(NamedTuple):
+class FilteredState(NamedTuple):
     """Where a run stands, between two polynomials."""
 
     start: Array  # (*lanes, n)
@@ -79,7 +79,7 @@ def filtered(
     def less_shift(X: Array) -> Array:
         return sign * multiply(X) if shift is None else multiply(X) - shift * X
 
-    def stage(s: State) -> State:
+    def stage(s: FilteredState) -> FilteredState:
         low, high, beside = (x[..., None, None] for x in (s.a, s.b, s.beside))
         middle, half = (high + low) / 2, (high - low) / 2
 
@@ -112,19 +112,48 @@ def filtered(
         found = lanczos(xp, polynomial, s.start, noise, count, "LA", **options)
         nonlocal stopped
         stopped = found.stopped
-        return _judged(xp, less_shift, found, s, k, tol, sign, shift, each, (max_iters - s.matvecs) // (each * m))
+        return _judged(
+            xp,
+            less_shift,
+            found,
+            s,
+            k,
+            tol,
+            sign,
+            shift,
+            each,
+            (max_iters - s.matvecs) // (each * m),
+        )
 
-    def going(s: State) -> Any:
-        left = s.matvecs + each * m * s.degree <= max(max_iters, each * m + used)  # for one basis at least
+    def going(s: FilteredState) -> Any:
+        left = s.matvecs + each * m * s.degree <= max(
+            max_iters, each * m + used
+        )  # for one basis at least
         return (s.done ^ True) & s.finite & left & (not stopped)
 
     used = each * (min(n, max(m, 20)) + 1)
-    top, size = _top(xp, lambda X: less_shift(X) if shift is None else less_shift(less_shift(X)), start, noise, used // each - 1)
+    top, size = _top(
+        xp,
+        lambda X: less_shift(X) if shift is None else less_shift(less_shift(X)),
+        start,
+        noise,
+        used // each - 1,
+    )
     zero = 0 * top
     V = xp.zeros((*start.shape[:-1], k, n), dtype=start.dtype, device=xp.device_of(start))
-    counts = (count_of(xp, c) for c in (used, False, True))
-    state = State(
-        start, zero - abs(top), top, zero, count_of(xp, 1), count_of(xp, FIRST), xp.real(V[..., 0]), V, 0 * size, *counts
+    state = FilteredState(
+        start=start,
+        a=zero - abs(top),
+        b=top,
+        beside=zero,
+        degree=count_of(xp, 1),
+        bases=count_of(xp, FIRST),
+        values=xp.real(V[..., 0]),
+        vectors=V,
+        size=0 * size,
+        matvecs=count_of(xp, used),
+        done=count_of(xp, False),
+        finite=count_of(xp, True),
     )
     if xp.name == "jax" and watch is None:
         state = xp.while_loop(going, stage, state)
@@ -135,7 +164,9 @@ def filtered(
     return Pairs(state.values, state.vectors, *ended)
 
 
-def _top(xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, m: int) -> tuple[Array, Array]:
+def _top(
+    xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, m: int
+) -> tuple[Array, Array]:
     """A bound of the largest eigenvalue of H, and the largest product that was seen."""
     best = lanczos(xp, times, start, noise, 1, "LA", m=m, tol=1e-3, max_iters=m, again=False)
     v = best.vectors[..., 0, :]
@@ -149,14 +180,14 @@ def _judged(
     xp: Any,
     less_shift: Any,
     found: Pairs,
-    s: State,
+    s: FilteredState,
     k: int,
     tol: float,
     sign: int,
     shift: float | None,
     each: int,
     highest: Any,
-) -> State:
+) -> FilteredState:
     """The pairs of A in the space that was found, by Rayleigh and Ritz, and the next polynomial."""
     X = xp.matrix_transpose(found.vectors)
     X = 1.5 * X - 0.5 * xp.matmul(X, xp.matmul(_adjoint(xp, X), X))  # orthonormal to the last digit
@@ -170,35 +201,43 @@ def _judged(
     if shift is None:
         Ritz = theta  # of H
     else:
-        near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))  # none of the wanted was missed
-        distance = xp.sqrt(xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta))
+        near = plain(
+            xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
+        )  # none of the wanted was missed
+        distance = xp.sqrt(
+            xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta)
+        )
         beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
         Ritz = (distance + beside[..., None]) ** 2
     residual = xp.vector_norm(Z - X * theta[..., None, :], axis=-2)
     norm = xp.sqrt(s.b) if shift is not None else xp.maximum(abs(s.b), xp.max(abs(theta), axis=-1))
     size = xp.maximum(s.size, xp.maximum(xp.max(abs(theta), axis=-1), norm / 1.5))
-    right = plain(xp, xp.all(residual[..., :k] <= SAFETY * max(tol, 2 * xp.eps(X.dtype)) * size[..., None]))
+    right = plain(
+        xp, xp.all(residual[..., :k] <= SAFETY * max(tol, 2 * xp.eps(X.dtype)) * size[..., None])
+    )
     least = 0 * s.a if shift is not None else Ritz[..., 0]
     below = xp.logical_or(Ritz[..., k - 1] <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
     a, b = Ritz[..., -1], xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
     a = xp.where(below, xp.minimum(a, b - 1e-3 * abs(b)), s.a)
     last, best = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (Ritz[..., k - 1], least))
-    degree = _degree(xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest)  # common to all lanes
+    degree = _degree(
+        xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest
+    )  # common to all lanes
     values = sign * theta[..., :k] if shift is None else theta[..., :k] + shift
     finite = found.finite & plain(xp, xp.all(xp.isfinite(theta)))
-    return State(
-        xp.sum(xp.matrix_transpose(X), axis=-2),
-        a,
-        b,
-        beside,
-        degree,
-        2 * s.bases,
-        values,
-        xp.matrix_transpose(X)[..., :k, :],
-        size,
-        s.matvecs + each * s.degree * found.matvecs + k,
-        found.done & right & near & plain(xp, xp.all(below)),
-        finite,
+    return FilteredState(
+        start=xp.sum(xp.matrix_transpose(X), axis=-2),
+        a=a,
+        b=b,
+        beside=beside,
+        degree=degree,
+        bases=2 * s.bases,
+        values=values,
+        vectors=xp.matrix_transpose(X)[..., :k, :],
+        size=size,
+        matvecs=s.matvecs + each * s.degree * found.matvecs + k,
+        done=found.done & right & near & plain(xp, xp.all(below)),
+        finite=finite,
     )
 
 

@@ -64,7 +64,9 @@ def _matrices(alpha: Any, beta: Any) -> Any:
 def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any) -> Array:
     """The same inside a traced program, (m, *lanes)."""
     nodes, vectors = _traced_eigh(xp, alpha, beta)
-    return xp.moveaxis(xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0)
+    return xp.moveaxis(
+        xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0
+    )
 
 
 def relative_tail(xp: Any, column: Any) -> Any:

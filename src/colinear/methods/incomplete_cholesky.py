@@ -74,7 +74,9 @@ class IncompleteCholesky(HostFactor):
         if self.order is None:
             return self.factor.solve(self.factor.solve(B), trans="H")
         X = np.empty_like(B)
-        X[self.order] = self.factor.solve(self.factor.solve(np.ascontiguousarray(B[self.order])), trans="H")
+        X[self.order] = self.factor.solve(
+            self.factor.solve(np.ascontiguousarray(B[self.order])), trans="H"
+        )
         return X
 
 
@@ -85,9 +87,18 @@ def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
 
     def factor(shift: float) -> Any:
         # SuperLU's minimum degree of A + A^T takes minutes where rows have a dozen far entries; this order takes none.
-        options = {"permc_spec": "COLAMD", "diag_pivot_thresh": 0.0, "options": {"SymmetricMode": True}}
+        options = {
+            "permc_spec": "COLAMD",
+            "diag_pivot_thresh": 0.0,
+            "options": {"SymmetricMode": True},
+        }
         try:
-            ilu = spilu(csc_array(A + shift * eye_array(A.shape[0])), drop_tol=drop_tol, fill_factor=fill, **options)
+            ilu = spilu(
+                csc_array(A + shift * eye_array(A.shape[0])),
+                drop_tol=drop_tol,
+                fill_factor=fill,
+                **options,
+            )
         except RuntimeError:  # an exactly zero pivot
             return None
         pivots = ilu.U.diagonal().real
@@ -110,7 +121,11 @@ def _without_fill(A: Any) -> Any:
         values = lower.data.copy()
         values[plan.first] += shift
         values = plan.run(values)
-        return None if values is None else (csc_array((values, lower.indices, lower.indptr), lower.shape), None)
+        return (
+            None
+            if values is None
+            else (csc_array((values, lower.indices, lower.indptr), lower.shape), None)
+        )
 
     return factor
 
@@ -119,11 +134,17 @@ class _Plan:
     """Which entries of L are multiplied for which, level by level: l_ij = (a_ij - sum_k l_ik conj(l_jk)) / l_jj, k < j."""
 
     def __init__(self, lower: Any):
-        n, starts, rows = lower.shape[0], lower.indptr.astype(np.int64), lower.indices.astype(np.int64)
+        n, starts, rows = (
+            lower.shape[0],
+            lower.indptr.astype(np.int64),
+            lower.indices.astype(np.int64),
+        )
         columns = np.repeat(np.arange(n), np.diff(starts))
         level = _levels(lower)
         self.first = starts[:-1]  # of each column: its diagonal
-        by_level = np.argsort(level[columns], kind="stable")  # entries, column after column within a level
+        by_level = np.argsort(
+            level[columns], kind="stable"
+        )  # entries, column after column within a level
         self.order, place = by_level, np.empty(len(rows), np.int64)
         place[by_level] = np.arange(len(rows))
         left, right, target = (place[x] for x in _products(n, starts, rows, columns))
@@ -132,7 +153,9 @@ class _Plan:
         count = int(level.max(initial=-1)) + 1
         self.entries = np.searchsorted(level[columns][by_level], np.arange(count + 1))
         self.products = np.searchsorted(self.target, self.entries)
-        self.diagonal = place[self.first][columns][by_level]  # for each entry, the diagonal of its column
+        self.diagonal = place[self.first][columns][
+            by_level
+        ]  # for each entry, the diagonal of its column
 
     def run(self, values: Any) -> Any:
         L, is_complex = values[self.order], values.dtype.kind == "c"
@@ -140,7 +163,10 @@ class _Plan:
         entries, products = self.entries.tolist(), self.products.tolist()
         for lo, hi, first, last in zip(entries, entries[1:], products, products[1:]):
             if last > first:
-                terms, where = L[left[first:last]] * L[right[first:last]].conj(), target[first:last] - lo
+                terms, where = (
+                    L[left[first:last]] * L[right[first:last]].conj(),
+                    target[first:last] - lo,
+                )
                 L[lo:hi] -= np.bincount(where, terms.real, hi - lo)
                 if is_complex:
                     L[lo:hi] -= 1j * np.bincount(where, terms.imag, hi - lo)
@@ -169,7 +195,11 @@ def _products(n: int, starts: Any, rows: Any, columns: Any) -> Any:
     second = np.flatnonzero(rows > columns)
     counts = starts[columns[second] + 1] - second
     found: list[Any] = [np.zeros((3, 0), np.int64)]
-    cuts = np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK)) if len(counts) else [0]
+    cuts = (
+        np.searchsorted(np.cumsum(counts), np.arange(0, counts.sum() + CHUNK, CHUNK))
+        if len(counts)
+        else [0]
+    )
     for start, end in zip(cuts, [*cuts[1:], len(second)]):
         each, much = second[start:end], counts[start:end]
         right = np.repeat(each, much)

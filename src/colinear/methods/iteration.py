@@ -7,34 +7,31 @@ still helps. So a method can only claim; success is decided by the true residual
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from ..info import Status
-from .columns import (
-    GIVEN,
-    PRECONDITIONER,
+from .loop import Loop, is_compiling
+from .vectors import (
+    BREAKDOWN,
+    GIVEN_NONFINITE,
+    NONFINITE,
     RESTART,
     RUNNING,
+    SINGULAR,
+    STAGNATION,
+    SUCCESS,
+    Columns,
+    Device,
+    Recorded,
+    Single,
     column_norms,
     divide,
-    first_of,
-    inner,
-    is_one_vector,
+    final_code,
     is_plain,
-    is_recorded,
-    squared,
+    status_of,
 )
-from .loop import Loop, is_compiling
-from .watching import LONGEST_HISTORY, NOBODY, Progress, Watch, progress_bar, recorded
-
-__all__ = [
-    "GIVEN", "NOBODY", "PRECONDITIONER", "RESTART", "RUNNING", "Cycle", "Cycles", "Ended", "Loop", "Outcome", "Products", "Progress", "Watch",
-    "column_norms", "divide", "first_of", "inner", "is_one_vector", "is_plain", "is_recorded",
-    "progress_bar", "solve_in_cycles", "squared",
-    "without_unknowns",
-]  # fmt: skip
+from .watching import NOBODY, Watch
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
 FLOOR = 4  # times eps: a relative residual that no further cycle improves
@@ -48,7 +45,9 @@ class Outcome(NamedTuple):
     iterations: Array
     matvecs: Any
     residual: Array  # true and relative
-    history: Array | None  # by iteration, from the first residual on, as the recurrence has it; NaN where nothing was recorded
+    history: (
+        Array | None
+    )  # by iteration, from the first residual on, as the recurrence has it; NaN where nothing was recorded
 
 
 class Products(NamedTuple):
@@ -63,7 +62,7 @@ class Products(NamedTuple):
     terms: Any = None
 
 
-class Cycles(NamedTuple):
+class CycleStart(NamedTuple):
     """Where a solve stands between two cycles."""
 
     X: Array
@@ -79,7 +78,7 @@ class Cycles(NamedTuple):
     measure: Any = None  # what must fall from cycle to cycle: the size of the residual, or how far from optimal it is
 
 
-class Ended(NamedTuple):
+class CycleEnd(NamedTuple):
     """How a cycle ended. A column claims SUCCESS, is RUNNING when the cycle was full, or failed."""
 
     X: Array
@@ -92,7 +91,74 @@ class Ended(NamedTuple):
     norm: Any = None
 
 
-Cycle = Callable[[Loop, Cycles, float], Ended]
+Cycle = Callable[[Loop, CycleStart, float], CycleEnd]
+
+
+def cycle_of(
+    begin: Callable[[Any, CycleStart], Any],
+    step: Callable[[Any, Any], Any],
+    multiply: Callable[[Array], Array],
+    *,
+    adjoint: Callable[[Array], Array] | None = None,
+    precondition: Callable[[Array], Array] | None = None,
+    products: int = 1,
+    at_first: int = 0,
+    on_device: bool = False,
+) -> Cycle:
+    """A cycle of the recurrence that `begin(ops, s)` starts and `step(ops, state)` advances.
+
+    A state is a `State`, with a property or field `norm` where the recurrence estimates |A|. A step
+    makes so many `products`, the start `at_first`; `on_device` says that `Device` knows its
+    operations.
+    """
+
+    def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
+        for ops in kinds_of_vectors(loop, s, tol, on_device):
+            ops.take(multiply, adjoint, precondition)
+            try:
+                run = loop.run(
+                    step,
+                    ops,
+                    begin(ops, s),
+                    solution_of(ops),
+                    iteration=s.iteration,
+                    history=s.history,
+                )
+            except Recorded:
+                continue
+            break
+        state, norm = run.state, getattr(run.state, "norm", None)
+        return CycleEnd(
+            status=ops.array(ops.code(state), s.status),
+            X=ops.block(state.x),
+            iterations=s.iterations + run.each,
+            iteration=run.iteration,
+            products=products * (run.iteration - s.iteration) + at_first,
+            history=run.history,
+            stopped=run.stopped,
+            norm=None if norm is None else ops.array(norm, s.norm),
+        )
+
+    return cycle
+
+
+def solution_of(ops: Any) -> Callable[[Any], Array]:
+    """The function of a state that gives its solution as a block."""
+    return lambda state: ops.block(state.x)
+
+
+def kinds_of_vectors(loop: Loop, s: CycleStart, tol: float, on_device: bool) -> Iterator[Any]:
+    """The operations on vectors that fit, the quickest first."""
+    xp, dtype = loop.xp, s.R.dtype
+    # A residual that has fallen by eps within one cycle is no longer that of x.
+    goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(dtype) * s.size) ** 2)
+    is_unseen = xp.peek(s.size) is None
+    if s.R.ndim == 2 and s.R.shape[-1] == 1 and is_plain(xp, s.R):
+        if not is_unseen:
+            yield Single(xp, dtype, tol=tol, goal=goal)
+        elif on_device and loop.watch.callback is None and not loop.watch.progress:
+            yield Device(xp, dtype, tol=tol, goal=goal)
+    yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen)
 
 
 def solve_in_cycles(
@@ -121,53 +187,83 @@ def solve_in_cycles(
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
     zero = xp.where(norms == norms, 0, 0)
-    X = xp.zeros((*B.shape[:-2], B.shape[-2] if columns is None else columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
+    X = xp.zeros(
+        (*B.shape[:-2], B.shape[-2] if columns is None else columns, B.shape[-1]),
+        dtype=B.dtype,
+        device=xp.device_of(B),
+    )
     if X0 is None:
         R, size, products = B, norms / scale, 0
     else:  # of a zero right side the answer is known, whatever the guess
-        X = xp.where((norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X)
+        X = xp.where(
+            (norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X
+        )
         R, products = B - multiply(X), 1
         size = column_norms(xp, R)
     status = judged(xp, size, tol, zero + RUNNING)
-    status = xp.where(status == int(Status.NONFINITE), GIVEN + int(Status.NONFINITE), status)
+    status = xp.where(status == NONFINITE, GIVEN_NONFINITE, status)
     loop = Loop(xp, watch, max_iters, scale[..., None, :])
     traced = xp.name == "jax" or xp.is_traced(size)
-    history = None
-    if watch.record and not is_compiling():
-        if traced:
-            history = xp.full((min(LONGEST_HISTORY, max_iters) + 1, *size.shape), float("nan"), dtype=size.dtype)
-            history = recorded(xp, history, 0, size)
-        else:
-            loop.shows(0, size**2, None, lambda state: X)
+    history = loop.begin_history(size, X)
     stopped = xp.any(zero != zero) if traced else False
-    start = Cycles(
-        X, R, size, status, zero, 0, products, history, stopped, 0 * size, size if optimality is None else 0 * size + 1
+    start = CycleStart(
+        X=X,
+        R=R,
+        size=size,
+        status=status,
+        iterations=zero,
+        iteration=0,
+        products=products,
+        history=history,
+        stopped=stopped,
+        norm=0 * size,
+        measure=size if optimality is None else 0 * size + 1,
     )
 
-    def going(s: Cycles) -> Any:
+    def going(s: CycleStart) -> Any:
         return xp.any(s.status == RUNNING) & (s.iteration < max_iters) & (s.stopped == False)  # noqa: E712  (or an array)
 
-    def body(s: Cycles) -> Cycles:
+    def body(s: CycleStart) -> CycleStart:
         ended = cycle(loop, s, tol)
         R = B - multiply(ended.X)
         size = column_norms(xp, R)
-        claimed, full, again = (ended.status == code for code in (int(Status.SUCCESS), RUNNING, RESTART))
-        measure = size if optimality is None else xp.minimum(size, optimality(ended.X, R, ended.norm))
+        claimed, full, again = (ended.status == code for code in (SUCCESS, RUNNING, RESTART))
+        measure = (
+            size if optimality is None else xp.minimum(size, optimality(ended.X, R, ended.norm))
+        )
         # Where a cycle claimed success, or was full, and the residual is as large as before, there is nothing left to gain.
-        stuck = (measure > xp.where(claimed, SUFFICIENT, 1 - 1e-3) * s.measure) | (measure <= FLOOR * xp.eps(B.dtype))
-        status = xp.where(claimed | full, xp.where(stuck, int(Status.STAGNATION), RUNNING), ended.status)
-        status = xp.where(again, xp.where(size < 0.9 * s.size, RUNNING, int(Status.BREAKDOWN)), status)
+        stuck = (measure > xp.where(claimed, SUFFICIENT, 1 - 1e-3) * s.measure) | (
+            measure <= FLOOR * xp.eps(B.dtype)
+        )
+        status = xp.where(claimed | full, xp.where(stuck, STAGNATION, RUNNING), ended.status)
+        status = xp.where(again, xp.where(size < 0.9 * s.size, RUNNING, BREAKDOWN), status)
         status = xp.where(full & ((ended.iteration >= max_iters) | ended.stopped), RUNNING, status)
         if optimality is not None:
-            status = xp.where(measure <= tol, int(Status.SINGULAR if consistent else Status.SUCCESS), status)
+            status = xp.where(measure <= tol, SINGULAR if consistent else SUCCESS, status)
         status = xp.where(s.status == RUNNING, judged(xp, size, tol, status), s.status)
         X, products = ended.X, s.products + ended.products + 1
-        if X is not s.X:  # a cycle that did harm is undone, where it has not written over the X before it
+        if (
+            X is not s.X
+        ):  # a cycle that did harm is undone, where it has not written over the X before it
             better = ((size <= s.size) | (s.status != RUNNING))[..., None, :]
-            X, R, size = xp.where(better, X, s.X), xp.where(better, R, s.R), xp.where(better[..., 0, :], size, s.size)
-        norm = s.norm if ended.norm is None else ended.norm
-        counted = ended.iterations, ended.iteration, products
-        return Cycles(X, R, size, status, *counted, ended.history, ended.stopped, norm, measure)
+            X, R, size = (
+                xp.where(better, X, s.X),
+                xp.where(better, R, s.R),
+                xp.where(better[..., 0, :], size, s.size),
+            )
+        return CycleStart(
+            X=X,
+            R=R,
+            size=size,
+            status=status,
+            iterations=ended.iterations,
+            iteration=ended.iteration,
+            products=products,
+            history=ended.history,
+            stopped=ended.stopped,
+            norm=s.norm if ended.norm is None else ended.norm,
+            measure=measure,
+        )
 
     if 0 in B.shape:
         last = start
@@ -182,28 +278,38 @@ def solve_in_cycles(
         while bool(going(last)):
             last = body(last)
     loop.close(last.iteration, last.size)
-    status = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
-    status = xp.where((last.status == RUNNING) & last.stopped, int(Status.STOPPED), status)
-    history = last.history if traced else loop.history(tuple(size.shape))
-    X = multiplied(xp, last.X, scale[..., None, :])
-    return Outcome(X, status, last.iterations, last.products * B.shape[-1], last.size, history)
+    return Outcome(
+        X=multiplied(xp, last.X, scale[..., None, :]),
+        status=final_code(xp, last.status, last.stopped),
+        iterations=last.iterations,
+        matvecs=last.products * B.shape[-1],
+        residual=last.size,
+        history=loop.history(size, last.history),
+    )
 
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Watch) -> Outcome:
     """The outcome of every method for an A without rows or columns: nothing is left to gain."""
     norms = column_norms(xp, B)
     X = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
-    status = xp.where(xp.isfinite(norms), int(Status.SUCCESS), GIVEN + int(Status.NONFINITE))
+    status = xp.where(xp.isfinite(norms), SUCCESS, GIVEN_NONFINITE)
     residual = divide(xp, norms, norms)
-    return Outcome(X, status, xp.where(norms == norms, 0, 0), 0, residual, residual[None] if watch.record else None)
+    return Outcome(
+        X,
+        status,
+        xp.where(norms == norms, 0, 0),
+        0,
+        residual,
+        residual[None] if watch.record else None,
+    )
 
 
 def judged(xp: Any, size: Array, tol: float, otherwise: Array) -> Array:
     """SUCCESS where the true residual is small enough, NONFINITE where it is no number, else what the cycle said."""
-    status = xp.where(size <= tol, int(Status.SUCCESS), otherwise)
-    known = (otherwise >= 0) & (otherwise % 10 == int(Status.NONFINITE))
+    status = xp.where(size <= tol, SUCCESS, otherwise)
+    known = (otherwise >= 0) & (status_of(otherwise) == NONFINITE)
     broken = xp.logical_not(xp.isfinite(size)) & xp.logical_not(known)
-    return xp.where(broken, int(Status.NONFINITE), status)
+    return xp.where(broken, NONFINITE, status)
 
 
 def multiplied(xp: Any, X: Array, factor: Array) -> Array:

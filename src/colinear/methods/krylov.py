@@ -8,10 +8,12 @@ all of V stand for products with its first rows.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from ..backends import Array
 
+SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
 MANY = 5000  # random vectors that no run needs
 CHUNK = 4096  # columns of a basis that are rotated at a time: they stay in the cache, and no second basis is needed
@@ -88,7 +90,9 @@ def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any = None) -> Array:
     if xp.name == "jax":
         turned = xp.where(xp.arange(m)[:, None] < count, turned, 0 * turned)
         turned = xp.concat([turned, xp.zeros((*turned.shape[:-2], 1, m), dtype=Y.dtype)], axis=-2)
-        return xp.set_at(xp.matmul(turned, V[..., :m, :]), (..., count, slice(None)), V[..., last, :])
+        return xp.set_at(
+            xp.matmul(turned, V[..., :m, :]), (..., count, slice(None)), V[..., last, :]
+        )
     turned = turned[..., :count, :last]
     for start in range(0, V.shape[-1], CHUNK):
         part = V[..., start : start + CHUNK]
@@ -107,7 +111,9 @@ def fresh(xp: Any, noise: Array, i: Any) -> Array:
     return turned * ramp ** (i // n)
 
 
-def direction(xp: Any, V: Array, U: Array | None, w: Array, j: Any) -> tuple[Array, Array, Array | None]:
+def direction(
+    xp: Any, V: Array, U: Array | None, w: Array, j: Any
+) -> tuple[Array, Array, Array | None]:
     """The part of w orthogonal to the rows of V before place j: normalised, its norm, and the reflectors with one more.
 
     Without reflectors by a pass of Gram and Schmidt, which is the second one if w is almost orthogonal already.
@@ -121,6 +127,118 @@ def direction(xp: Any, V: Array, U: Array | None, w: Array, j: Any) -> tuple[Arr
     U = put(xp, U, (..., j, slice(None)), u)
     e = xp.astype(xp.arange(w.shape[-1], device=xp.device_of(w)) == j, w.dtype)
     return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), size, U
+
+
+# ------------------------------------------------------------------------------ restarted methods
+# The states of Lanczos, Arnoldi and Golub-Kahan are NamedTuples with at least
+#     V, size, j              the basis, the size of A as seen so far, and the rows of V that are complete, less one
+#     residual                estimated, of each Ritz pair, the wanted first
+#     found, looked, again    the values when the run began to look again, the products by then, whether it does now
+#     matvecs, cycles, draws  products, cycles, and random directions so far
+#     done, finite
+
+
+class Pairs(NamedTuple):
+    """Eigenpairs by rows: values (*lanes, k), vectors (*lanes, k, n), how the run ended."""
+
+    values: Array
+    vectors: Array
+    size: Array
+    matvecs: Any
+    iterations: Any  # in the unit of `max_iters`
+    done: Any
+    finite: Any
+    stopped: bool = False
+
+
+def pairs_of(s: Any, values: Array, vectors: Array, stopped: bool) -> Pairs:
+    """The pairs that a run has found, and how its last state says that it ended."""
+    return Pairs(
+        values=values,
+        vectors=vectors,
+        size=s.size,
+        matvecs=s.matvecs,
+        iterations=s.iterations,
+        done=s.done,
+        finite=s.finite,
+        stopped=stopped,
+    )
+
+
+def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
+    """A score of each value, the smaller the better; "SM" and "LM" go by the distance from the shift."""
+    values = values - shift if shift else values
+    values = (
+        xp.abs(values)
+        if which[1] == "M"
+        else xp.abs(xp.imag(values))
+        if which[1] == "I"
+        else xp.real(values)
+    )
+    return -values if which[0] == "L" else values
+
+
+def counts(xp: Any) -> dict[str, Any]:
+    """The counts and truths with which a state begins."""
+    zero = dict.fromkeys(("j", "looked", "matvecs", "cycles", "draws"), 0)
+    begun = {**zero, "again": False, "done": False, "finite": True}
+    return {name: count_of(xp, value) for name, value in begun.items()}
+
+
+def run_cycles(xp: Any, going: Any, cycle: Any, state: Any, watch: Any) -> tuple[Any, bool]:
+    """The state after the last cycle, and whether `watch`, called after each, has stopped the run."""
+    if watch is None:
+        return xp.while_loop(going, cycle, state), False
+    one = xp.jit(cycle)
+    while going(state):
+        state = one(state)
+        if watch(state):
+            return state, True
+    return state, False
+
+
+def fill(xp: Any, step: Any, state: Any, stop: Any) -> Any:
+    """The state with the basis filled to `stop`, or as far as numbers are finite."""
+    look = xp.name == "jax" or xp.peek(state.size) is not None  # looking would wait for a GPU
+
+    def going(s: Any) -> Any:
+        return (s.j < stop) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
+
+    return xp.while_loop(going, step, state)
+
+
+def judge(xp: Any, s: Any, converged: Any, is_none: Any, same: Any, values: Array) -> Any:
+    """Whether the wanted pairs are known to be the best; if they have but converged, begin to look again.
+
+    `is_none`: the next pair is surely none of the wanted. `same`: the values are those when the look began.
+    """
+    is_none, same = plain(xp, xp.all(is_none)), plain(xp, xp.all(same))
+    looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
+    again = converged & ((looking ^ True) | ((same ^ True) & is_none))
+    return s._replace(
+        done=converged & looking & same & (is_none | tired),
+        again=again,
+        found=pick(xp, again, values, s.found),
+        looked=pick(xp, again, s.matvecs, s.looked),
+    )
+
+
+def count_kept(xp: Any, s: Any, k: int, m: int) -> Any:
+    """How many vectors a restart keeps: the wanted ones, and more the closer these are."""
+    near = xp.sum(s.residual[..., :k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None], axis=-1)
+    more = max(0, min((m - k) // 4, m - 2 - k))
+    p = plain(xp, xp.minimum(k + more + xp.min(near) // 2, max(k, m - 2)))
+    return pick(xp, s.again | s.done, k, p)
+
+
+def with_random_row(xp: Any, V: Array, noise: Array, s: Any, p: Any) -> Array:
+    """V with a random direction in row p, if the run is to look again."""
+    if xp.name != "jax" and not s.again:
+        return V
+    # Twice is enough. Nested, so that no vector of the two is kept.
+    once = lambda w: direction(xp, V, None, w, p)[0]  # noqa: E731
+    random = once(once(xp.astype(fresh(xp, noise, s.draws), V.dtype)))
+    return put(xp, V, (..., p, slice(None)), pick(xp, s.again, random, V[..., p, :]))
 
 
 # ---------------------------------------------------------------------------------------------------- reflectors
@@ -159,6 +277,8 @@ def reflectors(xp: Any, V: Array, count: Any) -> Array:
     U = xp.zeros(V.shape, dtype=V.dtype, device=xp.device_of(V))
 
     def body(i: Any, U: Array) -> Array:
-        return put(xp, U, (..., i, slice(None)), reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0])
+        return put(
+            xp, U, (..., i, slice(None)), reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0]
+        )
 
     return xp.fori_loop(V.shape[-2] if xp.name == "jax" else count, body, U)

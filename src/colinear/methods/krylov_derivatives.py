@@ -71,13 +71,24 @@ class Factors(NamedTuple):
 
 
 def begin(xp: Any, start: Array, m: int) -> Space:
-    lanes, n, place = start.shape[:-1], start.shape[-1], {"dtype": start.dtype, "device": xp.device_of(start)}
-    V = put(xp, xp.zeros((*lanes, m + 1, n), **place), (..., 0, slice(None)), start / norm(xp, start)[..., None])
+    lanes, n, place = (
+        start.shape[:-1],
+        start.shape[-1],
+        {"dtype": start.dtype, "device": xp.device_of(start)},
+    )
+    V = put(
+        xp,
+        xp.zeros((*lanes, m + 1, n), **place),
+        (..., 0, slice(None)),
+        start / norm(xp, start)[..., None],
+    )
     size = 0 * norm(xp, start)
     return Space(V, xp.zeros((*lanes, m + 1, m), **place), size, size > 0)
 
 
-def extended(xp: Any, V: Array, w: Array, count: Any, size: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
+def extended(
+    xp: Any, V: Array, w: Array, count: Any, size: Array, noise: Array
+) -> tuple[Array, Array, Array, Array]:
     """The coefficients of w along the first rows of V, `count` of them and all that V has room for, the part of w that is left: its norm
     and direction, a random one where nothing is left; and whether that is so."""
     w, h = orthogonalise(xp, rows(xp, V, 0, count), w)
@@ -93,13 +104,21 @@ def extended(xp: Any, V: Array, w: Array, count: Any, size: Array, noise: Array)
             random = random / xp.where(left == 0, 1, left)[..., None]
         w = xp.where(small[..., None], random, w)
     unit = norm(xp, w)
-    return h, xp.where(small, 0 * length, length), w / xp.where(unit == 0, 1, unit)[..., None], small
+    return (
+        h,
+        xp.where(small, 0 * length, length),
+        w / xp.where(unit == 0, 1, unit)[..., None],
+        small,
+    )
 
 
 def _wide(xp: Any, h: Array, count: int) -> Array:
     if h.shape[-1] == count:
         return h
-    return xp.concat([h, xp.zeros((*h.shape[:-1], count - h.shape[-1]), dtype=h.dtype, device=xp.device_of(h))], axis=-1)
+    return xp.concat(
+        [h, xp.zeros((*h.shape[:-1], count - h.shape[-1]), dtype=h.dtype, device=xp.device_of(h))],
+        axis=-1,
+    )
 
 
 def grown(xp: Any, multiply: Multiply, s: Space, j: Any, noise: Array) -> Space:
@@ -144,7 +163,15 @@ def judged(
     none = xp.zeros(first.shape[:-1], dtype=xp.real_dtype(first.dtype), device=xp.device_of(first))
     width = first.shape[-1] if xp.name == "jax" else 0
     empty = xp.zeros((*first.shape[:-1], width), dtype=first.dtype, device=xp.device_of(first))
-    run = Judged(state, count_of(xp, 0), empty, 0 * scale, none + math.inf, none + math.inf, count_of(xp, False))
+    run = Judged(
+        state=state,
+        j=count_of(xp, 0),
+        found=empty,
+        scale=0 * scale,
+        difference=none + math.inf,
+        error=none + math.inf,
+        done=count_of(xp, False),
+    )
 
     def look(r: Judged) -> Judged:
         stop = xp.minimum(r.j + LOOK, m) if xp.name == "jax" else min(r.j + LOOK, m)
@@ -158,12 +185,27 @@ def judged(
         shift = xp.exp(xp.minimum(r.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - before * shift[..., None]), norm(xp, c)
         ratio = difference / xp.where(r.difference == 0, 1, r.difference * shift)
-        ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
+        ratio = xp.where(
+            ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio
+        )
         rest = xp.where(xp.isfinite(r.difference), difference * ratio / (1 - ratio), difference)
         error = rest / xp.where(size == 0, 1, size)
-        known = xp.logical_or(exact(state, j), (rest <= NOISE * xp.eps(c.dtype) * rounding) & xp.isfinite(r.difference))
-        error = xp.where(weight == 0, 0 * error, xp.maximum(xp.where(known, 0 * error, error), doubt))
-        return Judged(state, j, c, scale, difference, error, plain(xp, xp.all(error <= tol)))
+        known = xp.logical_or(
+            exact(state, j),
+            (rest <= NOISE * xp.eps(c.dtype) * rounding) & xp.isfinite(r.difference),
+        )
+        error = xp.where(
+            weight == 0, 0 * error, xp.maximum(xp.where(known, 0 * error, error), doubt)
+        )
+        return Judged(
+            state=state,
+            j=j,
+            found=c,
+            scale=scale,
+            difference=difference,
+            error=error,
+            done=plain(xp, xp.all(error <= tol)),
+        )
 
     def going(r: Judged) -> Any:
         return (r.done ^ True) & (r.j < m) & plain(xp, xp.all(xp.isfinite(sizes(r.state))))
@@ -210,7 +252,17 @@ def adjoint_factors(
         return closed if n > m else xp.logical_or(closed, j + 0 * s[0].size >= n)
 
     spaces = begin(xp, start, m), begin(xp, cotangent, m)
-    run = judged(xp, spaces, step, small, lambda s: xp.maximum(s[0].size, s[1].size), exact, weight, m=m, tol=tol)
+    run = judged(
+        xp,
+        spaces,
+        step,
+        small,
+        lambda s: xp.maximum(s[0].size, s[1].size),
+        exact,
+        weight,
+        m=m,
+        tol=tol,
+    )
     X = xp.reshape(run.found, (*run.found.shape[:-1], m, m))
     if xp.name == "jax":
         inside = xp.arange(m) < run.j
@@ -269,7 +321,17 @@ def tangent_times(
     G = put(xp, G, (..., 0, m), xp.ones(lanes, **place))
     lower = begin(xp, start, m)
     U, AU, EV = (xp.copy(wide) for _ in range(3))
-    state = Pair(lower, U, AU, EV, tall, xp.copy(tall), G, 0 * lower.size, lower.closed)
+    state = Pair(
+        lower=lower,
+        U=U,
+        AU=AU,
+        EV=EV,
+        S=tall,
+        C=xp.copy(tall),
+        G=G,
+        moved=0 * lower.size,
+        closed=lower.closed,
+    )
 
     def step(s: Pair, j: Any) -> Pair:
         v, g = s.lower.V[..., j, :], s.G[..., j, :]
@@ -282,8 +344,18 @@ def tangent_times(
         U = put(xp, s.U, (..., j, slice(None)), u)
         w = multiply(u)
         AU = put(xp, s.AU, (..., j, slice(None)), w)
-        S = put(xp, put(xp, s.S, (..., j, slice(None)), xp.conj(project(xp, AU, u))), (..., slice(None), j), project(xp, U, w))
-        C = put(xp, put(xp, s.C, (..., j, slice(None)), xp.conj(project(xp, EV, u))), (..., slice(None), j), project(xp, U, e))
+        S = put(
+            xp,
+            put(xp, s.S, (..., j, slice(None)), xp.conj(project(xp, AU, u))),
+            (..., slice(None), j),
+            project(xp, U, w),
+        )
+        C = put(
+            xp,
+            put(xp, s.C, (..., j, slice(None)), xp.conj(project(xp, EV, u))),
+            (..., slice(None), j),
+            project(xp, U, e),
+        )
         here = xp.arange(m, device=xp.device_of(h)) == j
         above = xp.where(here, xp.astype(length, h.dtype)[..., None], h)
         below = xp.matmul(lower.H, g[..., m : 2 * m, None])[..., 0]  # A V c = V_+ H c
@@ -295,13 +367,26 @@ def tangent_times(
         # Where that space is closed its vectors have nothing to add: zero, and random vectors in U and V do no harm.
         a = xp.where(ended[..., None], 0 * a, a / xp.where(left == 0, 1, left)[..., None])
         G = put(xp, s.G, (..., j + 1, slice(None)), a)
-        return Pair(lower, U, AU, EV, S, C, G, moved, xp.logical_or(s.closed, ended))
+        return Pair(
+            lower=lower,
+            U=U,
+            AU=AU,
+            EV=EV,
+            S=S,
+            C=C,
+            G=G,
+            moved=moved,
+            closed=xp.logical_or(s.closed, ended),
+        )
 
     def small(s: Pair, j: Any) -> tuple[Array, Array, Array, Array]:
         T, S = square(xp, s.lower.H, j), square(xp, s.S, j, s.lower.H)
         C = s.C[..., :j, :j] if xp.name != "jax" else s.C
         X, scale, doubt = corner(S, C, T)
-        whole, column = norm(xp, xp.reshape(X, (*X.shape[:-2], X.shape[-1] ** 2))), norm(xp, X[..., :, 0])
+        whole, column = (
+            norm(xp, xp.reshape(X, (*X.shape[:-2], X.shape[-1] ** 2))),
+            norm(xp, X[..., :, 0]),
+        )
         doubt = xp.where(doubt > 0, doubt * whole / xp.where(column == 0, 1, column), 0 * doubt)
         return X[..., :, 0], scale, whole, doubt
 
@@ -310,8 +395,13 @@ def tangent_times(
         closed = xp.logical_or(s.closed, xp.logical_and(still, s.lower.closed))
         return closed if n > m else xp.logical_or(closed, j + 0 * s.moved >= n)
 
-    run = judged(xp, state, step, small, lambda s: s.lower.size + s.moved, exact, weight, m=m, tol=tol)
+    run = judged(
+        xp, state, step, small, lambda s: s.lower.size + s.moved, exact, weight, m=m, tol=tol
+    )
     c = run.found if xp.name != "jax" else xp.where(xp.arange(m) < run.j, run.found, 0 * run.found)
     U = run.state.U[..., : c.shape[-1], :]
-    X = expand(xp, c, xp.astype(U, xp.result_type(c.dtype, U.dtype))) * (weight * xp.exp(run.scale))[..., None]
+    X = (
+        expand(xp, c, xp.astype(U, xp.result_type(c.dtype, U.dtype)))
+        * (weight * xp.exp(run.scale))[..., None]
+    )
     return Product(X, run.error, 3 * run.j, run.done, plain(xp, xp.all(xp.isfinite(X))))

@@ -21,7 +21,7 @@ FASTEST = 0.3  # ratio of two differences below which it is not believed to go o
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
 
 
-class State(NamedTuple):
+class FunctionState(NamedTuple):
     """A Krylov run, and the coefficients of the answer in its basis."""
 
     run: Any
@@ -76,12 +76,22 @@ def function_times(
     n = start.shape[-1]
     m = min(m, n)
     run = method._initial(xp, start, 1, m, False)
-    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0])  # for its dtype
+    first, *_ = small(
+        _small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0]
+    )  # for its dtype
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
-    state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, zeros, count_of(xp, False))
+    state = FunctionState(
+        run=run,
+        coefficients=wide,
+        scale=zeros,
+        difference=zeros + math.inf,
+        error=zeros + math.inf,
+        doubt=zeros,
+        done=count_of(xp, False),
+    )
 
-    def look(s: State) -> State:
+    def look(s: FunctionState) -> FunctionState:
         stop = xp.minimum(s.run.j + LOOK, m) if xp.name == "jax" else min(s.run.j + LOOK, m)
         run = xp.while_loop(
             lambda r: (r.j < stop) & plain(xp, xp.all(xp.isfinite(r.size))),
@@ -94,19 +104,34 @@ def function_times(
         grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
         ratio = difference / xp.where(s.difference == 0, 1, s.difference * grown)
-        ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
+        ratio = xp.where(
+            ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio
+        )
         rest = difference * ratio / (1 - ratio)
         rest = xp.where(xp.isfinite(s.difference), rest, difference)
         error = rest / xp.where(size == 0, 1, size)
         exact = xp.logical_or(is_closed, run.beta <= SMALL * xp.eps(start.dtype) * run.size)
         exact = xp.logical_or(
-            exact, xp.logical_or((difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n)
+            exact,
+            xp.logical_or(
+                (difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n
+            ),
         )
-        error = xp.where(size > 0, error, 1 + 0 * error)  # f has vanished wherever it was looked at: nothing is known
+        error = xp.where(
+            size > 0, error, 1 + 0 * error
+        )  # f has vanished wherever it was looked at: nothing is known
         error = xp.maximum(xp.where(exact, 0 * error, error), doubt)
-        return State(run, c, scale, difference, error, doubt, plain(xp, xp.all(error <= tol)))
+        return FunctionState(
+            run=run,
+            coefficients=c,
+            scale=scale,
+            difference=difference,
+            error=error,
+            doubt=doubt,
+            done=plain(xp, xp.all(error <= tol)),
+        )
 
-    def going(s: State) -> Any:
+    def going(s: FunctionState) -> Any:
         return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
 
     state = xp.while_loop(going, look, state)
@@ -116,10 +141,19 @@ def function_times(
     V = state.run.V[..., :used, :]
     X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype)))
     X = X * (norm(xp, start) * xp.exp(state.scale))[..., None]
-    return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))), state.doubt)
+    return Product(
+        X,
+        state.error,
+        state.run.matvecs,
+        state.done,
+        plain(xp, xp.all(xp.isfinite(X))),
+        state.doubt,
+    )
 
 
-def _small_matrix(xp: Any, run: Any, m: int, hermitian: bool, has_pole: bool) -> tuple[Array, Array]:
+def _small_matrix(
+    xp: Any, run: Any, m: int, hermitian: bool, has_pole: bool
+) -> tuple[Array, Array]:
     """T or H as far as vectors belong to the Krylov space of b, and whether that ended: at an invariant subspace.
 
     What follows that end is coupled to nothing, so it changes nothing of f(T) e_1 unless it overflows or has no value.

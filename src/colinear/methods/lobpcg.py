@@ -14,15 +14,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, fresh, plain
-from .lanczos import SAFETY, Pairs
+from .krylov import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
 FLOOR = 100  # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
 HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
 
 
-class State(NamedTuple):
+class LOBPCGState(NamedTuple):
     """Where a run stands: blocks (*batch, n, b), each with its product with A."""
 
     X: Array
@@ -51,7 +50,7 @@ def lobpcg(
     block: int,
     tol: float,
     max_iters: int,
-    watch: Callable[[State], Any] | None = None,
+    watch: Callable[[LOBPCGState], Any] | None = None,
 ) -> Pairs:
     """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random vectors made of `noise`.
 
@@ -59,12 +58,11 @@ def lobpcg(
     the block once.
     """
     sign = -1 if largest else 1
-    stopped = False
 
     def times(X: Array) -> Array:
         return sign * multiply(X)
 
-    def step(s: State) -> State:
+    def step(s: LOBPCGState) -> LOBPCGState:
         W = s.AX - s.X * s.values[..., None, :]
         converged = s.residual <= SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
         W = xp.where(converged[..., None, :], 0 * W, W)
@@ -76,44 +74,60 @@ def lobpcg(
         D = _directions(xp, C, block)
         AS = xp.concat([s.AX, AW, s.AP], axis=-1)
         X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
-        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, iterations=s.iterations + 1)
+        state = s._replace(
+            X=X,
+            AX=AX,
+            P=P,
+            AP=AP,
+            values=values,
+            matvecs=s.matvecs + block,
+            iterations=s.iterations + 1,
+        )
         return _judged(xp, state, k, tol)
 
-    def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.iterations < max_iters) & (not stopped)
+    def going(s: LOBPCGState) -> Any:
+        return (s.done ^ True) & s.finite & (s.iterations < max_iters)
 
     state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
-    if watch is None:
-        state = xp.while_loop(going, step, state)
-    else:
-        one = xp.jit(step)
-        while going(state):
-            state = one(state)
-            stopped = bool(watch(state))
+    state, stopped = run_cycles(xp, going, step, state, watch)
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
-    return Pairs(
-        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped
-    )
+    return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
 
 
-def _initial(xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, block: int) -> State:
+def _initial(
+    xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, block: int
+) -> LOBPCGState:
     vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
     X = xp.qr(vectors)[0]
     AX = times(X)
     values, C = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, X), AX)))
     X, AX = xp.matmul(X, C), xp.matmul(AX, C)
     size = xp.max(xp.vector_norm(AX, axis=-2), axis=-1)
-    zero, counts = 0 * X, (count_of(xp, c) for c in (block, 1, False, True))
-    return State(X, AX, zero, zero, values, values, size, xp.matrix_transpose(X), *counts)
+    return LOBPCGState(
+        X=X,
+        AX=AX,
+        P=0 * X,
+        AP=0 * X,
+        values=values,
+        residual=values,
+        size=size,
+        V=xp.matrix_transpose(X),
+        matvecs=count_of(xp, block),
+        iterations=count_of(xp, 1),
+        done=count_of(xp, False),
+        finite=count_of(xp, True),
+    )
 
 
-def _judged(xp: Any, s: State, k: int, tol: float) -> State:
+def _judged(xp: Any, s: LOBPCGState, k: int, tol: float) -> LOBPCGState:
     residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
     size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
     target = SAFETY * max(tol, FLOOR * xp.eps(s.X.dtype)) * size
     done = plain(xp, xp.all(residual[..., :k] <= target[..., None]))
     finite = plain(xp, xp.all(xp.isfinite(size)))
-    return s._replace(residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X))
+    return s._replace(
+        residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X)
+    )
 
 
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
@@ -137,7 +151,9 @@ def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
         W = _scaled(xp, W)
         W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
         # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the space nothing else is there.
-        W = xp.where((xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W)
+        W = xp.where(
+            (xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W
+        )
         W = _whitened(xp, W)
     return _whitened(xp, W)
 
@@ -153,7 +169,9 @@ def _whitened(xp: Any, W: Array) -> Array:
     """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
     W = _scaled(xp, W)
     values, U = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, W), W)))
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(values[..., -1:], 0 * values[..., -1:] + 1e-30)
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(
+        values[..., -1:], 0 * values[..., -1:] + 1e-30
+    )
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
     return xp.matmul(W, U * factor[..., None, :])
 

@@ -20,7 +20,9 @@ class Method:
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
-    needs: ClassVar[int] = 0  # the properties that an operator must have; parts are checked for them
+    needs: ClassVar[int] = (
+        0  # the properties that an operator must have; parts are checked for them
+    )
     # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule must split it first.
     runs_on: ClassVar[Any] = None
 
@@ -38,7 +40,9 @@ class Method:
         return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
 
     def __post_init__(self) -> None:
-        if self.tol is not None and not (isinstance(self.tol, (int, float, np.number)) and self.tol > 0):
+        if self.tol is not None and not (
+            isinstance(self.tol, (int, float, np.number)) and self.tol > 0
+        ):
             raise ValueError(
                 f"{self.name}: tol is {self.tol!r}; it must be a positive number, or None for sqrt(eps) of the dtype."
             )
@@ -126,7 +130,9 @@ def fitting(function: str, method: Any, *allowed: Any) -> Any:
     if isinstance(method, (Auto, *allowed)):
         return method
     names = ", ".join(f"{cls.__name__}()" for cls in (Auto, *allowed))
-    raise MethodError(f"{function}: {type(method).__name__}() does not apply here. Use one of {names}.")
+    raise MethodError(
+        f"{function}: {type(method).__name__}() does not apply here. Use one of {names}."
+    )
 
 
 AUTO = Auto()

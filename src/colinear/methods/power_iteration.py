@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, norm, plain
-from .lanczos import SAFETY, Pairs
+from .krylov import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
 
 
-class State(NamedTuple):
+class PowerState(NamedTuple):
     """Where a run stands, (*batch, n); `V` is the vector as a basis of one."""
 
     V: Array
@@ -38,35 +37,40 @@ def power_iteration(
     *,
     tol: float,
     max_iters: int,
-    watch: Callable[[State], Any] | None = None,
+    watch: Callable[[PowerState], Any] | None = None,
 ) -> Pairs:
     """The eigenpair of largest magnitude, from `start` (*batch, n)."""
-    stopped = False
 
-    def step(s: State) -> State:
+    def step(s: PowerState) -> PowerState:
         w = multiply(s.V[..., 0, :][..., None])[..., 0]
         value = xp.vecdot(s.V[..., 0, :], w)[..., None]
         residual = norm(xp, w - value * s.V[..., 0, :])[..., None]
         length = norm(xp, w)
         size = xp.maximum(s.size, length)
-        done = plain(xp, xp.all(residual <= SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]))
+        done = plain(
+            xp, xp.all(residual <= SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None])
+        )
         # The vector that was judged is kept when it is good enough.
         following = w / xp.where(length == 0, 1, length)[..., None]
-        V = s.V if done is True else xp.where(done, s.V, following[..., None, :]) if xp.name == "jax" else following[..., None, :]
-        return State(V, value, residual, size, s.matvecs + 1, done, plain(xp, xp.all(xp.isfinite(size))))
+        V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
+        return PowerState(
+            V=V,
+            values=value,
+            residual=residual,
+            size=size,
+            matvecs=s.matvecs + 1,
+            done=done,
+            finite=plain(xp, xp.all(xp.isfinite(size))),
+        )
 
-    def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.matvecs < max_iters) & (not stopped)
+    def going(s: PowerState) -> Any:
+        return (s.done ^ True) & s.finite & (s.matvecs < max_iters)
 
     v = start / norm(xp, start)[..., None]
     zero = 0 * norm(xp, start)
     value = xp.astype(zero, v.dtype)[..., None]
-    state = State(v[..., None, :], value, zero[..., None], zero, *(count_of(xp, c) for c in (0, False, True)))
-    if watch is None:
-        state = xp.while_loop(going, step, state)
-    else:
-        one = xp.jit(step)
-        while going(state):
-            state = one(state)
-            stopped = bool(watch(state))
-    return Pairs(state.values, state.V, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped)
+    state = PowerState(
+        v[..., None, :], value, zero[..., None], zero, *(count_of(xp, c) for c in (0, False, True))
+    )
+    state, stopped = run_cycles(xp, going, step, state, watch)
+    return pairs_of(state, state.values, state.V, stopped)

@@ -11,7 +11,9 @@ from ..info import Status, combine, failed, recording
 from .averaging import worse, worst_of
 
 
-def draw(xp: Any, gen: Any, distribution: str, shape: tuple[int, ...], dtype: Any, device: Any) -> Array:
+def draw(
+    xp: Any, gen: Any, distribution: str, shape: tuple[int, ...], dtype: Any, device: Any
+) -> Array:
     """Columns (*batch, n, k): signs, normal numbers, or directions of length sqrt(n).
 
     Half precision is drawn as single and rounded: signs are exact in it.
@@ -38,7 +40,9 @@ def heard(xp: Any, multiply: Callable[[Array], Array], X: Array, before: Any) ->
         found = xp.where(failed(worst), worst, 0 * worst)
     if isinstance(found, int) and found == 0:
         return Y, before
-    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.name == "jax" else worse(xp, before, found)
+    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.name == "jax" else worse(
+        xp, before, found
+    )
 
 
 def no_failure(xp: Any) -> Any:

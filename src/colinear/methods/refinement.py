@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array
-from .iteration import NOBODY, RUNNING, Cycles, Ended, Loop, Outcome, Watch, solve_in_cycles
+from .iteration import CycleEnd, CycleStart, Outcome, solve_in_cycles
+from .loop import Loop
+from .vectors import BREAKDOWN, RUNNING, status_of
 
 
 def refined(
@@ -17,12 +19,11 @@ def refined(
     multiply: Callable[[Array], Array],
     correct: Callable[[Array, float, int], Outcome],
     B: Array,
+    X0: Array | None = None,
     *,
     dtype: Any,
-    tol: float,
     max_iters: int,
-    X0: Array | None = None,
-    watch: Watch = NOBODY,
+    **options: Any,
 ) -> Outcome:
     """Solve A X = B by corrections found in the precision of `dtype`.
 
@@ -30,7 +31,7 @@ def refined(
     """
     attainable = xp.eps(dtype) ** 0.5
 
-    def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
+    def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
         # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
         size = xp.where(s.size > 0, s.size, 1)[..., None, :]
         running = (s.status == RUNNING)[..., None, :]
@@ -39,8 +40,14 @@ def refined(
         X = s.X + xp.where(running & xp.isfinite(D), D, 0)
         made = xp.max(low.iterations)
         # The correction need not be converged: it is the residual in full precision, looked at next, that counts.
-        claimed = xp.where(low.status % 10 >= 6, low.status, 0)
-        products = low.matvecs // B.shape[-1]
-        return Ended(X, claimed, s.iterations + low.iterations, s.iteration + made, products, s.history, s.stopped)
+        return CycleEnd(
+            X=X,
+            status=xp.where(status_of(low.status) >= BREAKDOWN, low.status, 0),
+            iterations=s.iterations + low.iterations,
+            iteration=s.iteration + made,
+            products=low.matvecs // B.shape[-1],
+            history=s.history,
+            stopped=s.stopped,
+        )
 
-    return solve_in_cycles(xp, cycle, multiply, B, X0, tol=tol, max_iters=max_iters, watch=watch)
+    return solve_in_cycles(xp, cycle, multiply, B, X0, max_iters=max_iters, **options)

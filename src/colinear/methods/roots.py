@@ -39,11 +39,17 @@ def on_host(name: str, values: np.ndarray, *arguments: Any) -> np.ndarray:
         warnings.simplefilter("ignore")  # what they warn of, our caller measures
         for matrix in flat:
             try:
-                results.append(f(matrix, *arguments) if np.isfinite(matrix).all() else np.full_like(matrix, np.nan))
+                results.append(
+                    f(matrix, *arguments)
+                    if np.isfinite(matrix).all()
+                    else np.full_like(matrix, np.nan)
+                )
             except (ValueError, np.linalg.LinAlgError):
                 results.append(np.full_like(matrix, np.nan))
     result = np.stack(results) if results else flat
-    precision = np.result_type(values.dtype, np.complex64) if np.iscomplexobj(result) else values.dtype
+    precision = (
+        np.result_type(values.dtype, np.complex64) if np.iscomplexobj(result) else values.dtype
+    )
     return result.astype(precision).reshape(values.shape)
 
 
@@ -78,11 +84,17 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
         X, Y, M = state
         LU, pivots = xp.lu_factor(M)
         inverse = xp.lu_solve(LU, pivots, I)
-        far = xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01  # near the limit scaling would only disturb
+        far = (
+            xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01
+        )  # near the limit scaling would only disturb
         logarithm = xp.mean(xp.log(xp.abs(xp.diagonal(xp.stop_gradient(LU)))), axis=-1)
         scale = xp.where(far, xp.exp(-0.5 * logarithm), 1 + 0 * logarithm)[..., None, None]
         common = I + inverse / scale**2  # X and Y take the same factor: Y = A^-1 X throughout
-        return 0.5 * scale * (X @ common), 0.5 * scale * (Y @ common), 0.5 * I + 0.25 * (scale**2 * M + inverse / scale**2)
+        return (
+            0.5 * scale * (X @ common),
+            0.5 * scale * (Y @ common),
+            0.5 * I + 0.25 * (scale**2 * M + inverse / scale**2),
+        )
 
     X, Y, _ = xp.fori_loop(STEPS, step, (A, I, A))
     return X, Y
@@ -92,7 +104,9 @@ def logarithm(xp: Any, A: Array) -> Array:
     """log A = 2^k log A^(1/2^k), with k roots, each matrix of a batch taking as many as it needs."""
     n = A.shape[-1]
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
-    X, _ = square_root(xp, A)  # the first turns the plane; after it all eigenvalues are in the right half
+    X, _ = square_root(
+        xp, A
+    )  # the first turns the plane; after it all eigenvalues are in the right half
     power = xp.full(A.shape[:-2], 2.0, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
 
     def step(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -114,7 +128,9 @@ def _logarithm_near_identity(xp: Any, E: Array, I: Array) -> Array:
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     total = 0 * E
     for node, weight in zip((nodes + 1) / 2, weights / 2):
-        total = total + float(weight) * xp.lu_solve(*xp.lu_factor(I + float(node) * E), E)  # the two factors commute
+        total = total + float(weight) * xp.lu_solve(
+            *xp.lu_factor(I + float(node) * E), E
+        )  # the two factors commute
     return total
 
 

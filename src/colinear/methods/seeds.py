@@ -27,7 +27,9 @@ def part_seeds(seed: Any, count: int) -> list[Any]:
         children = np.random.SeedSequence(int(seed)).spawn(count)
         return [int(child.generate_state(1)[0]) % SMALL for child in children]
     xp = namespace_of(seed)
-    return [seed] * count if xp is None else [xp.fold_in(xp.generator(seed), i) for i in range(count)]
+    return (
+        [seed] * count if xp is None else [xp.fold_in(xp.generator(seed), i) for i in range(count)]
+    )
 
 
 def drawn_seed(seed: Any) -> Any:
@@ -44,4 +46,8 @@ def static_seed(seed: Any) -> int:
     seed = drawn_seed(seed)
     if isinstance(seed, int):
         return seed
-    return 0 if namespace_of(seed).is_traced(seed) else int(get("numpy").generator(seed).integers(SMALL))
+    return (
+        0
+        if namespace_of(seed).is_traced(seed)
+        else int(get("numpy").generator(seed).integers(SMALL))
+    )

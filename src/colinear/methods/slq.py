@@ -39,7 +39,15 @@ def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> t
     scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
     zero = 0 * length
     U = R * scale
-    return Runs(U, 0 * U, None if precondition is None else P * scale, zero, zero, length > 0, no_failure(xp)), length
+    return Runs(
+        U=U,
+        before=0 * U,
+        P=None if precondition is None else P * scale,
+        beta=zero,
+        size=zero,
+        alive=length > 0,
+        status=no_failure(xp),
+    ), length
 
 
 def advance(
@@ -94,7 +102,15 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     beta = xp.where(alive, beta, 0 * beta)
     scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
     U = times(xp, W, scale)
-    return Runs(U, s.U, None if precondition is None else V * scale, beta, size, alive, status), alpha
+    return Runs(
+        U=U,
+        before=s.U,
+        P=None if precondition is None else V * scale,
+        beta=beta,
+        size=size,
+        alive=alive,
+        status=status,
+    ), alpha
 
 
 def times(xp: Any, W: Array, scale: Array) -> Array:

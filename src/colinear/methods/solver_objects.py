@@ -11,11 +11,9 @@ from ..info import Status
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .bicgstab import bicgstab
 from .cg import cg
-from .cgls import cgls
 from .gmres import gmres
 from .iteration import Outcome, Products
-from .lsmr import lsmr
-from .lsqr import lsqr
+from .lsqr import cgls, lsmr, lsqr
 from .minres import minres
 from .objects import Method
 from .refinement import refined
@@ -63,17 +61,29 @@ class Iterative(Method):
     least_squares: ClassVar[bool] = False
     squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
     needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
-    splits_preconditioner: ClassVar[bool] = False  # applies it by itself, as if split, so that its faults can be told from A's
-    vectors: ClassVar[int] = 6  # at most at a time, for one right side, b and what the step computes among them
+    splits_preconditioner: ClassVar[bool] = (
+        False  # applies it by itself, as if split, so that its faults can be told from A's
+    )
+    vectors: ClassVar[int] = (
+        6  # at most at a time, for one right side, b and what the step computes among them
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_iters is not None and (not isinstance(self.max_iters, int) or self.max_iters < 0):
-            raise ValueError(f"{self.name}: max_iters is {self.max_iters!r}; it must be an integer that is not negative.")
+        if self.max_iters is not None and (
+            not isinstance(self.max_iters, int) or self.max_iters < 0
+        ):
+            raise ValueError(
+                f"{self.name}: max_iters is {self.max_iters!r}; it must be an integer that is not negative."
+            )
         if self.callback is not None and not callable(self.callback):
-            raise TypeError(f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}.")
+            raise TypeError(
+                f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}."
+            )
         if self.precision is not None and self.precision not in _LOW:
-            raise ValueError(f"{self.name}: precision is {self.precision!r}; it must be one of {', '.join(map(repr, _LOW))}.")
+            raise ValueError(
+                f"{self.name}: precision is {self.precision!r}; it must be one of {', '.join(map(repr, _LOW))}."
+            )
 
     def without_arrays(self) -> Any:
         """The same method as something static, hashable by value."""
@@ -100,7 +110,15 @@ class Iterative(Method):
         return ""
 
     def run(
-        self, xp: Any, full: Products, low: Products | None, B: Array, *, tol: float, max_iters: int, **options: Any
+        self,
+        xp: Any,
+        full: Products,
+        low: Products | None,
+        B: Array,
+        *,
+        tol: float,
+        max_iters: int,
+        **options: Any,
     ) -> Outcome:
         """Run it with the products `full`; or with `low`, those in low precision, and refine."""
         if low is None:
@@ -110,7 +128,9 @@ class Iterative(Method):
             return self.algorithm(xp, low, R, tol=tol, max_iters=limit)
 
         dtype = xp.complex64 if xp.is_complex(B) else xp.float32
-        return refined(xp, full.multiply, correct, B, dtype=dtype, tol=tol, max_iters=max_iters, **options)
+        return refined(
+            xp, full.multiply, correct, B, dtype=dtype, tol=tol, max_iters=max_iters, **options
+        )
 
 
 @dataclass(frozen=True)
@@ -195,13 +215,20 @@ class GMRES(Iterative):
         size = self.basis(n)
         if size == n or status > Status.MAX_ITERATIONS or residual <= ACCURATE * eps:
             return ""
-        what = "a basis that begins again" if status is Status.STAGNATION else "the basis begins again"
+        what = (
+            "a basis that begins again" if status is Status.STAGNATION else "the basis begins again"
+        )
         end = " no longer reduces the residual" if status is Status.STAGNATION else ""
         return f"{what} after {size} vectors{end}: raise restart= (n, here {n}, never begins again)"
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         return gmres(
-            xp, products.multiply, B, restart=self.basis(products.columns), precondition=products.precondition, **options
+            xp,
+            products.multiply,
+            B,
+            restart=self.basis(products.columns),
+            precondition=products.precondition,
+            **options,
         )
 
 
@@ -237,7 +264,9 @@ class LeastSquares(Iterative):
         if not self.damping >= 0:
             raise ValueError(f"{self.name}: damping is {self.damping!r}; it must not be negative.")
         if self.precision is not None:
-            raise ValueError(f"{self.name}: least squares have no low precision to refine from. Leave out precision.")
+            raise ValueError(
+                f"{self.name}: least squares have no low precision to refine from. Leave out precision."
+            )
 
 
 @dataclass(frozen=True)
@@ -324,8 +353,15 @@ class NormalCG(LeastSquares):
 
 def for_least_squares(method: Any) -> Any:
     """The method as `lstsq` and `pinv` run it: CG on the normal equations, any other as it is."""
-    return NormalCG(**{f.name: getattr(method, f.name) for f in fields(method)}) if isinstance(method, CG) else method
+    return (
+        NormalCG(**{f.name: getattr(method, f.name) for f in fields(method)})
+        if isinstance(method, CG)
+        else method
+    )
 
 
 def _right(products: Products) -> dict[str, Any]:
-    return {"precondition": products.precondition, "precondition_adjoint": products.precondition_adjoint}
+    return {
+        "precondition": products.precondition,
+        "precondition_adjoint": products.precondition_adjoint,
+    }

@@ -47,13 +47,21 @@ class Spectral(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_iters is not None and (not isinstance(self.max_iters, int) or self.max_iters < 1):
-            raise ValueError(f"{self.name}: max_iters is {self.max_iters!r}; it must be a positive integer.")
+        if self.max_iters is not None and (
+            not isinstance(self.max_iters, int) or self.max_iters < 1
+        ):
+            raise ValueError(
+                f"{self.name}: max_iters is {self.max_iters!r}; it must be a positive integer."
+            )
         if self.callback is not None and not callable(self.callback):
-            raise TypeError(f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}.")
+            raise TypeError(
+                f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}."
+            )
         basis = getattr(self, "basis", None)
         if basis is not None and (not isinstance(basis, int) or basis < 2):
-            raise ValueError(f"{self.name}: basis is {basis!r}; it must be an integer of at least 2.")
+            raise ValueError(
+                f"{self.name}: basis is {basis!r}; it must be an integer of at least 2."
+            )
         how = getattr(self, "orthogonalisation", ORTHOGONALISATIONS[0])
         if how not in ORTHOGONALISATIONS:
             names = " or ".join(map(repr, ORTHOGONALISATIONS))
@@ -65,7 +73,9 @@ class Spectral(Method):
         shift = getattr(self, "shift", None)
         if shift is not None and not isinstance(shift, self.shift_type):
             kind = "a real number" if self.shift_type is Real else "a number"
-            raise ValueError(f"{self.name}: shift is {shift!r}; it must be {kind}, and known when the method is made.")
+            raise ValueError(
+                f"{self.name}: shift is {shift!r}; it must be {kind}, and known when the method is made."
+            )
 
     def runs_on(self, A: Any) -> bool:
         """Whether A is taken as a whole: rules that split it would give its parts a shift that is meant for A."""
@@ -73,7 +83,9 @@ class Spectral(Method):
 
     def without_arrays(self) -> Any:
         """The same method as something static, hashable by value."""
-        arrays: dict[str, Any] = {name: None for name in ("x0", "preconditioner") if hasattr(self, name)}
+        arrays: dict[str, Any] = {
+            name: None for name in ("x0", "preconditioner") if hasattr(self, name)
+        }
         return replace(self, **arrays)
 
     @property
@@ -203,7 +215,11 @@ class LOBPCG(Spectral):
 
     def limit(self, n: int, basis: int) -> int:
         """The most iterations; by default as many products as the other methods may make."""
-        return -(-super().limit(n, max(basis, 50)) // basis) if self.max_iters is None else self.max_iters
+        return (
+            -(-super().limit(n, max(basis, 50)) // basis)
+            if self.max_iters is None
+            else self.max_iters
+        )
 
 
 @dataclass(frozen=True)
@@ -296,9 +312,13 @@ class RandomizedSVD(Method):
         for name in ("oversampling", "power_iterations"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 0:
-                raise ValueError(f"RandomizedSVD: {name} is {value!r}; it must be an integer that is not negative.")
+                raise ValueError(
+                    f"RandomizedSVD: {name} is {value!r}; it must be an integer that is not negative."
+                )
         if self.rank is not None and (not isinstance(self.rank, int) or self.rank < 1):
-            raise ValueError(f"RandomizedSVD: rank is {self.rank!r}; it must be a positive integer.")
+            raise ValueError(
+                f"RandomizedSVD: rank is {self.rank!r}; it must be a positive integer."
+            )
 
     def runs_on(self, A: Any) -> bool:
         return self.rank is not None  # that of the whole says nothing of parts
@@ -335,5 +355,9 @@ class Krylov(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_iters is not None and (not isinstance(self.max_iters, int) or self.max_iters < 1):
-            raise ValueError(f"Krylov: max_iters is {self.max_iters!r}; it must be a positive integer.")
+        if self.max_iters is not None and (
+            not isinstance(self.max_iters, int) or self.max_iters < 1
+        ):
+            raise ValueError(
+                f"Krylov: max_iters is {self.max_iters!r}; it must be a positive integer."
+            )

@@ -42,15 +42,23 @@ class Stochastic(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         probes = self.probes
-        if probes is not None and (isinstance(probes, bool) or not hasattr(probes, "__index__") or probes < self.least):
-            raise ValueError(f"{self.name}: probes is {probes!r}; it must be an integer, at least {self.least}.")
+        if probes is not None and (
+            isinstance(probes, bool) or not hasattr(probes, "__index__") or probes < self.least
+        ):
+            raise ValueError(
+                f"{self.name}: probes is {probes!r}; it must be an integer, at least {self.least}."
+            )
         if not 0 < self.confidence < 1:
-            raise ValueError(f"{self.name}: confidence is {self.confidence!r}; it must lie between 0 and 1.")
+            raise ValueError(
+                f"{self.name}: confidence is {self.confidence!r}; it must lie between 0 and 1."
+            )
         check_seed(self.name, self.seed)
         distribution = getattr(self, "distribution", DISTRIBUTIONS[0])
         if distribution not in DISTRIBUTIONS:
             names = ", ".join(map(repr, DISTRIBUTIONS))
-            raise ValueError(f"{self.name}: distribution is {distribution!r}; it must be one of {names}.")
+            raise ValueError(
+                f"{self.name}: distribution is {distribution!r}; it must be one of {names}."
+            )
 
     @property
     def most(self) -> int:
@@ -108,7 +116,9 @@ class Hutchinson(Stochastic):
     def __post_init__(self) -> None:
         super().__post_init__()
         size = self.batch_size
-        if size is not None and (isinstance(size, bool) or not hasattr(size, "__index__") or size < 1):
+        if size is not None and (
+            isinstance(size, bool) or not hasattr(size, "__index__") or size < 1
+        ):
             raise ValueError(f"Hutchinson: batch_size is {size!r}; it must be a positive integer.")
 
     @property
@@ -261,8 +271,14 @@ class SLQ(Stochastic):
         if limit is not None and (not isinstance(limit, int) or limit < 1):
             raise ValueError(f"SLQ: max_iters is {limit!r}; it must be a positive integer.")
         if self.quadrature not in QUADRATURES:
-            raise ValueError(f"SLQ: quadrature is {self.quadrature!r}; it must be one of {', '.join(map(repr, QUADRATURES))}.")
+            raise ValueError(
+                f"SLQ: quadrature is {self.quadrature!r}; it must be one of {', '.join(map(repr, QUADRATURES))}."
+            )
         if interval is not None and not (len(interval) == 2 and interval[0] < interval[1]):
-            raise ValueError(f"SLQ: interval is {interval!r}; it must be (low, high), low below high.")
+            raise ValueError(
+                f"SLQ: interval is {interval!r}; it must be (low, high), low below high."
+            )
         if self.quadrature == "lower" and interval is None:
-            raise ValueError("SLQ: a lower bound needs an interval (low, high) that holds the eigenvalues.")
+            raise ValueError(
+                "SLQ: a lower bound needs an interval (low, high) that holds the eigenvalues."
+            )

@@ -28,30 +28,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from ..info import Status
-from .iteration import (
-    NOBODY,
+from .iteration import Outcome, Products, multiplied
+from .loop import Loop, Run
+from .vectors import (
+    BREAKDOWN,
+    INDEFINITE,
+    NONFINITE,
     RUNNING,
-    Loop,
-    Outcome,
-    Products,
-    Watch,
+    STAGNATION,
+    SUCCESS,
+    Columns,
+    State,
     column_norms,
+    final_code,
     first_of,
-    inner,
-    is_compiling,
-    multiplied,
-    recorded,
 )
+from .watching import NOBODY, Watch
 
 MINIBATCHES, POWERS = 4, 8  # looked at for the step, and products with each
 HALVINGS = 40  # of our own step after which nothing will help
 STRIKES = 5  # anchors in a row at which a step of the user's did harm: it diverges
 GROWTH = 1e4  # of the residual beyond the smallest one, after which a run has diverged
 FLOOR = 1e4  # times eps: where a residual that no longer falls is as small as the dtype allows
-
-SUCCESS, STAGNATION, BREAKDOWN = int(Status.SUCCESS), int(Status.STAGNATION), int(Status.BREAKDOWN)
-INDEFINITE, NONFINITE = int(Status.NOT_POSITIVE_DEFINITE), int(Status.NONFINITE)
 
 
 class Terms(NamedTuple):
@@ -70,7 +68,7 @@ class Terms(NamedTuple):
         return max(1, self.number // self.batch_size)
 
 
-class State(NamedTuple):
+class SVRGState(State):
     X: Array  # the anchor
     R: Array  # its true residual
     V: Array  # the velocity, of momentum
@@ -80,8 +78,6 @@ class State(NamedTuple):
     strikes: Array
     size: Array  # |r|^2
     status: Array
-    iterations: Array
-    iteration: Any
     generator: Any
 
 
@@ -104,12 +100,18 @@ def svrg(
     norms = column_norms(xp, B)
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
-    X = 0 * B if products.columns == B.shape[-2] else xp.zeros((*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype)
+    X = (
+        0 * B
+        if products.columns == B.shape[-2]
+        else xp.zeros((*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype)
+    )
     R, used = B, 0.0
     if X0 is not None:
-        X = xp.where((norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X)
+        X = xp.where(
+            (norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X
+        )
         R, used = B - multiply(X), 1.0
-    size = column_norms(xp, R)
+    size, ops = column_norms(xp, R), Columns(xp, B.dtype)
     zero = xp.where(norms == norms, 0, 0)
     status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
     generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
@@ -118,27 +120,30 @@ def svrg(
 
     if step is None and 0 not in B.shape:
         with quiet(xp):
-            largest = largest_eigenvalue(xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start)
+            largest = largest_eigenvalue(
+                xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start
+            )
         rate = xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1) + 0 * size
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
         rate = (step or 1.0) + 0 * size
 
-    def epoch(s: State) -> State:
+    def epoch(ops: Any, s: SVRGState) -> SVRGState:
         generator, own = xp.split(s.generator)
         with quiet(xp):
             D, V = displacement(xp, terms, uphill, sample(own), s, momentum, averaging)
             X = s.X + D
             R = B - multiply(X)
             size = column_norms(xp, R)
-            return judged(s, D, V, X, R, size)._replace(generator=generator)
+            s.generator = generator
+            return judged(s, D, V, X, R, size)
 
-    def judged(s: State, D: Array, V: Array, X: Array, R: Array, size: Array) -> State:
+    def judged(s: SVRGState, D: Array, V: Array, X: Array, R: Array, size: Array) -> SVRGState:
         going = s.status == RUNNING
         if squared:
             gain, curved = s.size - size**2, size == size
         else:
-            gain, curved = xp.real(inner(xp, D, s.R + R)), xp.real(inner(xp, D, s.R - R)) >= 0
+            gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
         finite = xp.isfinite(size) & xp.isfinite(gain)
         harmed = xp.logical_not(finite & (gain > 0))
         kept = finite if step is not None else xp.logical_not(harmed)  # whether the anchor moves
@@ -159,45 +164,52 @@ def svrg(
         )
         move = (kept & going)[..., None, :]
         better = kept & going & (size < s.least)
-        return State(
-            xp.where(move, X, s.X),
-            xp.where(move, R, s.R),
-            xp.where(move, V, 0),
-            xp.where(better[..., None, :], X, s.best),
-            xp.where(better, size, s.least),
-            xp.where(harmed & going, s.rate / 2, s.rate) if step is None else s.rate,
-            strikes,
-            xp.where(kept & going, size**2, s.size),
-            status,
-            s.iterations + going,
-            s.iteration + 1,
-            s.generator,
+        return SVRGState(
+            X=xp.where(move, X, s.X),
+            R=xp.where(move, R, s.R),
+            V=xp.where(move, V, 0),
+            best=xp.where(better[..., None, :], X, s.best),
+            least=xp.where(better, size, s.least),
+            rate=xp.where(harmed & going, s.rate / 2, s.rate) if step is None else s.rate,
+            strikes=strikes,
+            size=xp.where(kept & going, size**2, s.size),
+            status=status,
+            generator=s.generator,
         )
 
     loop = Loop(xp, watch, max_iters, scale[..., None, :])
-    history = None
-    traced = xp.name == "jax" or xp.is_traced(size)
-    if watch.record and not is_compiling():
-        if traced:
-            history = recorded(xp, xp.full((max_iters + 1, *size.shape), math.nan, dtype=size.dtype), 0, size)
-        else:
-            loop.shows(0, size**2, None, lambda state: X)
-    first = State(X, R, 0 * X, X, size, rate, zero, size**2, status, zero, 0, generator)
+    history = loop.begin_history(size, X)
+    first = SVRGState(
+        X=X,
+        R=R,
+        V=0 * X,
+        best=X,
+        least=size,
+        rate=rate,
+        strikes=zero,
+        size=size**2,
+        status=status,
+        generator=generator,
+    )
     if 0 in B.shape:
-        last, stopped = first, False
+        run = Run(first, zero, 0, history, False)
     else:
-        last, history, stopped = loop.run(epoch, first, history, lambda state: state.best)
-    loop.close(last.iteration, last.least)
-    status = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
-    status = xp.where((last.status == RUNNING) & stopped, int(Status.STOPPED), status)
+        run = loop.run(epoch, ops, first, lambda state: state.best, history=history)
+    last = run.state
+    loop.close(run.iteration, last.least)
     each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
-    matvecs = whole(xp, used + last.iteration * each) * B.shape[-1]
-    history = history if traced else loop.history(tuple(size.shape))
-    return Outcome(multiplied(xp, last.best, scale[..., None, :]), status, last.iterations, matvecs, last.least, history)
+    return Outcome(
+        X=multiplied(xp, last.best, scale[..., None, :]),
+        status=final_code(xp, last.status, run.stopped),
+        iterations=run.each,
+        matvecs=whole(xp, used + run.iteration * each) * B.shape[-1],
+        residual=last.least,
+        history=loop.history(size, run.history),
+    )
 
 
 def displacement(
-    xp: Any, terms: Terms, uphill: Any, order: Array, s: State, momentum: float, averaging: bool
+    xp: Any, terms: Terms, uphill: Any, order: Array, s: SVRGState, momentum: float, averaging: bool
 ) -> tuple[Array, Array]:
     """How far an epoch goes from its anchor, and its last velocity."""
     rate = s.rate[..., None, :]
@@ -237,7 +249,9 @@ def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
     """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no term twice."""
 
     def sample(generator: Any) -> Array:
-        order = xp.argsort(xp.uniform(generator, (terms.number,), dtype=xp.float32, device=device), axis=-1)
+        order = xp.argsort(
+            xp.uniform(generator, (terms.number,), dtype=xp.float32, device=device), axis=-1
+        )
         return xp.reshape(order[: terms.steps * terms.batch_size], (terms.steps, terms.batch_size))
 
     return sample
@@ -257,7 +271,9 @@ def powers(xp: Any, product: Any, order: Array, V: Array) -> tuple[Array, Array]
         V, largest = state
         W = product(order[(i // POWERS) % order.shape[0]], V)
         # Of the first powers with a minibatch the growth says little.
-        growth = (i % POWERS >= POWERS // 2) * xp.max(xp.vector_norm(W, axis=-2), axis=-1, keepdims=True)
+        growth = (i % POWERS >= POWERS // 2) * xp.max(
+            xp.vector_norm(W, axis=-2), axis=-1, keepdims=True
+        )
         return orthonormal(xp, W), xp.maximum(largest, growth)
 
     V = orthonormal(xp, V)

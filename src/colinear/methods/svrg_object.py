@@ -68,15 +68,25 @@ class SVRG(Iterative):
     def __post_init__(self) -> None:
         super().__post_init__()
         size = self.batch_size
-        if size is not None and (isinstance(size, bool) or not hasattr(size, "__index__") or size < 1):
-            raise ValueError(f"SVRG: batch_size is {size!r}; it must be a positive integer, or None.")
+        if size is not None and (
+            isinstance(size, bool) or not hasattr(size, "__index__") or size < 1
+        ):
+            raise ValueError(
+                f"SVRG: batch_size is {size!r}; it must be a positive integer, or None."
+            )
         if self.step is not None and not 0 < self.step < float("inf"):
-            raise ValueError(f"SVRG: step is {self.step!r}; it must be a positive number, or None to have one found.")
+            raise ValueError(
+                f"SVRG: step is {self.step!r}; it must be a positive number, or None to have one found."
+            )
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"SVRG: momentum is {self.momentum!r}; it must be at least 0 and below 1.")
+            raise ValueError(
+                f"SVRG: momentum is {self.momentum!r}; it must be at least 0 and below 1."
+            )
         check_seed("SVRG", self.seed)
         if self.precision is not None:
-            raise ValueError("SVRG: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB.")
+            raise ValueError(
+                "SVRG: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB."
+            )
 
     def runs_on(self, A: Any) -> bool:
         return bool(A._term_count > 1)

@@ -23,11 +23,15 @@ def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
     if hermitian:
         return x, np.conj(x[::-1]), first
     # T^-1 e_n = J T^-T e_1, since J T J = T^T for the exchange J.
-    y, last = _first_column(np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False)
+    y, last = _first_column(
+        np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False
+    )
     return x, y[::-1], max(first, last)
 
 
-def solve_by_iterations(col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any) -> tuple[Any, float] | None:
+def solve_by_iterations(
+    col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any
+) -> tuple[Any, float] | None:
     """T^-1 b for one vector, rounded to this dtype, and its relative residual then; None if that is more than `most`."""
     size = np.linalg.norm(b)
     if size == 0 or not np.isfinite(size):
@@ -74,7 +78,9 @@ def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any
     return x if np.isfinite(x).all() else None
 
 
-def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE) -> Any:
+def _krylov(
+    col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE
+) -> Any:
     from scipy.sparse.linalg import LinearOperator, cg, gmres
 
     n = len(col)

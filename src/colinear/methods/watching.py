@@ -58,7 +58,8 @@ def progress_bar(title: str) -> Callable[[Any, Any], None]:
         from tqdm.auto import tqdm
     except ImportError as error:
         raise ImportError(
-            "progress=True draws its bar with tqdm, which is not installed: pip install 'colinear[progress]'", name="tqdm"
+            "progress=True draws its bar with tqdm, which is not installed: pip install 'colinear[progress]'",
+            name="tqdm",
         ) from error
     bar = tqdm(desc=title, unit="it")
 

@@ -14,7 +14,8 @@ from typing import Any
 from ..backends import Array, get, namespace_of
 from ..info import settle
 from ..methods.describing import described
-from ..methods.iteration import Outcome, Watch
+from ..methods.iteration import Outcome
+from ..methods.watching import Watch
 from .base import LinearOperator
 
 

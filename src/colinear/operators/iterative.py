@@ -12,7 +12,9 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
 from ..methods.describing import described
-from ..methods.iteration import Outcome, Products, Watch, column_norms, without_unknowns
+from ..methods.iteration import Outcome, Products, without_unknowns
+from ..methods.vectors import column_norms, status_of
+from ..methods.watching import Watch
 from ..status import FIRST_FAILURE
 from . import iterated_least_squares
 from .autograd import linearised
@@ -152,7 +154,7 @@ def _extreme_factor(inverse: Iterated, B: Array, found: list[Outcome]) -> Array 
     xp, A, method = namespace_of(B), inverse.A, inverse.method
     if not found or xp.is_traced(found[0].status) or 0 in B.shape or method.needs_terms or method.callback is not None:
         return None
-    codes = xp.to_numpy(found[0].status) % 10
+    codes = status_of(xp.to_numpy(found[0].status))
     digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
     if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
         return None
