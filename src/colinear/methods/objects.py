@@ -48,6 +48,21 @@ class Method:
             )
 
 
+def check_integer(method: Method, field: str, least: int, what: str) -> None:
+    """Raise an error if a field is neither None nor an integer of at least so much."""
+    value = getattr(method, field, None)
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if value is not None and not (is_integer and value >= least):
+        raise ValueError(f"{method.name}: {field} is {value!r}; it must be {what}.")
+
+
+def check_callback(method: Any) -> None:
+    """Raise an error if the callback is no function."""
+    if method.callback is not None and not callable(method.callback):
+        kind = type(method.callback).__name__
+        raise TypeError(f"{method.name}: callback must be a function of the progress, not {kind}.")
+
+
 @dataclass(frozen=True)
 class Auto(Method):
     """Choose by structure, annotations and size; fall back where the choice fails, and say so.
@@ -68,59 +83,45 @@ class Auto(Method):
 
 
 @dataclass(frozen=True)
-class Cholesky(Method):
-    """A = L L^H, for positive definite A: n^3 / 3 flops. Reads the lower triangle."""
+class Direct(Method):
+    """What the factorisations share. Not to be used itself."""
 
     tol: float | None = None
+
+
+class Cholesky(Direct):
+    """A = L L^H, for positive definite A: n^3 / 3 flops. Reads the lower triangle."""
 
     needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
 
 
-@dataclass(frozen=True)
-class LDL(Method):
+class LDL(Direct):
     """A = L D L^H with pivoting (Bunch and Kaufman), for self-adjoint A, definite or not: n^3 / 3 flops. Reads the lower
     triangle."""
 
-    tol: float | None = None
-
     needs: ClassVar[int] = SELF_ADJOINT
 
 
-@dataclass(frozen=True)
-class LU(Method):
+class LU(Direct):
     """A = P L U with partial pivoting, for any square A: 2 n^3 / 3 flops."""
 
-    tol: float | None = None
 
-
-@dataclass(frozen=True)
-class QR(Method):
+class QR(Direct):
     """A P = Q R with column pivoting: 4 n^3 / 3 flops, shows the rank."""
 
-    tol: float | None = None
 
-
-@dataclass(frozen=True)
-class Eigh(Method):
+class Eigh(Direct):
     """All eigenvalues and eigenvectors of self-adjoint A: about 9 n^3 flops."""
-
-    tol: float | None = None
 
     needs: ClassVar[int] = SELF_ADJOINT
 
 
-@dataclass(frozen=True)
-class Eig(Method):
+class Eig(Direct):
     """All eigenvalues and eigenvectors of any square A: about 25 n^3 flops."""
 
-    tol: float | None = None
 
-
-@dataclass(frozen=True)
-class SVD(Method):
+class SVD(Direct):
     """The singular value decomposition: about 20 m n min(m, n) flops."""
-
-    tol: float | None = None
 
 
 def fitting(function: str, method: Any, *allowed: Any) -> Any:

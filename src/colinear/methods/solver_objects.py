@@ -15,7 +15,7 @@ from .gmres import gmres
 from .iteration import Outcome, Products
 from .lsqr import cgls, lsmr, lsqr
 from .minres import minres
-from .objects import Method
+from .objects import Method, check_callback, check_integer
 from .refinement import refined
 
 DEFAULT_RESTART = 30
@@ -70,16 +70,8 @@ class Iterative(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_iters is not None and (
-            not isinstance(self.max_iters, int) or self.max_iters < 0
-        ):
-            raise ValueError(
-                f"{self.name}: max_iters is {self.max_iters!r}; it must be an integer that is not negative."
-            )
-        if self.callback is not None and not callable(self.callback):
-            raise TypeError(
-                f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}."
-            )
+        check_integer(self, "max_iters", 0, "an integer that is not negative")
+        check_callback(self)
         if self.precision is not None and self.precision not in _LOW:
             raise ValueError(
                 f"{self.name}: precision is {self.precision!r}; it must be one of {', '.join(map(repr, _LOW))}."
@@ -133,7 +125,6 @@ class Iterative(Method):
         )
 
 
-@dataclass(frozen=True)
 class CG(Iterative):
     """Conjugate gradients, for positive definite A. One product an iteration, six vectors; preconditioned as if split.
 
@@ -157,7 +148,6 @@ class CG(Iterative):
         return cg(xp, products.multiply, B, precondition=products.precondition, **options)
 
 
-@dataclass(frozen=True)
 class MINRES(Iterative):
     """Minimal residuals, for self-adjoint A, definite or not. One product an iteration; preconditioned as if split.
 
@@ -200,8 +190,7 @@ class GMRES(Iterative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.restart is not None and (not isinstance(self.restart, int) or self.restart < 1):
-            raise ValueError(f"GMRES: restart is {self.restart!r}; it must be a positive integer.")
+        check_integer(self, "restart", 1, "a positive integer")
 
     def basis(self, n: int) -> int:
         """The most vectors of the basis."""
@@ -232,7 +221,6 @@ class GMRES(Iterative):
         )
 
 
-@dataclass(frozen=True)
 class BiCGSTAB(Iterative):
     """Stabilised biconjugate gradients, for any square A. Two products an iteration and few vectors; preconditioned on the right.
 
@@ -255,6 +243,7 @@ class LeastSquares(Iterative):
 
     damping: float = 0.0
 
+    solve: ClassVar[Any] = None  # the function that minimises
     needs_adjoint: ClassVar[bool] = True
     least_squares: ClassVar[bool] = True
     vectors: ClassVar[int] = 8
@@ -268,8 +257,20 @@ class LeastSquares(Iterative):
                 f"{self.name}: least squares have no low precision to refine from. Leave out precision."
             )
 
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return self.solve(
+            xp,
+            products.multiply,
+            products.adjoint,
+            B,
+            damping=self.damping,
+            columns=products.columns,
+            precondition=products.precondition,
+            precondition_adjoint=products.precondition_adjoint,
+            **options,
+        )
 
-@dataclass(frozen=True)
+
 class LSQR(LeastSquares):
     """Least squares by bidiagonalisation, for any A. A product with A and one with A^H an iteration; preconditioned on the right.
 
@@ -289,20 +290,9 @@ class LSQR(LeastSquares):
     array([2.])
     """
 
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return lsqr(
-            xp,
-            products.multiply,
-            products.adjoint,
-            B,
-            damping=self.damping,
-            columns=products.columns,
-            **_right(products),
-            **options,
-        )
+    solve: ClassVar[Any] = staticmethod(lsqr)
 
 
-@dataclass(frozen=True)
 class LSMR(LeastSquares):
     """Least squares by bidiagonalisation, for any A, such that |A^H r| falls; otherwise as `LSQR`.
 
@@ -320,20 +310,9 @@ class LSMR(LeastSquares):
 
     vectors: ClassVar[int] = 9
 
-    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return lsmr(
-            xp,
-            products.multiply,
-            products.adjoint,
-            B,
-            damping=self.damping,
-            columns=products.columns,
-            **_right(products),
-            **options,
-        )
+    solve: ClassVar[Any] = staticmethod(lsmr)
 
 
-@dataclass(frozen=True)
 class NormalCG(LeastSquares):
     """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
 
@@ -346,9 +325,8 @@ class NormalCG(LeastSquares):
         return CG.__name__
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return cgls(
-            xp, products.multiply, products.adjoint, B, columns=products.columns, precondition=products.precondition, **options
-        )  # fmt: skip
+        own = {"columns": products.columns, "precondition": products.precondition}
+        return cgls(xp, products.multiply, products.adjoint, B, **own, **options)
 
 
 def for_least_squares(method: Any) -> Any:
@@ -358,10 +336,3 @@ def for_least_squares(method: Any) -> Any:
         if isinstance(method, CG)
         else method
     )
-
-
-def _right(products: Products) -> dict[str, Any]:
-    return {
-        "precondition": products.precondition,
-        "precondition_adjoint": products.precondition_adjoint,
-    }

@@ -8,7 +8,7 @@ from numbers import Number, Real
 from typing import Any, ClassVar
 
 from ..properties import SELF_ADJOINT
-from .objects import Method
+from .objects import Method, check_callback, check_integer
 
 ORTHOGONALISATIONS = ("gram-schmidt", "householder")
 
@@ -47,29 +47,13 @@ class Spectral(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_iters is not None and (
-            not isinstance(self.max_iters, int) or self.max_iters < 1
-        ):
-            raise ValueError(
-                f"{self.name}: max_iters is {self.max_iters!r}; it must be a positive integer."
-            )
-        if self.callback is not None and not callable(self.callback):
-            raise TypeError(
-                f"{self.name}: callback must be a function of the progress, not {type(self.callback).__name__}."
-            )
-        basis = getattr(self, "basis", None)
-        if basis is not None and (not isinstance(basis, int) or basis < 2):
-            raise ValueError(
-                f"{self.name}: basis is {basis!r}; it must be an integer of at least 2."
-            )
+        check_integer(self, "max_iters", 1, "a positive integer")
+        check_callback(self)
+        check_integer(self, "basis", 2, "an integer of at least 2")
         how = getattr(self, "orthogonalisation", ORTHOGONALISATIONS[0])
         if how not in ORTHOGONALISATIONS:
             names = " or ".join(map(repr, ORTHOGONALISATIONS))
             raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
-
-        self._check_shift()
-
-    def _check_shift(self) -> None:
         shift = getattr(self, "shift", None)
         if shift is not None and not isinstance(shift, self.shift_type):
             kind = "a real number" if self.shift_type is Real else "a number"
@@ -222,7 +206,6 @@ class LOBPCG(Spectral):
         )
 
 
-@dataclass(frozen=True)
 class PowerIteration(Spectral):
     """Power iteration: the one eigenvalue of largest magnitude. Simple, and slow where the next one is near.
 
@@ -310,15 +293,8 @@ class RandomizedSVD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("oversampling", "power_iterations"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
-                raise ValueError(
-                    f"RandomizedSVD: {name} is {value!r}; it must be an integer that is not negative."
-                )
-        if self.rank is not None and (not isinstance(self.rank, int) or self.rank < 1):
-            raise ValueError(
-                f"RandomizedSVD: rank is {self.rank!r}; it must be a positive integer."
-            )
+            check_integer(self, name, 0, "an integer that is not negative")
+        check_integer(self, "rank", 1, "a positive integer")
 
     def runs_on(self, A: Any) -> bool:
         return self.rank is not None  # that of the whole says nothing of parts
@@ -355,9 +331,4 @@ class Krylov(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_iters is not None and (
-            not isinstance(self.max_iters, int) or self.max_iters < 1
-        ):
-            raise ValueError(
-                f"Krylov: max_iters is {self.max_iters!r}; it must be a positive integer."
-            )
+        check_integer(self, "max_iters", 1, "a positive integer")

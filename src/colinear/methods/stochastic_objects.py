@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ..properties import POSITIVE_SEMIDEFINITE
-from .objects import Method
+from .objects import Method, check_integer
 from .seeds import check_seed
 
 DISTRIBUTIONS = ("rademacher", "gaussian", "sphere")
@@ -41,13 +41,7 @@ class Stochastic(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        probes = self.probes
-        if probes is not None and (
-            isinstance(probes, bool) or not hasattr(probes, "__index__") or probes < self.least
-        ):
-            raise ValueError(
-                f"{self.name}: probes is {probes!r}; it must be an integer, at least {self.least}."
-            )
+        check_integer(self, "probes", self.least, f"an integer, at least {self.least}")
         if not 0 < self.confidence < 1:
             raise ValueError(
                 f"{self.name}: confidence is {self.confidence!r}; it must lie between 0 and 1."
@@ -115,11 +109,7 @@ class Hutchinson(Stochastic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size = self.batch_size
-        if size is not None and (
-            isinstance(size, bool) or not hasattr(size, "__index__") or size < 1
-        ):
-            raise ValueError(f"Hutchinson: batch_size is {size!r}; it must be a positive integer.")
+        check_integer(self, "batch_size", 1, "a positive integer")
 
     @property
     def is_doubly_stochastic(self) -> bool:
@@ -128,7 +118,16 @@ class Hutchinson(Stochastic):
 
 
 @dataclass(frozen=True)
-class HutchPP(Stochastic):
+class Plain(Stochastic):
+    """What the estimators without further options share. Not to be used itself."""
+
+    probes: int | None = None
+    tol: float | None = None
+    confidence: float = 0.95
+    seed: Any = field(default=0, compare=False)
+
+
+class HutchPP(Plain):
     """Hutch++ (Meyer, Musco, Musco and Woodruff 2021): a third of the products finds a range, whose part is exact; Hutchinson does
     the rest. The error falls as 1 / probes, not as its square root. Diagonals need products with A^H too.
 
@@ -140,16 +139,10 @@ class HutchPP(Stochastic):
     1000.0
     """
 
-    probes: int | None = None
-    tol: float | None = None
-    confidence: float = 0.95
-    seed: Any = field(default=0, compare=False)
-
     least: ClassVar[int] = 3
 
 
-@dataclass(frozen=True)
-class XTrace(Stochastic):
+class XTrace(Plain):
     """XTrace (Epperly, Tropp and Webber 2024), for traces: each random vector serves the range of all others. Two products each.
 
     As good as exact where the eigenvalues of A fall off within probes / 2.
@@ -163,16 +156,10 @@ class XTrace(Stochastic):
     (True, True)
     """
 
-    probes: int | None = None
-    tol: float | None = None
-    confidence: float = 0.95
-    seed: Any = field(default=0, compare=False)
-
     least: ClassVar[int] = 4
 
 
-@dataclass(frozen=True)
-class XDiag(Stochastic):
+class XDiag(Plain):
     """XDiag (Epperly, Tropp and Webber 2024), the diagonal as `XTrace` finds the trace. Half of the products are with A^H.
 
     Examples
@@ -183,16 +170,10 @@ class XDiag(Stochastic):
     array([5., 5., 5.])
     """
 
-    probes: int | None = None
-    tol: float | None = None
-    confidence: float = 0.95
-    seed: Any = field(default=0, compare=False)
-
     least: ClassVar[int] = 4
 
 
-@dataclass(frozen=True)
-class XNysTrace(Stochastic):
+class XNysTrace(Plain):
     """XNysTrace (Epperly, Tropp and Webber 2024), for traces of positive semidefinite A. One product for each random vector.
 
     Examples
@@ -202,11 +183,6 @@ class XNysTrace(Stochastic):
     >>> bool(abs(co.trace(A, co.XNysTrace(probes=60)) - 10 / 3) < 1e-6)
     True
     """
-
-    probes: int | None = None
-    tol: float | None = None
-    confidence: float = 0.95
-    seed: Any = field(default=0, compare=False)
 
     least: ClassVar[int] = 2
     needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
@@ -267,9 +243,8 @@ class SLQ(Stochastic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limit, interval = self.max_iters, self.interval
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
-            raise ValueError(f"SLQ: max_iters is {limit!r}; it must be a positive integer.")
+        interval = self.interval
+        check_integer(self, "max_iters", 1, "a positive integer")
         if self.quadrature not in QUADRATURES:
             raise ValueError(
                 f"SLQ: quadrature is {self.quadrature!r}; it must be one of {', '.join(map(repr, QUADRATURES))}."

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ..backends import Array
 from .iteration import Outcome, Products
+from .objects import check_integer
 from .seeds import check_seed, static_seed
 from .solver_objects import Iterative
 from .svrg import svrg
@@ -67,13 +68,7 @@ class SVRG(Iterative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size = self.batch_size
-        if size is not None and (
-            isinstance(size, bool) or not hasattr(size, "__index__") or size < 1
-        ):
-            raise ValueError(
-                f"SVRG: batch_size is {size!r}; it must be a positive integer, or None."
-            )
+        check_integer(self, "batch_size", 1, "a positive integer, or None")
         if self.step is not None and not 0 < self.step < float("inf"):
             raise ValueError(
                 f"SVRG: step is {self.step!r}; it must be a positive number, or None to have one found."
