@@ -10,7 +10,7 @@ from .. import backends
 from ..backends import Array
 from ..functions._arrays import is_detailed, is_half, seen, square_size
 from ..info import Info, MethodError, Status, combine, recording, report
-from ..methods.seeds import check_seed, drawn_seed
+from ..methods.sampling import check_seed, drawn_seed
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 

@@ -12,12 +12,12 @@ from .. import backends
 from ..backends import Array
 from ..methods import LOBPCG, Arnoldi, PowerIteration
 from ..methods.arnoldi import arnoldi
+from ..methods.basis import Pairs
 from ..methods.filtered import filtered
-from ..methods.krylov import Pairs
 from ..methods.lanczos import lanczos
 from ..methods.lobpcg import lobpcg
+from ..methods.loop import Progress, progress_bar
 from ..methods.power_iteration import power_iteration
-from ..methods.watching import Progress, progress_bar
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from ._spectral import by_key

@@ -11,10 +11,20 @@ from ..backends import Array, is_array
 from ..failures import users_level
 from ..info import ApproximationWarning, Info, MethodError, Status, planning, report
 from ..methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
-from ..methods.averaging import Mean, averaged, compiled, quantile, standard_error, worse
 from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
-from ..methods.hutchinson import outside, range_part, samples
-from ..methods.probes import draw, product
+from ..methods.sampling import (
+    Mean,
+    averaged,
+    compiled,
+    draw,
+    outside,
+    product,
+    quantile,
+    range_part,
+    samples,
+    standard_error,
+    worse,
+)
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 from ._arrays import is_half, narrow, quiet

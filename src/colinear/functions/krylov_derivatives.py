@@ -13,7 +13,7 @@ from ..autodiff.krylov import Dual, pulled_back, with_tangent
 from ..backends import Array
 from ..info import Info, Status, settle
 from ..methods import Krylov, roots
-from ..methods.krylov import pick
+from ..methods.basis import pick
 from ..methods.krylov_derivatives import adjoint_factors, tangent_times
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT

@@ -9,11 +9,11 @@ from typing import Any
 from .. import backends
 from ..backends import Array, namespace_of
 from ..info import Info, MethodError, Status, recording, report
-from ..methods.iteration import Products
-from ..methods.seeds import drawn_seed, static_seed
-from ..methods.svrg_object import SVRG
+from ..methods.iterate import Products
+from ..methods.loop import Watch
+from ..methods.sampling import drawn_seed, static_seed
+from ..methods.svrg import SVRG
 from ..methods.svrg_subspace import Subspace, svrg_subspace
-from ..methods.watching import Watch
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.sampled import sampled_terms

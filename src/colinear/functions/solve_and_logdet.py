@@ -11,8 +11,8 @@ from ..backends import Array, is_array
 from ..dispatch import Cost, function
 from ..info import MethodError, ShapeError, Status, planning, recording
 from ..methods import CG, SLQ, Auto, Cholesky, Method, fitting
-from ..methods.cg_quadrature import Solved, cg_quadrature
-from ..methods.stochastic_objects import DEFAULT_PROBES
+from ..methods.quadrature import Solved, cg_quadrature
+from ..methods.sampling import DEFAULT_PROBES
 from ..operators.base import LinearOperator, placed_beside
 from ..operators.context import as_array, broadcast_batches
 from ..operators.inverse import Inverse

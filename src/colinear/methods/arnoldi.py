@@ -1,27 +1,33 @@
 """Arnoldi with Krylov-Schur restart (Stewart 2001) for some eigenpairs of any square A.
 
-A cycle fills the basis to m vectors, A V = V H + beta v e_m^H, and finds the subspace of H that belongs to the wanted Ritz values: an
-orthonormal Q with H Q = Q S. In the basis V Q, followed by v, H is S with one full row below, and the recurrence goes on from there.
+A cycle fills the basis to m vectors, A V = V H + beta v e_m^H, and finds the subspace of H that
+belongs to the wanted Ritz values: an orthonormal Q with H Q = Q S. In the basis V Q, followed by v,
+H is S with one full row below, and the recurrence goes on from there.
 
 Differs from the paper:
-- Q is the leading part of an ordered Schur form where the host sees the numbers, and in a traced program the orthonormalised wanted
-  eigenvectors of H, which is as good unless H is close to defective.
+- Q is the leading part of an ordered Schur form where the host sees the numbers, and in a traced
+  program the orthonormalised wanted eigenvectors of H, which is as good unless H is close to
+  defective.
 - A real A keeps a real basis: the two vectors of a complex pair are kept or dropped together.
 - beta = 0 is an invariant subspace, no failure: a random direction follows, coupled to nothing.
-- When all k pairs have converged the run looks again from a random direction, as Lanczos does: repeated eigenvalues that are not
-  defective have more than the one vector that a Krylov space holds.
+- When all k pairs have converged the run looks again from a random direction, as Lanczos does:
+  repeated eigenvalues that are not defective have more than the one vector that a Krylov space
+  holds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..backends import Array
-from .krylov import (
+from .base import Spectral
+from .basis import (
     SAFETY,
     SMALL,
     Pairs,
@@ -46,8 +52,47 @@ from .krylov import (
     with_random_row,
 )
 
-# A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed for what is not.
+# A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
+# for what is not.
 DEPARTURE = 10
+
+
+@dataclass(frozen=True)
+class Arnoldi(Spectral):
+    """Arnoldi with Krylov-Schur restart (Stewart 2001), for some eigenpairs of any square A.
+
+    The elements of a batch are run one after the other. An iteration is a step: one product with A,
+    or with its inverse, and one more vector in the basis.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors the basis holds; default 2 k + 14. More take fewer products, and more
+        memory.
+    orthogonalisation : {"gram-schmidt", "householder"}
+        How the basis is kept orthogonal. Reflections take twice the memory.
+    repeated : bool
+        Whether to look, once k pairs have converged, for further members of repeated eigenvalues.
+    shift : float or complex, optional
+        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM". The matrix of
+        A is formed for it where no structure helps, if it is not too large and A is not known by
+        its products alone.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Triangular(np.diag(np.arange(500.0)) + np.eye(500, k=1), lower=False))
+    >>> values, vectors = co.eig(A, 2, "LM", co.Arnoldi())
+    >>> values.round(6)
+    array([499.+0.j, 498.+0.j])
+    """
+
+    basis: int | None = None
+    orthogonalisation: str = "gram-schmidt"
+    repeated: bool = True
+    shift: complex | None = None
+
+    shift_type: ClassVar[Any] = Number
 
 
 class ArnoldiState(NamedTuple):
@@ -94,9 +139,11 @@ def arnoldi(
     relative: bool = False,
     watch: Callable[[ArnoldiState], Any] | None = None,
 ) -> Pairs:
-    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without lanes.
+    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without
+    lanes.
 
-    A complex shift needs a complex `start`: the two values of a conjugate pair are at different distances from it.
+    A complex shift needs a complex `start`: the two values of a conjugate pair are at different
+    distances from it.
     """
     is_whole = m >= start.shape[-1]
 
@@ -160,7 +207,7 @@ def _unit(xp: Any, Y: Array) -> Array:
     return Y / xp.where(length == 0, 1, length)[..., None, :]
 
 
-# ---------------------------------------------------------------------------------------------------- the parts of a cycle
+# ----------------------------------------------------------------------------- the parts of a cycle
 
 
 def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> ArnoldiState:
@@ -187,7 +234,8 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> Arnold
 def _step(
     xp: Any, multiply: Callable[[Array], Array], noise: Array, s: ArnoldiState, m: int
 ) -> ArnoldiState:
-    """One more vector: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the first pass cancels."""
+    """One more vector: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the
+    first pass cancels."""
     V, H, j = s.V, s.H, s.j
     w = multiply(V[j][:, None])[:, 0]
     before = norm(xp, w)
@@ -239,7 +287,8 @@ def _projected(xp: Any, s: ArnoldiState, order: Any, m: int) -> ArnoldiState:
 
 
 def _restarted(xp: Any, noise: Array, s: ArnoldiState, order: Any, k: int, m: int) -> ArnoldiState:
-    """The subspace of the best p Ritz values, and behind it the last vector of the basis, or a random one to look again."""
+    """The subspace of the best p Ritz values, and behind it the last vector of the basis, or a
+    random one to look again."""
     p = count_kept(xp, s, k, m)
     if not xp.is_complex(s.V):  # not between the two of a pair, which are neighbours
         last, following = s.values[p - 1], s.values[pick(xp, p < m, p, m - 1)]
@@ -270,7 +319,8 @@ def _restarted(xp: Any, noise: Array, s: ArnoldiState, order: Any, k: int, m: in
 
 
 def _subspace(xp: Any, s: ArnoldiState, order: Any, p: Any, m: int) -> tuple[Array, Array]:
-    """Orthonormal Q, of which the first p columns span what belongs to the best p Ritz values, and S = Q^H H Q."""
+    """Orthonormal Q, of which the first p columns span what belongs to the best p Ritz values, and
+    S = Q^H H Q."""
     if xp.name != "jax":
         H, threshold = xp.to_numpy(s.H), xp.to_numpy(order(s.values))
         Q = ordered_schur(H, lambda values: xp.to_numpy(order(xp.asarray(values))), threshold, p)
@@ -288,7 +338,8 @@ def _subspace(xp: Any, s: ArnoldiState, order: Any, p: Any, m: int) -> tuple[Arr
 def ordered_schur(
     H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], scores: np.ndarray, p: int
 ) -> np.ndarray:
-    """The Schur vectors of H, those of its best p eigenvalues first; `scores` are those of all, rising."""
+    """The Schur vectors of H, those of its best p eigenvalues first; `scores` are those of all,
+    rising."""
     from scipy.linalg import lapack, schur
 
     if p >= len(H):

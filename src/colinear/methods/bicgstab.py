@@ -11,13 +11,31 @@ decides (`solve_in_cycles`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backends import Array
-from .iteration import CycleStart, Outcome, cycle_of, solve_in_cycles
+from .base import Iterative
+from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
 from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, State
 
 GROWTH = 1e16  # of |r|^2, from which rounding leaves nothing of what was gained
+
+
+class BiCGSTAB(Iterative):
+    """Stabilised biconjugate gradients, for any square A. Two products an iteration and few
+    vectors; preconditioned on the right.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[2.0, 1.0], [-1.0, 1.0]]), np.array([3.0, 0.0]), co.BiCGSTAB()).round(6)
+    array([1., 1.])
+    """
+
+    vectors: ClassVar[int] = 10
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return bicgstab(xp, products.multiply, B, precondition=products.precondition, **options)
 
 
 class BiCGSTABState(State):

@@ -12,13 +12,40 @@ decides (`solve_in_cycles`). Vectors: x, r, p, A p, M r and b.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backends import Array
-from .iteration import CycleStart, Outcome, cycle_of, solve_in_cycles
+from ..properties import POSITIVE_SEMIDEFINITE
+from .base import Iterative
+from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
 from .vectors import OPERATOR, PRECONDITIONER, RUNNING, State
 
 INFINITY = float("inf")
+
+
+class CG(Iterative):
+    """Conjugate gradients, for positive definite A. One product an iteration, six vectors;
+    preconditioned as if split.
+
+    The preconditioner must be positive definite too. Where A or M shows that it is not, the status
+    is NOT_POSITIVE_DEFINITE. `lstsq` and `pinv` take any A: they run it on the normal equations A^H
+    A x = A^H b, written with the residual b - A x (CGLS), and judge it as `LSQR`. A preconditioner
+    is then one of A^H A.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.PSD(np.array([[4.0, 1.0], [1.0, 3.0]])))
+    >>> x, info = co.solve(A, np.array([1.0, 2.0]), co.CG(tol=1e-12), info=True)
+    >>> info.iterations, bool(info.converged.all())
+    (2, True)
+    """
+
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+    splits_preconditioner: ClassVar[bool] = True
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return cg(xp, products.multiply, B, precondition=products.precondition, **options)
 
 
 class CGState(State):
@@ -50,14 +77,16 @@ def cg(
     X0 : array, optional
         Where to start; zero if not given.
     **options
-        `tol`, the relative residual |b - A x| / |b| to reach, for each column; `max_iters`; `watch`.
+        `tol`, the relative residual |b - A x| / |b| to reach, for each column; `max_iters`;
+        `watch`.
     """
     cycle = cycle_of(begin, step, multiply, precondition=precondition, on_device=True)
     return solve_in_cycles(xp, cycle, multiply, B, X0, **options)
 
 
 def begin(ops: Any, s: CycleStart) -> CGState:
-    """The state before the first step: as if the direction before it were zero, r^H M r infinite."""
+    """The state before the first step: as if the direction before it were zero, r^H M r
+    infinite."""
     r, size = ops.own(s.R), ops.number(s.size)
     return CGState(
         x=ops.over(s.X),
@@ -73,8 +102,9 @@ def begin(ops: Any, s: CycleStart) -> CGState:
 def step(ops: Any, s: Any) -> Any:
     """One iteration.
 
-    It begins with the new direction, so that a compiler may write each vector over the old one: were
-    p made at the end, while A p and x still need the one before, it would be copied in every step.
+    It begins with the new direction, so that a compiler may write each vector over the old one:
+    were p made at the end, while A p and x still need the one before, it would be copied in every
+    step.
     """
     if ops.precondition is None:
         z, rho = s.r, s.size  # ρ = r^H r

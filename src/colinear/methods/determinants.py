@@ -1,4 +1,5 @@
-"""Determinants by factorisations on the host, of one matrix given as NumPy arrays: (sign, log|det|)."""
+"""Determinants by factorisations on the host, of one matrix given as NumPy arrays: (sign,
+log|det|)."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def banded_slogdet(diagonals: Any, offsets: tuple[int, ...], n: int) -> tuple[An
 
 
 def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]:
-    """By SuperLU; of a positive definite matrix with pivots on the diagonal, which keeps the factors sparser."""
+    """By SuperLU; of a positive definite matrix with pivots on the diagonal, which keeps the
+    factors sparser."""
     from scipy.sparse import csr_array
     from scipy.sparse.linalg import splu
 
@@ -104,11 +106,13 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
 
 
 def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
-    """By pivoted elimination of a displacement (Gohberg, Kailath and Olshevsky 1995): O(n^2), memory O(n).
+    """By pivoted elimination of a displacement (Gohberg, Kailath and Olshevsky 1995): O(n^2),
+    memory O(n).
 
-    With the shift Z_1 and its negacyclic brother Z_-1, Z_1 T - T Z_-1 = G B has rank 2. For the unitary Fourier matrix F and
-    D = diag(exp(iπ j / n)) the matrix C = F T D F^H has entries (F G)_k (B D F^H)_l / (s_k - t_l), as has every matrix that is left
-    of it by elimination; rows may be swapped. det T = det C / det D, and det D = exp(iπ (n - 1) / 2).
+    With the shift Z_1 and its negacyclic brother Z_-1, Z_1 T - T Z_-1 = G B has rank 2. For the
+    unitary Fourier matrix F and D = diag(exp(iπ j / n)) the matrix C = F T D F^H has entries (F
+    G)_k (B D F^H)_l / (s_k - t_l), as has every matrix that is left of it by elimination; rows may
+    be swapped. det T = det C / det D, and det D = exp(iπ (n - 1) / 2).
 
     The third value tells whether the factors stayed of the size that they had, and so the accuracy.
     """

@@ -1,18 +1,23 @@
-"""Lanczos on a Chebyshev polynomial of A: for eigenvalues that products with A alone are slow to find, and no inverse is at hand.
+"""Lanczos on a Chebyshev polynomial of A: for eigenvalues that products with A alone are slow to
+find, and no inverse is at hand.
 
-Wanted are the smallest eigenvalues of a self-adjoint H: of H = A, of H = -A, or of H = (A - shift)^2, which are those of A nearest to the
-shift. If the unwanted ones lie in [a, b], the polynomial T_d((a + b - 2 H) / (b - a)) stays within [-1, 1] on them and grows
-monotonically below a: its largest eigenvalues are the smallest of H, well apart (Zhou, Saad, Tiago and Chelikowsky 2006; Fang and
-Saad 2012). Between two polynomials the pairs are taken from A itself, by Rayleigh and Ritz.
+Wanted are the smallest eigenvalues of a self-adjoint H: of H = A, of H = -A, or of H = (A -
+shift)^2, which are those of A nearest to the shift. If the unwanted ones lie in [a, b], the
+polynomial T_d((a + b - 2 H) / (b - a)) stays within [-1, 1] on them and grows monotonically below
+a: its largest eigenvalues are the smallest of H, well apart (Zhou, Saad, Tiago and Chelikowsky
+2006; Fang and Saad 2012). Between two polynomials the pairs are taken from A itself, by Rayleigh
+and Ritz.
 
-- a comes of the Ritz values of H found so far: at least as many eigenvalues are below each as there are Ritz values (Cauchy), so
-  none of the wanted can be cut off.
-- b is the largest Ritz value of a few steps and its residual (Zhou and Li 2011). If it was too small the polynomial finds the wrong end,
-  which is seen since its pairs are not below a, and b is raised.
-- (A - shift)^2 does not tell shift + x from shift - x, and a Krylov space would hold one mixture of the two. So some more pairs than
-  wanted are looked for, and the polynomial stands beside the shift by a part of what they leave between the last wanted pair
-  and the last one found. That is too little for a wanted pair to be missed, which is looked at again at the end: eigenvalues no
-  further from the shift than the last wanted are nearer to the polynomial's place than the last found.
+- a comes of the Ritz values of H found so far: at least as many eigenvalues are below each as there
+  are Ritz values (Cauchy), so none of the wanted can be cut off.
+- b is the largest Ritz value of a few steps and its residual (Zhou and Li 2011). If it was too
+  small the polynomial finds the wrong end, which is seen since its pairs are not below a, and b is
+  raised.
+- (A - shift)^2 does not tell shift + x from shift - x, and a Krylov space would hold one mixture of
+  the two. So some more pairs than wanted are looked for, and the polynomial stands beside the shift
+  by a part of what they leave between the last wanted pair and the last one found. That is too
+  little for a wanted pair to be missed, which is looked at again at the end: eigenvalues no further
+  from the shift than the last wanted are nearer to the polynomial's place than the last found.
 """
 
 from __future__ import annotations
@@ -22,15 +27,29 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import SAFETY, Pairs, count_of, larger, plain
+from .basis import SAFETY, Pairs, count_of, larger, plain
 from .lanczos import lanczos
 
 MORE = 3  # pairs beyond the wanted
-BESIDE = 0.02  # of the distances of the last wanted pair and the last one found, by which the polynomial is beside the shift
+
+
+# of the distances of the last wanted pair and the last one found, by which the polynomial is beside
+# the shift
+BESIDE = 0.02
+
+
 GAIN = 60.0  # how much larger than the unwanted the polynomial is to be at the last wanted pair
+
+
 LARGEST = 3000.0  # and at most at the best one: an outlier must not drown the others
+
+
 HIGHEST = 500  # degree
+
+
 FIRST = 3  # bases filled by H itself before there is a polynomial
+
+
 BASES = 6  # filled with the first polynomial; with each that follows twice as many
 
 
@@ -67,9 +86,11 @@ def filtered(
     again: bool = True,
     watch: Callable[[Any], Any] | None = None,
 ) -> Pairs:
-    """The k eigenpairs of self-adjoint A nearest to `shift`, or at the end of the spectrum that `which` ("SA", "LA") names.
+    """The k eigenpairs of self-adjoint A nearest to `shift`, or at the end of the spectrum that
+    `which` ("SA", "LA") names.
 
-    The other parameters are those of `lanczos`; an iteration is a product with A, also inside a polynomial.
+    The other parameters are those of `lanczos`; an iteration is a product with A, also inside a
+    polynomial.
     """
     sign, n = (-1 if which == "LA" else 1), start.shape[-1]
     each = 1 if shift is None else 2  # products with A in one with H
@@ -242,7 +263,8 @@ def _judged(
 
 
 def _degree(xp: Any, last: Any, best: Any, highest: Any) -> Any:
-    """Of the polynomial that is GAIN at 1 + `last`, if that is no more than LARGEST at 1 + `best`; and low enough for some bases.
+    """Of the polynomial that is GAIN at 1 + `last`, if that is no more than LARGEST at 1 + `best`;
+    and low enough for some bases.
 
     It is x at 1 + f for the degree arcosh(x) / arcosh(1 + f).
     """

@@ -1,20 +1,25 @@
-"""Generalised minimal residuals (Saad and Schultz 1986), restarted, for any square A, with a preconditioner M ≈ A^-1 on the right.
+"""Generalised minimal residuals (Saad and Schultz 1986), restarted, for any square A, with a
+preconditioner M ≈ A^-1 on the right.
 
 Since A M y = b is what is solved, with x = M y, the residual that it minimises is b - A x itself.
 
-Differs from the reference: Gram-Schmidt twice, so that the basis is orthogonal to rounding; the rotations that make the Hessenberg
-matrix triangular are kept as their product Q, (m + 1) x (m + 1), so that a step is two small products instead of a loop over them;
-blocks of right sides, each column with its own basis; the true residual decides (`solve_in_cycles`). An invariant subspace is
-success, if A is not singular on it. Vectors: the basis, x, r and b. `max_iters` counts products with A.
+Differs from the reference: Gram-Schmidt twice, so that the basis is orthogonal to rounding; the
+rotations that make the Hessenberg matrix triangular are kept as their product Q, (m + 1) x (m + 1),
+so that a step is two small products instead of a loop over them; blocks of right sides, each column
+with its own basis; the true residual decides (`solve_in_cycles`). An invariant subspace is success,
+if A is not singular on it. Vectors: the basis, x, r and b. `max_iters` counts products with A.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array
-from .iteration import CycleEnd, CycleStart, Outcome, solve_in_cycles
+from ..info import Status
+from .base import Iterative, check_integer
+from .iterate import CycleEnd, CycleStart, Outcome, Products, solve_in_cycles
 from .loop import Loop, is_compiling
 from .vectors import (
     NONFINITE,
@@ -31,9 +36,73 @@ from .vectors import (
 ZERO_PIVOT = 1000  # times eps: a pivot so small beside |A| is zero
 
 
+DEFAULT_RESTART = 30
+
+
+UNRESTARTED_ROWS = 200  # rows up to which GMRES keeps all vectors
+
+
+ACCURATE = 1000  # roundings up to which a relative residual is at the accuracy of the dtype
+
+
+@dataclass(frozen=True)
+class GMRES(Iterative):
+    """Generalised minimal residuals, for any square A. One product an iteration; preconditioned on
+    the right.
+
+    Parameters
+    ----------
+    restart : int, optional
+        The most vectors of the basis, after which it begins again; default 30, and as many as there
+        are up to a size of 200. `max_iters` counts products, not restarts.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[0.0, 2.0], [-1.0, 1.0]]), np.array([2.0, 0.0]), co.GMRES()).round(6)
+    array([1., 1.])
+    """
+
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "restart", 1, "a positive integer")
+
+    def basis(self, n: int) -> int:
+        """The most vectors of the basis."""
+        return min(n, self.restart or (n if n <= UNRESTARTED_ROWS else DEFAULT_RESTART))
+
+    def working_vectors(self, n: int) -> int:
+        return self.basis(n) + 8
+
+    def advice(self, status: Status, residual: float, eps: float, n: int) -> str:
+        """The restart, if the run was restarted and did not end at the accuracy of the dtype."""
+        size = self.basis(n)
+        if size == n or status > Status.MAX_ITERATIONS or residual <= ACCURATE * eps:
+            return ""
+        what = (
+            "a basis that begins again" if status is Status.STAGNATION else "the basis begins again"
+        )
+        end = " no longer reduces the residual" if status is Status.STAGNATION else ""
+        return f"{what} after {size} vectors{end}: raise restart= (n, here {n}, never begins again)"
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return gmres(
+            xp,
+            products.multiply,
+            B,
+            restart=self.basis(products.columns),
+            precondition=products.precondition,
+            **options,
+        )
+
+
 class GMRESState(State):
     V: Array  # (*batch, k, m + 1, n): the basis of each column, by rows
-    H: Array  # (*batch, k, m, m): Q times the Hessenberg matrix, triangular; by columns (H[..., j, :] is the j-th one)
+    # (*batch, k, m, m): Q times the Hessenberg matrix, triangular; by columns (H[..., j, :] is the
+    # j-th one)
+    H: Array
     Q: Array  # (*batch, k, m + 1, m + 1): the product of the rotations
     beta: Array  # |r| at the start
     size: Array
@@ -54,7 +123,8 @@ def gmres(
     precondition: Callable[[Array], Array] | None = None,
     **options: Any,
 ) -> Outcome:
-    """Solve A X = B. The arguments are those of `cg`, and `restart`: the most vectors of a basis."""
+    """Solve A X = B. The arguments are those of `cg`, and `restart`: the most vectors of a
+    basis."""
     m = max(1, min(restart, B.shape[-2], max_iters))
     product = multiply if precondition is None else lambda X: multiply(precondition(X))
 
@@ -142,7 +212,8 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     column = xp.matmul(Q[..., :, :size_known], h)[..., 0]
     a = column[..., j]
     length = xp.sqrt(xp.abs(a) ** 2 + after**2)
-    # A vector of the basis that A sends to zero, up to rounding: to go along it would only make x large.
+    # A vector of the basis that A sends to zero, up to rounding: to go along it would only make x
+    # large.
     largest = xp.maximum(s.norm, before)
     status = first_of(xp, status, (length <= ZERO_PIVOT * xp.eps(V.dtype) * largest, SINGULAR))
     going = status == RUNNING
@@ -187,7 +258,8 @@ def combination(xp: Any, s: GMRESState) -> Array:
     right = xp.where(reached, s.beta[..., None] * s.Q[..., :m, 0], 0)
     U = xp.matrix_transpose(s.H)
     y = xp.solve_triangular(U, right[..., None], lower=False)
-    # A y that large is all rounding: H is singular, and the shortest of the y that do as well is taken.
+    # A y that large is all rounding: H is singular, and the shortest of the y that do as well is
+    # taken.
     absurd = xp.logical_not(
         xp.max(xp.abs(y), axis=(-2, -1)) * s.norm * ZERO_PIVOT * xp.eps(y.dtype) <= s.beta
     )

@@ -1,20 +1,25 @@
-"""Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005), for the largest singular triplets.
+"""Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005), for the
+largest singular triplets.
 
-Two bases, A V = U B and A^H U = V B^H + beta v e_m^H. The singular triplets of the small B, B = P diag(s) Q^H, give those of A; a restart
-keeps the best p of them and v: in that basis B is diagonal with one full column behind it.
+Two bases, A V = U B and A^H U = V B^H + beta v e_m^H. The singular triplets of the small B, B = P
+diag(s) Q^H, give those of A; a restart keeps the best p of them and v: in that basis B is diagonal
+with one full column behind it.
 
-Differs from the paper: both bases are orthogonalised in full; zero on the bidiagonal is an invariant subspace, no failure, and a random
-direction follows; when k triplets have converged the run looks again from a random direction, since a Krylov space holds one vector of
-each singular space. Batches advance, and restart, together.
+Differs from the paper: both bases are orthogonalised in full; zero on the bidiagonal is an
+invariant subspace, no failure, and a random direction follows; when k triplets have converged the
+run looks again from a random direction, since a Krylov space holds one vector of each singular
+space. Batches advance, and restart, together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import (
+from .base import Spectral
+from .basis import (
     SAFETY,
     SMALL,
     count_kept,
@@ -33,6 +38,34 @@ from .krylov import (
     smaller,
     with_random_row,
 )
+
+
+@dataclass(frozen=True)
+class GolubKahan(Spectral):
+    """Golub-Kahan-Lanczos bidiagonalisation with thick restart, for the largest singular triplets
+    of any A.
+
+    An iteration is a step: one product with A, one with A^H, and one more vector in each of the two
+    bases.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors each of the two bases holds; default 2 k + 14.
+    repeated : bool
+        Whether to look, once k triplets have converged, for further members of repeated singular
+        values.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> U, s, V = co.svd(co.opaque(co.Diagonal(np.arange(1000.0))), 2, co.GolubKahan())
+    >>> s.round(6)
+    array([999., 998.])
+    """
+
+    basis: int | None = None
+    repeated: bool = True
 
 
 class GolubKahanState(NamedTuple):
@@ -93,11 +126,12 @@ def golub_kahan(
 ) -> Triplets:
     """The k largest singular triplets.
 
-    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is the size of the bases, and at most that
-    of the smaller dimension. A step, of which there are at most `max_iters`, makes one product with A and one with A^H.
+    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is
+    the size of the bases, and at most that of the smaller dimension. A step, of which there are at
+    most `max_iters`, makes one product with A and one with A^H.
 
-    A wide A is run as A^H: when the basis of the smaller space is complete nothing is left over, and m steps find all triplets. From
-    the larger space one more vector would be needed.
+    A wide A is run as A^H: when the basis of the smaller space is complete nothing is left over,
+    and m steps find all triplets. From the larger space one more vector would be needed.
     """
     if start.shape[-1] > noise[1].shape[-1]:
         first = multiply(start[..., None])[..., 0]
@@ -203,7 +237,8 @@ def _step(
 def _next(
     xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: Any
 ) -> tuple[Array, Array]:
-    """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is random."""
+    """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is
+    random."""
     small = norm(xp, w) <= SMALL * xp.eps(w.dtype) * size
     if xp.name != "numpy" or small.any():
         w = xp.where(small[..., None], fresh(xp, noise, draw), w)

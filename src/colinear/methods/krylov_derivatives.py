@@ -3,20 +3,26 @@
 L(A, E) is the derivative of f at A along E. It stands in the corner of f of a block triangle,
     f([A E])   [f(A) L(A, E)]
      ([0 A]) = [ 0    f(A)  ],
-and its adjoint, applied to the cotangent g b^H of a product f(A) b, in the corner of f of [A^H g b^H; 0 A^H]. Both are projected:
+and its adjoint, applied to the cotangent g b^H of a product f(A) b, in the corner of f of
+[A^H g b^H; 0 A^H]. Both are projected:
 
-    backwards   A^H U ≈ U S from g, A V ≈ V T from b:    U X V^H,      X in the corner of f([S |g||b| e e^T; 0 T^H])
+    backwards   A^H U ≈ U S from g, A V ≈ V T from b:
+                U X V^H, with X in the corner of f([S |g||b| e e^T; 0 T^H])
                 (Kandolf, Koskela, Relton and Schweitzer 2021)
-    forwards    V from b, and U that holds the upper halves of the Krylov space of [A E; 0 A] and (0, b), so that the projection
-                [U^H A U  U^H E V; 0  V^H A V] is a block triangle again.
+    forwards    V from b, and U that holds the upper halves of the Krylov space of [A E; 0 A] and
+                (0, b), so that the projection [U^H A U  U^H E V; 0  V^H A V] is a block triangle
+                again.
 
-The corners are taken by divided differences between the eigenvalues of the two diagonal blocks, or by algorithms that need no eigenvectors;
-f of the projection as a whole would have every eigenvalue twice, and hardly two eigenvectors for them.
+The corners are taken by divided differences between the eigenvalues of the two diagonal blocks, or
+by algorithms that need no eigenvectors; f of the projection as a whole would have every eigenvalue
+twice, and hardly two eigenvectors for them.
 
-U of the forward way is built as in TOAR (Lu, Su and Bai 2016): the Arnoldi vectors of the block triangle are (U a, V c), and a and c are
-orthonormal as one vector; products with the columns of U and V are kept, so that each step makes one product with dA and two with A.
+U of the forward way is built as in TOAR (Lu, Su and Bai 2016): the Arnoldi vectors of the block
+triangle are (U a, V c), and a and c are orthonormal as one vector; products with the columns of U
+and V are kept, so that each step makes one product with dA and two with A.
 
-Convergence is judged as for f(A) b, by how the coefficients in orthonormal bases differ from look to look.
+Convergence is judged as for f(A) b, by how the coefficients in orthonormal bases differ from look
+to look.
 """
 
 from __future__ import annotations
@@ -26,12 +32,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import SMALL, count_of, expand, fresh, norm, orthogonalise, plain, project, put, rows
-from .krylov_functions import FASTEST, LOOK, MOST, SLOWEST, Product
+from .basis import SMALL, count_of, expand, fresh, norm, orthogonalise, plain, project, put, rows
+from .krylov_function import FASTEST, LOOK, MOST, SLOWEST, Product
 
 Multiply = Callable[[Array], Array]  # X of shape (*lanes, n) to such
+
+
 # S, C, T to the corner of f([S C; 0 T]), as X e^s, and by how much of its norm X may be wrong
 Corner = Callable[[Array, Array, Array], tuple[Array, Array, Array]]
+
+
 NOISE = 20  # roundings of the numbers that an answer is the sum of, below which it counts as zero
 
 
@@ -57,7 +67,8 @@ class Judged(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """W V^H, the cotangent of A, for each lane: rows of W and V, (*lanes, m, n), and how good it is."""
+    """W V^H, the cotangent of A, for each lane: rows of W and V, (*lanes, m, n), and how good it
+    is."""
 
     W: Array
     V: Array
@@ -67,7 +78,7 @@ class Factors(NamedTuple):
     finite: Any
 
 
-# ---------------------------------------------------------------------------------------------------- both ways
+# ---------------------------------------------------------------------------------------- both ways
 
 
 def begin(xp: Any, start: Array, m: int) -> Space:
@@ -89,8 +100,9 @@ def begin(xp: Any, start: Array, m: int) -> Space:
 def extended(
     xp: Any, V: Array, w: Array, count: Any, size: Array, noise: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """The coefficients of w along the first rows of V, `count` of them and all that V has room for, the part of w that is left: its norm
-    and direction, a random one where nothing is left; and whether that is so."""
+    """The coefficients of w along the first rows of V, `count` of them and all that V has room for,
+    the part of w that is left: its norm and direction, a random one where nothing is left; and
+    whether that is so."""
     w, h = orthogonalise(xp, rows(xp, V, 0, count), w)
     w, more = orthogonalise(xp, rows(xp, V, 0, count), w)
     h = _wide(xp, h + more, V.shape[-2])
@@ -133,7 +145,8 @@ def grown(xp: Any, multiply: Multiply, s: Space, j: Any, noise: Array) -> Space:
 
 
 def square(xp: Any, H: Array, j: Any, corner: Array | None = None) -> Array:
-    """The leading part of H that is filled; in JAX of full size, with its first diagonal entry behind, where f is surely defined."""
+    """The leading part of H that is filled; in JAX of full size, with its first diagonal entry
+    behind, where f is surely defined."""
     m = H.shape[-1]
     if xp.name != "jax":
         return H[..., :j, :j]
@@ -156,9 +169,9 @@ def judged(
     m: int,
     tol: float,
 ) -> Judged:
-    """Steps, `state = step(state, j)`, until coefficients `small(state, j)`, (*lanes, p) times e^s, have converged: relative to their
-    norm, or to the rounding of what they are the sum of, which is given too, with what they are wrong by at least. Lanes of no weight
-    need not."""
+    """Steps, `state = step(state, j)`, until coefficients `small(state, j)`, (*lanes, p) times e^s,
+    have converged: relative to their norm, or to the rounding of what they are the sum of, which is
+    given too, with what they are wrong by at least. Lanes of no weight need not."""
     first, scale, *_ = small(state, 1)
     none = xp.zeros(first.shape[:-1], dtype=xp.real_dtype(first.dtype), device=xp.device_of(first))
     width = first.shape[-1] if xp.name == "jax" else 0
@@ -213,7 +226,7 @@ def judged(
     return xp.while_loop(going, look, run)
 
 
-# ---------------------------------------------------------------------------------------------------- backwards
+# ---------------------------------------------------------------------------------------- backwards
 
 
 def adjoint_factors(
@@ -229,9 +242,11 @@ def adjoint_factors(
     m: int,
     tol: float,
 ) -> Factors:
-    """The cotangent of A in f(A) b, for b and g, `start` and `cotangent`, of shape (*lanes, n), none of them zero.
+    """The cotangent of A in f(A) b, for b and g, `start` and `cotangent`, of shape (*lanes, n),
+    none of them zero.
 
-    `corner(S, C, T)` is that of conj(f(conj(.))); the answer is for weight = |g||b|, (*lanes,), which may be zero.
+    `corner(S, C, T)` is that of conj(f(conj(.))); the answer is for weight = |g||b|, (*lanes,),
+    which may be zero.
     """
     n = start.shape[-1]
     m = min(m, n)
@@ -283,7 +298,7 @@ def _padded(xp: Any, X: Array, m: int) -> Array:
     return xp.concat([xp.concat([X, right], axis=-1), below], axis=-2)
 
 
-# ---------------------------------------------------------------------------------------------------- forwards
+# ----------------------------------------------------------------------------------------- forwards
 
 
 class Pair(NamedTuple):
@@ -295,7 +310,8 @@ class Pair(NamedTuple):
     EV: Array  # (*lanes, m, n), dA V
     S: Array  # (*lanes, m, m), U^H A U
     C: Array  # (*lanes, m, m), U^H dA V
-    G: Array  # (*lanes, m + 1, 2 m + 1), the Arnoldi vectors (U a, V c) of the block triangle, as (a, c)
+    # (*lanes, m + 1, 2 m + 1), the Arnoldi vectors (U a, V c) of the block triangle, as (a, c)
+    G: Array
     moved: Array  # (*lanes,), of dA as seen so far
     closed: Array
 
@@ -312,7 +328,8 @@ def tangent_times(
     m: int,
     tol: float,
 ) -> Product:
-    """L(A, dA) b for b, `start` of shape (*lanes, n), of the norms `weight`; none of `start` is zero. `move` is the product with dA."""
+    """L(A, dA) b for b, `start` of shape (*lanes, n), of the norms `weight`; none of `start` is
+    zero. `move` is the product with dA."""
     lanes, n = start.shape[:-1], start.shape[-1]
     m = min(m, n)
     place = {"dtype": start.dtype, "device": xp.device_of(start)}
@@ -364,7 +381,8 @@ def tangent_times(
             a = orthogonalise(xp, rows(xp, s.G, 0, j + 1), a)[0]
         left = norm(xp, a)
         ended = left <= SMALL * xp.eps(a.dtype) * (lower.size + moved)
-        # Where that space is closed its vectors have nothing to add: zero, and random vectors in U and V do no harm.
+        # Where that space is closed its vectors have nothing to add: zero, and random vectors in U
+        # and V do no harm.
         a = xp.where(ended[..., None], 0 * a, a / xp.where(left == 0, 1, left)[..., None])
         G = put(xp, s.G, (..., j + 1, slice(None)), a)
         return Pair(

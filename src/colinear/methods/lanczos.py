@@ -1,16 +1,20 @@
 """Lanczos with thick restart (Wu and Simon 2000) for the extreme eigenpairs of self-adjoint A.
 
-A cycle fills the basis to m vectors, A V = V T + beta v e_m^H, solves the small problem T y = theta y, and keeps the best p Ritz
-vectors and v: in that basis T is an arrow, and the recurrence goes on behind it as before.
+A cycle fills the basis to m vectors, A V = V T + beta v e_m^H, solves the small problem T y = theta
+y, and keeps the best p Ritz vectors and v: in that basis T is an arrow, and the recurrence goes on
+behind it as before.
 
 Differs from the paper:
-- The basis stays orthogonal: each vector is orthogonalised along the recurrence, and then again against all of the basis, by
-  Gram and Schmidt or by Householder reflections. Where the host sees the numbers of one vector, the second pass is left out while
-  a bound on what it would find (`Drift`, after Simon 1984) stays below eps^(3/4), and well below the tolerance: that is most steps,
-  and half of the time. What a pass takes away is missing from T, so that no residual can be smaller than that.
+- The basis stays orthogonal: each vector is orthogonalised along the recurrence, and then again
+  against all of the basis, by Gram and Schmidt or by Householder reflections. Where the host sees
+  the numbers of one vector, the second pass is left out while a bound on what it would find
+  (`Drift`, after Simon 1984) stays below eps^(3/4), and well below the tolerance: that is most
+  steps, and half of the time. What a pass takes away is missing from T, so that no residual can be
+  smaller than that.
 - beta = 0 is an invariant subspace, no failure: a random direction follows, coupled to nothing.
-- A Krylov space holds one vector of each eigenspace, so repeated eigenvalues would be missed. When all k pairs have converged the
-  run looks again: it keeps them alone and goes on from a random direction, until the next pair is seen to be none of the wanted.
+- A Krylov space holds one vector of each eigenspace, so repeated eigenvalues would be missed. When
+  all k pairs have converged the run looks again: it keeps them alone and goes on from a random
+  direction, until the next pair is seen to be none of the wanted.
 - Batches advance together, and restart together.
 """
 
@@ -18,12 +22,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..backends import Array
-from .krylov import (
+from ..properties import SELF_ADJOINT
+from .base import Spectral
+from .basis import (
     SAFETY,
     SMALL,
     Pairs,
@@ -53,7 +61,50 @@ FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
 Score = Callable[[Array], Array]  # of Ritz values: the smaller, the better
 SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
-SHARE = 1e-3  # of the tolerance up to which it may: what a pass takes away is an error of the recurrence
+# of the tolerance up to which it may: what a pass takes away is an error of the recurrence
+SHARE = 1e-3
+
+
+@dataclass(frozen=True)
+class Lanczos(Spectral):
+    """Lanczos with thick restart (Wu and Simon 2000), for some eigenpairs of self-adjoint A.
+
+    An iteration is a step: one product with A, or with its inverse, and one more vector in the
+    basis. Inside Chebyshev polynomials every product with A is one, and the run makes as many as
+    fill two bases in any case.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors the basis holds; default 2 k + 14. More take fewer products, and more
+        memory.
+    orthogonalisation : {"gram-schmidt", "householder"}
+        How the basis is kept orthogonal. Reflections take twice the memory.
+    repeated : bool
+        Whether to look, once k pairs have converged, for further members of repeated eigenvalues: a
+        Krylov space holds one vector of each eigenspace, and ARPACK returns what that finds.
+    shift : float, optional
+        Find the pairs nearest to it; `which` must be "SM". Through (A - shift I)^-1 where A is a
+        stored matrix or structure makes that cheap, else by Chebyshev polynomials of A, which take
+        many more products: those nearest to zero of an A of either sign too. Then the default of
+        `max_iters` is six times as large.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(np.arange(1000.0)))
+    >>> values, vectors = co.eig(A, 2, "LA", co.Lanczos())
+    >>> values.round(6)
+    array([998., 999.])
+    """
+
+    basis: int | None = None
+    orthogonalisation: str = "gram-schmidt"
+    repeated: bool = True
+    shift: float | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
+    shift_type: ClassVar[Any] = Real
 
 
 class LanczosState(NamedTuple):
@@ -64,7 +115,9 @@ class LanczosState(NamedTuple):
     T: Array  # (*lanes, m, m), the lower triangle of the projected operator
     beta: Array  # (*lanes,), of the last step
     size: Array  # (*lanes,), of A as seen so far
-    due: Any  # how many vectors are to be orthogonalised whatever is known of them, where that is not all of them
+    # how many vectors are to be orthogonalised whatever is known of them, where that is not all of
+    # them
+    due: Any
     j: Any  # rows of V that are complete, less one
     kept: Any  # rows that the last restart kept
     values: Array  # (*lanes, m), Ritz values, the wanted first
@@ -131,7 +184,8 @@ def lanczos(
     again : bool
         Whether to look again for members of repeated eigenvalues.
     relative : bool
-        Whether each residual is held against its own eigenvalue instead of the norm of A, as an inverse needs it.
+        Whether each residual is held against its own eigenvalue instead of the norm of A, as an
+        inverse needs it.
     watch : callable, optional
         Called after each cycle with the state; stops the run if it returns True. Not under tracing.
     """
@@ -167,7 +221,7 @@ def lanczos(
     )  # so that the basis can go
 
 
-# ---------------------------------------------------------------------------------------------------- the parts of a cycle
+# ----------------------------------------------------------------------------- the parts of a cycle
 
 
 def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> LanczosState:
@@ -198,7 +252,8 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> Lanczo
 
 
 def _stop(xp: Any, s: LanczosState, m: int, max_iters: Any) -> Any:
-    """Where to look at the pairs next: when the basis is full, or before that when they may have converged or no step is left."""
+    """Where to look at the pairs next: when the basis is full, or before that when they may have
+    converged or no step is left."""
     ahead, left = pick(xp, s.looked > 0, LOOK, s.ahead), max_iters - s.matvecs
     return smaller(xp, s.j + smaller(xp, ahead, left), m)
 
@@ -270,9 +325,9 @@ def _grown_alone(
     """`_grown` for one vector whose numbers can be seen: they are Python's, and vectors are
     orthogonalised when due.
 
-    A pass over the basis, which is most of the time of a step where products are cheap, is made only
-    when an inner product has grown to eps^(3/4), or to a small part of the tolerance; and then for
-    two vectors in turn, or the one before would spoil the next.
+    A pass over the basis, which is most of the time of a step where products are cheap, is made
+    only when an inner product has grown to eps^(3/4), or to a small part of the tolerance; and then
+    for two vectors in turn, or the one before would spoil the next.
     """
     ops, V, T, j, due = Single(xp, s.V.dtype), s.V, s.T, s.j, s.due
     size, beta, eps = float(s.size), float(s.beta), ops.eps
@@ -296,8 +351,8 @@ def _grown_alone(
         j += 1
     device = xp.device_of(V)
     beta, size = (xp.asarray(x, dtype=s.size.dtype, device=device) for x in (beta, size))
-    # What is known of the inner products is not kept between two calls: the first two vectors of the
-    # next are orthogonalised.
+    # What is known of the inner products is not kept between two calls: the first two vectors of
+    # the next are orthogonalised.
     return s._replace(beta=beta, size=size, due=2, j=j, matvecs=s.matvecs + j - s.j)
 
 
@@ -317,7 +372,8 @@ class Drift:
         self.before, self.last, self.following = (np.full(m + 1, eps, T.dtype) for _ in range(3))
 
     def after(self, j: int, alpha: float, beta: float, length: float, size: float) -> float:
-        """The largest inner product of the vector after v_j, of this norm before it is normalised, with the others."""
+        """The largest inner product of the vector after v_j, of this norm before it is normalised,
+        with the others."""
         self.last[j] = 1
         if j:
             self.before[j - 1] = 1
@@ -374,7 +430,8 @@ def _projected(
         xp, xp.max(residual[..., :k] / xp.where(target[..., :k] == 0, 1, target[..., :k]))
     )
     ahead = steps_ahead(xp, s.excess, excess, s.j - begun, m)
-    # The size that is kept is that of products alone: Ritz values of an A that is not self-adjoint may be anything.
+    # The size that is kept is that of products alone: Ritz values of an A that is not self-adjoint
+    # may be anything.
     return s._replace(
         values=values,
         Y=Y,
@@ -388,7 +445,8 @@ def _projected(
 
 
 def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
-    """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these `steps`; m where that is more."""
+    """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these
+    `steps`; m where that is more."""
     if xp.name != "jax":
         if not 1 < now < before < math.inf:
             return m
@@ -400,7 +458,8 @@ def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
 
 
 def _restarted(xp: Any, noise: Array, s: LanczosState, k: int, m: int) -> LanczosState:
-    """The best p Ritz vectors, and behind them the last vector of the basis; or the k wanted ones and a random vector."""
+    """The best p Ritz vectors, and behind them the last vector of the basis; or the k wanted ones
+    and a random vector."""
     j, p = s.j, count_kept(xp, s, k, m)
     V = rotate(xp, s.V, s.Y, p, j)
     kept = xp.arange(m, device=xp.device_of(V)) < p

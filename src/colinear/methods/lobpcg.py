@@ -1,24 +1,77 @@
-"""Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the extreme eigenpairs of self-adjoint A.
+"""Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the extreme
+eigenpairs of self-adjoint A.
 
-Each step minimises the Rayleigh quotient over span[X, W, P]: the block X, its preconditioned residuals W, and the directions P of the
-step before.
+Each step minimises the Rayleigh quotient over span[X, W, P]: the block X, its preconditioned
+residuals W, and the directions P of the step before.
 
-Differs from the paper: the basis is kept orthonormal, and P orthogonal to X, as Hetmaniuk and Lehoucq (2006) and Duersch, Shao,
-Yang and Gu (2018) found necessary; directions of W that are rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). Locking is
-soft: a pair that has converged stays in X and adds no residual. Batches advance together.
+Differs from the paper: the basis is kept orthonormal, and P orthogonal to X, as Hetmaniuk and
+Lehoucq (2006) and Duersch, Shao, Yang and Gu (2018) found necessary; directions of W that are
+rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). Locking is soft: a pair that has
+converged stays in X and adds no residual. Batches advance together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 from ..backends import Array
-from .krylov import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
+from ..properties import SELF_ADJOINT
+from .base import Spectral
+from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
-FLOOR = 100  # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
+# roundings of the norm of A that a residual has in any case, since A X follows the recurrence
+FLOOR = 100
 HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
+
+
+@dataclass(frozen=True)
+class LOBPCG(Spectral):
+    """Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the ends of the
+    spectrum of self-adjoint A.
+
+    An iteration is a step of the whole block: as many products with A as it has vectors.
+
+    Parameters
+    ----------
+    preconditioner : operator, array or factory, optional
+        An approximation of A^-1 (less a shift), positive definite, or a function of A that makes
+        one, such as `Jacobi()`.
+    block : int, optional
+        How many vectors are iterated; default k + 4.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> d = 1.0 + np.arange(1000.0)
+    >>> method = co.LOBPCG(preconditioner=co.Diagonal(1 / d))
+    >>> values, vectors = co.eig(co.opaque(co.Diagonal(d)), 2, "SA", method)
+    >>> values.round(6)
+    array([1., 2.])
+    """
+
+    preconditioner: Any = field(default=None, compare=False)
+    block: int | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors are iterated."""
+        return min(n, k + 4 if self.block is None else max(self.block, k))
+
+    @property
+    def advice(self) -> str:
+        return "use a preconditioner=, or raise block= or max_iters="
+
+    def limit(self, n: int, basis: int) -> int:
+        """The most iterations; by default as many products as the other methods may make."""
+        return (
+            -(-super().limit(n, max(basis, 50)) // basis)
+            if self.max_iters is None
+            else self.max_iters
+        )
 
 
 class LOBPCGState(NamedTuple):
@@ -52,10 +105,11 @@ def lobpcg(
     max_iters: int,
     watch: Callable[[LOBPCGState], Any] | None = None,
 ) -> Pairs:
-    """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random vectors made of `noise`.
+    """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random
+    vectors made of `noise`.
 
-    `block` is how many vectors are iterated, some more than k: the last of them converge late. An iteration multiplies A by
-    the block once.
+    `block` is how many vectors are iterated, some more than k: the last of them converge late. An
+    iteration multiplies A by the block once.
     """
     sign = -1 if largest else 1
 
@@ -131,7 +185,8 @@ def _judged(xp: Any, s: LOBPCGState, k: int, tol: float) -> LOBPCGState:
 
 
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
-    """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the smallest values, and their vectors."""
+    """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
+    smallest values, and their vectors."""
     T = _symmetric(xp, xp.matmul(_adjoint(xp, S), AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
     far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
@@ -140,17 +195,20 @@ def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array,
 
 
 def _directions(xp: Any, C: Array, block: int) -> Array:
-    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the basis."""
+    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the
+    basis."""
     outside = xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2)
     return orthonormal(xp, outside, C)
 
 
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
-    """An orthonormal basis of W less its part in span Q; zero columns for directions that are rounding errors."""
+    """An orthonormal basis of W less its part in span Q; zero columns for directions that are
+    rounding errors."""
     for _ in range(2):
         W = _scaled(xp, W)
         W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
-        # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the space nothing else is there.
+        # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the
+        # space nothing else is there.
         W = xp.where(
             (xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W
         )

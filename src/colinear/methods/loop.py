@@ -1,4 +1,5 @@
-"""The loop that drives the recurrence of every method, `step(ops, state) -> state`.
+"""The loop that drives the recurrence of every method, `step(ops, state) -> state`; and the
+history, the user's callback and the bar, to which it shows each step.
 
 A state is a `State`, whose fields a step updates; it has at least
 
@@ -12,18 +13,121 @@ and columns whose status is not RUNNING stand still. The loop is Python's in Num
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import signatures
 from ..backends import Array
 from .vectors import RUNNING
-from .watching import LONGEST_HISTORY, HostBar, Progress, Watch, asked_of, progress_bar, recorded
 
+LONGEST_HISTORY = 10_000
 SHOW_EVERY = 10  # steps, in a compiled program: each is a call of the host
 
 
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is given: the iteration, the relative residual of each column, and `x`,
+    computed when it is asked for."""
+
+    iteration: int
+    residual: Any
+    _x: Callable[[], Any]
+
+    @property
+    def x(self) -> Any:
+        return self._x()
+
+
+class Watch(NamedTuple):
+    """Who looks on: whether the history is kept, the user's callback, and the bar. Static and
+    hashable."""
+
+    record: bool = False
+    callback: Callable[[Progress], Any] | None = None
+    progress: bool = False
+    title: str = ""
+    vector: bool = False  # whether the right side was one
+
+    def shaped(self, X: Array) -> Array:
+        """A block as the user's right side was."""
+        return X[..., 0] if self.vector else X
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.record or self.callback is not None or self.progress)
+
+
+NOBODY = Watch()
+
+
+def recorded(xp: Any, history: Array, iteration: Any, residual: Array) -> Array:
+    """The history with one more entry, as far as there is room."""
+    last = history.shape[0] - 1
+    at = xp.minimum(iteration, last)
+    return xp.set_at(history, at, xp.where(iteration <= last, residual, history[at]))
+
+
+def progress_bar(title: str) -> Callable[[Any, Any], None]:
+    """A bar of tqdm's as a function of (iteration, residual); (None, None) closes it."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError(
+            "progress=True draws its bar with tqdm, which is not installed: "
+            "pip install 'colinear[progress]'",
+            name="tqdm",
+        ) from error
+    bar = tqdm(desc=title, unit="it")
+
+    def move(iteration: Any, residual: Any) -> None:
+        if iteration is None:
+            bar.close()
+            return
+        worst = float(residual.max()) if getattr(residual, "shape", ()) else float(residual)
+        bar.set_postfix_str(f"residual {worst:.1e}", refresh=False)
+        bar.update(int(iteration) - bar.n)  # which tqdm draws ten times a second at most
+
+    return move
+
+
+class HostBar:
+    """A bar that a compiled program moves and closes by calls of the host; it is drawn anew each
+    time the program runs."""
+
+    def __init__(self, xp: Any, title: str):
+        self.xp, self.title = xp, title
+        self._bar: Any = None
+
+    def move(self, iteration: Any, residual: Any) -> Any:
+        return self.xp.call_host(self._move, iteration, residual)
+
+    def close(self, iteration: Any, residual: Any) -> Any:
+        return self.xp.call_host(self._close, iteration, residual)
+
+    def _move(self, iteration: Any, residual: Any) -> bool:
+        self._bar = self._bar or progress_bar(self.title)
+        self._bar(int(iteration), residual)
+        return False
+
+    def _close(self, iteration: Any, residual: Any) -> bool:
+        self._move(iteration, residual)
+        self._bar(None, None)
+        self._bar = None
+        return False
+
+
+def asked_of(callback: Any) -> Callable[..., bool]:
+    """What a compiled program calls to ask the user's callback."""
+
+    def ask(iteration: Any, residual: Any, x: Any) -> bool:
+        return bool(callback(Progress(int(iteration), residual, lambda: x)))
+
+    return ask
+
+
 class Run(NamedTuple):
-    """A recurrence on its way: its state, the steps made, what was recorded, whether it was stopped."""
+    """A recurrence on its way: its state, the steps made, what was recorded, whether it was
+    stopped."""
 
     state: Any
     each: Any  # steps of each column, in this cycle
@@ -112,7 +216,7 @@ class Loop:
             return False
         if isinstance(residual, float):  # torch would make it one of its default dtype
             residual = self.xp.asarray([residual], dtype=self.xp.real_dtype(self.scale.dtype))
-        x = lambda: watch.shaped(solution(state) * self.scale)  # noqa: E731  (only if it is asked for)
+        x = lambda: watch.shaped(solution(state) * self.scale)  # noqa: E731  (if it is asked for)
         return bool(watch.callback(Progress(iteration, residual, x)))
 
     def _show_traced(self, run: Run, solution: Callable[[Any], Array]) -> Run:

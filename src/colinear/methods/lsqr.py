@@ -1,14 +1,16 @@
-"""Least squares by bidiagonalisation, for any m x n A: LSQR (Paige and Saunders 1982), LSMR (Fong and
-Saunders 2011), and CGLS (Hestenes and Stiefel 1952, section 10).
+"""Least squares by bidiagonalisation, for any m x n A: LSQR (Paige and Saunders 1982), LSMR (Fong
+and Saunders 2011), and CGLS (Hestenes and Stiefel 1952, section 10).
 
-    β_k+1 u_k+1 = A v_k - α_k u_k,      α_k+1 v_k+1 = A^H u_k+1 - β_k+1 v_k     (Golub and Kahan 1965)
+    β_k+1 u_k+1 = A v_k - α_k u_k,      α_k+1 v_k+1 = A^H u_k+1 - β_k+1 v_k
+
+The bidiagonalisation is that of Golub and Kahan (1965).
 
 LSQR is in exact arithmetic conjugate gradients on A^H A x = A^H b, without its squared condition in
 the answer: |r| falls from step to step. LSMR is MINRES on these: |A^H r| falls, so that it may be
 stopped early with more confidence. CGLS has the iterates of LSQR (Björck, Elfving and Strakoš 1998)
-and is written with the residual r = b - A x: A^H A is nowhere multiplied by x, and its preconditioner
-M ≈ (A^H A)^-1 is positive definite. Those of the others stand on the right, |b - A M y|, x = M y.
-Started from zero and not preconditioned they give the solution of smallest norm.
+and is written with the residual r = b - A x: A^H A is nowhere multiplied by x, and its
+preconditioner M ≈ (A^H A)^-1 is positive definite. Those of the others stand on the right, |b - A M
+y|, x = M y. Started from zero and not preconditioned they give the solution of smallest norm.
 
 Differs from the references: blocks of right sides, each column stopped on its own; damping as rows
 below A; the true residual, and the true A^H r, decide (`solve_in_cycles`).
@@ -17,10 +19,13 @@ below A; the true residual, and the true A^H r, decide (`solve_in_cycles`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from ..backends import Array
-from .iteration import CycleStart, Outcome, cycle_of, solve_in_cycles
+from .base import Iterative
+from .cg import CG
+from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
 from .vectors import NONFINITE, PRECONDITIONER, RUNNING, SUCCESS, State, column_norms, divide
 
 INFINITY = float("inf")
@@ -83,8 +88,8 @@ def least_squares(
     columns : int
         Of A.
     **options
-        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `consistent`, whether only
-        the first of these is success; `max_iters`; `watch`.
+        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `consistent`, whether
+        only the first of these is success; `max_iters`; `watch`.
     """
     m, guess, of_X = B.shape[-2], X0, multiply
     if precondition is not None:
@@ -107,8 +112,8 @@ def least_squares(
 
     def optimality(X: Array, R: Array, norm: Array) -> Array:
         slope = column_norms(xp, adjoint(R))
-        # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to underflow,
-        # or to overflow.
+        # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
+        # underflow, or to overflow.
         size = xp.where(xp.isfinite(norm), norm * column_norms(xp, R), 0)
         return divide(xp, slope, xp.maximum(slope, size))
 
@@ -303,7 +308,8 @@ class CGLSState(State):
 
 
 def begin_cgls(ops: Any, s: CycleStart) -> CGLSState:
-    """The state before the first step: as if the direction before it were zero, s^H M s infinite."""
+    """The state before the first step: as if the direction before it were zero, s^H M s
+    infinite."""
     x, size, norm = ops.own(s.X), ops.number(s.size), ops.number(s.norm)
     return CGLSState(
         x=x,
@@ -350,3 +356,107 @@ def step_cgls(ops: Any, s: CGLSState) -> CGLSState:
     s.size = ops.where(ran, ops.dot(r, r), s.size)
     s.status = ops.first(s.status, s.size <= limit, SUCCESS)
     return s
+
+
+@dataclass(frozen=True)
+class LeastSquares(Iterative):
+    """What the iterations for least squares share. Not to be used itself."""
+
+    damping: float = 0.0
+
+    solve: ClassVar[Any] = None  # the function that minimises
+    needs_adjoint: ClassVar[bool] = True
+    least_squares: ClassVar[bool] = True
+    vectors: ClassVar[int] = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.damping >= 0:
+            raise ValueError(f"{self.name}: damping is {self.damping!r}; it must not be negative.")
+        if self.precision is not None:
+            raise ValueError(
+                f"{self.name}: least squares have no low precision to refine from. "
+                "Leave out precision."
+            )
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return self.solve(
+            xp,
+            products.multiply,
+            products.adjoint,
+            B,
+            damping=self.damping,
+            columns=products.columns,
+            precondition=products.precondition,
+            precondition_adjoint=products.precondition_adjoint,
+            **options,
+        )
+
+
+class LSQR(LeastSquares):
+    """Least squares by bidiagonalisation, for any A. A product with A and one with A^H an
+    iteration; preconditioned on the right.
+
+    Parameters
+    ----------
+    damping : float
+        Minimise |b - A x|^2 + |damping x|^2.
+
+    Notes
+    -----
+    It ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|. The preconditioner is n x n, such that A
+    M is well conditioned.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSQR()).round(6)
+    array([2.])
+    """
+
+    solve: ClassVar[Any] = staticmethod(lsqr)
+
+
+class LSMR(LeastSquares):
+    """Least squares by bidiagonalisation, for any A, such that |A^H r| falls; otherwise as `LSQR`.
+
+    Parameters
+    ----------
+    damping : float
+        Minimise |b - A x|^2 + |damping x|^2.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSMR()).round(6)
+    array([2.])
+    """
+
+    vectors: ClassVar[int] = 9
+
+    solve: ClassVar[Any] = staticmethod(lsmr)
+
+
+class NormalCG(LeastSquares):
+    """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
+
+    splits_preconditioner: ClassVar[bool] = True
+    squares_operator: ClassVar[bool] = True
+    vectors: ClassVar[int] = 10
+
+    @property
+    def name(self) -> str:
+        return CG.__name__
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        own: dict[str, Any] = {"columns": products.columns, "precondition": products.precondition}
+        return cgls(xp, products.multiply, products.adjoint, B, **own, **options)
+
+
+def for_least_squares(method: Any) -> Any:
+    """The method as `lstsq` and `pinv` run it: CG on the normal equations, any other as it is."""
+    return (
+        NormalCG(**{f.name: getattr(method, f.name) for f in fields(method)})
+        if isinstance(method, CG)
+        else method
+    )

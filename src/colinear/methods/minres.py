@@ -14,10 +14,12 @@ decides (`solve_in_cycles`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backends import Array
-from .iteration import CycleStart, Outcome, cycle_of, solve_in_cycles
+from ..properties import SELF_ADJOINT
+from .base import Iterative
+from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
@@ -27,6 +29,29 @@ from .vectors import (
     SUCCESS,
     State,
 )
+
+
+class MINRES(Iterative):
+    """Minimal residuals, for self-adjoint A, definite or not. One product an iteration;
+    preconditioned as if split.
+
+    The preconditioner must be positive definite. Of singular A with a consistent right side it
+    gives the solution of smallest norm.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.SelfAdjoint(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    >>> co.solve(A, np.array([2.0, 4.0]), co.MINRES()).round(6)
+    array([2., 1.])
+    """
+
+    needs: ClassVar[int] = SELF_ADJOINT
+    splits_preconditioner: ClassVar[bool] = True
+    vectors: ClassVar[int] = 11
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return minres(xp, products.multiply, B, precondition=products.precondition, **options)
 
 
 class MINRESState(State):

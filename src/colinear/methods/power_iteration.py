@@ -1,7 +1,8 @@
 """Power iteration (von Mises 1929): the eigenvalue of largest magnitude, where it stands alone.
 
-Differs from the textbook: it stops on the true residual of the Rayleigh quotient. Two eigenvalues of the same magnitude, such as the
-pair of a real matrix with a complex one, never converge, and the status says so.
+Differs from the textbook: it stops on the true residual of the Rayleigh quotient. Two eigenvalues
+of the same magnitude, such as the pair of a real matrix with a complex one, never converge, and the
+status says so.
 """
 
 from __future__ import annotations
@@ -10,7 +11,35 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
+from .base import Spectral
+from .basis import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
+
+
+class PowerIteration(Spectral):
+    """Power iteration: the one eigenvalue of largest magnitude. Simple, and slow where the next one
+    is near.
+
+    An iteration is one product with A.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(np.array([1.0, 2.0, 4.0])))
+    >>> values, vectors = co.eig(A, 1, "LM", co.PowerIteration())
+    >>> values.round(6)
+    array([4.])
+    """
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors are iterated."""
+        return 1
+
+    @property
+    def advice(self) -> str:
+        return "use Lanczos() or Arnoldi(), which need fewer iterations"
+
+    def limit(self, n: int, basis: int) -> int:
+        return super().limit(n, 50)
 
 
 class PowerState(NamedTuple):

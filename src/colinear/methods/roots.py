@@ -1,12 +1,15 @@
-"""Square roots, logarithms and powers of matrices that need not be diagonalisable (Higham, Functions of Matrices, 2008).
+"""Square roots, logarithms and powers of matrices that need not be diagonalisable (Higham,
+Functions of Matrices, 2008).
 
-Two ways. Where values can be seen, SciPy's, on the Schur form. Under tracing and where derivatives are recorded, iterations
-made of products and inverses only: the product form of Denman and Beavers' iteration with determinantal scaling (Higham, 6.29)
-for the root, and on it inverse scaling and squaring with Gauss-Legendre quadrature (Higham, 11.4) for the logarithm. Both are
-right for defective matrices.
+Two ways. Where values can be seen, SciPy's, on the Schur form. Under tracing and where derivatives
+are recorded, iterations made of products and inverses only: the product form of Denman and Beavers'
+iteration with determinantal scaling (Higham, 6.29) for the root, and on it inverse scaling and
+squaring with Gauss-Legendre quadrature (Higham, 11.4) for the logarithm. Both are right for
+defective matrices.
 
-Differs from the book: the iteration does not converge for eigenvalues on the negative real axis, so the plane is turned first:
-A^(1/2) = e^(iθ/2) (e^(-iθ) A)^(1/2), with θ between the axis and the next eigenvalue below it, which keeps the root principal.
+Differs from the book: the iteration does not converge for eigenvalues on the negative real axis, so
+the plane is turned first: A^(1/2) = e^(iθ/2) (e^(-iθ) A)^(1/2), with θ between the axis and the
+next eigenvalue below it, which keeps the root principal.
 """
 
 from __future__ import annotations
@@ -20,12 +23,18 @@ import numpy as np
 from ..backends import Array
 
 STEPS = 20  # of the iteration: quadratic once it is near, and scaling brings it near in a few
+
+
 ROOTS = 12  # square roots before the logarithm's series: enough for |log A| up to 1000
+
+
 CLOSE = 0.25  # |A^(1/2^k) - I| at which the quadrature of NODES points is exact to double precision
+
+
 NODES = 8
 
 
-# ---------------------------------------------------------------------------------------------------- by the Schur form
+# -------------------------------------------------------------------------------- by the Schur form
 
 
 def on_host(name: str, values: np.ndarray, *arguments: Any) -> np.ndarray:
@@ -53,11 +62,12 @@ def on_host(name: str, values: np.ndarray, *arguments: Any) -> np.ndarray:
     return result.astype(precision).reshape(values.shape)
 
 
-# ---------------------------------------------------------------------------------------------------- by iteration
+# ------------------------------------------------------------------------------------- by iteration
 
 
 def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
-    """A^(1/2) and A^(-1/2), principal; complex if A is. No eigenvalue may be zero, and of a real A none negative."""
+    """A^(1/2) and A^(-1/2), principal; complex if A is. No eigenvalue may be zero, and of a real A
+    none negative."""
     if not xp.is_complex(A):
         return _denman_beavers(xp, A)
     turn = _turn(xp, xp.eigvals(xp.stop_gradient(A)))[..., None, None]
@@ -67,7 +77,8 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
 
 
 def _turn(xp: Any, eigenvalues: Array) -> Array:
-    """Half the angle between the negative real axis and the first eigenvalue below it; 0 if the axis is free."""
+    """Half the angle between the negative real axis and the first eigenvalue below it; 0 if the
+    axis is free."""
     size, imaginary = xp.abs(eigenvalues), xp.imag(eigenvalues)
     near = xp.abs(imaginary) <= math.sqrt(xp.eps(eigenvalues.dtype)) * size
     on_axis = xp.logical_and(near, xp.real(eigenvalues) < 0)
@@ -101,7 +112,8 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
 
 
 def logarithm(xp: Any, A: Array) -> Array:
-    """log A = 2^k log A^(1/2^k), with k roots, each matrix of a batch taking as many as it needs."""
+    """log A = 2^k log A^(1/2^k), with k roots, each matrix of a batch taking as many as it
+    needs."""
     n = A.shape[-1]
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
     X, _ = square_root(
@@ -124,7 +136,8 @@ def logarithm(xp: Any, A: Array) -> Array:
 
 
 def _logarithm_near_identity(xp: Any, E: Array, I: Array) -> Array:
-    """log(I + E) = ∫ E (I + t E)^-1 dt over [0, 1], by Gauss-Legendre quadrature: the diagonal Padé approximant."""
+    """log(I + E) = ∫ E (I + t E)^-1 dt over [0, 1], by Gauss-Legendre quadrature: the diagonal Padé
+    approximant."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     total = 0 * E
     for node, weight in zip((nodes + 1) / 2, weights / 2):

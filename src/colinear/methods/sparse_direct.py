@@ -1,4 +1,5 @@
-"""Sparse elimination, A = P_r^T L U P_c^T, by SuperLU (Demmel, Eisenstat, Gilbert, Li and Liu 1999) on the host.
+"""Sparse elimination, A = P_r^T L U P_c^T, by SuperLU (Demmel, Eisenstat, Gilbert, Li and Liu 1999)
+on the host.
 
 A batch of matrices of one pattern is factored at once, as the blocks of one block-diagonal matrix.
 """
@@ -14,8 +15,8 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class HostFactor:
-    """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so that a compiled program serves
-    all that are. Made again when unpickled."""
+    """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so
+    that a compiled program serves all that are. Made again when unpickled."""
 
     arguments: tuple[Any, ...]
 
@@ -49,13 +50,15 @@ class SparseLU(HostFactor):
     indptr, columns : arrays
         Compressed rows.
     definite : bool
-        Whether the matrices are positive definite: then the order is that of the symmetric pattern, and pivots stay on the diagonal.
+        Whether the matrices are positive definite: then the order is that of the symmetric pattern,
+        and pivots stay on the diagonal.
     symmetric : bool
-        Whether the pattern is symmetric: then the order is that of the pattern, and pivots leave the diagonal only where it is a
-        tenth of the largest. Half the fill or less, on the grids and graphs where such matrices come from.
+        Whether the pattern is symmetric: then the order is that of the pattern, and pivots leave
+        the diagonal only where it is a tenth of the largest. Half the fill or less, on the grids
+        and graphs where such matrices come from.
     incomplete : (float, float), optional
-        A threshold, relative, below which entries are dropped, and how many times as many entries as A the factors may have (Li
-        and Shao 2011). Without it, all are kept.
+        A threshold, relative, below which entries are dropped, and how many times as many entries
+        as A the factors may have (Li and Shao 2011). Without it, all are kept.
 
     Raises
     ------
@@ -104,7 +107,8 @@ class SparseLU(HostFactor):
         return 2.0 * self.factors.nnz
 
     def solve(self, X: Any, form: str) -> Any:
-        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (..., *batch, n, k)."""
+        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (...,
+        *batch, n, k)."""
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
         return solved_columns(
@@ -113,7 +117,8 @@ class SparseLU(HostFactor):
 
 
 class Substitution:
-    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights, would fill them in."""
+    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights,
+    would fill them in."""
 
     def __init__(self, matrix: Any, lower: bool):
         if np.any(matrix.diagonal() == 0):
@@ -168,7 +173,8 @@ def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
 
 
 def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> Any:
-    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices of this dtype."""
+    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices
+    of this dtype."""
     if np.iscomplexobj(X) and np.dtype(dtype).kind != "c":
         return solved_columns(solve, X.real, inner, dtype) + 1j * solved_columns(
             solve, X.imag, inner, dtype

@@ -1,35 +1,20 @@
-"""Stochastic variance-reduced gradients (Johnson and Zhang 2013) for A x = b, where A is a sum of many terms.
-
-From an anchor x_0 with its true residual r_0 = b - A x_0, an epoch makes one cheap step for each minibatch S of terms,
-
-    d <- d - η M (A_S d - r_0),      x = x_0 + d,     E A_S = A,
-
-with η ≈ 1 / max λ(M A_S). Where x_0 solves the system the steps are zero, not merely zero on average: so it converges linearly, by about
-1 - η λ_min a step, and at n / b steps a pass it is far ahead of a method of full products as long as 1 / η is not much larger than
-λ_max(M A), that is, where minibatches resemble the whole. As A_S x - A_S x_0 is one product, an epoch costs two passes through the terms.
-
-A that is not positive semidefinite goes through A^H A x = A^H b. The rows of A are then the terms; or, where A itself is the sum, A_S^H A_S d
-stands for A^H A d: that is biased, but the anchor's residual is not, so the bias only damps the correction of an epoch (as a proximal point
-method does), and the answer is right.
-
-Differs from the reference: minibatches without replacement in each epoch; the first step of an epoch needs no product; blocks of right
-sides, each judged on its own at each anchor. Of positive A the energy must fall from anchor to anchor, which follows from the residuals
-alone: with d^H A d = d^H (r_0 - r_1) it falls by d^H (r_0 + r_1) / 2. Where it does not, a step of ours is halved and the anchor
-kept; a step of the user's is followed, and divergence reported.
-"""
+"""Stochastic gradients for sums, as an object."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..backends import Array
-from .iteration import Outcome, Products, multiplied
-from .loop import Loop, Run
+from .base import Iterative, check_integer
+from .iterate import Outcome, Products, multiplied
+from .loop import NOBODY, Loop, Run, Watch
+from .sampling import check_seed, static_seed
 from .vectors import (
     BREAKDOWN,
     INDEFINITE,
@@ -43,13 +28,107 @@ from .vectors import (
     final_code,
     first_of,
 )
-from .watching import NOBODY, Watch
 
+STEPS = 64  # minibatches of a pass, if the user does not say how large they are
+EPOCHS = 500
 MINIBATCHES, POWERS = 4, 8  # looked at for the step, and products with each
 HALVINGS = 40  # of our own step after which nothing will help
 STRIKES = 5  # anchors in a row at which a step of the user's did harm: it diverges
 GROWTH = 1e4  # of the residual beyond the smallest one, after which a run has diverged
 FLOOR = 1e4  # times eps: where a residual that no longer falls is as small as the dtype allows
+
+
+@dataclass(frozen=True)
+class SVRG(Iterative):
+    """Stochastic variance-reduced gradients, for A that is a sum of many terms: `BatchSum`, `Sum`,
+    or a product such as X^H X.
+
+    For `solve` and `inv`, `lstsq` (by the rows of A), `nullspace`, and the outermost eigenvectors
+    of self-adjoint A (`eig(A, k, "LA")` or `"SA"`, by VR-PCA). Steps with minibatches of the terms,
+    and an exact residual at each anchor: two passes make an epoch.
+
+    Parameters
+    ----------
+    batch_size : int, optional
+        How many terms make a minibatch; default 1/64 of them.
+    step : float, optional
+        The step size; by default the inverse of the largest eigenvalue of a few minibatches, found
+        by a few power iterations, and halved whenever an epoch does harm.
+    momentum : float
+        How much of the last step is made again, at least 0 and below 1; for linear systems.
+    averaging : bool
+        Whether the next anchor is the mean of an epoch's iterates instead of the last one; for
+        linear systems.
+    seed : int, JAX key, or NumPy or torch generator
+        Of the minibatches. One integer gives one answer; a generator moves on.
+    tol, preconditioner, x0, callback, progress
+        As for `CG`; the preconditioner is for linear systems.
+    max_iters : int, optional
+        The most epochs; default 500.
+
+    Notes
+    -----
+    An epoch converges by 1 - step λ_min for each minibatch. It pays where terms are many and alike,
+    an approximate answer is enough and no preconditioner makes CG quick. `info.matvecs` counts
+    passes: all terms once, for one vector. A that is not known to be positive semidefinite is
+    solved through A^H A, at four passes an epoch. A step that diverges ends as BREAKDOWN.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> X = co.Dense(np.random.default_rng(0).standard_normal((10000, 5)))
+    >>> A = X.H @ X / 10000 + 0.1 * co.Identity(5)
+    >>> x, info = co.solve(A, np.ones(5), co.SVRG(batch_size=100), info=True)
+    >>> bool(np.linalg.norm(A @ x - 1) < 1e-6), info.iterations < 30
+    (True, True)
+    """
+
+    batch_size: int | None = None
+    step: float | None = None
+    momentum: float = 0.0
+    averaging: bool = False
+    seed: Any = 0
+
+    needs_terms: ClassVar[bool] = True
+    vectors: ClassVar[int] = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "batch_size", 1, "a positive integer, or None")
+        if self.step is not None and not 0 < self.step < float("inf"):
+            raise ValueError(
+                f"SVRG: step is {self.step!r}; "
+                "it must be a positive number, or None to have one found."
+            )
+        if not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"SVRG: momentum is {self.momentum!r}; it must be at least 0 and below 1."
+            )
+        check_seed("SVRG", self.seed)
+        if self.precision is not None:
+            raise ValueError(
+                "SVRG: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB."
+            )
+
+    def runs_on(self, A: Any) -> bool:
+        return bool(A._term_count > 1)
+
+    def without_arrays(self) -> Any:
+        return replace(self, preconditioner=None, x0=None, seed=static_seed(self.seed))
+
+    def batch_of(self, count: int) -> int:
+        """The size of minibatches of so many terms."""
+        return max(1, count // STEPS) if self.batch_size is None else int(self.batch_size)
+
+    def iterations(self, m: int, n: int) -> int:
+        return EPOCHS if self.max_iters is None else self.max_iters
+
+    def typical(self, m: int, n: int) -> int:
+        return min(2 * self.iterations(m, n), 60)
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        own = {name: getattr(self, name) for name in ("step", "momentum", "averaging", "seed")}
+        return svrg(xp, products, B, **own, **options)
 
 
 class Terms(NamedTuple):
@@ -228,7 +307,8 @@ def displacement(
 
 
 def gradient_of(products: Products) -> Callable[[Array, bool], Array]:
-    """M r of a residual r, or M M^H A^H r; of what minibatches have multiplied already (`is_residual` false) without A^H."""
+    """M r of a residual r, or M M^H A^H r; of what minibatches have multiplied already
+    (`is_residual` false) without A^H."""
     M, M_adjoint, adjoint = products.precondition, products.precondition_adjoint, products.adjoint
     squared = products.terms.squared
 
@@ -242,11 +322,12 @@ def gradient_of(products: Products) -> Callable[[Array, bool], Array]:
     return uphill
 
 
-# ---------------------------------------------------------------------------------------------------- shared with svrg_subspace.py
+# --------------------------------------------------------------------- shared with svrg_subspace.py
 
 
 def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
-    """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no term twice."""
+    """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no
+    term twice."""
 
     def sample(generator: Any) -> Array:
         order = xp.argsort(
@@ -258,14 +339,16 @@ def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
 
 
 def largest_eigenvalue(xp: Any, product: Any, sample: Any, like: Array, generator: Any) -> Array:
-    """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch, 1)."""
+    """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch,
+    1)."""
     a, b = xp.split(generator)
     V = xp.normal(b, like.shape, dtype=like.dtype, device=xp.device_of(like))
     return powers(xp, product, sample(a), V)[1]
 
 
 def powers(xp: Any, product: Any, order: Array, V: Array) -> tuple[Array, Array]:
-    """V after a few powers with each of a few minibatches, orthonormal, and about the largest eigenvalue of any of these, (*batch, 1)."""
+    """V after a few powers with each of a few minibatches, orthonormal, and about the largest
+    eigenvalue of any of these, (*batch, 1)."""
 
     def power(i: Any, state: Any) -> Any:
         V, largest = state

@@ -1,16 +1,19 @@
-"""Outermost eigenvectors of self-adjoint A, a sum of many terms: VR-PCA (Shamir 2016), Oja's gradient with its variance reduced.
+"""Outermost eigenvectors of self-adjoint A, a sum of many terms: VR-PCA (Shamir 2016), Oja's
+gradient with its variance reduced.
 
 From an anchor W_0 with its product A W_0 an epoch makes one step for each minibatch S of terms,
 
     W <- orth(W ± η (A_S (W - W_0 C) + A W_0 C)),     C = W_0^H W,     E A_S = A,
 
-up for the largest eigenvalues, down for the smallest. C is the best fit of W by the anchor, so what the minibatch multiplies vanishes as the
-run converges. At each anchor the Ritz pairs and their true residuals are computed from A W, which the next epoch needs anyway: two passes
-an epoch. Largest eigenvectors start from those of a few minibatches, whose powers give the step too.
+up for the largest eigenvalues, down for the smallest. C is the best fit of W by the anchor, so what
+the minibatch multiplies vanishes as the run converges. At each anchor the Ritz pairs and their true
+residuals are computed from A W, which the next epoch needs anyway: two passes an epoch. Largest
+eigenvectors start from those of a few minibatches, whose powers give the step too.
 
-Differs from the paper: C is the least-squares fit and not the nearest rotation, which needs no decomposition and leaves less to the minibatch;
-minibatches without replacement; where the sum of Ritz values and the residual both get worse, a step of ours is halved and the anchor kept.
-For the null space of any A the same is done with A^H A.
+Differs from the paper: C is the least-squares fit and not the nearest rotation, which needs no
+decomposition and leaves less to the minibatch; minibatches without replacement; where the sum of
+Ritz values and the residual both get worse, a step of ours is halved and the anchor kept. For the
+null space of any A the same is done with A^H A.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .iteration import Products
-from .loop import Loop
+from .iterate import Products
+from .loop import NOBODY, Loop, Watch
 from .svrg import (
     HALVINGS,
     MINIBATCHES,
@@ -34,15 +37,16 @@ from .svrg import (
     whole,
 )
 from .vectors import BREAKDOWN, NONFINITE, RUNNING, SUCCESS, Columns, State, final_code, first_of
-from .watching import NOBODY, Watch
 
 WORSE = 1.5  # growth of the residual that counts as harm where the Ritz values have not improved
+
 
 Settled = Callable[[Array, Array, Array], Array]
 
 
 class Subspace(NamedTuple):
-    """Ritz pairs, ascending, (*batch, k) and (*batch, n, k); residuals |A w - θ w|, an estimate of |A|, and how it went."""
+    """Ritz pairs, ascending, (*batch, k) and (*batch, n, k); residuals |A w - θ w|, an estimate of
+    |A|, and how it went."""
 
     values: Array
     vectors: Array
@@ -78,7 +82,8 @@ def svrg_subspace(
     max_iters: int,
     watch: Watch = NOBODY,
 ) -> Subspace:
-    """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual, norm)` says which pairs are good."""
+    """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual,
+    norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
     generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(W))

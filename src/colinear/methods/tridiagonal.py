@@ -1,4 +1,5 @@
-"""Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix on the host (LAPACK, multiple relatively robust representations)."""
+"""Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix on the host (LAPACK, multiple
+relatively robust representations)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def all_pairs(diag: Any, beside: Any) -> tuple[Any, Any]:
 
 
 def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
-    """The k eigenvalues that `which` names, ascending, and their eigenvectors: O(n k), for the smallest magnitudes O(n^2)."""
+    """The k eigenvalues that `which` names, ascending, and their eigenvectors: O(n k), for the
+    smallest magnitudes O(n^2)."""
     n = len(diag)
     if which in ("LA", "LR"):
         return _solved(diag, beside, n - k, n)

@@ -6,10 +6,10 @@ A recurrence is written as for one right side, in the operations of `ops`:
     alpha = ops.ratio(rho, ops.dot(p, q))
     x = ops.axpy(alpha, p, x)
 
-There are three kinds of vectors. `Columns` are blocks (*batch, n, k) that advance together; a number
-is an array (*batch, k), and what a column that has ended would still do is masked. `Single` is one
-vector (n,) on the host, whose numbers are Python's: an operation takes a microsecond instead of ten.
-`Device` is one vector whose numbers stay on the device, which is not waited for.
+There are three kinds of vectors. `Columns` are blocks (*batch, n, k) that advance together; a
+number is an array (*batch, k), and what a column that has ended would still do is masked. `Single`
+is one vector (n,) on the host, whose numbers are Python's: an operation takes a microsecond instead
+of ten. `Device` is one vector whose numbers stay on the device, which is not waited for.
 
 `axpy`, `xpby`, `scale` and `unit` may write over the vector that they update. So a recurrence
 updates only vectors of its own: those that the operations return, and those made by `own`.
@@ -28,6 +28,8 @@ from ..info import Status
 LOOK_EVERY = (
     16  # steps after which a device is asked whether it is done: each question waits for it
 )
+
+
 TINY = 1e-37  # beside which no number of any precision counts, but zero
 
 
@@ -56,8 +58,12 @@ class Code(enum.IntEnum):
     RESTART, RUNNING, SUCCESS, STAGNATION, BREAKDOWN, INDEFINITE, SINGULAR, NONFINITE,
     PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE, GIVEN_NONFINITE,
 ) = map(int, Code)  # fmt: skip
+
+
 # What `positive` reports of a number that is not, of p^H A p and of r^H M r.
 OPERATOR = INDEFINITE, NONFINITE
+
+
 PRECONDITIONER = PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE
 
 
@@ -67,7 +73,8 @@ def status_of(code: Any) -> Any:
 
 
 class Recorded(Exception):
-    """Raised where torch records the derivatives of a product: then no vector may be written over."""
+    """Raised where torch records the derivatives of a product: then no vector may be written
+    over."""
 
 
 class State:
@@ -245,7 +252,8 @@ class Columns:
         return self.xp.logical_not(self.xp.isfinite(a))
 
     def first(self, code: Array, flag: Array, to: int, flag2: Any = None, to2: int = 0) -> Array:
-        """The codes, but `to` for columns that run and have the flag, or else `to2` for the second."""
+        """The codes, but `to` for columns that run and have the flag, or else `to2` for the
+        second."""
         more = () if flag2 is None else ((flag2, to2),)
         return first_of(self.xp, code, (flag, to), *more)
 
@@ -380,8 +388,8 @@ class Device(Single):
 
     A few launches a step are all that its numbers may cost. So nothing is masked, and the device is
     asked now and then whether it is done: steps too many make x better still. Zero by zero, which
-    comes of an exact answer, is kept at zero by TINY. Of each number that must be positive the least
-    is kept; what happened to x after one was not is thrown away.
+    comes of an exact answer, is kept at zero by TINY. Of each number that must be positive the
+    least is kept; what happened to x after one was not is thrown away.
     """
 
     def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
@@ -438,7 +446,7 @@ class Device(Single):
         return code
 
 
-# ---------------------------------------------------------------------------------- arrays of numbers
+# -------------------------------------------------------------------------------- arrays of numbers
 
 
 def column_norms(xp: Any, X: Array) -> Array:

@@ -11,10 +11,9 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..info import Detailed, DtypeError, Info, ShapeError, Status, recording, report, settle, state
-from ..methods.describing import described
-from ..methods.iteration import Outcome, Products, without_unknowns
+from ..methods.iterate import Outcome, Products, described, without_unknowns
+from ..methods.loop import Watch
 from ..methods.vectors import column_norms, status_of
-from ..methods.watching import Watch
 from ..status import FIRST_FAILURE
 from . import iterated_least_squares
 from .autograd import linearised

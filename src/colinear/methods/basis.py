@@ -1,9 +1,11 @@
-"""What the Krylov methods share: bases held by rows, projections onto them, and reflectors.
+"""What the Krylov methods share: bases held by rows, projections onto them, restarts and
+reflectors.
 
-A basis is an array V of shape (*lanes, rows, n), one vector to a row, so that a vector is contiguous and a projection is one
-product of a matrix and a vector. `lanes` are independent runs that advance together: the elements of a batch, or the right sides
-of f(A) B. NumPy and torch write into V in place; JAX cannot, and there rows not yet reached are zero, so that products with
-all of V stand for products with its first rows.
+A basis is an array V of shape (*lanes, rows, n), one vector to a row, so that a vector is
+contiguous and a projection is one product of a matrix and a vector. `lanes` are independent runs
+that advance together: the elements of a batch, or the right sides of f(A) B. NumPy and torch write
+into V in place; JAX cannot, and there rows not yet reached are zero, so that products with all of V
+stand for products with its first rows.
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ from typing import Any, NamedTuple
 from ..backends import Array
 
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
+
+
 SMALL = 20  # roundings, of the size of A, up to which a residual counts as zero
+
+
 MANY = 5000  # random vectors that no run needs
-CHUNK = 4096  # columns of a basis that are rotated at a time: they stay in the cache, and no second basis is needed
+
+
+# columns of a basis that are rotated at a time: they stay in the cache, and no second basis is
+# needed
+CHUNK = 4096
 
 
 def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
@@ -55,7 +65,8 @@ def count_of(xp: Any, value: Any) -> Any:
 
 
 def rows(xp: Any, V: Array, start: Any, stop: Any) -> Array:
-    """The rows of V from `start` to `stop`; all of them in JAX, where the others are zero or their coefficients are."""
+    """The rows of V from `start` to `stop`; all of them in JAX, where the others are zero or their
+    coefficients are."""
     return V if xp.name == "jax" else V[..., start:stop, :]
 
 
@@ -83,7 +94,8 @@ def orthogonalise(xp: Any, V: Array, w: Array) -> tuple[Array, Array]:
 
 
 def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any = None) -> Array:
-    """The rows Y_1^T V, ..., Y_count^T V for columns of Y, then row `last` (default: the last) of V: the basis of a restart."""
+    """The rows Y_1^T V, ..., Y_count^T V for columns of Y, then row `last` (default: the last) of
+    V: the basis of a restart."""
     m = V.shape[-2] - 1
     last = m if last is None else last
     turned = xp.matrix_transpose(Y)
@@ -102,7 +114,8 @@ def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any = None) -> Array:
 
 
 def fresh(xp: Any, noise: Array, i: Any) -> Array:
-    """The i-th of many random vectors made from one, cheaper than drawing them: its entries in turn, and each round weighted anew."""
+    """The i-th of many random vectors made from one, cheaper than drawing them: its entries in
+    turn, and each round weighted anew."""
     n = noise.shape[-1]
     turned = xp.roll(noise, i, axis=-1)
     if n >= MANY or (xp.name != "jax" and i < n):
@@ -114,9 +127,11 @@ def fresh(xp: Any, noise: Array, i: Any) -> Array:
 def direction(
     xp: Any, V: Array, U: Array | None, w: Array, j: Any
 ) -> tuple[Array, Array, Array | None]:
-    """The part of w orthogonal to the rows of V before place j: normalised, its norm, and the reflectors with one more.
+    """The part of w orthogonal to the rows of V before place j: normalised, its norm, and the
+    reflectors with one more.
 
-    Without reflectors by a pass of Gram and Schmidt, which is the second one if w is almost orthogonal already.
+    Without reflectors by a pass of Gram and Schmidt, which is the second one if w is almost
+    orthogonal already.
     """
     if U is None:
         w = orthogonalise(xp, rows(xp, V, 0, j), w)[0]
@@ -131,9 +146,9 @@ def direction(
 
 # ------------------------------------------------------------------------------ restarted methods
 # The states of Lanczos, Arnoldi and Golub-Kahan are NamedTuples with at least
-#     V, size, j              the basis, the size of A as seen so far, and the rows of V that are complete, less one
+#     V, size, j              the basis, the size of A as seen so far, the rows that are complete
 #     residual                estimated, of each Ritz pair, the wanted first
-#     found, looked, again    the values when the run began to look again, the products by then, whether it does now
+#     found, looked, again    values and products when the run began to look again; whether it does
 #     matvecs, cycles, draws  products, cycles, and random directions so far
 #     done, finite
 
@@ -166,7 +181,8 @@ def pairs_of(s: Any, values: Array, vectors: Array, stopped: bool) -> Pairs:
 
 
 def wanted(xp: Any, values: Array, which: str, shift: complex = 0.0) -> Array:
-    """A score of each value, the smaller the better; "SM" and "LM" go by the distance from the shift."""
+    """A score of each value, the smaller the better; "SM" and "LM" go by the distance from the
+    shift."""
     values = values - shift if shift else values
     values = (
         xp.abs(values)
@@ -186,7 +202,8 @@ def counts(xp: Any) -> dict[str, Any]:
 
 
 def run_cycles(xp: Any, going: Any, cycle: Any, state: Any, watch: Any) -> tuple[Any, bool]:
-    """The state after the last cycle, and whether `watch`, called after each, has stopped the run."""
+    """The state after the last cycle, and whether `watch`, called after each, has stopped the
+    run."""
     if watch is None:
         return xp.while_loop(going, cycle, state), False
     one = xp.jit(cycle)
@@ -208,9 +225,11 @@ def fill(xp: Any, step: Any, state: Any, stop: Any) -> Any:
 
 
 def judge(xp: Any, s: Any, converged: Any, is_none: Any, same: Any, values: Array) -> Any:
-    """Whether the wanted pairs are known to be the best; if they have but converged, begin to look again.
+    """Whether the wanted pairs are known to be the best; if they have but converged, begin to look
+    again.
 
-    `is_none`: the next pair is surely none of the wanted. `same`: the values are those when the look began.
+    `is_none`: the next pair is surely none of the wanted. `same`: the values are those when the
+    look began.
     """
     is_none, same = plain(xp, xp.all(is_none)), plain(xp, xp.all(same))
     looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
@@ -241,11 +260,12 @@ def with_random_row(xp: Any, V: Array, noise: Array, s: Any, p: Any) -> Array:
     return put(xp, V, (..., p, slice(None)), pick(xp, s.again, random, V[..., p, :]))
 
 
-# ---------------------------------------------------------------------------------------------------- reflectors
+# --------------------------------------------------------------------------------------- reflectors
 
 
 def reflect(xp: Any, U: Array, w: Array, count: Any, backwards: bool = False) -> Array:
-    """The reflections I - 2 u u^H of the first `count` rows u of U applied to w, one after the other."""
+    """The reflections I - 2 u u^H of the first `count` rows u of U applied to w, one after the
+    other."""
     if xp.name == "jax":
         count = U.shape[-2]  # rows not yet reached are zero, and their reflections the identity
 
@@ -257,8 +277,8 @@ def reflect(xp: Any, U: Array, w: Array, count: Any, backwards: bool = False) ->
 
 
 def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
-    """The unit vector u, zero before place j, whose reflection takes the trailing part x of y to a multiple of e_j; the phase of
-    that multiple, and the norm of x.
+    """The unit vector u, zero before place j, whose reflection takes the trailing part x of y to a
+    multiple of e_j; the phase of that multiple, and the norm of x.
 
     u = x + e^(i arg x_j) |x| e_j, normalised: the phase avoids cancellation. Zero if x is zero.
     """

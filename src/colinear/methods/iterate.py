@@ -1,8 +1,12 @@
-"""What all iterations share: cycles, when to stop, and what is said at the end.
+"""What all iterations share: cycles, when to stop, and the `Info` at the end.
 
-A method is a `cycle`: from X with the residual R = B - A X it runs its recurrence (`loop`) until it believes each column to be solved.
-`solve_in_cycles` computes the true residual after each cycle, and runs another from there if the recurrence was wrong and a cycle
-still helps. So a method can only claim; success is decided by the true residual.
+A method is a `cycle`: from X with the residual R = B - A X it runs its recurrence (`loop`) until it
+believes each column to be solved. `solve_in_cycles` computes the true residual after each cycle,
+and runs another from there if the recurrence was wrong and a cycle still helps. So a method can
+only claim; success is decided by the true residual. `refined` is a method of this kind, whose cycle
+solves in low precision (iterative refinement: Wilkinson 1963; Carson and Higham 2018):
+
+    r = b - A x  in full precision,    d ≈ A^-1 r  in low precision,    x <- x + d
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..backends import Array
-from .loop import Loop, is_compiling
+from ..backends import Array, namespace_of
+from ..info import Info, Status
+from .loop import NOBODY, Loop, Watch, is_compiling
 from .vectors import (
     BREAKDOWN,
     GIVEN_NONFINITE,
     NONFINITE,
+    PRECONDITIONER,
     RESTART,
     RUNNING,
     SINGULAR,
@@ -31,28 +37,28 @@ from .vectors import (
     is_plain,
     status_of,
 )
-from .watching import NOBODY, Watch
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
 FLOOR = 4  # times eps: a relative residual that no further cycle improves
 
 
 class Outcome(NamedTuple):
-    """An answer and how it was found, columns apart: arrays of shape (*batch, k), but `matvecs` and the first axis of `history`."""
+    """An answer and how it was found, columns apart: arrays of shape (*batch, k), but `matvecs` and
+    the first axis of `history`."""
 
     X: Array
     status: Array
     iterations: Array
     matvecs: Any
     residual: Array  # true and relative
-    history: (
-        Array | None
-    )  # by iteration, from the first residual on, as the recurrence has it; NaN where nothing was recorded
+    # by iteration, from the first residual on, as the recurrence has it; NaN where none was
+    # recorded
+    history: Array | None
 
 
 class Products(NamedTuple):
-    """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not there; the columns of A; and, for
-    methods that draw from a sum, its terms."""
+    """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not
+    there; the columns of A; and, for methods that draw from a sum, its terms."""
 
     multiply: Callable[[Array], Array]
     adjoint: Callable[[Array], Array] | None
@@ -75,7 +81,8 @@ class CycleStart(NamedTuple):
     history: Any
     stopped: Any
     norm: Any = None  # an estimate of |A|, where the method has one
-    measure: Any = None  # what must fall from cycle to cycle: the size of the residual, or how far from optimal it is
+    # what must fall from cycle to cycle: the size of the residual, or how far from optimal it is
+    measure: Any = None
 
 
 class CycleEnd(NamedTuple):
@@ -175,13 +182,15 @@ def solve_in_cycles(
     optimality: Callable[[Array, Array, Any], Array] | None = None,
     consistent: bool = True,
 ) -> Outcome:
-    """Solve A X = B by cycles of a method, each from the true residual that the one before has left.
+    """Solve A X = B by cycles of a method, each from the true residual that the one before has
+    left.
 
-    The system is divided by |b| first, so that squared norms neither overflow nor vanish: `tol` is then the norm of the residual
-    to reach.
+    The system is divided by |b| first, so that squared norms neither overflow nor vanish: `tol` is
+    then the norm of the residual to reach.
 
-    For least squares, `optimality(X, R, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is at most `tol` nothing is left to
-    gain: that is success, or, where a solution was expected to exist (`consistent`), SINGULAR.
+    For least squares, `optimality(X, R, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is
+    at most `tol` nothing is left to gain: that is success, or, where a solution was expected to
+    exist (`consistent`), SINGULAR.
     """
     norms = column_norms(xp, B)
     scale = xp.where(norms > 0, norms, 1)
@@ -221,7 +230,7 @@ def solve_in_cycles(
     )
 
     def going(s: CycleStart) -> Any:
-        return xp.any(s.status == RUNNING) & (s.iteration < max_iters) & (s.stopped == False)  # noqa: E712  (or an array)
+        return xp.any(s.status == RUNNING) & (s.iteration < max_iters) & (s.stopped ^ True)
 
     def body(s: CycleStart) -> CycleStart:
         ended = cycle(loop, s, tol)
@@ -231,7 +240,8 @@ def solve_in_cycles(
         measure = (
             size if optimality is None else xp.minimum(size, optimality(ended.X, R, ended.norm))
         )
-        # Where a cycle claimed success, or was full, and the residual is as large as before, there is nothing left to gain.
+        # Where a cycle claimed success, or was full, and the residual is as large as before, there
+        # is nothing left to gain.
         stuck = (measure > xp.where(claimed, SUFFICIENT, 1 - 1e-3) * s.measure) | (
             measure <= FLOOR * xp.eps(B.dtype)
         )
@@ -305,7 +315,8 @@ def without_unknowns(xp: Any, columns: int, B: Array, watch: Watch) -> Outcome:
 
 
 def judged(xp: Any, size: Array, tol: float, otherwise: Array) -> Array:
-    """SUCCESS where the true residual is small enough, NONFINITE where it is no number, else what the cycle said."""
+    """SUCCESS where the true residual is small enough, NONFINITE where it is no number, else what
+    the cycle said."""
     status = xp.where(size <= tol, SUCCESS, otherwise)
     known = (otherwise >= 0) & (status_of(otherwise) == NONFINITE)
     broken = xp.logical_not(xp.isfinite(size)) & xp.logical_not(known)
@@ -318,3 +329,122 @@ def multiplied(xp: Any, X: Array, factor: Array) -> Array:
         X *= factor
         return X
     return X * factor
+
+
+def described(
+    xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool, n: int = 0
+) -> Info:
+    """An outcome as an Info, with a word on what went wrong and when. `n` is the number of
+    unknowns, if it is known."""
+    status, residual, history = outcome.status, outcome.residual, outcome.history
+    if watch.vector and history is not None:
+        history = history[..., 0]
+    empty = 0 in status.shape
+    if xp.is_traced(status):
+        worst: Any = xp.max(status_of(status))
+        iterations: Any = xp.max(outcome.iterations)
+        message = ""
+    else:
+        codes = xp.to_numpy(status)
+        worst = Status(int(status_of(codes).max(initial=0)))
+        iterations = 0 if empty else int(xp.max(outcome.iterations))
+        message = _message(codes, xp.to_numpy(outcome.iterations), method, preconditioned)
+        if not message and worst.is_failure and n:
+            message = method.advice(worst, float(xp.max(residual)), xp.eps(residual.dtype), n)
+        if history is not None:
+            history = history[: iterations + 1]
+    matvecs = outcome.matvecs
+    matvecs = matvecs if namespace_of(matvecs) is None or xp.is_traced(matvecs) else int(matvecs)
+    return Info(
+        worst,
+        converged=status_of(status) < int(Status.STOPPED),
+        iterations=iterations,
+        matvecs=matvecs,
+        residual=residual,
+        history=history,
+        method=method.name,
+        message=message,
+    )
+
+
+def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> str:
+    """A sentence on the worst column: what was met, from what, in which iteration."""
+    if not codes.size:
+        return ""
+    worst = status_of(codes).argmax()
+    code, status = codes.flat[worst], Status(int(status_of(codes).flat[worst]))
+    is_alone = codes.size > 1 and (codes == code).sum() == 1
+    of = f" of column {int((codes == code).argmax())}" if is_alone else ""
+    where = f"in iteration {int(iterations.flat[worst])}{of}"
+    by_preconditioner = code in PRECONDITIONER
+    what = "the preconditioner" if by_preconditioner else "the operator"
+    if status < Status.BREAKDOWN:
+        return ""
+    if code == GIVEN_NONFINITE:
+        return f"NaN or infinity in the right side or in A x0{of}"
+    if code == NONFINITE and preconditioned and not method.splits_preconditioner:
+        what = "the operator or the preconditioner"  # which is a part of the product
+    if status is Status.NONFINITE:
+        return f"NaN or infinity from {what} {where}"
+    if status is Status.NOT_POSITIVE_DEFINITE:
+        shown = (
+            "a residual r with r^H M r <= 0"
+            if by_preconditioner
+            else "a direction p with p^H A p <= 0"
+        )
+        return f"{what} showed {shown} {where}"
+    if status is Status.BREAKDOWN and method.needs_terms:
+        return (
+            f"it diverged {where}: the step is too large. "
+            "Leave out `step`, which finds one, or take a larger batch_size"
+        )
+    if status is Status.SINGULAR and method.name == "GMRES":
+        product = "A M, M being the preconditioner," if preconditioned else "A"
+        return f"{product} is singular on the subspace {where}"
+    if status is Status.SINGULAR:
+        return (
+            f"A^H r vanished {where} and r did not: "
+            "the right side is not in the range of A, and x is one of least squares"
+        )
+    return where
+
+
+def refined(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    correct: Callable[[Array, float, int], Outcome],
+    B: Array,
+    X0: Array | None = None,
+    *,
+    dtype: Any,
+    max_iters: int,
+    **options: Any,
+) -> Outcome:
+    """Solve A X = B by corrections found in the precision of `dtype`.
+
+    `correct(R, tol, max_iters)` solves for a correction, in low precision and to a relative
+    accuracy that it can give.
+    """
+    attainable = xp.eps(dtype) ** 0.5
+
+    def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
+        # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
+        size = xp.where(s.size > 0, s.size, 1)[..., None, :]
+        running = (s.status == RUNNING)[..., None, :]
+        low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), attainable, max_iters)
+        D = xp.astype(low.X, B.dtype) * size
+        X = s.X + xp.where(running & xp.isfinite(D), D, 0)
+        made = xp.max(low.iterations)
+        # The correction need not be converged: it is the residual in full precision, looked at
+        # next, that counts.
+        return CycleEnd(
+            X=X,
+            status=xp.where(status_of(low.status) >= BREAKDOWN, low.status, 0),
+            iterations=s.iterations + low.iterations,
+            iteration=s.iteration + made,
+            products=low.matvecs // B.shape[-1],
+            history=s.history,
+            stopped=s.stopped,
+        )
+
+    return solve_in_cycles(xp, cycle, multiply, B, X0, max_iters=max_iters, **options)
