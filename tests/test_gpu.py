@@ -130,23 +130,23 @@ def test_least_squares_on_the_device(framework):
 def test_cg_of_one_vector_does_not_wait_for_the_device_between_two_looks():
     """From its second product on, each window of steps runs under torch's own watch for synchronisation."""
     torch = pytest.importorskip("torch")
-    from colinear.methods import loop
+    from colinear.methods.vectors import LOOK_EVERY
 
     d, products = torch.linspace(1.0, 50.0, 300, device=cuda("torch"), dtype=torch.float64), []
 
     def multiply(X):
         products.append(1)
-        torch.cuda.set_sync_debug_mode("error" if len(products) % loop.LOOK_EVERY > 1 else "default")
+        torch.cuda.set_sync_debug_mode("error" if len(products) % LOOK_EVERY > 1 else "default")
         return (d if X.ndim == 1 else d[:, None]) * X
 
     A = co.PSD(co.MatrixFree(multiply, (300, 300), rmatmat=multiply, like=d))
     products.clear()  # the constructor calls the function, to find the tensors that it closes over
     torch.cuda.set_sync_debug_mode("default")
     try:
-        x = co.solve(A, torch.ones_like(d), co.CG(tol=1e-8, max_iters=8 * loop.LOOK_EVERY), on_failure="raise")
+        x = co.solve(A, torch.ones_like(d), co.CG(tol=1e-8, max_iters=8 * LOOK_EVERY), on_failure="raise")
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(products) > 2 * loop.LOOK_EVERY
+    assert len(products) > 2 * LOOK_EVERY
     torch.testing.assert_close(d * x, torch.ones_like(d), rtol=1e-6, atol=1e-6)
 
 
@@ -154,35 +154,36 @@ def test_cg_of_one_vector_does_not_wait_for_the_device_between_two_looks():
 def test_torch_does_not_wait_for_the_device_between_two_looks(method, monkeypatch):
     """Each step between two looks runs under torch's own watch for synchronisation, which raises where there is one."""
     torch = pytest.importorskip("torch")
-    from colinear.methods import loop
+    from colinear.methods.loop import Loop
+    from colinear.methods.vectors import LOOK_EVERY
 
     d = torch.linspace(1.0, 50.0, 300, device=cuda("torch"), dtype=torch.float64)
     A = co.PSD(co.MatrixFree(lambda X, d: d[:, None] * X, (300, 300), parameters=(d,), rmatmat=lambda X, d: d[:, None] * X))
     b, steps = torch.ones(300, device=d.device, dtype=torch.float64), []
-    run = loop.Loop.run
+    run = Loop.run
 
-    def watched(self, step, state, history, solution, limit=None):
-        def quiet_step(state):
+    def watched(self, step, ops, state, solution, **options):
+        def quiet_step(ops, state):
             steps.append(1)
             torch.cuda.set_sync_debug_mode("error" if len(steps) > 1 else "default")  # the first may compile and allocate
             try:
-                return step(state)
+                return step(ops, state)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
 
-        return run(self, quiet_step, state, history, solution, limit)
+        return run(self, quiet_step, ops, state, solution, **options)
 
-    monkeypatch.setattr(loop.Loop, "run", watched)
+    monkeypatch.setattr(Loop, "run", watched)
     options = {"restart": 300} if method is co.GMRES else {}
     x, info = co.solve(A, b, method(tol=1e-8, max_iters=600, **options), info=True)
     assert not info.failed, info
-    assert len(steps) > loop.LOOK_EVERY
+    assert len(steps) > LOOK_EVERY
     torch.testing.assert_close(d * x, b, rtol=1e-6, atol=1e-6)
 
 
 def test_torch_asks_the_device_once_in_sixteen_steps(monkeypatch):
     torch = pytest.importorskip("torch")
-    from colinear.methods import loop
+    from colinear.methods.vectors import LOOK_EVERY
 
     d = torch.linspace(1.0, 1000.0, 400, device=cuda("torch"), dtype=torch.float64)
     A = co.PSD(co.MatrixFree(lambda X, d: d[:, None] * X, (400, 400), parameters=(d,)))
@@ -195,8 +196,8 @@ def test_torch_asks_the_device_once_in_sixteen_steps(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__bool__", counted)
     info = co.solve(A, torch.ones(400, device=d.device, dtype=torch.float64), co.CG(tol=1e-10), info=True)[1]
     assert not info.failed, info
-    assert info.iterations > 4 * loop.LOOK_EVERY
-    assert len(asked) <= info.iterations / loop.LOOK_EVERY + 20
+    assert info.iterations > 4 * LOOK_EVERY
+    assert len(asked) <= info.iterations / LOOK_EVERY + 20
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])

@@ -12,8 +12,8 @@ from zoo import ZOO, accepts
 import colinear as co
 from colinear import backends
 from colinear.methods.cg import cg
-from colinear.methods.loop import LOOK_EVERY
-from colinear.methods.watching import Watch
+from colinear.methods.loop import Watch
+from colinear.methods.vectors import LOOK_EVERY
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 from ..backends import Array, program
 from ..functions._arrays import is_half, seen, square_size
 from ..info import Info, MethodError, Status, combine, is_detailed, recording, report
-from ..methods.seeds import check_seed, drawn_seed
+from ..methods.sampling import check_seed, drawn_seed
 from ..operators.base import LinearOperator
 from ..properties import POSITIVE_SEMIDEFINITE
 

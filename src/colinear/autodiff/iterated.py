@@ -13,9 +13,9 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..info import Info, settle
 from ..methods import GMRES, MINRES
-from ..methods.describing import described
 from ..methods.gmres import gmres
-from ..methods.iteration import NOBODY, Outcome
+from ..methods.iterate import Outcome, described
+from ..methods.loop import NOBODY
 from ..methods.minres import minres
 from ..operators.base import LinearOperator
 from ..operators.block import Block

@@ -226,11 +226,11 @@ _axpy: dict[Any, Any] = {}  # BLAS's, by dtype
 
 def axpy(a: Any, x: Any, y: Any) -> Any:
     """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
-    found = _axpy.get(y.dtype)
+    found = _axpy.get(y.dtype.char)
     if found is None:
         from scipy.linalg import get_blas_funcs
 
-        found = _axpy[y.dtype] = get_blas_funcs("axpy", (y,))
+        found = _axpy[y.dtype.char] = get_blas_funcs("axpy", (y,))
     return found(x, y, a=a)
 
 

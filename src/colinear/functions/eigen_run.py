@@ -12,10 +12,11 @@ from .. import backends
 from ..backends import Array, program
 from ..methods import LOBPCG, Arnoldi, PowerIteration
 from ..methods.arnoldi import arnoldi
+from ..methods.basis import Pairs
 from ..methods.filtered import filtered
-from ..methods.iteration import Progress, progress_bar
-from ..methods.lanczos import Pairs, lanczos
+from ..methods.lanczos import lanczos
 from ..methods.lobpcg import lobpcg
+from ..methods.loop import Progress, progress_bar
 from ..methods.power_iteration import power_iteration
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator

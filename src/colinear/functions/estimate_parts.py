@@ -9,8 +9,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..info import Info, Status, report, total
-from ..methods.averaging import quantile, worse
-from ..methods.seeds import part_seeds
+from ..methods.sampling import part_seeds, quantile, worse
 from ..operators.base import LinearOperator
 from ..operators.scaled import beside
 

@@ -12,10 +12,19 @@ from ..dispatch import Choice, Cost
 from ..failures import users_level
 from ..info import ApproximationWarning, Info, MethodError, Status, report
 from ..methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
-from ..methods.averaging import Mean, averaged, quantile, standard_error, worse
 from ..methods.exchangeable import diagonal_summary, nystrom_summary, range_of, trace_summary
-from ..methods.hutchinson import outside, range_part, samples
-from ..methods.probes import draw, product
+from ..methods.sampling import (
+    Mean,
+    averaged,
+    draw,
+    outside,
+    product,
+    quantile,
+    range_part,
+    samples,
+    standard_error,
+    worse,
+)
 from ..operators.base import LinearOperator
 from ..operators.scaled import beside
 from ..properties import POSITIVE_SEMIDEFINITE

@@ -10,8 +10,13 @@ from ..backends import Array, namespace_of
 from ..dispatch import Choice, Cost
 from ..info import BackendError, MethodError, ShapeError
 from ..methods import Method
-from ..methods.solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
-from ..methods.svrg_object import SVRG
+from ..methods.base import Iterative
+from ..methods.bicgstab import BiCGSTAB
+from ..methods.cg import CG
+from ..methods.gmres import GMRES
+from ..methods.lsqr import LSMR, LSQR
+from ..methods.minres import MINRES
+from ..methods.svrg import SVRG
 from ..operators.base import LinearOperator
 from ..operators.context import check_device
 from ..operators.iterative import Iterated, working_memory

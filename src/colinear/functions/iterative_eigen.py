@@ -15,7 +15,7 @@ from .. import autodiff
 from ..backends import Array
 from ..info import Info, MethodError, Status, recording, report
 from ..methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
-from ..methods.krylov import pick, plain
+from ..methods.basis import pick, plain
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense
 from ..operators.hearing import heard

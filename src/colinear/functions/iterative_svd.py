@@ -12,8 +12,8 @@ from ..backends import Array, program
 from ..dispatch import Cost
 from ..info import DerivativeWarning, Info, Status, recording, report
 from ..methods import Auto, GolubKahan, Method, RandomizedSVD
+from ..methods.basis import pick
 from ..methods.golub_kahan import golub_kahan
-from ..methods.krylov import pick
 from ..methods.randomized_svd import randomized_svd
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator

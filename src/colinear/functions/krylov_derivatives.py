@@ -13,7 +13,7 @@ from ..autodiff.krylov import Dual
 from ..backends import Array, program
 from ..info import Info, Status, settle
 from ..methods import Krylov, roots
-from ..methods.krylov import pick
+from ..methods.basis import pick
 from ..methods.krylov_derivatives import adjoint_factors, tangent_times
 from ..operators.base import LinearOperator
 from ..operators.fields import directional, pullback

@@ -13,8 +13,8 @@ from ..backends import Array, program
 from ..dispatch import Cost
 from ..info import FIRST_FAILURE, Info, MethodError, Status, combine, recording, report
 from ..methods import Auto, Krylov, Method
-from ..methods.krylov import pick, plain
-from ..methods.krylov_functions import function_times
+from ..methods.basis import pick, plain
+from ..methods.krylov_function import function_times
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense

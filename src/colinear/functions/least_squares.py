@@ -12,7 +12,7 @@ from ..backends import Array
 from ..dispatch import Choice, Cost, function
 from ..info import Info, Status, combine, is_detailed, report
 from ..methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
-from ..methods.solver_objects import for_least_squares
+from ..methods.lsqr import for_least_squares
 from ..operators.base import LinearOperator, placed_beside
 from ..operators.dense import Dense
 from ..operators.diagonal import Diagonal

@@ -12,8 +12,8 @@ from .. import backends
 from ..backends import Array, is_array
 from ..info import Info, MethodError, Status, recording, report
 from ..methods import SLQ
-from ..methods.averaging import FEWEST, Mean, merged, ratio_to_goal, standard_error
-from ..methods.slq import combined
+from ..methods.quadrature import combined
+from ..methods.sampling import FEWEST, Mean, merged, ratio_to_goal, standard_error
 from ..operators.base import LinearOperator
 from ..operators.function_of import FunctionOf
 from ..properties import SELF_ADJOINT

@@ -11,9 +11,8 @@ import numpy as np
 from ..backends import Array
 from ..info import Info, Status, report
 from ..methods import SLQ
-from ..methods.averaging import quantile
-from ..methods.cg_quadrature import Solved
-from ..methods.gauss import nodes_and_weights, traced_nodes_and_weights
+from ..methods.quadrature import Solved, nodes_and_weights, traced_nodes_and_weights
+from ..methods.sampling import quantile
 
 
 class Block(NamedTuple):

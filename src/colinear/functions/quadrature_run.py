@@ -12,8 +12,7 @@ from .. import backends
 from ..backends import Array, is_array
 from ..info import MethodError, Status, recording
 from ..methods import SLQ
-from ..methods.gauss import first_column, nodes_and_weights, relative_tail, with_node
-from ..methods.slq import Runs, advance, start
+from ..methods.quadrature import Runs, advance, first_column, nodes_and_weights, relative_tail, start, with_node
 from ..operators.autograd import linearised
 from ..operators.base import LinearOperator
 from .scalar_functions import Scalar

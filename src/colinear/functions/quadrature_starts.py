@@ -9,7 +9,7 @@ from typing import Any
 from ..backends import Array
 from ..info import MethodError, failed, recording, report
 from ..methods import SLQ
-from ..methods.probes import draw
+from ..methods.sampling import draw
 from ..operators.base import LinearOperator
 from ..operators.diagonal import Diagonal
 from ..operators.identity import Identity, ScaledIdentity

@@ -8,9 +8,8 @@ from typing import Any
 from ..backends import Array
 from ..info import Info, Status, report
 from ..methods import SLQ
-from ..methods.averaging import quantile, worse
-from ..methods.gauss import relative_tail, traced_first_column, traced_nodes_and_weights, with_node
-from ..methods.slq import advance, combined, start
+from ..methods.quadrature import advance, combined, relative_tail, start, traced_first_column, traced_nodes_and_weights, with_node
+from ..methods.sampling import quantile, worse
 from ._arrays import narrow
 from .scalar_functions import Scalar
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..backends import Array, namespace_of, program
 from ..info import Info, MethodError, Status, recording, report
-from ..methods.iteration import Products, Watch
-from ..methods.seeds import drawn_seed, static_seed
-from ..methods.svrg_object import SVRG
+from ..methods.iterate import Products
+from ..methods.loop import Watch
+from ..methods.sampling import drawn_seed, static_seed
+from ..methods.svrg import SVRG
 from ..methods.svrg_subspace import Subspace, svrg_subspace
 from ..operators.base import LinearOperator
 from ..operators.dense import Dense

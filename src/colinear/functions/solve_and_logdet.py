@@ -9,8 +9,8 @@ from ..backends import Array, is_array, namespace_of, program
 from ..dispatch import Choice, Cost, function
 from ..info import MethodError, ShapeError, Status, recording
 from ..methods import CG, SLQ, Auto, Cholesky, Method, fitting
-from ..methods.cg_quadrature import Solved, cg_quadrature
-from ..methods.stochastic_objects import DEFAULT_PROBES
+from ..methods.quadrature import Solved, cg_quadrature
+from ..methods.sampling import DEFAULT_PROBES
 from ..operators.base import LinearOperator, placed_beside
 from ..operators.context import as_array, broadcast_batches
 from ..operators.fields import directional, pullback

@@ -14,7 +14,7 @@ from ..functions import sqrt
 from ..functions._arrays import square_size
 from ..functions._values import is_positive, placed
 from ..methods import Method
-from ..methods.seeds import check_seed
+from ..methods.sampling import check_seed
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag, hstack
 from ..operators.convert import as_operator

@@ -1,12 +1,38 @@
-"""The algorithms, one file each, and the objects by which a user names them. No structure and no rules here."""
+"""The algorithms, one file each, and the objects by which a user names them. No structure and no
+rules here."""
 
 from __future__ import annotations
 
-from .objects import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Method, fitting
-from .solver_objects import CG, GMRES, LSMR, LSQR, MINRES, BiCGSTAB, Iterative
-from .spectral_objects import LOBPCG, Arnoldi, GolubKahan, Krylov, Lanczos, PowerIteration, RandomizedSVD, Spectral
-from .stochastic_objects import SLQ, Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
-from .svrg_object import SVRG
+from .arnoldi import Arnoldi
+from .base import (
+    LDL,
+    LU,
+    QR,
+    SVD,
+    Auto,
+    Cholesky,
+    Eig,
+    Eigh,
+    Iterative,
+    Method,
+    Spectral,
+    fitting,
+)
+from .bicgstab import BiCGSTAB
+from .cg import CG
+from .exchangeable import XDiag, XNysTrace, XTrace
+from .gmres import GMRES
+from .golub_kahan import GolubKahan
+from .krylov_function import Krylov
+from .lanczos import Lanczos
+from .lobpcg import LOBPCG
+from .lsqr import LSMR, LSQR
+from .minres import MINRES
+from .power_iteration import PowerIteration
+from .quadrature import SLQ
+from .randomized_svd import RandomizedSVD
+from .sampling import Hutchinson, HutchPP, Stochastic
+from .svrg import SVRG
 
 EIGEN = (Eigh, Eig, Lanczos, Arnoldi, LOBPCG, PowerIteration, SVRG)  # the methods for eigenvalues
 SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values

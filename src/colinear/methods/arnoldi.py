@@ -1,34 +1,101 @@
 """Arnoldi with Krylov-Schur restart (Stewart 2001) for some eigenpairs of any square A.
 
-A cycle fills the basis to m vectors, A V = V H + beta v e_m^H, and finds the subspace of H that belongs to the wanted Ritz values: an
-orthonormal Q with H Q = Q S. In the basis V Q, followed by v, H is S with one full row below, and the recurrence goes on from there.
+A cycle fills the basis to m vectors, A V = V H + beta v e_m^H, and finds the subspace of H that
+belongs to the wanted Ritz values: an orthonormal Q with H Q = Q S. In the basis V Q, followed by v,
+H is S with one full row below, and the recurrence goes on from there.
 
 Differs from the paper:
-- Q is the leading part of an ordered Schur form where the host sees the numbers, and in a traced program the orthonormalised wanted
-  eigenvectors of H, which is as good unless H is close to defective.
+- Q is the leading part of an ordered Schur form where the host sees the numbers, and in a traced
+  program the orthonormalised wanted eigenvectors of H, which is as good unless H is close to
+  defective.
 - A real A keeps a real basis: the two vectors of a complex pair are kept or dropped together.
 - beta = 0 is an invariant subspace, no failure: a random direction follows, coupled to nothing.
-- When all k pairs have converged the run looks again from a random direction, as Lanczos does: repeated eigenvalues that are not
-  defective have more than the one vector that a Krylov space holds.
+- When all k pairs have converged the run looks again from a random direction, as Lanczos does:
+  repeated eigenvalues that are not defective have more than the one vector that a Krylov space
+  holds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..backends import Array
-from .krylov import SMALL, count_of, direction, fresh, norm, orthogonalise, pick, plain, put, reflectors, rotate, rows, smaller
-from .lanczos import SAFETY, Pairs, wanted
+from .base import Spectral
+from .basis import (
+    SAFETY,
+    SMALL,
+    Pairs,
+    count_kept,
+    counts,
+    direction,
+    fill,
+    fresh,
+    judge,
+    norm,
+    orthogonalise,
+    pairs_of,
+    pick,
+    plain,
+    put,
+    reflectors,
+    rotate,
+    rows,
+    run_cycles,
+    smaller,
+    wanted,
+    with_random_row,
+)
 
-# A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed for what is not.
+# A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
+# for what is not.
 DEPARTURE = 10
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class Arnoldi(Spectral):
+    """Arnoldi with Krylov-Schur restart (Stewart 2001), for some eigenpairs of any square A.
+
+    The elements of a batch are run one after the other. An iteration is a step: one product with A,
+    or with its inverse, and one more vector in the basis.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors the basis holds; default 2 k + 14. More take fewer products, and more
+        memory.
+    orthogonalisation : {"gram-schmidt", "householder"}
+        How the basis is kept orthogonal. Reflections take twice the memory.
+    repeated : bool
+        Whether to look, once k pairs have converged, for further members of repeated eigenvalues.
+    shift : float or complex, optional
+        Find the pairs nearest to it, through (A - shift I)^-1; `which` must be "SM". The matrix of
+        A is formed for it where no structure helps, if it is not too large and A is not known by
+        its products alone.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Triangular(np.diag(np.arange(500.0)) + np.eye(500, k=1), lower=False))
+    >>> values, vectors = co.eig(A, 2, "LM", co.Arnoldi())
+    >>> values.round(6)
+    array([499.+0.j, 498.+0.j])
+    """
+
+    basis: int | None = None
+    orthogonalisation: str = "gram-schmidt"
+    repeated: bool = True
+    shift: complex | None = None
+
+    shift_type: ClassVar[Any] = Number
+
+
+class ArnoldiState(NamedTuple):
     """Where a run stands. No batches: `arnoldi` runs one operator."""
 
     V: Array  # (m + 1, n), the basis
@@ -70,67 +137,69 @@ def arnoldi(
     householder: bool = False,
     again: bool = True,
     relative: bool = False,
-    watch: Callable[[State], Any] | None = None,
+    watch: Callable[[ArnoldiState], Any] | None = None,
 ) -> Pairs:
-    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without lanes.
+    """The k eigenpairs of A that `which` names; the parameters are those of `lanczos`, without
+    lanes.
 
-    A complex shift needs a complex `start`: the two values of a conjugate pair are at different distances from it.
+    A complex shift needs a complex `start`: the two values of a conjugate pair are at different
+    distances from it.
     """
     is_whole = m >= start.shape[-1]
-    stopped = False
 
     def order(values: Array) -> Array:
         return wanted(xp, values, which, shift)
 
-    def cycle(state: State) -> State:
-        state = _grown(xp, multiply, noise, state, smaller(xp, m, state.j + max_iters - state.matvecs), m)
-        if xp.name != "jax" and not plain(xp, xp.isfinite(state.size)):
-            return state._replace(cycles=state.cycles + 1, finite=False)
-        return xp.cond(state.j >= m, finished, lambda s: s._replace(cycles=s.cycles + 1), state)
+    def cycle(s: ArnoldiState) -> ArnoldiState:
+        stop = smaller(xp, m, s.j + max_iters - s.matvecs)
+        s = fill(xp, lambda s: _step(xp, multiply, noise, s, m), s, stop)
+        if xp.name != "jax" and not plain(xp, xp.isfinite(s.size)):
+            return s._replace(cycles=s.cycles + 1, finite=False)
+        return xp.cond(s.j >= m, finished, lambda s: s._replace(cycles=s.cycles + 1), s)
 
-    def finished(state: State) -> State:
+    def finished(s: ArnoldiState) -> ArnoldiState:
         """The state after a cycle whose basis is full."""
-        state = _projected(xp, state, order, m)
+        s = _projected(xp, s, order, m)
         eps = xp.eps(start.dtype)
-        against = xp.maximum(xp.abs(state.values), eps ** (2 / 3) * state.size) if relative else state.size
-        close = state.residual <= SAFETY * max(tol, 2 * eps) * against
+        against = xp.maximum(xp.abs(s.values), eps ** (2 / 3) * s.size) if relative else s.size
+        close = s.residual <= SAFETY * max(tol, 2 * eps) * against
         converged = plain(xp, xp.all(close[:k]))
-        if is_whole or not again:
-            state = state._replace(done=converged)
-        else:
-            state = _judged(xp, state, converged, close, order, k, tol)
-        return _restarted(xp, noise, state, order, k, m)
+        s = s._replace(done=converged) if is_whole or not again else judged(s, converged, close)
+        return _restarted(xp, noise, s, order, k, m)
 
-    def going(state: State) -> Any:
-        left = (state.matvecs < max_iters) & (not is_whole or state.cycles == 0) & (not stopped)
-        return (state.done ^ True) & state.finite & left
+    def judged(s: ArnoldiState, converged: Any, close: Array) -> ArnoldiState:
+        score = order(s.values)
+        far = score[k] - score[k - 1] > DEPARTURE * s.residual[k]
+        same = xp.abs(score[:k] - order(s.found)) <= tol * s.size
+        return judge(xp, s, converged, xp.logical_or(close[k], far), same, s.values[:k])
 
-    state = _initial(xp, start, k, m, householder)
-    if watch is None:
-        state = xp.while_loop(going, cycle, state)
-    else:
-        one = xp.jit(cycle)
-        while going(state):
-            state = one(state)
-            stopped = bool(watch(state))
-    return _extracted(xp, state, order, k, m, stopped)
+    def going(s: ArnoldiState) -> Any:
+        left = (s.matvecs < max_iters) & (not is_whole or s.cycles == 0)
+        return (s.done ^ True) & s.finite & left
+
+    s, stopped = run_cycles(xp, going, cycle, _initial(xp, start, k, m, householder), watch)
+    return _extracted(xp, s, order, k, m, stopped)
 
 
-def _extracted(xp: Any, s: State, order: Any, k: int, m: int, stopped: bool) -> Pairs:
+def _extracted(xp: Any, s: ArnoldiState, order: Any, k: int, m: int, stopped: bool) -> Pairs:
     """The best k eigenpairs of what the last restart kept, as vectors."""
     inside = xp.arange(m, device=xp.device_of(s.H)) < s.j
     none = xp.zeros(s.H.shape, dtype=s.H.dtype, device=xp.device_of(s.H))
     S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, none)
-    far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1 + 0 * xp.real(none[0, 0]))  # which is no eigenvalue of A
+    far = xp.where(
+        xp.isfinite(s.size), 3 * s.size + 1, 1 + 0 * xp.real(none[0, 0])
+    )  # which is no eigenvalue of A
     S = S + xp.make_diagonal(xp.astype(xp.where(inside, 0 * far, far), S.dtype))
     values, Y = xp.eig(S)
     Y = _unit(xp, Y)
     outside = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
     places = xp.argsort(xp.where(outside, math.inf, order(values)), axis=-1, stable=True)[:k]
-    vectors = xp.matmul(xp.matrix_transpose(xp.take(Y, places, axis=-1)), xp.astype(s.V[:m], Y.dtype))
+    vectors = xp.matmul(
+        xp.matrix_transpose(xp.take(Y, places, axis=-1)), xp.astype(s.V[:m], Y.dtype)
+    )
     length = xp.vector_norm(vectors, axis=-1)
     vectors = vectors / xp.where(length == 0, 1, length)[:, None]
-    return Pairs(xp.take(values, places, axis=-1), vectors, s.size, s.matvecs, s.iterations, s.done, s.finite, stopped)
+    return pairs_of(s, xp.take(values, places, axis=-1), vectors, stopped)
 
 
 def _unit(xp: Any, Y: Array) -> Array:
@@ -138,40 +207,46 @@ def _unit(xp: Any, Y: Array) -> Array:
     return Y / xp.where(length == 0, 1, length)[..., None, :]
 
 
-# ---------------------------------------------------------------------------------------------------- the parts of a cycle
+# ----------------------------------------------------------------------------- the parts of a cycle
 
 
-def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> State:
+def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> ArnoldiState:
     n, device, dtype = start.shape[-1], xp.device_of(start), start.dtype
     V = xp.zeros((m + 1, n), dtype=dtype, device=device)
     V = put(xp, V, (0, slice(None)), start / xp.vector_norm(start))
     H = xp.zeros((m, m), dtype=dtype, device=device)
     Y = xp.astype(H, xp.complex_dtype(dtype))
     residual = xp.zeros((m,), dtype=xp.real_dtype(dtype), device=device)
-    counts = (count_of(xp, c) for c in (0, False, 0, 0, 0, False, True))
-    U = reflectors(xp, V, 1) if householder else None
-    zero = residual[0] * 0
-    return State(V, U, H, zero, zero, count_of(xp, 0), Y[0], Y, residual, Y[0, :k], *counts)
+    return ArnoldiState(
+        V=V,
+        U=reflectors(xp, V, 1) if householder else None,
+        H=H,
+        beta=residual[0] * 0,
+        size=residual[0] * 0,
+        values=Y[0],
+        Y=Y,
+        residual=residual,
+        found=Y[0, :k],
+        **counts(xp),
+    )
 
 
-def _grown(xp: Any, multiply: Callable[[Array], Array], noise: Array, state: State, stop: Any, m: int) -> State:
-    """The basis filled to `stop`, or as far as numbers are finite."""
-    look = xp.name == "jax" or xp.peek(state.size) is not None
-
-    def going(s: State) -> Any:
-        return (s.j < stop) & (plain(xp, xp.isfinite(s.size)) if look else True)
-
-    return xp.while_loop(going, lambda s: _step(xp, multiply, noise, s, m), state)
-
-
-def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m: int) -> State:
-    """One more vector: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the first pass cancels."""
+def _step(
+    xp: Any, multiply: Callable[[Array], Array], noise: Array, s: ArnoldiState, m: int
+) -> ArnoldiState:
+    """One more vector: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the
+    first pass cancels."""
     V, H, j = s.V, s.H, s.j
     w = multiply(V[j][:, None])[:, 0]
     before = norm(xp, w)
     size = xp.maximum(s.size, before)
     w, h = orthogonalise(xp, rows(xp, V, 0, j + 1), w)
-    if s.U is not None or xp.name == "jax" or xp.peek(w) is None or not float(norm(xp, w)) > 0.7 * float(before):
+    if (
+        s.U is not None
+        or xp.name == "jax"
+        or xp.peek(w) is None
+        or not float(norm(xp, w)) > 0.7 * float(before)
+    ):
         w, more = orthogonalise(xp, rows(xp, V, 0, j + 1), w)
         h = h + more
     beta = norm(xp, w)
@@ -189,7 +264,9 @@ def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m
     beta = xp.where(small, 0 * beta, beta)
     V = put(xp, V, (j + 1, slice(None)), v)
     if xp.name == "jax":
-        H = xp.set_at(xp.set_at(H, (slice(None), j), h[:m]), (j + 1, j), xp.astype(beta, H.dtype))  # dropped where it is outside
+        H = xp.set_at(
+            xp.set_at(H, (slice(None), j), h[:m]), (j + 1, j), xp.astype(beta, H.dtype)
+        )  # dropped where it is outside
     else:
         H[: j + 1, j] = h
         if j + 1 < m:
@@ -197,38 +274,36 @@ def _step(xp: Any, multiply: Callable[[Array], Array], noise: Array, s: State, m
     return s._replace(V=V, U=U, H=H, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
 
 
-def _projected(xp: Any, s: State, order: Any, m: int) -> State:
+def _projected(xp: Any, s: ArnoldiState, order: Any, m: int) -> ArnoldiState:
     """H Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
     values, Y = xp.eig(s.H)
     Y = _unit(xp, Y)
     places = xp.argsort(order(values), axis=-1, stable=True)
     values, Y = xp.take(values, places, axis=-1), xp.take(Y, places, axis=-1)
     finite = plain(xp, xp.isfinite(s.size))
-    return s._replace(values=values, Y=Y, residual=s.beta * xp.abs(Y[m - 1]), cycles=s.cycles + 1, finite=finite)
+    return s._replace(
+        values=values, Y=Y, residual=s.beta * xp.abs(Y[m - 1]), cycles=s.cycles + 1, finite=finite
+    )
 
 
-def _judged(xp: Any, s: State, converged: Any, close: Array, order: Any, k: int, tol: float) -> State:
-    """As in `lanczos`: whether the k pairs are known to be the best."""
-    score = order(s.values)
-    far = score[k] - score[k - 1] > DEPARTURE * s.residual[k]
-    is_none = plain(xp, xp.logical_or(close[k], far))
-    same = plain(xp, xp.all(xp.abs(score[:k] - order(s.found)) <= tol * s.size))
-    looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
-    done = converged & looking & same & (is_none | tired)
-    again = converged & ((looking ^ True) | ((same ^ True) & is_none))
-    found, looked = pick(xp, again, s.values[:k], s.found), pick(xp, again, s.matvecs, s.looked)
-    return s._replace(done=done, again=again, found=found, looked=looked)
-
-
-def _restarted(xp: Any, noise: Array, s: State, order: Any, k: int, m: int) -> State:
-    """The subspace of the best p Ritz values, and behind it the last vector of the basis, or a random one to look again."""
-    near = xp.sum(s.residual[:k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size)
-    more = max(0, min((m - k) // 4, m - 2 - k))
-    p = pick(xp, s.again | s.done, k, plain(xp, xp.minimum(k + more + near // 2, max(k, m - 2))))
+def _restarted(xp: Any, noise: Array, s: ArnoldiState, order: Any, k: int, m: int) -> ArnoldiState:
+    """The subspace of the best p Ritz values, and behind it the last vector of the basis, or a
+    random one to look again."""
+    p = count_kept(xp, s, k, m)
     if not xp.is_complex(s.V):  # not between the two of a pair, which are neighbours
         last, following = s.values[p - 1], s.values[pick(xp, p < m, p, m - 1)]
-        pair = (xp.imag(last) != 0) & (xp.abs(following - xp.conj(last)) <= 1e-6 * xp.abs(last)) & (p < m)
-        odd = xp.sum(xp.where(xp.arange(m, device=xp.device_of(s.V)) < p, xp.imag(s.values) != 0, False)) % 2 == 1
+        pair = (
+            (xp.imag(last) != 0)
+            & (xp.abs(following - xp.conj(last)) <= 1e-6 * xp.abs(last))
+            & (p < m)
+        )
+        odd = (
+            xp.sum(
+                xp.where(xp.arange(m, device=xp.device_of(s.V)) < p, xp.imag(s.values) != 0, False)
+            )
+            % 2
+            == 1
+        )
         p = p + plain(xp, pick(xp, plain(xp, pair & odd), 1, 0))
     Q, S = _subspace(xp, s, order, p, m)
     V = rotate(xp, s.V, Q, p)
@@ -238,28 +313,33 @@ def _restarted(xp: Any, noise: Array, s: State, order: Any, k: int, m: int) -> S
     row = xp.where(inside, pick(xp, s.again, 0 * row, row), 0 * row)
     if xp.name == "jax" or p < m:
         H = put(xp, H, (p, slice(None)), row)
-    if xp.name == "jax" or s.again:
-        random = xp.astype(fresh(xp, noise, s.draws), V.dtype)
-        last = direction(xp, V, None, direction(xp, V, None, random, p)[0], p)[0]
-        V = put(xp, V, (p, slice(None)), pick(xp, s.again, last, V[p]))
+    V = with_random_row(xp, V, noise, s, p)
     U = s.U if s.U is None else reflectors(xp, V, p + 1)
     return s._replace(V=V, U=U, H=H, j=p, draws=s.draws + m)
 
 
-def _subspace(xp: Any, s: State, order: Any, p: Any, m: int) -> tuple[Array, Array]:
-    """Orthonormal Q, of which the first p columns span what belongs to the best p Ritz values, and S = Q^H H Q."""
+def _subspace(xp: Any, s: ArnoldiState, order: Any, p: Any, m: int) -> tuple[Array, Array]:
+    """Orthonormal Q, of which the first p columns span what belongs to the best p Ritz values, and
+    S = Q^H H Q."""
     if xp.name != "jax":
         H, threshold = xp.to_numpy(s.H), xp.to_numpy(order(s.values))
         Q = ordered_schur(H, lambda values: xp.to_numpy(order(xp.asarray(values))), threshold, p)
         Q = xp.asarray(Q, dtype=s.H.dtype, device=xp.device_of(s.H))
     else:
-        Y = s.Y if xp.is_complex(s.V) else xp.where(xp.imag(s.values) >= 0, xp.real(s.Y), xp.imag(s.Y))
+        Y = (
+            s.Y
+            if xp.is_complex(s.V)
+            else xp.where(xp.imag(s.values) >= 0, xp.real(s.Y), xp.imag(s.Y))
+        )
         Q = xp.qr(Y)[0]
     return Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), xp.matmul(s.H, Q))
 
 
-def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], scores: np.ndarray, p: int) -> np.ndarray:
-    """The Schur vectors of H, those of its best p eigenvalues first; `scores` are those of all, rising."""
+def ordered_schur(
+    H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], scores: np.ndarray, p: int
+) -> np.ndarray:
+    """The Schur vectors of H, those of its best p eigenvalues first; `scores` are those of all,
+    rising."""
     from scipy.linalg import lapack, schur
 
     if p >= len(H):

@@ -1,4 +1,5 @@
-"""Determinants by factorisations on the host, of one matrix given as NumPy arrays: (sign, log|det|)."""
+"""Determinants by factorisations on the host, of one matrix given as NumPy arrays: (sign,
+log|det|)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def parity(perm: Any) -> int:
     from scipy.sparse.csgraph import connected_components
 
     n = len(perm)
-    cycles = connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0] if n else 0
+    cycles = (
+        connected_components(csr_array((np.ones(n), perm, np.arange(n + 1)), shape=(n, n)))[0]
+        if n
+        else 0
+    )
     return 1 - 2 * int((n - cycles) % 2)
 
 
@@ -44,9 +49,13 @@ def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
         return of_pivots(np.asarray([minor]))
     dtype = np.result_type(lower, diag, upper, np.float32)
     diag = diag.astype(dtype, copy=False)
-    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(*(x.astype(dtype, copy=False) for x in (lower, diag, upper)))
+    _, pivots, _, _, swaps, _ = _lapack("gttrf", diag)(
+        *(x.astype(dtype, copy=False) for x in (lower, diag, upper))
+    )
     n = len(diag)
-    swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2  # row i, counted from 1, was swapped with i or i + 1
+    swapped = (
+        int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
+    )  # row i, counted from 1, was swapped with i or i + 1
     return of_pivots(pivots, 1 - 2 * (swapped % 2))
 
 
@@ -68,7 +77,8 @@ def banded_slogdet(diagonals: Any, offsets: tuple[int, ...], n: int) -> tuple[An
 
 
 def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]:
-    """By SuperLU; of a positive definite matrix with pivots on the diagonal, which keeps the factors sparser."""
+    """By SuperLU; of a positive definite matrix with pivots on the diagonal, which keeps the
+    factors sparser."""
     from scipy.sparse import csr_array
     from scipy.sparse.linalg import splu
 
@@ -84,7 +94,9 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
             factors = splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
             p = np.cos(np.arange(structure.shape[0]))
             x = factors.solve(p.astype(wide.dtype))
-            if not np.linalg.norm(S @ x - p) <= 1e-8 * (np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)):
+            if not np.linalg.norm(S @ x - p) <= 1e-8 * (
+                np.linalg.norm(p) + np.abs(wide).max() * np.linalg.norm(x)
+            ):
                 factors = splu(S)  # it was not positive definite after all
         else:
             factors = splu(S)
@@ -94,11 +106,13 @@ def sparse_slogdet(data: Any, structure: Any, positive: bool) -> tuple[Any, Any]
 
 
 def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
-    """By pivoted elimination of a displacement (Gohberg, Kailath and Olshevsky 1995): O(n^2), memory O(n).
+    """By pivoted elimination of a displacement (Gohberg, Kailath and Olshevsky 1995): O(n^2),
+    memory O(n).
 
-    With the shift Z_1 and its negacyclic brother Z_-1, Z_1 T - T Z_-1 = G B has rank 2. For the unitary Fourier matrix F and
-    D = diag(exp(iπ j / n)) the matrix C = F T D F^H has entries (F G)_k (B D F^H)_l / (s_k - t_l), as has every matrix that is left
-    of it by elimination; rows may be swapped. det T = det C / det D, and det D = exp(iπ (n - 1) / 2).
+    With the shift Z_1 and its negacyclic brother Z_-1, Z_1 T - T Z_-1 = G B has rank 2. For the
+    unitary Fourier matrix F and D = diag(exp(iπ j / n)) the matrix C = F T D F^H has entries (F
+    G)_k (B D F^H)_l / (s_k - t_l), as has every matrix that is left of it by elimination; rows may
+    be swapped. det T = det C / det D, and det D = exp(iπ (n - 1) / 2).
 
     The third value tells whether the factors stayed of the size that they had, and so the accuracy.
     """

@@ -1,24 +1,79 @@
-"""XTrace, XDiag and XNysTrace (Epperly, Tropp and Webber 2024): leave one random vector out in turn, each estimate unbiased.
+"""XTrace, XDiag and XNysTrace (Epperly, Tropp and Webber 2024): leave one random vector out in
+turn, each estimate unbiased.
 
-With Y = A Ω = Q R, the range of Y without its column i is that of Q (I - s_i s_i^H), where s_i is orthogonal to the other columns of R:
-the i-th column of R^-H, normalised. All m estimates then cost as much as one.
+With Y = A Ω = Q R, the range of Y without its column i is that of Q (I - s_i s_i^H), where s_i is
+orthogonal to the other columns of R: the i-th column of R^-H, normalised. All m estimates then cost
+as much as one.
 
 Where Y has lost its rank, Q holds all of the range of A and the answer is that of Q alone.
 
-Differs from the paper in the standard error. The m estimates are positively correlated, so the paper's, sqrt(Σ_i (t_i - t)^2 / m (m - 1)),
-is too small, by a factor of 1.1 to 2.8 for common spectra. The jackknife's, from the same mean without each vector in turn (all of them
-together cost no more: leaving two out is a formula in the same small matrices), is too large, as Efron and Stein (1981) proved, by
-1.1 to 4. The geometric mean of the two is right to a factor of 1.4 on all that was tried, and it is what is reported.
+Differs from the paper in the standard error. The m estimates are positively correlated, so the
+paper's, sqrt(Σ_i (t_i - t)^2 / m (m - 1)), is too small, by a factor of 1.1 to 2.8 for common
+spectra. The jackknife's, from the same mean without each vector in turn (all of them together cost
+no more: leaving two out is a formula in the same small matrices), is too large, as Efron and Stein
+(1981) proved, by 1.1 to 4. The geometric mean of the two is right to a factor of 1.4 on all that
+was tried, and it is what is reported.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..backends import Array
+from ..properties import POSITIVE_SEMIDEFINITE
+from .sampling import SimpleEstimator
 
 LOST = 20.0  # roundings, of the largest, below which a diagonal entry of R is none
+
+
+class XTrace(SimpleEstimator):
+    """XTrace (Epperly, Tropp and Webber 2024), for traces: each random vector serves the range of
+    all others. Two products each.
+
+    As good as exact where the eigenvalues of A fall off within probes / 2.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(0.7 ** np.arange(1000.0)))
+    >>> value, info = co.trace(A, co.XTrace(probes=100), info=True)
+    >>> bool(abs(value - 10 / 3) < 1e-6), bool(info.error < 1e-6)
+    (True, True)
+    """
+
+    least: ClassVar[int] = 4
+
+
+class XDiag(SimpleEstimator):
+    """XDiag (Epperly, Tropp and Webber 2024), the diagonal as `XTrace` finds the trace. Half of the
+    products are with A^H.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> U = np.ones((1000, 2)) * [1.0, 2.0]
+    >>> co.diag(co.opaque(co.LowRank(U)), co.XDiag(probes=8))[:3].round(6)
+    array([5., 5., 5.])
+    """
+
+    least: ClassVar[int] = 4
+
+
+class XNysTrace(SimpleEstimator):
+    """XNysTrace (Epperly, Tropp and Webber 2024), for traces of positive semidefinite A. One
+    product for each random vector.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.PSD(co.Diagonal(0.7 ** np.arange(1000.0))))
+    >>> bool(abs(co.trace(A, co.XNysTrace(probes=60)) - 10 / 3) < 1e-6)
+    True
+    """
+
+    least: ClassVar[int] = 2
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
 
 
 def _adjoint(xp: Any, X: Array) -> Array:
@@ -38,7 +93,8 @@ def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
 
 
 class Estimates(NamedTuple):
-    """m estimates along the last axis, their means without each of the vectors, and what the range Q alone gives."""
+    """m estimates along the last axis, their means without each of the vectors, and what the range
+    Q alone gives."""
 
     each: Array
     without: Array
@@ -55,7 +111,8 @@ class Estimates(NamedTuple):
 
 
 def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
-    """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and the mask of the others."""
+    """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and
+    the mask of the others."""
     m = G.shape[-1]
     others = 1 - xp.eye(m, dtype=xp.real_dtype(G.dtype), device=xp.device_of(G))
     rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
@@ -69,8 +126,8 @@ def _diagonal_rows(xp: Any, X: Array) -> Array:
 def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
     """The m estimates of XTrace, (*batch, m); from Ω = W, Y = A Ω, its range Q, and Z = A Q.
 
-    With t = Q^H ω - s s^H Q^H ω and v = ω - Q t, the part of ω outside: tr H - s^H H s + c v^H A v, where c makes v as long as the
-    square root of the dimension that is left, n - m + 1.
+    With t = Q^H ω - s s^H Q^H ω and v = ω - Q t, the part of ω outside: tr H - s^H H s + c v^H A v,
+    where c makes v as long as the square root of the dimension that is left, n - m + 1.
     """
     n, m = W.shape[-2:]
     H = xp.matmul(_adjoint(xp, Q), Z)
@@ -84,26 +141,36 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     whole = xp.sum(xp.diagonal(H), axis=-1)
     K = xp.matmul(_adjoint(xp, S), xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
-    # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i becomes v_i + Q e c with c = e^H Q^H ω_i.
+    # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i
+    # becomes v_i + Q e c with c = e^H Q^H ω_i.
     G = xp.matmul(_adjoint(xp, S), S)
     part, others = _pairs(xp, G)
     square = xp.abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
-    inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)) * part  # e^H H e
-    D, F = (xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X)) for X in (P, xp.matmul(_adjoint(xp, Q), AV)))
+    inner = (
+        xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)
+    ) * part  # e^H H e
+    D, F = (
+        xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X))
+        for X in (P, xp.matmul(_adjoint(xp, Q), AV))
+    )
     B = xp.matmul(xp.matmul(_adjoint(xp, V), Z), S)
     c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
     right = B - G * _diagonal_rows(xp, B)
-    forms = form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
+    forms = (
+        form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
+    )
     lengths = length[..., :, None] + part * xp.abs(c) ** 2
     pairs = whole[..., None, None] - _diagonal_rows(xp, K) - inner + forms * ((n - m + 2) / lengths)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
 
 
 def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> Estimates:
-    """The m estimates of XDiag, (*batch, n, m); from Ω = W (of entries of modulus 1), A Ω = Q R and Z = A^H Q.
+    """The m estimates of XDiag, (*batch, n, m); from Ω = W (of entries of modulus 1), A Ω = Q R and
+    Z = A^H Q.
 
-    diag(Q Q^H A) - (Q s) * conj(Z s) + conj(ω) * Q s s^H r, since what A ω has outside of the others' range is Q s s^H r.
+    diag(Q Q^H A) - (Q s) * conj(Z s) + conj(ω) * Q s s^H r, since what A ω has outside of the
+    others' range is Q s s^H r.
     """
     m = W.shape[-1]
     whole = xp.sum(Q * xp.conj(Z), axis=-1)
@@ -112,7 +179,8 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     W = xp.conj(W) * weight[..., None, :]
     both, outside = left * right, W * left
     each = whole[..., None] - both + outside
-    # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 - |G_ij|^2).
+    # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 -
+    # |G_ij|^2).
     G = xp.matmul(_adjoint(xp, S), S)
     part, _ = _pairs(xp, G)
     bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
@@ -128,10 +196,12 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
 
 
 def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
-    """The m estimates of XNysTrace, (*batch, m), and whether Ω^H A Ω is positive definite; from Ω = W and Y = A Ω.
+    """The m estimates of XNysTrace, (*batch, m), and whether Ω^H A Ω is positive definite; from Ω =
+    W and Y = A Ω.
 
-    With a shift of a rounding, H = Ω^H Y and g = diag(H^-1): tr(Y H^-1 Y^H) - |Y H^-1 e_i|^2 / g_i + c_i / g_i. c_i makes the part of ω_i
-    outside of the others as long as the square root of the dimension that is left.
+    With a shift of a rounding, H = Ω^H Y and g = diag(H^-1): tr(Y H^-1 Y^H) - |Y H^-1 e_i|^2 / g_i
+    + c_i / g_i. c_i makes the part of ω_i outside of the others as long as the square root of the
+    dimension that is left.
     """
     n, m = W.shape[-2:]
     size = xp.vector_norm(Y, axis=(-2, -1))
@@ -160,17 +230,21 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
 
 
-# ---------------------------------------------------------------------------------------------------- as they are used
+# --------------------------------------------------------------------------------- as they are used
 
 
-def trace_summary(xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+def trace_summary(
+    xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
     """XTrace and its standard error."""
     found = trace_estimates(xp, W, Y, Q, S, Z)
     value, error = found.summary(xp)
     return xp.where(lost, found.whole, value), xp.where(lost, 0, error)
 
 
-def diagonal_summary(xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array) -> tuple[Array, Array]:
+def diagonal_summary(
+    xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array
+) -> tuple[Array, Array]:
     """XDiag and its standard errors."""
     found = diagonal_estimates(xp, W, Q, R, S, Z)
     value, error = found.summary(xp)

@@ -1,18 +1,23 @@
-"""Lanczos on a Chebyshev polynomial of A: for eigenvalues that products with A alone are slow to find, and no inverse is at hand.
+"""Lanczos on a Chebyshev polynomial of A: for eigenvalues that products with A alone are slow to
+find, and no inverse is at hand.
 
-Wanted are the smallest eigenvalues of a self-adjoint H: of H = A, of H = -A, or of H = (A - shift)^2, which are those of A nearest to the
-shift. If the unwanted ones lie in [a, b], the polynomial T_d((a + b - 2 H) / (b - a)) stays within [-1, 1] on them and grows
-monotonically below a: its largest eigenvalues are the smallest of H, well apart (Zhou, Saad, Tiago and Chelikowsky 2006; Fang and
-Saad 2012). Between two polynomials the pairs are taken from A itself, by Rayleigh and Ritz.
+Wanted are the smallest eigenvalues of a self-adjoint H: of H = A, of H = -A, or of H = (A -
+shift)^2, which are those of A nearest to the shift. If the unwanted ones lie in [a, b], the
+polynomial T_d((a + b - 2 H) / (b - a)) stays within [-1, 1] on them and grows monotonically below
+a: its largest eigenvalues are the smallest of H, well apart (Zhou, Saad, Tiago and Chelikowsky
+2006; Fang and Saad 2012). Between two polynomials the pairs are taken from A itself, by Rayleigh
+and Ritz.
 
-- a comes of the Ritz values of H found so far: at least as many eigenvalues are below each as there are Ritz values (Cauchy), so
-  none of the wanted can be cut off.
-- b is the largest Ritz value of a few steps and its residual (Zhou and Li 2011). If it was too small the polynomial finds the wrong end,
-  which is seen since its pairs are not below a, and b is raised.
-- (A - shift)^2 does not tell shift + x from shift - x, and a Krylov space would hold one mixture of the two. So some more pairs than
-  wanted are looked for, and the polynomial stands beside the shift by a part of what they leave between the last wanted pair
-  and the last one found. That is too little for a wanted pair to be missed, which is looked at again at the end: eigenvalues no
-  further from the shift than the last wanted are nearer to the polynomial's place than the last found.
+- a comes of the Ritz values of H found so far: at least as many eigenvalues are below each as there
+  are Ritz values (Cauchy), so none of the wanted can be cut off.
+- b is the largest Ritz value of a few steps and its residual (Zhou and Li 2011). If it was too
+  small the polynomial finds the wrong end, which is seen since its pairs are not below a, and b is
+  raised.
+- (A - shift)^2 does not tell shift + x from shift - x, and a Krylov space would hold one mixture of
+  the two. So some more pairs than wanted are looked for, and the polynomial stands beside the shift
+  by a part of what they leave between the last wanted pair and the last one found. That is too
+  little for a wanted pair to be missed, which is looked at again at the end: eigenvalues no further
+  from the shift than the last wanted are nearer to the polynomial's place than the last found.
 """
 
 from __future__ import annotations
@@ -22,19 +27,33 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, larger, plain
-from .lanczos import SAFETY, Pairs, lanczos
+from .basis import SAFETY, Pairs, count_of, larger, plain
+from .lanczos import lanczos
 
 MORE = 3  # pairs beyond the wanted
-BESIDE = 0.02  # of the distances of the last wanted pair and the last one found, by which the polynomial is beside the shift
+
+
+# of the distances of the last wanted pair and the last one found, by which the polynomial is beside
+# the shift
+BESIDE = 0.02
+
+
 GAIN = 60.0  # how much larger than the unwanted the polynomial is to be at the last wanted pair
+
+
 LARGEST = 3000.0  # and at most at the best one: an outlier must not drown the others
+
+
 HIGHEST = 500  # degree
+
+
 FIRST = 3  # bases filled by H itself before there is a polynomial
+
+
 BASES = 6  # filled with the first polynomial; with each that follows twice as many
 
 
-class State(NamedTuple):
+class FilteredState(NamedTuple):
     """Where a run stands, between two polynomials."""
 
     start: Array  # (*lanes, n)
@@ -67,9 +86,11 @@ def filtered(
     again: bool = True,
     watch: Callable[[Any], Any] | None = None,
 ) -> Pairs:
-    """The k eigenpairs of self-adjoint A nearest to `shift`, or at the end of the spectrum that `which` ("SA", "LA") names.
+    """The k eigenpairs of self-adjoint A nearest to `shift`, or at the end of the spectrum that
+    `which` ("SA", "LA") names.
 
-    The other parameters are those of `lanczos`; an iteration is a product with A, also inside a polynomial.
+    The other parameters are those of `lanczos`; an iteration is a product with A, also inside a
+    polynomial.
     """
     sign, n = (-1 if which == "LA" else 1), start.shape[-1]
     each = 1 if shift is None else 2  # products with A in one with H
@@ -79,7 +100,7 @@ def filtered(
     def less_shift(X: Array) -> Array:
         return sign * multiply(X) if shift is None else multiply(X) - shift * X
 
-    def stage(s: State) -> State:
+    def stage(s: FilteredState) -> FilteredState:
         low, high, beside = (x[..., None, None] for x in (s.a, s.b, s.beside))
         middle, half = (high + low) / 2, (high - low) / 2
 
@@ -112,19 +133,48 @@ def filtered(
         found = lanczos(xp, polynomial, s.start, noise, count, "LA", **options)
         nonlocal stopped
         stopped = found.stopped
-        return _judged(xp, less_shift, found, s, k, tol, sign, shift, each, (max_iters - s.matvecs) // (each * m))
+        return _judged(
+            xp,
+            less_shift,
+            found,
+            s,
+            k,
+            tol,
+            sign,
+            shift,
+            each,
+            (max_iters - s.matvecs) // (each * m),
+        )
 
-    def going(s: State) -> Any:
-        left = s.matvecs + each * m * s.degree <= max(max_iters, each * m + used)  # for one basis at least
+    def going(s: FilteredState) -> Any:
+        left = s.matvecs + each * m * s.degree <= max(
+            max_iters, each * m + used
+        )  # for one basis at least
         return (s.done ^ True) & s.finite & left & (not stopped)
 
     used = each * (min(n, max(m, 20)) + 1)
-    top, size = _top(xp, lambda X: less_shift(X) if shift is None else less_shift(less_shift(X)), start, noise, used // each - 1)
+    top, size = _top(
+        xp,
+        lambda X: less_shift(X) if shift is None else less_shift(less_shift(X)),
+        start,
+        noise,
+        used // each - 1,
+    )
     zero = 0 * top
     V = xp.zeros((*start.shape[:-1], k, n), dtype=start.dtype, device=xp.device_of(start))
-    counts = (count_of(xp, c) for c in (used, False, True))
-    state = State(
-        start, zero - abs(top), top, zero, count_of(xp, 1), count_of(xp, FIRST), xp.real(V[..., 0]), V, 0 * size, *counts
+    state = FilteredState(
+        start=start,
+        a=zero - abs(top),
+        b=top,
+        beside=zero,
+        degree=count_of(xp, 1),
+        bases=count_of(xp, FIRST),
+        values=xp.real(V[..., 0]),
+        vectors=V,
+        size=0 * size,
+        matvecs=count_of(xp, used),
+        done=count_of(xp, False),
+        finite=count_of(xp, True),
     )
     if xp.name == "jax" and watch is None:
         state = xp.while_loop(going, stage, state)
@@ -135,7 +185,9 @@ def filtered(
     return Pairs(state.values, state.vectors, *ended)
 
 
-def _top(xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, m: int) -> tuple[Array, Array]:
+def _top(
+    xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, m: int
+) -> tuple[Array, Array]:
     """A bound of the largest eigenvalue of H, and the largest product that was seen."""
     best = lanczos(xp, times, start, noise, 1, "LA", m=m, tol=1e-3, max_iters=m, again=False)
     v = best.vectors[..., 0, :]
@@ -149,14 +201,14 @@ def _judged(
     xp: Any,
     less_shift: Any,
     found: Pairs,
-    s: State,
+    s: FilteredState,
     k: int,
     tol: float,
     sign: int,
     shift: float | None,
     each: int,
     highest: Any,
-) -> State:
+) -> FilteredState:
     """The pairs of A in the space that was found, by Rayleigh and Ritz, and the next polynomial."""
     X = xp.matrix_transpose(found.vectors)
     X = 1.5 * X - 0.5 * xp.matmul(X, xp.matmul(_adjoint(xp, X), X))  # orthonormal to the last digit
@@ -170,40 +222,49 @@ def _judged(
     if shift is None:
         Ritz = theta  # of H
     else:
-        near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))  # none of the wanted was missed
-        distance = xp.sqrt(xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta))
+        near = plain(
+            xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
+        )  # none of the wanted was missed
+        distance = xp.sqrt(
+            xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta)
+        )
         beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
         Ritz = (distance + beside[..., None]) ** 2
     residual = xp.vector_norm(Z - X * theta[..., None, :], axis=-2)
     norm = xp.sqrt(s.b) if shift is not None else xp.maximum(abs(s.b), xp.max(abs(theta), axis=-1))
     size = xp.maximum(s.size, xp.maximum(xp.max(abs(theta), axis=-1), norm / 1.5))
-    right = plain(xp, xp.all(residual[..., :k] <= SAFETY * max(tol, 2 * xp.eps(X.dtype)) * size[..., None]))
+    right = plain(
+        xp, xp.all(residual[..., :k] <= SAFETY * max(tol, 2 * xp.eps(X.dtype)) * size[..., None])
+    )
     least = 0 * s.a if shift is not None else Ritz[..., 0]
     below = xp.logical_or(Ritz[..., k - 1] <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
     a, b = Ritz[..., -1], xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
     a = xp.where(below, xp.minimum(a, b - 1e-3 * abs(b)), s.a)
     last, best = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (Ritz[..., k - 1], least))
-    degree = _degree(xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest)  # common to all lanes
+    degree = _degree(
+        xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest
+    )  # common to all lanes
     values = sign * theta[..., :k] if shift is None else theta[..., :k] + shift
     finite = found.finite & plain(xp, xp.all(xp.isfinite(theta)))
-    return State(
-        xp.sum(xp.matrix_transpose(X), axis=-2),
-        a,
-        b,
-        beside,
-        degree,
-        2 * s.bases,
-        values,
-        xp.matrix_transpose(X)[..., :k, :],
-        size,
-        s.matvecs + each * s.degree * found.matvecs + k,
-        found.done & right & near & plain(xp, xp.all(below)),
-        finite,
+    return FilteredState(
+        start=xp.sum(xp.matrix_transpose(X), axis=-2),
+        a=a,
+        b=b,
+        beside=beside,
+        degree=degree,
+        bases=2 * s.bases,
+        values=values,
+        vectors=xp.matrix_transpose(X)[..., :k, :],
+        size=size,
+        matvecs=s.matvecs + each * s.degree * found.matvecs + k,
+        done=found.done & right & near & plain(xp, xp.all(below)),
+        finite=finite,
     )
 
 
 def _degree(xp: Any, last: Any, best: Any, highest: Any) -> Any:
-    """Of the polynomial that is GAIN at 1 + `last`, if that is no more than LARGEST at 1 + `best`; and low enough for some bases.
+    """Of the polynomial that is GAIN at 1 + `last`, if that is no more than LARGEST at 1 + `best`;
+    and low enough for some bases.
 
     It is x at 1 + f for the degree arcosh(x) / arcosh(1 + f).
     """

@@ -1,25 +1,74 @@
-"""Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005), for the largest singular triplets.
+"""Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005), for the
+largest singular triplets.
 
-Two bases, A V = U B and A^H U = V B^H + beta v e_m^H. The singular triplets of the small B, B = P diag(s) Q^H, give those of A; a restart
-keeps the best p of them and v: in that basis B is diagonal with one full column behind it.
+Two bases, A V = U B and A^H U = V B^H + beta v e_m^H. The singular triplets of the small B, B = P
+diag(s) Q^H, give those of A; a restart keeps the best p of them and v: in that basis B is diagonal
+with one full column behind it.
 
-Differs from the paper: both bases are orthogonalised in full; zero on the bidiagonal is an invariant subspace, no failure, and a random
-direction follows; when k triplets have converged the run looks again from a random direction, since a Krylov space holds one vector of
-each singular space. Batches advance, and restart, together.
+Differs from the paper: both bases are orthogonalised in full; zero on the bidiagonal is an
+invariant subspace, no failure, and a random direction follows; when k triplets have converged the
+run looks again from a random direction, since a Krylov space holds one vector of each singular
+space. Batches advance, and restart, together.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import SMALL, count_of, direction, expand, fresh, norm, pick, plain, put, rotate, smaller
-from .lanczos import SAFETY
+from .base import Spectral
+from .basis import (
+    SAFETY,
+    SMALL,
+    count_kept,
+    counts,
+    direction,
+    expand,
+    fill,
+    fresh,
+    judge,
+    norm,
+    pick,
+    plain,
+    put,
+    rotate,
+    run_cycles,
+    smaller,
+    with_random_row,
+)
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class GolubKahan(Spectral):
+    """Golub-Kahan-Lanczos bidiagonalisation with thick restart, for the largest singular triplets
+    of any A.
+
+    An iteration is a step: one product with A, one with A^H, and one more vector in each of the two
+    bases.
+
+    Parameters
+    ----------
+    basis : int, optional
+        How many vectors each of the two bases holds; default 2 k + 14.
+    repeated : bool
+        Whether to look, once k triplets have converged, for further members of repeated singular
+        values.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> U, s, V = co.svd(co.opaque(co.Diagonal(np.arange(1000.0))), 2, co.GolubKahan())
+    >>> s.round(6)
+    array([999., 998.])
+    """
+
+    basis: int | None = None
+    repeated: bool = True
+
+
+class GolubKahanState(NamedTuple):
     """Where a run stands."""
 
     V: Array  # (*lanes, m + 1, n), the right basis
@@ -73,50 +122,66 @@ def golub_kahan(
     tol: float,
     max_iters: int,
     again: bool = True,
-    watch: Callable[[State], Any] | None = None,
+    watch: Callable[[GolubKahanState], Any] | None = None,
 ) -> Triplets:
     """The k largest singular triplets.
 
-    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is the size of the bases, and at most that
-    of the smaller dimension. A step, of which there are at most `max_iters`, makes one product with A and one with A^H.
+    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is
+    the size of the bases, and at most that of the smaller dimension. A step, of which there are at
+    most `max_iters`, makes one product with A and one with A^H.
 
-    A wide A is run as A^H: when the basis of the smaller space is complete nothing is left over, and m steps find all triplets. From
-    the larger space one more vector would be needed.
+    A wide A is run as A^H: when the basis of the smaller space is complete nothing is left over,
+    and m steps find all triplets. From the larger space one more vector would be needed.
     """
     if start.shape[-1] > noise[1].shape[-1]:
         first = multiply(start[..., None])[..., 0]
         first = xp.where(xp.any(first != 0, axis=-1, keepdims=True), first, noise[1])
-        options: dict[str, Any] = {"m": m, "tol": tol, "max_iters": max_iters, "again": again, "watch": watch}
-        found = golub_kahan(xp, multiply_adjoint, multiply, first, (noise[1], noise[0]), k, **options)
+        options: dict[str, Any] = {
+            "m": m,
+            "tol": tol,
+            "max_iters": max_iters,
+            "again": again,
+            "watch": watch,
+        }
+        found = golub_kahan(
+            xp, multiply_adjoint, multiply, first, (noise[1], noise[0]), k, **options
+        )
         return found._replace(U=found.V, V=found.U, matvecs=found.matvecs + 1)
     is_whole = m >= start.shape[-1]
-    stopped = False
 
-    def cycle(state: State) -> State:
-        stop = smaller(xp, m, state.j + max_iters - state.iterations)
-        state = _projected(xp, _grown(xp, multiply, multiply_adjoint, noise, state, stop, m), m, tol)
-        converged = plain(xp, xp.all(state.converged[..., :k])) & (state.j >= m)
-        state = state._replace(done=converged) if is_whole or not again else _judged(xp, state, converged, k, tol)
-        return _restarted(xp, noise[0], state, k, m)
+    def cycle(s: GolubKahanState) -> GolubKahanState:
+        stop = smaller(xp, m, s.j + max_iters - s.iterations)
+        s = fill(xp, lambda s: _step(xp, multiply, multiply_adjoint, noise, s, m), s, stop)
+        s = _projected(xp, s, m, tol)
+        converged = plain(xp, xp.all(s.converged[..., :k])) & (s.j >= m)
+        s = s._replace(done=converged) if is_whole or not again else judged(s, converged)
+        return _restarted(xp, noise[0], s, k, m)
 
-    def going(state: State) -> Any:
-        left = (state.iterations < max_iters) & (not is_whole or state.cycles == 0) & (not stopped)
-        return (state.done ^ True) & state.finite & left
+    def judged(s: GolubKahanState, converged: Any) -> GolubKahanState:
+        far = s.s[..., k - 1] - s.s[..., k] > s.residual[..., k]
+        same = xp.abs(s.s[..., :k] - s.found) <= tol * s.size[..., None]
+        is_none = xp.logical_or(s.converged[..., k], far)
+        return judge(xp, s, converged, is_none, same, s.s[..., :k])
 
-    state = _initial(xp, start, noise[1].shape[-1], k, m)
-    if watch is None:
-        state = xp.while_loop(going, cycle, state)
-    else:
-        one = xp.jit(cycle)
-        while going(state):
-            state = one(state)
-            stopped = bool(watch(state))
-    ended = state.matvecs, state.iterations, state.done, state.finite, stopped
-    U, V = (xp.copy(basis[..., :k, :]) for basis in (state.U, state.V))  # so that the bases can go
-    return Triplets(U, state.s[..., :k], V, *ended)
+    def going(s: GolubKahanState) -> Any:
+        left = (s.iterations < max_iters) & (not is_whole or s.cycles == 0)
+        return (s.done ^ True) & s.finite & left
+
+    s, stopped = run_cycles(xp, going, cycle, _initial(xp, start, noise[1].shape[-1], k, m), watch)
+    U, V = (xp.copy(basis[..., :k, :]) for basis in (s.U, s.V))  # so that the bases can go
+    return Triplets(
+        U=U,
+        s=s.s[..., :k],
+        V=V,
+        matvecs=s.matvecs,
+        iterations=s.iterations,
+        done=s.done,
+        finite=s.finite,
+        stopped=stopped,
+    )
 
 
-def _initial(xp: Any, start: Array, rows: int, k: int, m: int) -> State:
+def _initial(xp: Any, start: Array, rows: int, k: int, m: int) -> GolubKahanState:
     lanes, n, device = start.shape[:-1], start.shape[-1], xp.device_of(start)
     V = xp.zeros((*lanes, m + 1, n), dtype=start.dtype, device=device)
     V = put(xp, V, (..., 0, slice(None)), start / norm(xp, start)[..., None])
@@ -124,21 +189,30 @@ def _initial(xp: Any, start: Array, rows: int, k: int, m: int) -> State:
     B = xp.zeros((*lanes, m, m), dtype=start.dtype, device=device)
     zero = 0 * norm(xp, start)
     s = xp.zeros((*lanes, m), dtype=zero.dtype, device=device)
-    counts = (count_of(xp, c) for c in (0, False, 0, 0, 0, False, True))
-    return State(V, U, B, zero, zero, count_of(xp, 0), s, B, B, s, s > 0, s[..., :k], *counts)
+    return GolubKahanState(
+        V=V,
+        U=U,
+        B=B,
+        beta=zero,
+        size=zero,
+        s=s,
+        P=B,
+        Q=B,
+        residual=s,
+        converged=s > 0,
+        found=s[..., :k],
+        **counts(xp),
+    )
 
 
-def _grown(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Array], state: State, stop: Any, m: int) -> State:
-    """The bases filled to `stop`, or as far as numbers are finite."""
-    look = xp.name == "jax" or xp.peek(state.size) is not None
-
-    def going(s: State) -> Any:
-        return (s.j < stop) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
-
-    return xp.while_loop(going, lambda s: _step(xp, multiply, multiply_adjoint, noise, s, m), state)
-
-
-def _step(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Array], s: State, m: int) -> State:
+def _step(
+    xp: Any,
+    multiply: Any,
+    multiply_adjoint: Any,
+    noise: tuple[Array, Array],
+    s: GolubKahanState,
+    m: int,
+) -> GolubKahanState:
     """A v_j = sum_i B_ij u_i + alpha u_j, then A^H u_j = alpha v_j + beta v_j+1."""
     V, U, B, j = s.V, s.U, s.B, s.j
     v = V[..., j, :]
@@ -160,8 +234,11 @@ def _step(xp: Any, multiply: Any, multiply_adjoint: Any, noise: tuple[Array, Arr
     return s._replace(V=V, U=U, B=B, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 2)
 
 
-def _next(xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: Any) -> tuple[Array, Array]:
-    """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is random."""
+def _next(
+    xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: Any
+) -> tuple[Array, Array]:
+    """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is
+    random."""
     small = norm(xp, w) <= SMALL * xp.eps(w.dtype) * size
     if xp.name != "numpy" or small.any():
         w = xp.where(small[..., None], fresh(xp, noise, draw), w)
@@ -169,7 +246,7 @@ def _next(xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: 
     return w, xp.where(small, 0 * length, length)
 
 
-def _projected(xp: Any, s: State, m: int, tol: float) -> State:
+def _projected(xp: Any, s: GolubKahanState, m: int, tol: float) -> GolubKahanState:
     """B = P diag(s) Q^H, and |A^H u - s v| = beta |P_m|."""
     inside = xp.arange(m, device=xp.device_of(s.B)) < s.j
     P, values, Qh = xp.svd(xp.where(inside, s.B, 0 * s.B))
@@ -178,34 +255,31 @@ def _projected(xp: Any, s: State, m: int, tol: float) -> State:
     converged = residual <= SAFETY * max(tol, 2 * xp.eps(s.V.dtype)) * size[..., None]
     finite = plain(xp, xp.all(xp.isfinite(s.size)))
     Q = xp.conj(xp.matrix_transpose(Qh))
-    return s._replace(s=values, P=P, Q=Q, residual=residual, converged=converged, size=size, cycles=s.cycles + 1, finite=finite)
+    return s._replace(
+        s=values,
+        P=P,
+        Q=Q,
+        residual=residual,
+        converged=converged,
+        size=size,
+        cycles=s.cycles + 1,
+        finite=finite,
+    )
 
 
-def _judged(xp: Any, s: State, converged: Any, k: int, tol: float) -> State:
-    """As in `lanczos`: whether the k triplets are known to be the largest."""
-    far = s.s[..., k - 1] - s.s[..., k] > s.residual[..., k]
-    is_none = plain(xp, xp.all(xp.logical_or(s.converged[..., k], far)))
-    same = plain(xp, xp.all(xp.abs(s.s[..., :k] - s.found) <= tol * s.size[..., None]))
-    looking, tired = s.looked > 0, s.matvecs >= 2 * s.looked
-    done = converged & looking & same & (is_none | tired)
-    again = converged & ((looking ^ True) | ((same ^ True) & is_none))
-    found, looked = pick(xp, again, s.s[..., :k], s.found), pick(xp, again, s.matvecs, s.looked)
-    return s._replace(done=done, again=again, found=found, looked=looked)
-
-
-def _restarted(xp: Any, noise: Array, s: State, k: int, m: int) -> State:
+def _restarted(xp: Any, noise: Array, s: GolubKahanState, k: int, m: int) -> GolubKahanState:
     """The best p triplets, and behind them the last right vector, or a random one to look again."""
-    near = xp.min(xp.sum(s.residual[..., :k] <= math.sqrt(xp.eps(s.V.dtype)) * s.size[..., None], axis=-1))
-    more = max(0, min((m - k) // 4, m - 2 - k))
-    p = pick(xp, s.again | s.done, k, plain(xp, xp.minimum(k + more + near // 2, max(k, m - 2))))
+    p = count_kept(xp, s, k, m)
     V, U = rotate(xp, s.V, s.Q, p, s.j), rotate(xp, s.U, s.P, p, s.j)
     kept = xp.arange(m, device=xp.device_of(V)) < p
     B = xp.make_diagonal(xp.astype(xp.where(kept, s.s, 0 * s.s), V.dtype))
     column = xp.conj(s.beta[..., None] * s.P[..., s.j - 1, :])  # u_i^H A v = conj(v^H A^H u_i)
     if xp.name == "jax" or p < m:
-        B = put(xp, B, (..., slice(None), p), xp.where(kept, pick(xp, s.again, 0 * column, column), 0 * column))
-    last = V[..., p, :]
-    if xp.name == "jax" or s.again:
-        random = direction(xp, V, None, direction(xp, V, None, fresh(xp, noise, s.draws), p)[0], p)[0]
-        V = put(xp, V, (..., p, slice(None)), pick(xp, s.again, random, last))
+        B = put(
+            xp,
+            B,
+            (..., slice(None), p),
+            xp.where(kept, pick(xp, s.again, 0 * column, column), 0 * column),
+        )
+    V = with_random_row(xp, V, noise, s, p)
     return s._replace(V=V, U=U, B=B, j=p, draws=s.draws + m)

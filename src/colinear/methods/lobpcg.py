@@ -1,28 +1,80 @@
-"""Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the extreme eigenpairs of self-adjoint A.
+"""Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the extreme
+eigenpairs of self-adjoint A.
 
-Each step minimises the Rayleigh quotient over span[X, W, P]: the block X, its preconditioned residuals W, and the directions P of the
-step before.
+Each step minimises the Rayleigh quotient over span[X, W, P]: the block X, its preconditioned
+residuals W, and the directions P of the step before.
 
-Differs from the paper: the basis is kept orthonormal, and P orthogonal to X, as Hetmaniuk and Lehoucq (2006) and Duersch, Shao,
-Yang and Gu (2018) found necessary; directions of W that are rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). Locking is
-soft: a pair that has converged stays in X and adds no residual. Batches advance together.
+Differs from the paper: the basis is kept orthonormal, and P orthogonal to X, as Hetmaniuk and
+Lehoucq (2006) and Duersch, Shao, Yang and Gu (2018) found necessary; directions of W that are
+rounding errors are dropped (SVQB, Stathopoulos and Wu 2002). Locking is soft: a pair that has
+converged stays in X and adds no residual. Batches advance together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, fresh, plain
-from .lanczos import SAFETY, Pairs
+from ..properties import SELF_ADJOINT
+from .base import Spectral
+from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
-FLOOR = 100  # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
+# roundings of the norm of A that a residual has in any case, since A X follows the recurrence
+FLOOR = 100
 HUGE = 1e3  # times the norm of A: where values of dropped directions go, out of the way
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class LOBPCG(Spectral):
+    """Locally optimal block preconditioned conjugate gradients (Knyazev 2001), for the ends of the
+    spectrum of self-adjoint A.
+
+    An iteration is a step of the whole block: as many products with A as it has vectors.
+
+    Parameters
+    ----------
+    preconditioner : operator, array or factory, optional
+        An approximation of A^-1 (less a shift), positive definite, or a function of A that makes
+        one, such as `Jacobi()`.
+    block : int, optional
+        How many vectors are iterated; default k + 4.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> d = 1.0 + np.arange(1000.0)
+    >>> method = co.LOBPCG(preconditioner=co.Diagonal(1 / d))
+    >>> values, vectors = co.eig(co.opaque(co.Diagonal(d)), 2, "SA", method)
+    >>> values.round(6)
+    array([1., 2.])
+    """
+
+    preconditioner: Any = field(default=None, compare=False)
+    block: int | None = None
+
+    needs: ClassVar[int] = SELF_ADJOINT
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors are iterated."""
+        return min(n, k + 4 if self.block is None else max(self.block, k))
+
+    @property
+    def advice(self) -> str:
+        return "use a preconditioner=, or raise block= or max_iters="
+
+    def limit(self, n: int, basis: int) -> int:
+        """The most iterations; by default as many products as the other methods may make."""
+        return (
+            -(-super().limit(n, max(basis, 50)) // basis)
+            if self.max_iters is None
+            else self.max_iters
+        )
+
+
+class LOBPCGState(NamedTuple):
     """Where a run stands: blocks (*batch, n, b), each with its product with A."""
 
     X: Array
@@ -51,20 +103,20 @@ def lobpcg(
     block: int,
     tol: float,
     max_iters: int,
-    watch: Callable[[State], Any] | None = None,
+    watch: Callable[[LOBPCGState], Any] | None = None,
 ) -> Pairs:
-    """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random vectors made of `noise`.
+    """The k smallest (or largest) eigenpairs of self-adjoint A, from `start` (*batch, n) and random
+    vectors made of `noise`.
 
-    `block` is how many vectors are iterated, some more than k: the last of them converge late. An iteration multiplies A by
-    the block once.
+    `block` is how many vectors are iterated, some more than k: the last of them converge late. An
+    iteration multiplies A by the block once.
     """
     sign = -1 if largest else 1
-    stopped = False
 
     def times(X: Array) -> Array:
         return sign * multiply(X)
 
-    def step(s: State) -> State:
+    def step(s: LOBPCGState) -> LOBPCGState:
         W = s.AX - s.X * s.values[..., None, :]
         converged = s.residual <= SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
         W = xp.where(converged[..., None, :], 0 * W, W)
@@ -76,48 +128,65 @@ def lobpcg(
         D = _directions(xp, C, block)
         AS = xp.concat([s.AX, AW, s.AP], axis=-1)
         X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
-        state = s._replace(X=X, AX=AX, P=P, AP=AP, values=values, matvecs=s.matvecs + block, iterations=s.iterations + 1)
+        state = s._replace(
+            X=X,
+            AX=AX,
+            P=P,
+            AP=AP,
+            values=values,
+            matvecs=s.matvecs + block,
+            iterations=s.iterations + 1,
+        )
         return _judged(xp, state, k, tol)
 
-    def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.iterations < max_iters) & (not stopped)
+    def going(s: LOBPCGState) -> Any:
+        return (s.done ^ True) & s.finite & (s.iterations < max_iters)
 
     state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
-    if watch is None:
-        state = xp.while_loop(going, step, state)
-    else:
-        one = xp.jit(step)
-        while going(state):
-            state = one(state)
-            stopped = bool(watch(state))
+    state, stopped = run_cycles(xp, going, step, state, watch)
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
-    return Pairs(
-        sign * state.values[..., :k], vectors, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped
-    )
+    return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
 
 
-def _initial(xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, block: int) -> State:
+def _initial(
+    xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, block: int
+) -> LOBPCGState:
     vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
     X = xp.qr(vectors)[0]
     AX = times(X)
     values, C = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, X), AX)))
     X, AX = xp.matmul(X, C), xp.matmul(AX, C)
     size = xp.max(xp.vector_norm(AX, axis=-2), axis=-1)
-    zero, counts = 0 * X, (count_of(xp, c) for c in (block, 1, False, True))
-    return State(X, AX, zero, zero, values, values, size, xp.matrix_transpose(X), *counts)
+    return LOBPCGState(
+        X=X,
+        AX=AX,
+        P=0 * X,
+        AP=0 * X,
+        values=values,
+        residual=values,
+        size=size,
+        V=xp.matrix_transpose(X),
+        matvecs=count_of(xp, block),
+        iterations=count_of(xp, 1),
+        done=count_of(xp, False),
+        finite=count_of(xp, True),
+    )
 
 
-def _judged(xp: Any, s: State, k: int, tol: float) -> State:
+def _judged(xp: Any, s: LOBPCGState, k: int, tol: float) -> LOBPCGState:
     residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
     size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
     target = SAFETY * max(tol, FLOOR * xp.eps(s.X.dtype)) * size
     done = plain(xp, xp.all(residual[..., :k] <= target[..., None]))
     finite = plain(xp, xp.all(xp.isfinite(size)))
-    return s._replace(residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X))
+    return s._replace(
+        residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X)
+    )
 
 
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
-    """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the smallest values, and their vectors."""
+    """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
+    smallest values, and their vectors."""
     T = _symmetric(xp, xp.matmul(_adjoint(xp, S), AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
     far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
@@ -126,18 +195,23 @@ def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array,
 
 
 def _directions(xp: Any, C: Array, block: int) -> Array:
-    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the basis."""
+    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the
+    basis."""
     outside = xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2)
     return orthonormal(xp, outside, C)
 
 
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
-    """An orthonormal basis of W less its part in span Q; zero columns for directions that are rounding errors."""
+    """An orthonormal basis of W less its part in span Q; zero columns for directions that are
+    rounding errors."""
     for _ in range(2):
         W = _scaled(xp, W)
         W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
-        # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the space nothing else is there.
-        W = xp.where((xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W)
+        # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the
+        # space nothing else is there.
+        W = xp.where(
+            (xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W
+        )
         W = _whitened(xp, W)
     return _whitened(xp, W)
 
@@ -153,7 +227,9 @@ def _whitened(xp: Any, W: Array) -> Array:
     """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
     W = _scaled(xp, W)
     values, U = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, W), W)))
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(values[..., -1:], 0 * values[..., -1:] + 1e-30)
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(
+        values[..., -1:], 0 * values[..., -1:] + 1e-30
+    )
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
     return xp.matmul(W, U * factor[..., None, :])
 

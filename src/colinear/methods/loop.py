@@ -1,74 +1,211 @@
-"""The loop that drives the recurrence of every method, `step(state) -> state`.
+"""The loop that drives the recurrence of every method, `step(ops, state) -> state`; and the
+history, the user's callback and the bar, to which it shows each step.
 
-A state is a NamedTuple with at least
+A state is a `State`, whose fields a step updates; it has at least
 
-    iteration   the number of steps so far, one number
-    status      RUNNING, or how it ended, for each column, (*batch, k)
-    size        the norm of the residual as the recurrence has it, squared, for each column
+    status   RUNNING, or how it ended, for each column
+    size     the norm of the residual as the recurrence has it, squared, for each column
 
-and columns whose status is not RUNNING stand still. The loop is Python's in NumPy and torch, and `lax.while_loop` in JAX.
+and columns whose status is not RUNNING stand still. The loop is Python's in NumPy and torch, and
+`lax.while_loop` in JAX.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from .. import signatures
 from ..backends import Array
-from .columns import RUNNING
-from .watching import LONGEST_HISTORY, HostBar, Progress, Watch, asked_of, progress_bar, recorded
+from .vectors import RUNNING
 
-LOOK_EVERY = 16  # steps after which a device is asked whether it is done: each question waits for it
+LONGEST_HISTORY = 10_000
 SHOW_EVERY = 10  # steps, in a compiled program: each is a call of the host
 
 
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is given: the iteration, the relative residual of each column, and `x`,
+    computed when it is asked for."""
+
+    iteration: int
+    residual: Any
+    _x: Callable[[], Any]
+
+    @property
+    def x(self) -> Any:
+        return self._x()
+
+
+class Watch(NamedTuple):
+    """Who looks on: whether the history is kept, the user's callback, and the bar. Static and
+    hashable."""
+
+    record: bool = False
+    callback: Callable[[Progress], Any] | None = None
+    progress: bool = False
+    title: str = ""
+    vector: bool = False  # whether the right side was one
+
+    def shaped(self, X: Array) -> Array:
+        """A block as the user's right side was."""
+        return X[..., 0] if self.vector else X
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.record or self.callback is not None or self.progress)
+
+
+NOBODY = Watch()
+
+
+def recorded(xp: Any, history: Array, iteration: Any, residual: Array) -> Array:
+    """The history with one more entry, as far as there is room."""
+    last = history.shape[0] - 1
+    at = xp.minimum(iteration, last)
+    return xp.set_at(history, at, xp.where(iteration <= last, residual, history[at]))
+
+
+def progress_bar(title: str) -> Callable[[Any, Any], None]:
+    """A bar of tqdm's as a function of (iteration, residual); (None, None) closes it."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise ImportError(
+            "progress=True draws its bar with tqdm, which is not installed: "
+            "pip install 'colinear[progress]'",
+            name="tqdm",
+        ) from error
+    bar = tqdm(desc=title, unit="it")
+
+    def move(iteration: Any, residual: Any) -> None:
+        if iteration is None:
+            bar.close()
+            return
+        worst = float(residual.max()) if getattr(residual, "shape", ()) else float(residual)
+        bar.set_postfix_str(f"residual {worst:.1e}", refresh=False)
+        bar.update(int(iteration) - bar.n)  # which tqdm draws ten times a second at most
+
+    return move
+
+
+class HostBar:
+    """A bar that a compiled program moves and closes by calls of the host; it is drawn anew each
+    time the program runs."""
+
+    def __init__(self, xp: Any, title: str):
+        self.xp, self.title = xp, title
+        self._bar: Any = None
+
+    def move(self, iteration: Any, residual: Any) -> Any:
+        return self.xp.call_host(self._move, iteration, residual)
+
+    def close(self, iteration: Any, residual: Any) -> Any:
+        return self.xp.call_host(self._close, iteration, residual)
+
+    def _move(self, iteration: Any, residual: Any) -> bool:
+        self._bar = self._bar or progress_bar(self.title)
+        self._bar(int(iteration), residual)
+        return False
+
+    def _close(self, iteration: Any, residual: Any) -> bool:
+        self._move(iteration, residual)
+        self._bar(None, None)
+        self._bar = None
+        return False
+
+
+def asked_of(callback: Any) -> Callable[..., bool]:
+    """What a compiled program calls to ask the user's callback."""
+
+    def ask(iteration: Any, residual: Any, x: Any) -> bool:
+        return bool(callback(Progress(int(iteration), residual, lambda: x)))
+
+    return ask
+
+
+class Run(NamedTuple):
+    """A recurrence on its way: its state, the steps made, what was recorded, whether it was
+    stopped."""
+
+    state: Any
+    each: Any  # steps of each column, in this cycle
+    iteration: Any  # steps of all cycles
+    history: Any
+    stopped: Any
+
+
 class Loop:
-    """Makes the steps of a solve, and lets those look on who want to. One for all cycles of a solve.
+    """Makes the steps of a solve, and shows them to the history, the callback and the bar. One for
+    all cycles of a solve.
 
     Attributes
     ----------
     limit : int
         The most steps of all cycles together.
     scale : array
-        What X must be multiplied by for the user's eyes.
+        What X must be multiplied by before the user sees it.
     """
 
     def __init__(self, xp: Any, watch: Watch, limit: int, scale: Array):
         self.xp, self.watch, self.limit, self.scale = xp, watch, limit, scale
-        self.seen: list[Any] = []  # residuals, in NumPy and torch; under tracing they are in an array that the loop carries
-        self._bar: Any = None  # a function of (iteration, residual), or what a compiled program calls
-        self._every = 1
-
-    def is_traced(self, x: Array) -> bool:
-        """Whether the loop is part of a traced program."""
-        return not is_compiling() and (self.xp.name == "jax" or bool(self.xp.is_traced(x)))
+        self.seen: list[Any] = []  # residuals in NumPy and torch; under tracing an array holds them
+        self._bar: Any = None  # a function of (iteration, residual), or what a program calls
+        self._every = 1  # steps between two looks at the bar
 
     def run(
-        self, step: Callable[[Any], Any], state: Any, history: Any, solution: Callable[[Any], Array], limit: Any = None
-    ) -> tuple[Any, Any, Any]:
-        """`state = step(state)` while a column runs and the state counts fewer than `limit` steps.
-
-        Returns the last state, the history, and whether the callback stopped it.
-        """
-        xp, limit = self.xp, self.limit if limit is None else limit
+        self,
+        step: Callable[[Any, Any], Any],
+        ops: Any,
+        state: Any,
+        solution: Callable[[Any], Array],
+        *,
+        iteration: Any = 0,
+        history: Any = None,
+        limit: Any = None,
+    ) -> Run:
+        """Make steps while a column runs and fewer than `limit` are counted."""
+        xp, watch, limit = self.xp, self.watch, self.limit if limit is None else limit
+        each = 0 * state.status
         if is_compiling():  # no value can be looked at: all steps are made
-            for _ in range(limit - state.iteration):
-                state = step(state)
-            return state, history, False
-        if self.is_traced(state.status):
-            return self._run_traced(step, state, history, solution, limit)
-        # A device is asked only now and then whether it is done. Steps too many do nothing, since columns that are done stand still.
-        every = self._every = LOOK_EVERY if xp.peek(state.status) is None else 1
-        first = state.iteration
-        while state.iteration < limit and ((state.iteration - first) % every or bool(xp.any(state.status == RUNNING))):
-            state = step(state)
-            if not self.watch.is_idle and self.shows(state.iteration, state.size, state, solution):
-                return state, history, True
-        return state, history, False
+            for _ in range(limit - iteration):
+                each = each + (state.status == RUNNING)
+                state = step(ops, state)
+            return Run(state, each, limit, history, False)
+        if xp.name == "jax" or xp.is_traced(state.status):
+            if watch.progress and self._bar is None:
+                self._bar = HostBar(xp, watch.title)
 
-    def shows(self, iteration: int, size: Any, state: Any, solution: Callable[[Any], Array]) -> bool:
-        """Show one step to all who look on; true if the callback wants to stop. The size is a number where there is one column."""
+            def going(run: Run) -> Any:
+                runs = xp.any(run.state.status == RUNNING)
+                return runs & (run.iteration < limit) & xp.logical_not(run.stopped)
+
+            def advance(run: Run) -> Run:
+                each = run.each + (run.state.status == RUNNING)
+                state = step(ops, thawed(**run.state._asdict())).frozen()
+                return self._show_traced(Run(state, each, run.iteration + 1, *run[3:]), solution)
+
+            thawed, stopped = type(state), xp.any(state.status != state.status)
+            first = Run(state.frozen(), each, iteration, history, stopped)
+            last = xp.while_loop(going, advance, first)
+            return last._replace(state=thawed(**last.state._asdict()))
+        first, watched, self._every = iteration, not watch.is_idle, ops.every
+        while iteration < limit:
+            running = state.status == RUNNING
+            if not ops.goes_on(running, state, iteration - first):
+                break
+            state = step(ops, state)
+            each = each + running
+            iteration += 1
+            if watched and self.shows(iteration, state.size, state, solution):
+                return Run(state, each, iteration, history, True)
+        return Run(state, each, iteration, history, False)
+
+    def shows(
+        self, iteration: int, size: Any, state: Any, solution: Callable[[Any], Array]
+    ) -> bool:
+        """Show one step; true if the callback wants to stop. Of one column the size is a number."""
         residual, watch = size**0.5, self.watch
         if watch.record and len(self.seen) <= LONGEST_HISTORY:
             self.seen.append(residual)
@@ -79,46 +216,46 @@ class Loop:
             return False
         if isinstance(residual, float):  # torch would make it one of its default dtype
             residual = self.xp.asarray([residual], dtype=self.xp.real_dtype(self.scale.dtype))
-        return bool(watch.callback(Progress(iteration, residual, lambda: watch.shaped(solution(state) * self.scale))))
+        x = lambda: watch.shaped(solution(state) * self.scale)  # noqa: E731  (if it is asked for)
+        return bool(watch.callback(Progress(iteration, residual, x)))
 
-    def _run_traced(self, step: Any, state: Any, history: Any, solution: Any, limit: Any) -> tuple[Any, Any, Any]:
-        xp, watch = self.xp, self.watch
-        if watch.progress and self._bar is None:
-            self._bar = HostBar(xp, watch.title)
-        stopped = xp.any(state.status != state.status)
+    def _show_traced(self, run: Run, solution: Callable[[Any], Array]) -> Run:
+        """Show one step from inside a program."""
+        xp, watch, history, stopped = self.xp, self.watch, run.history, run.stopped
+        residual = run.state.size**0.5
+        if history is not None:
+            history = recorded(xp, history, run.iteration, residual)
+        if watch.progress:
+            now = run.iteration % SHOW_EVERY == 0
+            xp.cond(now, self._bar.move, lambda *_: now & False, run.iteration, xp.max(residual))
+        if watch.callback is not None:
+            x = watch.shaped(solution(run.state) * self.scale)
+            stopped = xp.call_host(asked_of(watch.callback), run.iteration, residual, x)
+        return run._replace(history=history, stopped=stopped)
 
-        def going(carry: Any) -> Any:
-            state, _, stopped = carry
-            return xp.any(state.status == RUNNING) & (state.iteration < limit) & xp.logical_not(stopped)
-
-        def body(carry: Any) -> Any:
-            state, history, stopped = carry
-            state = step(state)
-            residual = state.size**0.5
-            if history is not None:
-                history = recorded(xp, history, state.iteration, residual)
-            if watch.progress:
-                now = state.iteration % SHOW_EVERY == 0
-                xp.cond(now, self._bar.move, lambda *_: now & False, state.iteration, xp.max(residual))
-            if watch.callback is not None:
-                x = watch.shaped(solution(state) * self.scale)
-                stopped = xp.call_host(asked_of(watch.callback), state.iteration, residual, x)
-            return state, history, stopped
-
-        return xp.while_loop(going, body, (state, history, stopped))
-
-    def history(self, shape: tuple[int, ...]) -> Any:
-        """What was recorded in NumPy and torch, (iterations + 1, *shape)."""
-        if not self.seen:
+    def begin_history(self, size: Array, X: Array) -> Any:
+        """Record the first residual; the array that the loop carries, if it is traced."""
+        xp = self.xp
+        if not self.watch.record or is_compiling():
             return None
-        xp, like = self.xp, self.scale
+        if xp.name != "jax" and not xp.is_traced(size):
+            self.shows(0, size**2, None, lambda state: X)
+            return None
+        shape = min(LONGEST_HISTORY, self.limit) + 1, *size.shape
+        return recorded(xp, xp.full(shape, float("nan"), dtype=size.dtype), 0, size)
+
+    def history(self, size: Array, traced: Any) -> Any:
+        """What was recorded, (iterations + 1, *batch, k); `traced` is what the loop has carried."""
+        if not self.seen:
+            return traced
+        xp, dtype, device = self.xp, size.dtype, self.xp.device_of(size)
         if isinstance(self.seen[-1], float):  # of one column, on the host
-            numbers = [float(residual) if isinstance(residual, float) else float(residual[0]) for residual in self.seen]
-            return xp.reshape(xp.asarray(numbers, dtype=xp.real_dtype(like.dtype), device=xp.device_of(like)), (-1, *shape))
-        return xp.stack([xp.reshape(xp.asarray(residual), shape) for residual in self.seen])
+            seen = [float(r) if isinstance(r, float) else float(r[0]) for r in self.seen]
+            return xp.reshape(xp.asarray(seen, dtype=dtype, device=device), (-1, *size.shape))
+        return xp.stack([xp.reshape(xp.asarray(residual), size.shape) for residual in self.seen])
 
     def close(self, iteration: Any, residual: Array) -> None:
-        """Take leave of the bar, which shows where the solve has come to."""
+        """Close the bar, which then shows how far the solve has come."""
         if isinstance(self._bar, HostBar):
             self._bar.close(iteration, self.xp.max(residual))
         elif self._bar is not None:

@@ -1,131 +1,462 @@
-"""Least squares by bidiagonalisation: LSQR (Paige and Saunders 1982), for any m x n A, with a preconditioner on the right.
+"""Least squares by bidiagonalisation, for any m x n A: LSQR (Paige and Saunders 1982), LSMR (Fong
+and Saunders 2011), and CGLS (Hestenes and Stiefel 1952, section 10).
 
-In exact arithmetic conjugate gradients on A^H A x = A^H b, without its squared condition in the answer. Of all solutions it gives the
-one of smallest norm (if started at zero and not preconditioned). |r| falls from step to step.
+    β_k+1 u_k+1 = A v_k - α_k u_k,      α_k+1 v_k+1 = A^H u_k+1 - β_k+1 v_k
 
-Differs from the reference: blocks of right sides, each column stopped on its own; damping as rows below A; the true residual, and the
-true A^H r, decide (`solve_in_cycles`).
+The bidiagonalisation is that of Golub and Kahan (1965).
+
+LSQR is in exact arithmetic conjugate gradients on A^H A x = A^H b, without its squared condition in
+the answer: |r| falls from step to step. LSMR is MINRES on these: |A^H r| falls, so that it may be
+stopped early with more confidence. CGLS has the iterates of LSQR (Björck, Elfving and Strakoš 1998)
+and is written with the residual r = b - A x: A^H A is nowhere multiplied by x, and its
+preconditioner M ≈ (A^H A)^-1 is positive definite. Those of the others stand on the right, |b - A M
+y|, x = M y. Started from zero and not preconditioned they give the solution of smallest norm.
+
+Differs from the references: blocks of right sides, each column stopped on its own; damping as rows
+below A; the true residual, and the true A^H r, decide (`solve_in_cycles`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from ..backends import Array
-from ..info import Status
-from .bidiagonalisation import Recurrence, bidiagonalise, least_squares, quotient, rotated, rotation, unit
-from .iteration import NOBODY, Cycles, Ended, Loop, Outcome, Watch, divide, first_of
+from .base import Iterative
+from .cg import CG
+from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
+from .vectors import NONFINITE, PRECONDITIONER, RUNNING, SUCCESS, State, column_norms, divide
+
+INFINITY = float("inf")
+Product = Callable[[Array], Array] | None
 
 
-class State(NamedTuple):
-    X: Array
-    U: Array
-    V: Array
-    W: Array  # the direction of search
-    alpha: Array
-    rho: Array  # what the rotation has left on the diagonal
-    phi: Array  # |r|
-    norm: Array  # of A, by Frobenius, squared
-    size: Array
-    status: Array
-    iterations: Array
-    iteration: Any
+def lsqr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
+    """Minimise |B - A X|^2 + |damping X|^2. The arguments are those of `least_squares`."""
+    recurrence = {"begin": begin_lsqr, "step": step_lsqr, "products": 2, "at_first": 2}
+    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
 
 
-def lsqr(
+def lsmr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
+    """Minimise |B - A X|^2 + |damping X|^2. The arguments are those of `least_squares`."""
+    recurrence = {"begin": begin_lsmr, "step": step_lsmr, "products": 2, "at_first": 2}
+    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
+
+
+def cgls(
     xp: Any,
+    multiply: Product,
+    adjoint: Product,
+    B: Array,
+    *,
+    precondition: Product = None,
+    **options: Any,
+) -> Outcome:
+    """Minimise |B - A X|. The arguments are those of `least_squares`, without damping."""
+    recurrence = {
+        "begin": begin_cgls,
+        "step": step_cgls,
+        "products": 2,
+        "precondition": precondition,
+    }
+    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
+
+
+def least_squares(
+    xp: Any,
+    recurrence: dict[str, Any],
     multiply: Any,
     adjoint: Any,
     B: Array,
+    X0: Array | None = None,
     *,
-    columns: int,
-    tol: float,
-    max_iters: int,
     damping: float = 0.0,
-    consistent: bool = False,
     precondition: Any = None,
     precondition_adjoint: Any = None,
-    X0: Array | None = None,
-    watch: Watch = NOBODY,
+    columns: int,
+    **options: Any,
 ) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2.
+    """Minimise |B - A X|^2 + |damping X|^2 by the cycles of a recurrence.
 
     Parameters
     ----------
     multiply, adjoint : callable
         A X and A^H X.
+    precondition, precondition_adjoint : callable, optional
+        M X and M^H X: |B - A M Y| is minimised, and X = M Y.
     columns : int
         Of A.
-    tol : float
-        It ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|.
-    consistent : bool
-        Whether only the first of these is success.
+    **options
+        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `consistent`, whether
+        only the first of these is success; `max_iters`; `watch`.
     """
+    m, guess, of_X = B.shape[-2], X0, multiply
+    if precondition is not None:
+        of_Y, of_R = multiply, adjoint
+        multiply = lambda Y: of_Y(precondition(Y))  # noqa: E731
+        adjoint = lambda R: precondition_adjoint(of_R(R))  # noqa: E731
+        if X0 is not None:  # the guess is subtracted: M is not inverted
+            B, X0 = B - of_X(X0), None
+    if damping:  # a block more of rows: damping I below A
+        above, above_adjoint = multiply, adjoint
+        rest = xp.zeros(
+            (*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
+        )
+        B = xp.concat([B, rest], axis=-2)
+        multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))  # noqa: E731
 
-    def make_cycle(multiply: Any, adjoint: Any) -> Any:
-        def cycle(loop: Loop, s: Cycles, tol: float) -> Ended:
-            phi, U = unit(xp, s.R)
-            alpha, V = unit(xp, adjoint(U))
-            status = first_of(xp, s.status, (xp.logical_not(xp.isfinite(alpha)), int(Status.NONFINITE)), (alpha == 0, 0))
-            first = State(
-                s.X, U, V, V, alpha, alpha, phi, xp.maximum(alpha**2, s.norm**2), phi**2, status, s.iterations, s.iteration
-            )
-            state, history, stopped = loop.run(
-                lambda state: step(xp, multiply, adjoint, tol, state), first, s.history, lambda state: state.X
-            )
-            products = 2 * (state.iteration - s.iteration) + 2
-            norm = xp.sqrt(state.norm)
-            return Ended(state.X, state.status, state.iterations, state.iteration, products, history, stopped, norm)
+        def adjoint(R: Array) -> Array:
+            top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
+            return above_adjoint(top) + damping * bottom
 
-        return cycle
+    def optimality(X: Array, R: Array, norm: Array) -> Array:
+        slope = column_norms(xp, adjoint(R))
+        # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
+        # underflow, or to overflow.
+        size = xp.where(xp.isfinite(norm), norm * column_norms(xp, R), 0)
+        return divide(xp, slope, xp.maximum(slope, size))
 
-    return least_squares(
-        xp,
-        make_cycle,
-        recurrence,
-        multiply,
-        adjoint,
-        B,
-        columns=columns,
-        damping=damping,
-        consistent=consistent,
-        tol=tol,
-        max_iters=max_iters,
-        precondition=precondition,
-        precondition_adjoint=precondition_adjoint,
-        X0=X0,
-        watch=watch,
+    cycle = cycle_of(multiply=multiply, adjoint=adjoint, **recurrence)
+    shape: dict[str, Any] = {"columns": columns, "optimality": optimality}
+    outcome = solve_in_cycles(xp, cycle, multiply, B, X0, **shape, **options)
+    if precondition is None:
+        return outcome
+    X = precondition(outcome.X)
+    return outcome._replace(X=X if guess is None else X + guess)
+
+
+# ------------------------------------------------------------------------------- bidiagonalisation
+
+
+def begin_bidiagonal(ops: Any, s: CycleStart) -> tuple[Any, Array, Any, Array, Any, Any]:
+    """The first β, u, α, v, the square of |A| as known, and the codes."""
+    beta, u = ops.unit(ops.own(s.R))  # β u = r
+    alpha, v = ops.unit(ops.copy(ops.adjoint(u)))  # α v = A^H u
+    codes = ops.first(ops.codes(s.status), ops.infinite(alpha), NONFINITE, alpha == 0, SUCCESS)
+    norm = ops.larger(alpha, ops.number(s.norm))
+    return beta, u, alpha, v, norm * norm, codes
+
+
+def bidiagonalise(ops: Any, s: Any) -> Any:
+    """Advance u, v and α; the next β."""
+    beta, s.u = ops.unit(ops.xpby(ops.multiply(s.v), -s.alpha, s.u))  # β u = A v - α u
+    s.alpha, s.v = ops.unit(ops.xpby(ops.adjoint(s.u), -beta, s.v))  # α v = A^H u - β v
+    s.status = ops.first(s.status, ops.infinite(s.alpha + beta), NONFINITE)
+    return beta
+
+
+def judge(ops: Any, s: Any, on: Any, beta: Any, left: Any, slope: Any) -> None:
+    """Set the size and the status by β, |r| and |A^H r|."""
+    s.squares = s.squares + ops.where(on, s.alpha * s.alpha + beta * beta, 0.0)
+    s.size = ops.where(on, left * left, s.size)
+    small = (left <= ops.tol) | (slope <= ops.tol * s.squares**0.5 * left)
+    s.status = ops.first(s.status, small | (s.alpha == 0) | (beta == 0), SUCCESS)
+
+
+class LSQRState(State):
+    x: Array
+    u: Array
+    v: Array
+    w: Array  # the direction of search
+    alpha: Any
+    rho: Any  # what the rotation has left on the diagonal
+    phi: Any  # |r|
+    squares: Any  # |A|^2, by Frobenius
+    size: Any
+    status: Any
+
+    @property
+    def norm(self) -> Any:
+        return self.squares**0.5
+
+
+def begin_lsqr(ops: Any, s: CycleStart) -> LSQRState:
+    """The state before the first step."""
+    beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
+    return LSQRState(
+        x=ops.own(s.X),
+        u=u,
+        v=v,
+        w=ops.copy(v),
+        alpha=alpha,
+        rho=alpha,
+        phi=beta,
+        squares=squares,
+        size=beta * beta,
+        status=status,
     )
 
 
-def step(xp: Any, multiply: Any, adjoint: Any, tol: float, s: State) -> State:
-    """One iteration for all columns that run: one more row and column of the bidiagonal matrix, and a rotation."""
-    column = lambda x: x[..., None, :]  # noqa: E731  (a number for each column)
-    beta, U, alpha, V = bidiagonalise(xp, multiply, adjoint, s.U, s.V, s.alpha)
-    status = first_of(xp, s.status, (xp.logical_not(xp.isfinite(alpha + beta)), int(Status.NONFINITE)))
-    going = status == s.status
-    c, sine, rho = rotation(xp, s.rho, beta)
-    going = going & (s.status < 0)
-    theta, phi = sine * alpha, c * s.phi
-    X = s.X + xp.where(column(going), column(divide(xp, phi, rho)) * s.W, 0)
-    W = V - column(divide(xp, theta, rho)) * s.W
-    left = sine * s.phi  # |r|
-    norm = xp.where(going, s.norm + alpha**2 + beta**2, s.norm)
-    size = xp.where(going, left**2, s.size)
-    small = (left <= tol) | (xp.abs(c) * alpha <= tol * xp.sqrt(norm))  # |A^H r| = |r| α |c|
-    status = first_of(xp, status, (small | (alpha == 0) | (beta == 0), int(Status.SUCCESS)))
-    moved = s.iterations + (s.status < 0)
-    return State(X, U, V, W, alpha, -c * alpha, left, norm, size, status, moved, s.iteration + 1)
+def step_lsqr(ops: Any, s: LSQRState) -> LSQRState:
+    """One iteration: one more row and column of the bidiagonal matrix, and a rotation."""
+    beta = bidiagonalise(ops, s)
+    if ops.ended(s.status):
+        return s
+    on = s.status == RUNNING
+    c, sine, rho = ops.rotation(s.rho, beta)
+    s.x = ops.axpy(ops.ratio(c * s.phi, rho), s.w, s.x, on)  # x = x + (φ c / ρ) w
+    s.w = ops.xpby(s.v, -ops.ratio(sine * s.alpha, rho), s.w)  # w = v - (s α / ρ) w
+    s.phi = sine * s.phi
+    s.rho = -c * s.alpha
+    judge(ops, s, on, beta, s.phi, abs(s.rho) * s.phi)  # |A^H r| = |c| α |r|
+    return s
 
 
-def recurrence(xp: Any, x: Array, v: Array, phi: float, rho: float) -> Recurrence:
-    """What `step` makes of β and α, for one vector, written over x: see `one_vector`. At first φ and ρ are β and α."""
-    w, size, slope = xp.copy(v), phi, 0.0
-    while True:
-        beta, alpha = yield size, slope
-        c, sine, rho = rotated(rho, beta)
-        xp.axpy(quotient(c * phi, rho), w, x)
-        xp.xpby(v, -quotient(sine * alpha, rho), w)
-        phi = size = sine * phi
-        rho = -c * alpha
-        slope = size * abs(rho)  # |A^H r| = |r| α |c|
+class LSMRState(State):
+    x: Array
+    u: Array
+    v: Array
+    d: Array  # the vectors h and h̄ of the paper
+    d_bar: Array
+    alpha: Any
+    alpha_bar: Any
+    rho: Any
+    rho_bar: Any
+    c_bar: Any
+    s_bar: Any
+    zeta: Any
+    zeta_bar: Any  # |A^H r|, with its sign
+    beta_dot: Any  # β̇ and β̈: of these and of τ the norm of r is made
+    beta_double: Any
+    rho_dot: Any
+    theta: Any
+    tau: Any
+    squares: Any  # |A|^2, by Frobenius
+    size: Any
+    status: Any
+
+    @property
+    def norm(self) -> Any:
+        return self.squares**0.5
+
+
+def begin_lsmr(ops: Any, s: CycleStart) -> LSMRState:
+    """The state before the first step."""
+    beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
+    zero, one = 0 * beta, 0 * beta + 1
+    return LSMRState(
+        x=ops.own(s.X),
+        u=u,
+        v=v,
+        d=ops.copy(v),
+        d_bar=0 * v,
+        alpha=alpha,
+        alpha_bar=alpha,
+        rho=one,
+        rho_bar=one,
+        c_bar=one,
+        s_bar=zero,
+        zeta=zero,
+        zeta_bar=alpha * beta,
+        beta_dot=zero,
+        beta_double=beta,
+        rho_dot=one,
+        theta=zero,
+        tau=zero,
+        squares=squares,
+        size=beta * beta,
+        status=status,
+    )
+
+
+def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
+    """One iteration: one more row and column of the bidiagonal matrix, and two rotations."""
+    beta = bidiagonalise(ops, s)
+    if ops.ended(s.status):
+        return s
+    on = s.status == RUNNING
+    ratio, rotation = ops.ratio, ops.rotation
+    before, zeta_old = s.rho * s.rho_bar, s.zeta
+    c, sine, rho = rotation(s.alpha_bar, beta)  # the first makes the bidiagonal matrix triangular
+    theta_new = sine * s.alpha
+    theta_bar = s.s_bar * rho
+    s.c_bar, s.s_bar, rho_bar = rotation(s.c_bar * rho, theta_new)  # the second its square
+    s.alpha_bar, s.rho, s.rho_bar = c * s.alpha, rho, rho_bar
+    s.zeta, s.zeta_bar = s.c_bar * s.zeta_bar, -s.s_bar * s.zeta_bar
+    s.d_bar = ops.xpby(s.d, -ratio(theta_bar * rho, before), s.d_bar)  # h̄ = h - (θ̄ ρ / ρ' ρ̄') h̄
+    s.x = ops.axpy(ratio(s.zeta, rho * rho_bar), s.d_bar, s.x, on)  # x = x + (ζ / ρ ρ̄) h̄
+    s.d = ops.xpby(s.v, -ratio(theta_new, rho), s.d)  # h = v - (θ / ρ) h
+    # |r|, section 5.1
+    c_tilde, s_tilde, rho_tilde = rotation(s.rho_dot, theta_bar)
+    s.tau = ratio(zeta_old - s.theta * s.tau, rho_tilde)
+    s.theta, s.rho_dot = s_tilde * rho_bar, c_tilde * rho_bar
+    s.beta_dot = -s_tilde * s.beta_dot + c_tilde * c * s.beta_double
+    s.beta_double = -sine * s.beta_double
+    tau_dot = ratio(s.zeta - s.theta * s.tau, s.rho_dot)
+    left = ops.hypot(s.beta_dot - tau_dot, s.beta_double)
+    judge(ops, s, on, beta, left, abs(s.zeta_bar))
+    return s
+
+
+# ------------------------------------------------------------------------------- normal equations
+
+
+class CGLSState(State):
+    x: Array
+    r: Array  # b - A x
+    p: Array  # the direction of search
+    rho: Any  # s^H M s of the step before, s = A^H r
+    curve: Any  # 1 / α of the step before
+    squares: Any  # |A|^2: by Frobenius, as LSQR has it, or from below if preconditioned
+    size: Any  # |r|^2
+    status: Any
+
+    @property
+    def norm(self) -> Any:
+        return self.squares**0.5
+
+
+def begin_cgls(ops: Any, s: CycleStart) -> CGLSState:
+    """The state before the first step: as if the direction before it were zero, s^H M s
+    infinite."""
+    x, size, norm = ops.own(s.X), ops.number(s.size), ops.number(s.norm)
+    return CGLSState(
+        x=x,
+        r=ops.own(s.R),
+        p=0 * x,
+        rho=INFINITY + 0 * size,
+        curve=0 * size,
+        squares=norm * norm,
+        size=size * size,
+        status=ops.codes(s.status),
+    )
+
+
+def step_cgls(ops: Any, s: CGLSState) -> CGLSState:
+    """One iteration."""
+    limit, ran = ops.tol * ops.tol, s.status == RUNNING
+    z = a = ops.adjoint(s.r)  # a = A^H r
+    rho = slope = ops.dot(a, a)  # |A^H r|^2, at most |A|^2 |r|^2
+    squares = ops.larger(s.squares, ops.ratio(slope, s.size))
+    small = slope <= limit * squares * s.size
+    s.status = ops.first(s.status, ops.infinite(slope), NONFINITE, small, SUCCESS)
+    if ops.precondition is not None:
+        z = ops.precondition(a)  # z = M a
+        rho = ops.dot(a, z)  # ρ = a^H M a
+        s.status = ops.positive(s.status, rho, PRECONDITIONER)
+    beta = ops.where(s.status == RUNNING, ops.ratio(rho, s.rho), 0.0)
+    s.p = p = ops.xpby(z, beta, s.p)  # p = z + (ρ / ρ') p
+    s.rho = rho
+    q = ops.multiply(p)  # q = A p
+    curvature = ops.dot(q, q)  # |A p|^2 = p^H A^H A p
+    s.status = ops.first(s.status, ops.infinite(curvature), NONFINITE, curvature == 0, SUCCESS)
+    on = s.status == RUNNING
+    curve = ops.ratio(curvature, rho)  # 1 / α
+    if ops.precondition is None:  # 1/α + β/α' is on the diagonal of B^H B for the B of LSQR
+        squares = ops.where(on, s.squares + curve + beta * s.curve, squares)
+    else:
+        lower = ops.ratio(curvature, ops.dot(p, p))
+        squares = ops.where(on, ops.larger(squares, lower), squares)
+    s.curve = curve
+    s.squares = ops.where(ran, squares, s.squares)
+    alpha = ops.ratio(rho, curvature)
+    s.x = ops.axpy(alpha, p, s.x, on)  # x = x + α p
+    s.r = r = ops.axpy(-alpha, q, s.r, on)  # r = r - α q
+    s.size = ops.where(ran, ops.dot(r, r), s.size)
+    s.status = ops.first(s.status, s.size <= limit, SUCCESS)
+    return s
+
+
+@dataclass(frozen=True)
+class LeastSquares(Iterative):
+    """What the iterations for least squares share. Not to be used itself."""
+
+    damping: float = 0.0
+
+    solve: ClassVar[Any] = None  # the function that minimises
+    needs_adjoint: ClassVar[bool] = True
+    least_squares: ClassVar[bool] = True
+    vectors: ClassVar[int] = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.damping >= 0:
+            raise ValueError(f"{self.name}: damping is {self.damping!r}; it must not be negative.")
+        if self.precision is not None:
+            raise ValueError(
+                f"{self.name}: least squares have no low precision to refine from. "
+                "Leave out precision."
+            )
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        return self.solve(
+            xp,
+            products.multiply,
+            products.adjoint,
+            B,
+            damping=self.damping,
+            columns=products.columns,
+            precondition=products.precondition,
+            precondition_adjoint=products.precondition_adjoint,
+            **options,
+        )
+
+
+class LSQR(LeastSquares):
+    """Least squares by bidiagonalisation, for any A. A product with A and one with A^H an
+    iteration; preconditioned on the right.
+
+    Parameters
+    ----------
+    damping : float
+        Minimise |b - A x|^2 + |damping x|^2.
+
+    Notes
+    -----
+    It ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|. The preconditioner is n x n, such that A
+    M is well conditioned.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSQR()).round(6)
+    array([2.])
+    """
+
+    solve: ClassVar[Any] = staticmethod(lsqr)
+
+
+class LSMR(LeastSquares):
+    """Least squares by bidiagonalisation, for any A, such that |A^H r| falls; otherwise as `LSQR`.
+
+    Parameters
+    ----------
+    damping : float
+        Minimise |b - A x|^2 + |damping x|^2.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0]), co.LSMR()).round(6)
+    array([2.])
+    """
+
+    vectors: ClassVar[int] = 9
+
+    solve: ClassVar[Any] = staticmethod(lsmr)
+
+
+class NormalCG(LeastSquares):
+    """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
+
+    splits_preconditioner: ClassVar[bool] = True
+    squares_operator: ClassVar[bool] = True
+    vectors: ClassVar[int] = 10
+
+    @property
+    def name(self) -> str:
+        return CG.__name__
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        own: dict[str, Any] = {"columns": products.columns, "precondition": products.precondition}
+        return cgls(xp, products.multiply, products.adjoint, B, **own, **options)
+
+
+def for_least_squares(method: Any) -> Any:
+    """The method as `lstsq` and `pinv` run it: CG on the normal equations, any other as it is."""
+    return (
+        NormalCG(**{f.name: getattr(method, f.name) for f in fields(method)})
+        if isinstance(method, CG)
+        else method
+    )

@@ -1,7 +1,8 @@
 """Power iteration (von Mises 1929): the eigenvalue of largest magnitude, where it stands alone.
 
-Differs from the textbook: it stops on the true residual of the Rayleigh quotient. Two eigenvalues of the same magnitude, such as the
-pair of a real matrix with a complex one, never converge, and the status says so.
+Differs from the textbook: it stops on the true residual of the Rayleigh quotient. Two eigenvalues
+of the same magnitude, such as the pair of a real matrix with a complex one, never converge, and the
+status says so.
 """
 
 from __future__ import annotations
@@ -10,11 +11,38 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .krylov import count_of, norm, plain
-from .lanczos import SAFETY, Pairs
+from .base import Spectral
+from .basis import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
 
 
-class State(NamedTuple):
+class PowerIteration(Spectral):
+    """Power iteration: the one eigenvalue of largest magnitude. Simple, and slow where the next one
+    is near.
+
+    An iteration is one product with A.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(np.array([1.0, 2.0, 4.0])))
+    >>> values, vectors = co.eig(A, 1, "LM", co.PowerIteration())
+    >>> values.round(6)
+    array([4.])
+    """
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors are iterated."""
+        return 1
+
+    @property
+    def advice(self) -> str:
+        return "use Lanczos() or Arnoldi(), which need fewer iterations"
+
+    def limit(self, n: int, basis: int) -> int:
+        return super().limit(n, 50)
+
+
+class PowerState(NamedTuple):
     """Where a run stands, (*batch, n); `V` is the vector as a basis of one."""
 
     V: Array
@@ -38,35 +66,40 @@ def power_iteration(
     *,
     tol: float,
     max_iters: int,
-    watch: Callable[[State], Any] | None = None,
+    watch: Callable[[PowerState], Any] | None = None,
 ) -> Pairs:
     """The eigenpair of largest magnitude, from `start` (*batch, n)."""
-    stopped = False
 
-    def step(s: State) -> State:
+    def step(s: PowerState) -> PowerState:
         w = multiply(s.V[..., 0, :][..., None])[..., 0]
         value = xp.vecdot(s.V[..., 0, :], w)[..., None]
         residual = norm(xp, w - value * s.V[..., 0, :])[..., None]
         length = norm(xp, w)
         size = xp.maximum(s.size, length)
-        done = plain(xp, xp.all(residual <= SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]))
+        done = plain(
+            xp, xp.all(residual <= SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None])
+        )
         # The vector that was judged is kept when it is good enough.
         following = w / xp.where(length == 0, 1, length)[..., None]
-        V = s.V if done is True else xp.where(done, s.V, following[..., None, :]) if xp.name == "jax" else following[..., None, :]
-        return State(V, value, residual, size, s.matvecs + 1, done, plain(xp, xp.all(xp.isfinite(size))))
+        V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
+        return PowerState(
+            V=V,
+            values=value,
+            residual=residual,
+            size=size,
+            matvecs=s.matvecs + 1,
+            done=done,
+            finite=plain(xp, xp.all(xp.isfinite(size))),
+        )
 
-    def going(s: State) -> Any:
-        return (s.done ^ True) & s.finite & (s.matvecs < max_iters) & (not stopped)
+    def going(s: PowerState) -> Any:
+        return (s.done ^ True) & s.finite & (s.matvecs < max_iters)
 
     v = start / norm(xp, start)[..., None]
     zero = 0 * norm(xp, start)
     value = xp.astype(zero, v.dtype)[..., None]
-    state = State(v[..., None, :], value, zero[..., None], zero, *(count_of(xp, c) for c in (0, False, True)))
-    if watch is None:
-        state = xp.while_loop(going, step, state)
-    else:
-        one = xp.jit(step)
-        while going(state):
-            state = one(state)
-            stopped = bool(watch(state))
-    return Pairs(state.values, state.V, state.size, state.matvecs, state.iterations, state.done, state.finite, stopped)
+    state = PowerState(
+        v[..., None, :], value, zero[..., None], zero, *(count_of(xp, c) for c in (0, False, True))
+    )
+    state, stopped = run_cycles(xp, going, step, state, watch)
+    return pairs_of(state, state.values, state.V, stopped)

@@ -1,12 +1,15 @@
-"""Square roots, logarithms and powers of matrices that need not be diagonalisable (Higham, Functions of Matrices, 2008).
+"""Square roots, logarithms and powers of matrices that need not be diagonalisable (Higham,
+Functions of Matrices, 2008).
 
-Two ways. Where values can be seen, SciPy's, on the Schur form. Under tracing and where derivatives are recorded, iterations
-made of products and inverses only: the product form of Denman and Beavers' iteration with determinantal scaling (Higham, 6.29)
-for the root, and on it inverse scaling and squaring with Gauss-Legendre quadrature (Higham, 11.4) for the logarithm. Both are
-right for defective matrices.
+Two ways. Where values can be seen, SciPy's, on the Schur form. Under tracing and where derivatives
+are recorded, iterations made of products and inverses only: the product form of Denman and Beavers'
+iteration with determinantal scaling (Higham, 6.29) for the root, and on it inverse scaling and
+squaring with Gauss-Legendre quadrature (Higham, 11.4) for the logarithm. Both are right for
+defective matrices.
 
-Differs from the book: the iteration does not converge for eigenvalues on the negative real axis, so the plane is turned first:
-A^(1/2) = e^(iθ/2) (e^(-iθ) A)^(1/2), with θ between the axis and the next eigenvalue below it, which keeps the root principal.
+Differs from the book: the iteration does not converge for eigenvalues on the negative real axis, so
+the plane is turned first: A^(1/2) = e^(iθ/2) (e^(-iθ) A)^(1/2), with θ between the axis and the
+next eigenvalue below it, which keeps the root principal.
 """
 
 from __future__ import annotations
@@ -20,12 +23,18 @@ import numpy as np
 from ..backends import Array
 
 STEPS = 20  # of the iteration: quadratic once it is near, and scaling brings it near in a few
+
+
 ROOTS = 12  # square roots before the logarithm's series: enough for |log A| up to 1000
+
+
 CLOSE = 0.25  # |A^(1/2^k) - I| at which the quadrature of NODES points is exact to double precision
+
+
 NODES = 8
 
 
-# ---------------------------------------------------------------------------------------------------- by the Schur form
+# -------------------------------------------------------------------------------- by the Schur form
 
 
 def on_host(name: str, values: np.ndarray, *arguments: Any) -> np.ndarray:
@@ -39,19 +48,26 @@ def on_host(name: str, values: np.ndarray, *arguments: Any) -> np.ndarray:
         warnings.simplefilter("ignore")  # what they warn of, our caller measures
         for matrix in flat:
             try:
-                results.append(f(matrix, *arguments) if np.isfinite(matrix).all() else np.full_like(matrix, np.nan))
+                results.append(
+                    f(matrix, *arguments)
+                    if np.isfinite(matrix).all()
+                    else np.full_like(matrix, np.nan)
+                )
             except (ValueError, np.linalg.LinAlgError):
                 results.append(np.full_like(matrix, np.nan))
     result = np.stack(results) if results else flat
-    precision = np.result_type(values.dtype, np.complex64) if np.iscomplexobj(result) else values.dtype
+    precision = (
+        np.result_type(values.dtype, np.complex64) if np.iscomplexobj(result) else values.dtype
+    )
     return result.astype(precision).reshape(values.shape)
 
 
-# ---------------------------------------------------------------------------------------------------- by iteration
+# ------------------------------------------------------------------------------------- by iteration
 
 
 def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
-    """A^(1/2) and A^(-1/2), principal; complex if A is. No eigenvalue may be zero, and of a real A none negative."""
+    """A^(1/2) and A^(-1/2), principal; complex if A is. No eigenvalue may be zero, and of a real A
+    none negative."""
     if not xp.is_complex(A):
         return _denman_beavers(xp, A)
     turn = _turn(xp, xp.eigvals(xp.stop_gradient(A)))[..., None, None]
@@ -61,7 +77,8 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
 
 
 def _turn(xp: Any, eigenvalues: Array) -> Array:
-    """Half the angle between the negative real axis and the first eigenvalue below it; 0 if the axis is free."""
+    """Half the angle between the negative real axis and the first eigenvalue below it; 0 if the
+    axis is free."""
     size, imaginary = xp.abs(eigenvalues), xp.imag(eigenvalues)
     near = xp.abs(imaginary) <= math.sqrt(xp.eps(eigenvalues.dtype)) * size
     on_axis = xp.logical_and(near, xp.real(eigenvalues) < 0)
@@ -78,21 +95,30 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
         X, Y, M = state
         LU, pivots = xp.lu_factor(M)
         inverse = xp.lu_solve(LU, pivots, I)
-        far = xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01  # near the limit scaling would only disturb
+        far = (
+            xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01
+        )  # near the limit scaling would only disturb
         logarithm = xp.mean(xp.log(xp.abs(xp.diagonal(xp.stop_gradient(LU)))), axis=-1)
         scale = xp.where(far, xp.exp(-0.5 * logarithm), 1 + 0 * logarithm)[..., None, None]
         common = I + inverse / scale**2  # X and Y take the same factor: Y = A^-1 X throughout
-        return 0.5 * scale * (X @ common), 0.5 * scale * (Y @ common), 0.5 * I + 0.25 * (scale**2 * M + inverse / scale**2)
+        return (
+            0.5 * scale * (X @ common),
+            0.5 * scale * (Y @ common),
+            0.5 * I + 0.25 * (scale**2 * M + inverse / scale**2),
+        )
 
     X, Y, _ = xp.fori_loop(STEPS, step, (A, I, A))
     return X, Y
 
 
 def logarithm(xp: Any, A: Array) -> Array:
-    """log A = 2^k log A^(1/2^k), with k roots, each matrix of a batch taking as many as it needs."""
+    """log A = 2^k log A^(1/2^k), with k roots, each matrix of a batch taking as many as it
+    needs."""
     n = A.shape[-1]
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
-    X, _ = square_root(xp, A)  # the first turns the plane; after it all eigenvalues are in the right half
+    X, _ = square_root(
+        xp, A
+    )  # the first turns the plane; after it all eigenvalues are in the right half
     power = xp.full(A.shape[:-2], 2.0, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
 
     def step(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -110,11 +136,14 @@ def logarithm(xp: Any, A: Array) -> Array:
 
 
 def _logarithm_near_identity(xp: Any, E: Array, I: Array) -> Array:
-    """log(I + E) = ∫ E (I + t E)^-1 dt over [0, 1], by Gauss-Legendre quadrature: the diagonal Padé approximant."""
+    """log(I + E) = ∫ E (I + t E)^-1 dt over [0, 1], by Gauss-Legendre quadrature: the diagonal Padé
+    approximant."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     total = 0 * E
     for node, weight in zip((nodes + 1) / 2, weights / 2):
-        total = total + float(weight) * xp.lu_solve(*xp.lu_factor(I + float(node) * E), E)  # the two factors commute
+        total = total + float(weight) * xp.lu_solve(
+            *xp.lu_factor(I + float(node) * E), E
+        )  # the two factors commute
     return total
 
 

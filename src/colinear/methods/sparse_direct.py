@@ -1,4 +1,5 @@
-"""Sparse elimination, A = P_r^T L U P_c^T, by SuperLU (Demmel, Eisenstat, Gilbert, Li and Liu 1999) on the host.
+"""Sparse elimination, A = P_r^T L U P_c^T, by SuperLU (Demmel, Eisenstat, Gilbert, Li and Liu 1999)
+on the host.
 
 A batch of matrices of one pattern is factored at once, as the blocks of one block-diagonal matrix.
 """
@@ -14,8 +15,8 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class HostFactor:
-    """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so that a compiled program serves
-    all that are. Made again when unpickled."""
+    """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so
+    that a compiled program serves all that are. Made again when unpickled."""
 
     arguments: tuple[Any, ...]
 
@@ -24,7 +25,10 @@ class HostFactor:
             return True
         if type(self) is not type(other) or hash(self) != hash(other):
             return False
-        return all(np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y for x, y in zip(self.arguments, other.arguments))
+        return all(
+            np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y
+            for x, y in zip(self.arguments, other.arguments)
+        )
 
     def __hash__(self) -> int:
         found = self.__dict__.get("_hash")
@@ -46,13 +50,15 @@ class SparseLU(HostFactor):
     indptr, columns : arrays
         Compressed rows.
     definite : bool
-        Whether the matrices are positive definite: then the order is that of the symmetric pattern, and pivots stay on the diagonal.
+        Whether the matrices are positive definite: then the order is that of the symmetric pattern,
+        and pivots stay on the diagonal.
     symmetric : bool
-        Whether the pattern is symmetric: then the order is that of the pattern, and pivots leave the diagonal only where it is a
-        tenth of the largest. Half the fill or less, on the grids and graphs where such matrices come from.
+        Whether the pattern is symmetric: then the order is that of the pattern, and pivots leave
+        the diagonal only where it is a tenth of the largest. Half the fill or less, on the grids
+        and graphs where such matrices come from.
     incomplete : (float, float), optional
-        A threshold, relative, below which entries are dropped, and how many times as many entries as A the factors may have (Li
-        and Shao 2011). Without it, all are kept.
+        A threshold, relative, below which entries are dropped, and how many times as many entries
+        as A the factors may have (Li and Shao 2011). Without it, all are kept.
 
     Raises
     ------
@@ -79,14 +85,20 @@ class SparseLU(HostFactor):
         options: dict[str, Any] = {}
         if definite or symmetric:
             threshold = 0.0 if definite else 0.1
-            options = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": threshold, "options": {"SymmetricMode": True}}
+            options = {
+                "permc_spec": "MMD_AT_PLUS_A",
+                "diag_pivot_thresh": threshold,
+                "options": {"SymmetricMode": True},
+            }
         try:
             if is_triangular(indptr, columns):
                 self.factors = Substitution(matrix, lower=bool(np.all(columns <= rows_of(indptr))))
             elif incomplete is None:
                 self.factors = splu(matrix, **options)
             else:
-                self.factors = spilu(matrix, drop_tol=incomplete[0], fill_factor=incomplete[1], **options)
+                self.factors = spilu(
+                    matrix, drop_tol=incomplete[0], fill_factor=incomplete[1], **options
+                )
         except RuntimeError as error:
             raise ArithmeticError(str(error)) from error
 
@@ -95,21 +107,29 @@ class SparseLU(HostFactor):
         return 2.0 * self.factors.nnz
 
     def solve(self, X: Any, form: str) -> Any:
-        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (..., *batch, n, k)."""
+        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (...,
+        *batch, n, k)."""
         if form == "C":
             return np.conj(self.solve(np.conj(X), "N"))
-        return solved_columns(lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype)
+        return solved_columns(
+            lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype
+        )
 
 
 class Substitution:
-    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights, would fill them in."""
+    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights,
+    would fill them in."""
 
     def __init__(self, matrix: Any, lower: bool):
         if np.any(matrix.diagonal() == 0):
             raise RuntimeError("a triangular matrix with a zero on its diagonal is singular")
         from scipy.sparse import csr_array
 
-        self.matrix, self.lower, self.nnz = csr_array(matrix), lower, matrix.nnz  # rows: what every version of SciPy takes
+        self.matrix, self.lower, self.nnz = (
+            csr_array(matrix),
+            lower,
+            matrix.nnz,
+        )  # rows: what every version of SciPy takes
 
     def solve(self, B: Any, trans: str = "N") -> Any:
         """A^-1 B, A^-T B or A^-H B, as SuperLU's factors have it."""
@@ -140,15 +160,25 @@ def stacked_matrix(data: Any, indptr: Any, columns: Any) -> Any:
     n, count = len(indptr) - 1, math.prod(data.shape[:-1])
     if count == 1:
         return csr_array((data.reshape(-1), columns, indptr), shape=(n, n))
-    starts = np.concatenate([np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)] + [[count * len(columns)]])
-    places = np.concatenate([np.asarray(columns) + k * n for k in range(count)]) if count else np.zeros(0, int)
+    starts = np.concatenate(
+        [np.asarray(indptr[:-1]) + k * len(columns) for k in range(count)]
+        + [[count * len(columns)]]
+    )
+    places = (
+        np.concatenate([np.asarray(columns) + k * n for k in range(count)])
+        if count
+        else np.zeros(0, int)
+    )
     return csr_array((data.reshape(-1), places, starts), shape=(count * n, count * n))
 
 
 def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> Any:
-    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices of this dtype."""
+    """`solve` of columns of the stacked matrices, for X of shape (..., *inner, n, k) and matrices
+    of this dtype."""
     if np.iscomplexobj(X) and np.dtype(dtype).kind != "c":
-        return solved_columns(solve, X.real, inner, dtype) + 1j * solved_columns(solve, X.imag, inner, dtype)
+        return solved_columns(solve, X.real, inner, dtype) + 1j * solved_columns(
+            solve, X.imag, inner, dtype
+        )
     batch = np.broadcast_shapes(X.shape[:-2], inner)
     result = np.result_type(X, dtype)
     X = np.broadcast_to(X, (*batch, *X.shape[-2:]))

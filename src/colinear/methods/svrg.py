@@ -1,57 +1,134 @@
-"""Stochastic variance-reduced gradients (Johnson and Zhang 2013) for A x = b, where A is a sum of many terms.
-
-From an anchor x_0 with its true residual r_0 = b - A x_0, an epoch makes one cheap step for each minibatch S of terms,
-
-    d <- d - η M (A_S d - r_0),      x = x_0 + d,     E A_S = A,
-
-with η ≈ 1 / max λ(M A_S). Where x_0 solves the system the steps are zero, not merely zero on average: so it converges linearly, by about
-1 - η λ_min a step, and at n / b steps a pass it is far ahead of a method of full products as long as 1 / η is not much larger than
-λ_max(M A), that is, where minibatches resemble the whole. As A_S x - A_S x_0 is one product, an epoch costs two passes through the terms.
-
-A that is not positive semidefinite goes through A^H A x = A^H b. The rows of A are then the terms; or, where A itself is the sum, A_S^H A_S d
-stands for A^H A d: that is biased, but the anchor's residual is not, so the bias only damps the correction of an epoch (as a proximal point
-method does), and the answer is right.
-
-Differs from the reference: minibatches without replacement in each epoch; the first step of an epoch needs no product; blocks of right
-sides, each judged on its own at each anchor. Of positive A the energy must fall from anchor to anchor, which follows from the residuals
-alone: with d^H A d = d^H (r_0 - r_1) it falls by d^H (r_0 + r_1) / 2. Where it does not, a step of ours is halved and the anchor
-kept; a step of the user's is followed, and divergence reported.
-"""
+"""Stochastic gradients for sums, as an object."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..backends import Array
-from ..info import Status
-from .iteration import (
-    NOBODY,
+from .base import Iterative, check_integer
+from .iterate import Outcome, Products, multiplied
+from .loop import NOBODY, Loop, Run, Watch
+from .sampling import check_seed, static_seed
+from .vectors import (
+    BREAKDOWN,
+    INDEFINITE,
+    NONFINITE,
     RUNNING,
-    Loop,
-    Outcome,
-    Products,
-    Watch,
+    STAGNATION,
+    SUCCESS,
+    Columns,
+    State,
     column_norms,
+    final_code,
     first_of,
-    inner,
-    is_compiling,
-    multiplied,
-    recorded,
 )
 
+STEPS = 64  # minibatches of a pass, if the user does not say how large they are
+EPOCHS = 500
 MINIBATCHES, POWERS = 4, 8  # looked at for the step, and products with each
 HALVINGS = 40  # of our own step after which nothing will help
 STRIKES = 5  # anchors in a row at which a step of the user's did harm: it diverges
 GROWTH = 1e4  # of the residual beyond the smallest one, after which a run has diverged
 FLOOR = 1e4  # times eps: where a residual that no longer falls is as small as the dtype allows
 
-SUCCESS, STAGNATION, BREAKDOWN = int(Status.SUCCESS), int(Status.STAGNATION), int(Status.BREAKDOWN)
-INDEFINITE, NONFINITE = int(Status.NOT_POSITIVE_DEFINITE), int(Status.NONFINITE)
+
+@dataclass(frozen=True)
+class SVRG(Iterative):
+    """Stochastic variance-reduced gradients, for A that is a sum of many terms: `BatchSum`, `Sum`,
+    or a product such as X^H X.
+
+    For `solve` and `inv`, `lstsq` (by the rows of A), `nullspace`, and the outermost eigenvectors
+    of self-adjoint A (`eig(A, k, "LA")` or `"SA"`, by VR-PCA). Steps with minibatches of the terms,
+    and an exact residual at each anchor: two passes make an epoch.
+
+    Parameters
+    ----------
+    batch_size : int, optional
+        How many terms make a minibatch; default 1/64 of them.
+    step : float, optional
+        The step size; by default the inverse of the largest eigenvalue of a few minibatches, found
+        by a few power iterations, and halved whenever an epoch does harm.
+    momentum : float
+        How much of the last step is made again, at least 0 and below 1; for linear systems.
+    averaging : bool
+        Whether the next anchor is the mean of an epoch's iterates instead of the last one; for
+        linear systems.
+    seed : int, JAX key, or NumPy or torch generator
+        Of the minibatches. One integer gives one answer; a generator moves on.
+    tol, preconditioner, x0, callback, progress
+        As for `CG`; the preconditioner is for linear systems.
+    max_iters : int, optional
+        The most epochs; default 500.
+
+    Notes
+    -----
+    An epoch converges by 1 - step λ_min for each minibatch. It pays where terms are many and alike,
+    an approximate answer is enough and no preconditioner makes CG quick. `info.matvecs` counts
+    passes: all terms once, for one vector. A that is not known to be positive semidefinite is
+    solved through A^H A, at four passes an epoch. A step that diverges ends as BREAKDOWN.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> X = co.Dense(np.random.default_rng(0).standard_normal((10000, 5)))
+    >>> A = X.H @ X / 10000 + 0.1 * co.Identity(5)
+    >>> x, info = co.solve(A, np.ones(5), co.SVRG(batch_size=100), info=True)
+    >>> bool(np.linalg.norm(A @ x - 1) < 1e-6), info.iterations < 30
+    (True, True)
+    """
+
+    batch_size: int | None = None
+    step: float | None = None
+    momentum: float = 0.0
+    averaging: bool = False
+    seed: Any = 0
+
+    needs_terms: ClassVar[bool] = True
+    vectors: ClassVar[int] = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "batch_size", 1, "a positive integer, or None")
+        if self.step is not None and not 0 < self.step < float("inf"):
+            raise ValueError(
+                f"SVRG: step is {self.step!r}; "
+                "it must be a positive number, or None to have one found."
+            )
+        if not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"SVRG: momentum is {self.momentum!r}; it must be at least 0 and below 1."
+            )
+        check_seed("SVRG", self.seed)
+        if self.precision is not None:
+            raise ValueError(
+                "SVRG: it has no low precision to refine from. Use CG, MINRES, GMRES or BiCGSTAB."
+            )
+
+    def runs_on(self, A: Any) -> bool:
+        return bool(A._term_count > 1)
+
+    def without_arrays(self) -> Any:
+        return replace(self, preconditioner=None, x0=None, seed=static_seed(self.seed))
+
+    def batch_of(self, count: int) -> int:
+        """The size of minibatches of so many terms."""
+        return max(1, count // STEPS) if self.batch_size is None else int(self.batch_size)
+
+    def iterations(self, m: int, n: int) -> int:
+        return EPOCHS if self.max_iters is None else self.max_iters
+
+    def typical(self, m: int, n: int) -> int:
+        return min(2 * self.iterations(m, n), 60)
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        own = {name: getattr(self, name) for name in ("step", "momentum", "averaging", "seed")}
+        return svrg(xp, products, B, **own, **options)
 
 
 class Terms(NamedTuple):
@@ -70,7 +147,7 @@ class Terms(NamedTuple):
         return max(1, self.number // self.batch_size)
 
 
-class State(NamedTuple):
+class SVRGState(State):
     X: Array  # the anchor
     R: Array  # its true residual
     V: Array  # the velocity, of momentum
@@ -80,8 +157,6 @@ class State(NamedTuple):
     strikes: Array
     size: Array  # |r|^2
     status: Array
-    iterations: Array
-    iteration: Any
     generator: Any
 
 
@@ -104,12 +179,18 @@ def svrg(
     norms = column_norms(xp, B)
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
-    X = 0 * B if products.columns == B.shape[-2] else xp.zeros((*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype)
+    X = (
+        0 * B
+        if products.columns == B.shape[-2]
+        else xp.zeros((*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype)
+    )
     R, used = B, 0.0
     if X0 is not None:
-        X = xp.where((norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X)
+        X = xp.where(
+            (norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X
+        )
         R, used = B - multiply(X), 1.0
-    size = column_norms(xp, R)
+    size, ops = column_norms(xp, R), Columns(xp, B.dtype)
     zero = xp.where(norms == norms, 0, 0)
     status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
     generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
@@ -118,27 +199,30 @@ def svrg(
 
     if step is None and 0 not in B.shape:
         with quiet(xp):
-            largest = largest_eigenvalue(xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start)
+            largest = largest_eigenvalue(
+                xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start
+            )
         rate = xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1) + 0 * size
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
         rate = (step or 1.0) + 0 * size
 
-    def epoch(s: State) -> State:
+    def epoch(ops: Any, s: SVRGState) -> SVRGState:
         generator, own = xp.split(s.generator)
         with quiet(xp):
             D, V = displacement(xp, terms, uphill, sample(own), s, momentum, averaging)
             X = s.X + D
             R = B - multiply(X)
             size = column_norms(xp, R)
-            return judged(s, D, V, X, R, size)._replace(generator=generator)
+            s.generator = generator
+            return judged(s, D, V, X, R, size)
 
-    def judged(s: State, D: Array, V: Array, X: Array, R: Array, size: Array) -> State:
+    def judged(s: SVRGState, D: Array, V: Array, X: Array, R: Array, size: Array) -> SVRGState:
         going = s.status == RUNNING
         if squared:
             gain, curved = s.size - size**2, size == size
         else:
-            gain, curved = xp.real(inner(xp, D, s.R + R)), xp.real(inner(xp, D, s.R - R)) >= 0
+            gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
         finite = xp.isfinite(size) & xp.isfinite(gain)
         harmed = xp.logical_not(finite & (gain > 0))
         kept = finite if step is not None else xp.logical_not(harmed)  # whether the anchor moves
@@ -159,45 +243,52 @@ def svrg(
         )
         move = (kept & going)[..., None, :]
         better = kept & going & (size < s.least)
-        return State(
-            xp.where(move, X, s.X),
-            xp.where(move, R, s.R),
-            xp.where(move, V, 0),
-            xp.where(better[..., None, :], X, s.best),
-            xp.where(better, size, s.least),
-            xp.where(harmed & going, s.rate / 2, s.rate) if step is None else s.rate,
-            strikes,
-            xp.where(kept & going, size**2, s.size),
-            status,
-            s.iterations + going,
-            s.iteration + 1,
-            s.generator,
+        return SVRGState(
+            X=xp.where(move, X, s.X),
+            R=xp.where(move, R, s.R),
+            V=xp.where(move, V, 0),
+            best=xp.where(better[..., None, :], X, s.best),
+            least=xp.where(better, size, s.least),
+            rate=xp.where(harmed & going, s.rate / 2, s.rate) if step is None else s.rate,
+            strikes=strikes,
+            size=xp.where(kept & going, size**2, s.size),
+            status=status,
+            generator=s.generator,
         )
 
     loop = Loop(xp, watch, max_iters, scale[..., None, :])
-    history = None
-    traced = xp.name == "jax" or xp.is_traced(size)
-    if watch.record and not is_compiling():
-        if traced:
-            history = recorded(xp, xp.full((max_iters + 1, *size.shape), math.nan, dtype=size.dtype), 0, size)
-        else:
-            loop.shows(0, size**2, None, lambda state: X)
-    first = State(X, R, 0 * X, X, size, rate, zero, size**2, status, zero, 0, generator)
+    history = loop.begin_history(size, X)
+    first = SVRGState(
+        X=X,
+        R=R,
+        V=0 * X,
+        best=X,
+        least=size,
+        rate=rate,
+        strikes=zero,
+        size=size**2,
+        status=status,
+        generator=generator,
+    )
     if 0 in B.shape:
-        last, stopped = first, False
+        run = Run(first, zero, 0, history, False)
     else:
-        last, history, stopped = loop.run(epoch, first, history, lambda state: state.best)
-    loop.close(last.iteration, last.least)
-    status = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
-    status = xp.where((last.status == RUNNING) & stopped, int(Status.STOPPED), status)
+        run = loop.run(epoch, ops, first, lambda state: state.best, history=history)
+    last = run.state
+    loop.close(run.iteration, last.least)
     each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
-    matvecs = whole(xp, used + last.iteration * each) * B.shape[-1]
-    history = history if traced else loop.history(tuple(size.shape))
-    return Outcome(multiplied(xp, last.best, scale[..., None, :]), status, last.iterations, matvecs, last.least, history)
+    return Outcome(
+        X=multiplied(xp, last.best, scale[..., None, :]),
+        status=final_code(xp, last.status, run.stopped),
+        iterations=run.each,
+        matvecs=whole(xp, used + run.iteration * each) * B.shape[-1],
+        residual=last.least,
+        history=loop.history(size, run.history),
+    )
 
 
 def displacement(
-    xp: Any, terms: Terms, uphill: Any, order: Array, s: State, momentum: float, averaging: bool
+    xp: Any, terms: Terms, uphill: Any, order: Array, s: SVRGState, momentum: float, averaging: bool
 ) -> tuple[Array, Array]:
     """How far an epoch goes from its anchor, and its last velocity."""
     rate = s.rate[..., None, :]
@@ -216,7 +307,8 @@ def displacement(
 
 
 def gradient_of(products: Products) -> Callable[[Array, bool], Array]:
-    """M r of a residual r, or M M^H A^H r; of what minibatches have multiplied already (`is_residual` false) without A^H."""
+    """M r of a residual r, or M M^H A^H r; of what minibatches have multiplied already
+    (`is_residual` false) without A^H."""
     M, M_adjoint, adjoint = products.precondition, products.precondition_adjoint, products.adjoint
     squared = products.terms.squared
 
@@ -230,34 +322,41 @@ def gradient_of(products: Products) -> Callable[[Array, bool], Array]:
     return uphill
 
 
-# ---------------------------------------------------------------------------------------------------- shared with svrg_subspace.py
+# --------------------------------------------------------------------- shared with svrg_subspace.py
 
 
 def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
-    """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no term twice."""
+    """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no
+    term twice."""
 
     def sample(generator: Any) -> Array:
-        order = xp.argsort(xp.uniform(generator, (terms.number,), dtype=xp.float32, device=device), axis=-1)
+        order = xp.argsort(
+            xp.uniform(generator, (terms.number,), dtype=xp.float32, device=device), axis=-1
+        )
         return xp.reshape(order[: terms.steps * terms.batch_size], (terms.steps, terms.batch_size))
 
     return sample
 
 
 def largest_eigenvalue(xp: Any, product: Any, sample: Any, like: Array, generator: Any) -> Array:
-    """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch, 1)."""
+    """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch,
+    1)."""
     a, b = xp.split(generator)
     V = xp.normal(b, like.shape, dtype=like.dtype, device=xp.device_of(like))
     return powers(xp, product, sample(a), V)[1]
 
 
 def powers(xp: Any, product: Any, order: Array, V: Array) -> tuple[Array, Array]:
-    """V after a few powers with each of a few minibatches, orthonormal, and about the largest eigenvalue of any of these, (*batch, 1)."""
+    """V after a few powers with each of a few minibatches, orthonormal, and about the largest
+    eigenvalue of any of these, (*batch, 1)."""
 
     def power(i: Any, state: Any) -> Any:
         V, largest = state
         W = product(order[(i // POWERS) % order.shape[0]], V)
         # Of the first powers with a minibatch the growth says little.
-        growth = (i % POWERS >= POWERS // 2) * xp.max(xp.vector_norm(W, axis=-2), axis=-1, keepdims=True)
+        growth = (i % POWERS >= POWERS // 2) * xp.max(
+            xp.vector_norm(W, axis=-2), axis=-1, keepdims=True
+        )
         return orthonormal(xp, W), xp.maximum(largest, growth)
 
     V = orthonormal(xp, V)

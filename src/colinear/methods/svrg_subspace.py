@@ -1,16 +1,19 @@
-"""Outermost eigenvectors of self-adjoint A, a sum of many terms: VR-PCA (Shamir 2016), Oja's gradient with its variance reduced.
+"""Outermost eigenvectors of self-adjoint A, a sum of many terms: VR-PCA (Shamir 2016), Oja's
+gradient with its variance reduced.
 
 From an anchor W_0 with its product A W_0 an epoch makes one step for each minibatch S of terms,
 
     W <- orth(W ± η (A_S (W - W_0 C) + A W_0 C)),     C = W_0^H W,     E A_S = A,
 
-up for the largest eigenvalues, down for the smallest. C is the best fit of W by the anchor, so what the minibatch multiplies vanishes as the
-run converges. At each anchor the Ritz pairs and their true residuals are computed from A W, which the next epoch needs anyway: two passes
-an epoch. Largest eigenvectors start from those of a few minibatches, whose powers give the step too.
+up for the largest eigenvalues, down for the smallest. C is the best fit of W by the anchor, so what
+the minibatch multiplies vanishes as the run converges. At each anchor the Ritz pairs and their true
+residuals are computed from A W, which the next epoch needs anyway: two passes an epoch. Largest
+eigenvectors start from those of a few minibatches, whose powers give the step too.
 
-Differs from the paper: C is the least-squares fit and not the nearest rotation, which needs no decomposition and leaves less to the minibatch;
-minibatches without replacement; where the sum of Ritz values and the residual both get worse, a step of ours is halved and the anchor kept.
-For the null space of any A the same is done with A^H A.
+Differs from the paper: C is the least-squares fit and not the nearest rotation, which needs no
+decomposition and leaves less to the minibatch; minibatches without replacement; where the sum of
+Ritz values and the residual both get worse, a step of ours is halved and the anchor kept. For the
+null space of any A the same is done with A^H A.
 """
 
 from __future__ import annotations
@@ -19,17 +22,31 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from ..info import Status
-from .iteration import NOBODY, RUNNING, Loop, Products, Watch, first_of
-from .svrg import HALVINGS, MINIBATCHES, POWERS, STRIKES, largest_eigenvalue, minibatches, orthonormal, powers, quiet, whole
+from .iterate import Products
+from .loop import NOBODY, Loop, Watch
+from .svrg import (
+    HALVINGS,
+    MINIBATCHES,
+    POWERS,
+    STRIKES,
+    largest_eigenvalue,
+    minibatches,
+    orthonormal,
+    powers,
+    quiet,
+    whole,
+)
+from .vectors import BREAKDOWN, NONFINITE, RUNNING, SUCCESS, Columns, State, final_code, first_of
 
 WORSE = 1.5  # growth of the residual that counts as harm where the Ritz values have not improved
+
 
 Settled = Callable[[Array, Array, Array], Array]
 
 
 class Subspace(NamedTuple):
-    """Ritz pairs, ascending, (*batch, k) and (*batch, n, k); residuals |A w - θ w|, an estimate of |A|, and how it went."""
+    """Ritz pairs, ascending, (*batch, k) and (*batch, n, k); residuals |A w - θ w|, an estimate of
+    |A|, and how it went."""
 
     values: Array
     vectors: Array
@@ -40,7 +57,7 @@ class Subspace(NamedTuple):
     matvecs: Any
 
 
-class State(NamedTuple):
+class SubspaceState(State):
     W: Array
     G: Array  # A W
     values: Array
@@ -50,7 +67,6 @@ class State(NamedTuple):
     strikes: Array
     size: Array  # the relative residual, squared
     status: Array
-    iteration: Any
     generator: Any
 
 
@@ -66,7 +82,8 @@ def svrg_subspace(
     max_iters: int,
     watch: Watch = NOBODY,
 ) -> Subspace:
-    """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual, norm)` says which pairs are good."""
+    """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual,
+    norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
     generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(W))
@@ -75,19 +92,23 @@ def svrg_subspace(
             W, norm = powers(xp, terms.product, sample(start), W)
         else:
             norm = largest_eigenvalue(xp, terms.product, sample, W[..., :1], start)
-    chosen = xp.where(norm > 0, 1 / xp.where(norm > 0, norm, 1), 1) if step is None else step + 0 * norm
+    chosen = (
+        xp.where(norm > 0, 1 / xp.where(norm > 0, norm, 1), 1) if step is None else step + 0 * norm
+    )
 
     def anchored(W: Array) -> tuple[Array, Array, Array, Array]:
         """The Ritz vectors of the span, their products with A, values and residuals."""
         W = orthonormal(xp, W)
         Y = products.multiply(W)
         G = Y if not terms.squared else products.adjoint(Y)  # type: ignore[misc]
-        H = xp.matmul(adjoint(xp, Y if terms.squared else W), Y)  # of A^H A from A W: small values are not lost
+        H = xp.matmul(
+            adjoint(xp, Y if terms.squared else W), Y
+        )  # of A^H A from A W: small values are not lost
         values, C = xp.eigh((H + adjoint(xp, H)) / 2)
         W, G = xp.matmul(W, C), xp.matmul(G, C)
         return W, G, values, xp.vector_norm(G - W * values[..., None, :], axis=-2)
 
-    def epoch(s: State) -> State:
+    def epoch(_: Any, s: SubspaceState) -> SubspaceState:
         generator, own = xp.split(s.generator)
         order, rate = sample(own), sign * s.rate[..., None, :]
 
@@ -97,52 +118,78 @@ def svrg_subspace(
             return orthonormal(xp, W + rate * slope)
 
         with quiet(xp):
-            first = orthonormal(xp, s.W + rate * s.G)  # the first step, at the anchor, needs no product
+            first = orthonormal(
+                xp, s.W + rate * s.G
+            )  # the first step, at the anchor, needs no product
             W, G, values, residual = anchored(xp.fori_loop(terms.steps, one, first))
         finite = xp.all(xp.isfinite(values), axis=-1) & xp.all(xp.isfinite(residual), axis=-1)
-        better = sign * (xp.sum(values, axis=-1) - xp.sum(s.values, axis=-1)) > xp.eps(W.dtype) * s.norm[..., 0]
+        better = (
+            sign * (xp.sum(values, axis=-1) - xp.sum(s.values, axis=-1))
+            > xp.eps(W.dtype) * s.norm[..., 0]
+        )
         falls = xp.max(residual, axis=-1) <= WORSE * xp.max(s.residual, axis=-1)
         harmed = xp.logical_not(finite & (better | falls))[..., None]
         kept = finite[..., None] if step is not None else xp.logical_not(harmed)
         strikes = xp.where(harmed, s.strikes + 1, s.strikes if step is None else 0)
         values, residual = xp.where(kept, values, s.values), xp.where(kept, residual, s.residual)
         norm = xp.maximum(s.norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
-        lost = (strikes >= (HALVINGS if step is None else STRIKES)) | (xp.logical_not(finite)[..., None] & (step is not None))
+        lost = (strikes >= (HALVINGS if step is None else STRIKES)) | (
+            xp.logical_not(finite)[..., None] & (step is not None)
+        )
         status = first_of(
             xp,
             s.status,
-            (xp.all(settled(values, residual, norm), axis=-1, keepdims=True), int(Status.SUCCESS)),
-            (lost, int(Status.BREAKDOWN)),
+            (xp.all(settled(values, residual, norm), axis=-1, keepdims=True), SUCCESS),
+            (lost, BREAKDOWN),
         )
-        return State(
-            xp.where(kept[..., None], W, s.W),
-            xp.where(kept[..., None], G, s.G),
-            values,
-            residual,
-            norm,
-            xp.where(harmed, s.rate / 2, s.rate) if step is None else s.rate,
-            strikes,
-            relative(xp, residual, norm) ** 2,
-            status,
-            s.iteration + 1,
-            generator,
+        return SubspaceState(
+            W=xp.where(kept[..., None], W, s.W),
+            G=xp.where(kept[..., None], G, s.G),
+            values=values,
+            residual=residual,
+            norm=norm,
+            rate=xp.where(harmed, s.rate / 2, s.rate) if step is None else s.rate,
+            strikes=strikes,
+            size=relative(xp, residual, norm) ** 2,
+            status=status,
+            generator=generator,
         )
 
     W, G, values, residual = anchored(W)
     norm = xp.maximum(norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
     zero = xp.where(norm == norm, 0, 0)
-    status = xp.where(xp.all(settled(values, residual, norm), axis=-1, keepdims=True), int(Status.SUCCESS), RUNNING)
-    status = xp.where(xp.all(xp.isfinite(residual), axis=-1, keepdims=True), status, int(Status.NONFINITE))
-    first = State(W, G, values, residual, norm, chosen, zero, relative(xp, residual, norm) ** 2, status, 0, generator)
+    status = xp.where(
+        xp.all(settled(values, residual, norm), axis=-1, keepdims=True), SUCCESS, RUNNING
+    )
+    status = xp.where(xp.all(xp.isfinite(residual), axis=-1, keepdims=True), status, NONFINITE)
+    first = SubspaceState(
+        W=W,
+        G=G,
+        values=values,
+        residual=residual,
+        norm=norm,
+        rate=chosen,
+        strikes=zero,
+        size=relative(xp, residual, norm) ** 2,
+        status=status,
+        generator=generator,
+    )
     loop = Loop(xp, watch, max_iters, xp.ones((), dtype=norm.dtype, device=xp.device_of(norm)))
-    last, _, stopped = loop.run(epoch, first, None, lambda state: state.W)
-    loop.close(last.iteration, last.size**0.5)
-    ended = xp.where(last.status == RUNNING, int(Status.MAX_ITERATIONS), last.status)
-    ended = xp.where((last.status == RUNNING) & stopped, int(Status.STOPPED), ended)
+    run = loop.run(epoch, Columns(xp, W.dtype), first, lambda state: state.W)
+    last = run.state
+    loop.close(run.iteration, last.size**0.5)
     each = (2 if terms.squared else 1) * columns
     before = MINIBATCHES * POWERS * terms.share * (each if largest else each / columns)
-    passes = (1 + last.iteration * (1 + terms.steps * terms.share)) * each + before
-    return Subspace(last.values, last.W, last.residual, last.norm, xp.max(ended), last.iteration, whole(xp, passes))
+    passes = (1 + run.iteration * (1 + terms.steps * terms.share)) * each + before
+    return Subspace(
+        values=last.values,
+        vectors=last.W,
+        residual=last.residual,
+        norm=last.norm,
+        status=xp.max(final_code(xp, last.status, run.stopped)),
+        epochs=run.iteration,
+        matvecs=whole(xp, passes),
+    )
 
 
 def relative(xp: Any, residual: Array, norm: Array) -> Array:

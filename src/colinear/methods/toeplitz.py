@@ -1,8 +1,10 @@
-"""The first and the last column of the inverse of a Toeplitz matrix, which give all of it (Gohberg and Semencul 1972).
+"""The first and the last column of the inverse of a Toeplitz matrix, which give all of it (Gohberg
+and Semencul 1972).
 
-Small ones by Levinson's recursion, O(n^2); large ones by Krylov methods on products by fast Fourier transforms, preconditioned
-with the circulant matrix nearest to T in the Frobenius norm (T. Chan 1988): O(n log n) where few iterations do. Where they fail
-to converge, Levinson's recursion again: it needs O(n) memory only. All on the host, in double precision.
+Small ones by Levinson's recursion, O(n^2); large ones by Krylov methods on products by fast Fourier
+transforms, preconditioned with the circulant matrix nearest to T in the Frobenius norm (T. Chan
+1988): O(n log n) where few iterations do. Where they fail to converge, Levinson's recursion again:
+it needs O(n) memory only. All on the host, in double precision.
 """
 
 from __future__ import annotations
@@ -12,23 +14,33 @@ from typing import Any
 import numpy as np
 
 LEVINSON = 1024  # rows up to which the recursion is the faster one
+
+
 MOST_ITERATIONS = 400
+
+
 TOLERANCE = 1e-13  # of the residual: what is left is removed by the refinement of the solutions
 
 
 def columns_of_inverse(col: Any, row: Any) -> tuple[Any, Any, float]:
-    """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and row; NaN where all failed."""
+    """T^-1 e_1, T^-1 e_n and the larger of their residuals, for the T with this first column and
+    row; NaN where all failed."""
     hermitian = _is_hermitian(col, row)
     x, first = _first_column(col, row, hermitian)
     if hermitian:
         return x, np.conj(x[::-1]), first
     # T^-1 e_n = J T^-T e_1, since J T J = T^T for the exchange J.
-    y, last = _first_column(np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False)
+    y, last = _first_column(
+        np.concatenate([col[:1], row[1:]]), np.concatenate([row[:1], col[1:]]), False
+    )
     return x, y[::-1], max(first, last)
 
 
-def solve_by_iterations(col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any) -> tuple[Any, float] | None:
-    """T^-1 b for one vector, rounded to this dtype, and its relative residual then; None if that is more than `most`."""
+def solve_by_iterations(
+    col: Any, row: Any, b: Any, goal: float, most: float, dtype: Any
+) -> tuple[Any, float] | None:
+    """T^-1 b for one vector, rounded to this dtype, and its relative residual then; None if that is
+    more than `most`."""
     size = np.linalg.norm(b)
     if size == 0 or not np.isfinite(size):
         return None
@@ -74,7 +86,9 @@ def _levinson(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool) -> Any
     return x if np.isfinite(x).all() else None
 
 
-def _krylov(col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE) -> Any:
+def _krylov(
+    col: Any, row: Any, e: Any, multiply: Any, hermitian: bool, tol: float = TOLERANCE
+) -> Any:
     from scipy.sparse.linalg import LinearOperator, cg, gmres
 
     n = len(col)
@@ -114,7 +128,8 @@ def _filtered(x: Any, symbol: Any, length: int) -> Any:
 
 
 def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
-    """x -> C^-1 x with c_k = ((n - k) t_k + k t_{k-n}) / n; eigenvalues near zero are moved away from it."""
+    """x -> C^-1 x with c_k = ((n - k) t_k + k t_{k-n}) / n; eigenvalues near zero are moved away
+    from it."""
     from scipy import fft
 
     n = len(col)

@@ -1,4 +1,5 @@
-"""Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix on the host (LAPACK, multiple relatively robust representations)."""
+"""Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix on the host (LAPACK, multiple
+relatively robust representations)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def all_pairs(diag: Any, beside: Any) -> tuple[Any, Any]:
 
 
 def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
-    """The k eigenvalues that `which` names, ascending, and their eigenvectors: O(n k), for the smallest magnitudes O(n^2)."""
+    """The k eigenvalues that `which` names, ascending, and their eigenvectors: O(n k), for the
+    smallest magnitudes O(n^2)."""
     n = len(diag)
     if which in ("LA", "LR"):
         return _solved(diag, beside, n - k, n)
@@ -22,9 +24,15 @@ def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
     if which == "LM" and 2 * k < n:  # they are at the ends
         ends = np.concatenate([_values(diag, beside, 0, k), _values(diag, beside, n - k, n)])
         low = int((np.argsort(-np.abs(ends), kind="stable")[:k] < k).sum())
-        parts = [_solved(diag, beside, *ends) for ends in ((0, low), (n - (k - low), n)) if ends[0] < ends[1]]
+        parts = [
+            _solved(diag, beside, *ends)
+            for ends in ((0, low), (n - (k - low), n))
+            if ends[0] < ends[1]
+        ]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts], axis=1)
-    order = np.argsort(np.abs(_values(diag, beside, 0, n)) * (-1 if which == "LM" else 1), kind="stable")[:k]
+    order = np.argsort(
+        np.abs(_values(diag, beside, 0, n)) * (-1 if which == "LM" else 1), kind="stable"
+    )[:k]
     values, vectors = _solved(diag, beside, order.min(), order.max() + 1)
     kept = np.sort(order) - order.min()
     return values[kept], vectors[:, kept]
@@ -35,7 +43,9 @@ def _values(diag: Any, beside: Any, first: int, last: int) -> Any:
 
     if last - first == len(diag):
         return eigvalsh_tridiagonal(diag, beside, check_finite=False)
-    return eigvalsh_tridiagonal(diag, beside, select="i", select_range=(first, last - 1), check_finite=False)
+    return eigvalsh_tridiagonal(
+        diag, beside, select="i", select_range=(first, last - 1), check_finite=False
+    )
 
 
 def _solved(diag: Any, beside: Any, first: int = 0, last: int | None = None) -> tuple[Any, Any]:
@@ -48,7 +58,9 @@ def _solved(diag: Any, beside: Any, first: int = 0, last: int | None = None) -> 
     try:
         if last - first == n:
             return eigh_tridiagonal(diag, beside, check_finite=False)
-        return eigh_tridiagonal(diag, beside, select="i", select_range=(first, last - 1), check_finite=False)
+        return eigh_tridiagonal(
+            diag, beside, select="i", select_range=(first, last - 1), check_finite=False
+        )
     except np.linalg.LinAlgError:  # rare, but stemr can fail
         values, vectors = eigh(np.diag(diag) + np.diag(beside, -1) + np.diag(beside, 1))
         return values[first:last], vectors[:, first:last]

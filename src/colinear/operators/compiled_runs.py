@@ -13,8 +13,8 @@ from typing import Any
 
 from ..backends import Array, get, namespace_of
 from ..info import settle
-from ..methods.describing import described
-from ..methods.iteration import Outcome, Watch
+from ..methods.iterate import Outcome, described
+from ..methods.loop import Watch
 from .base import LinearOperator
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..backends import Array, namespace_of, program
 from ..info import DtypeError, Info, ShapeError, Status, is_detailed, recording, report, settle
-from ..methods.describing import described
-from ..methods.iteration import NOBODY, Outcome, Products, Watch, column_norms, without_unknowns
+from ..methods.iterate import Outcome, Products, described, without_unknowns
+from ..methods.loop import NOBODY, Watch
+from ..methods.vectors import column_norms, status_of
 from ..status import FIRST_FAILURE
 from .autograd import linearised
 from .base import WATCHERS, LinearOperator
@@ -134,7 +135,7 @@ def _extreme_factor(inverse: Iterated, B: Array, outcome: Outcome) -> Array | No
     xp, A, method = namespace_of(B), inverse.A, inverse.method
     if xp.is_traced(outcome.status) or 0 in B.shape or method.needs_terms or method.callback is not None:
         return None
-    codes = xp.to_numpy(outcome.status) % 10
+    codes = status_of(xp.to_numpy(outcome.status))
     digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
     if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
         return None

@@ -1,27 +1,69 @@
-"""f(A) b from a Krylov space (Saad 1992; Hochbruck and Lubich 1997): f(A) b = |b| V f(T) e_1, nearly.
+"""f(A) b from a Krylov space (Saad 1992; Hochbruck and Lubich 1997): f(A) b = |b| V f(T) e_1,
+nearly.
 
-The small f(T) is that of Lanczos or Arnoldi after j steps. Its coefficients in the orthonormal V are compared with those of some steps
-before: where the differences fall geometrically, the error left is the rest of that series. An invariant subspace makes the answer
-exact. The coefficients come as c e^s, so that an exponential neither overflows nor vanishes on the way.
+The small f(T) is that of Lanczos or Arnoldi after j steps. Its coefficients in the orthonormal V
+are compared with those of some steps before: where the differences fall geometrically, the error
+left is the rest of that series. An invariant subspace makes the answer exact. The coefficients come
+as c e^s, so that an exponential neither overflows nor vanishes on the way.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..backends import Array
 from . import arnoldi, lanczos
-from .krylov import SMALL, count_of, expand, norm, plain
+from .base import Method, check_integer
+from .basis import SMALL, count_of, expand, norm, plain
 
 LOOK = 8  # steps between two looks at the error
-MOST = 80.0  # the exponent by which coefficients of two looks may differ: what is more is no convergence
-FASTEST = 0.3  # ratio of two differences below which it is not believed to go on like that: often a plateau follows
+# the exponent by which coefficients of two looks may differ: what is more is no convergence
+MOST = 80.0
+# ratio of two differences below which it is not believed to go on like that: often a plateau
+# follows
+FASTEST = 0.3
 SLOWEST = 0.98  # ratio of two differences from which convergence is no longer believed
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class Krylov(Method):
+    """f(A) b from the Krylov space of A and b: Lanczos for self-adjoint A, Arnoldi for others.
+    `exp(A, Krylov())` is an operator whose products run it.
+
+    Parameters
+    ----------
+    tol : float, optional
+        Of the error of each column, estimated, relative to its norm; default sqrt(eps) of the
+        dtype.
+    max_iters : int, optional
+        The most iterations, each of one product with A for every column, and the most vectors that
+        are kept for a column; default 200. An exponential for which these are too few is then taken
+        in parts, exp(A) = exp(A/s)^s, each of so many.
+    seed : int
+        Of the random numbers.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.Diagonal(np.linspace(-1.0, 0.0, 1000)))
+    >>> y = co.exp(A, co.Krylov()) @ np.ones(1000)
+    >>> bool(np.allclose(y, np.exp(np.linspace(-1.0, 0.0, 1000)), atol=1e-6))
+    True
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "max_iters", 1, "a positive integer")
+
+
+class FunctionState(NamedTuple):
     """A Krylov run, and the coefficients of the answer in its basis."""
 
     run: Any
@@ -63,8 +105,9 @@ def function_times(
     multiply : callable
         A X for X of shape (*lanes, n, 1).
     small : callable
-        The first column c e^s of f(T) for T of shape (*lanes, j, j): c and s, (*lanes, j) and (*lanes,); and by how much of its norm
-        c may be wrong, (*lanes,): infinite where f(T) does not exist.
+        The first column c e^s of f(T) for T of shape (*lanes, j, j): c and s, (*lanes, j) and
+        (*lanes,); and by how much of its norm c may be wrong, (*lanes,): infinite where f(T) does
+        not exist.
     m : int
         The most steps.
     hermitian : bool
@@ -76,12 +119,22 @@ def function_times(
     n = start.shape[-1]
     m = min(m, n)
     run = method._initial(xp, start, 1, m, False)
-    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0])  # for its dtype
+    first, *_ = small(
+        _small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0]
+    )  # for its dtype
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
-    state = State(run, wide, zeros, zeros + math.inf, zeros + math.inf, zeros, count_of(xp, False))
+    state = FunctionState(
+        run=run,
+        coefficients=wide,
+        scale=zeros,
+        difference=zeros + math.inf,
+        error=zeros + math.inf,
+        doubt=zeros,
+        done=count_of(xp, False),
+    )
 
-    def look(s: State) -> State:
+    def look(s: FunctionState) -> FunctionState:
         stop = xp.minimum(s.run.j + LOOK, m) if xp.name == "jax" else min(s.run.j + LOOK, m)
         run = xp.while_loop(
             lambda r: (r.j < stop) & plain(xp, xp.all(xp.isfinite(r.size))),
@@ -94,19 +147,34 @@ def function_times(
         grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
         ratio = difference / xp.where(s.difference == 0, 1, s.difference * grown)
-        ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
+        ratio = xp.where(
+            ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio
+        )
         rest = difference * ratio / (1 - ratio)
         rest = xp.where(xp.isfinite(s.difference), rest, difference)
         error = rest / xp.where(size == 0, 1, size)
         exact = xp.logical_or(is_closed, run.beta <= SMALL * xp.eps(start.dtype) * run.size)
         exact = xp.logical_or(
-            exact, xp.logical_or((difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n)
+            exact,
+            xp.logical_or(
+                (difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n
+            ),
         )
-        error = xp.where(size > 0, error, 1 + 0 * error)  # f has vanished wherever it was looked at: nothing is known
+        error = xp.where(
+            size > 0, error, 1 + 0 * error
+        )  # f has vanished wherever it was looked at: nothing is known
         error = xp.maximum(xp.where(exact, 0 * error, error), doubt)
-        return State(run, c, scale, difference, error, doubt, plain(xp, xp.all(error <= tol)))
+        return FunctionState(
+            run=run,
+            coefficients=c,
+            scale=scale,
+            difference=difference,
+            error=error,
+            doubt=doubt,
+            done=plain(xp, xp.all(error <= tol)),
+        )
 
-    def going(s: State) -> Any:
+    def going(s: FunctionState) -> Any:
         return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
 
     state = xp.while_loop(going, look, state)
@@ -116,15 +184,26 @@ def function_times(
     V = state.run.V[..., :used, :]
     X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype)))
     X = X * (norm(xp, start) * xp.exp(state.scale))[..., None]
-    return Product(X, state.error, state.run.matvecs, state.done, plain(xp, xp.all(xp.isfinite(X))), state.doubt)
+    return Product(
+        X,
+        state.error,
+        state.run.matvecs,
+        state.done,
+        plain(xp, xp.all(xp.isfinite(X))),
+        state.doubt,
+    )
 
 
-def _small_matrix(xp: Any, run: Any, m: int, hermitian: bool, has_pole: bool) -> tuple[Array, Array]:
-    """T or H as far as vectors belong to the Krylov space of b, and whether that ended: at an invariant subspace.
+def _small_matrix(
+    xp: Any, run: Any, m: int, hermitian: bool, has_pole: bool
+) -> tuple[Array, Array]:
+    """T or H as far as vectors belong to the Krylov space of b, and whether that ended: at an
+    invariant subspace.
 
-    What follows that end is coupled to nothing, so it changes nothing of f(T) e_1 unless it overflows or has no value.
-    In lanes that end early, and in JAX behind the last step, T00 stands on the diagonal, where f is surely defined;
-    or the size of A, if T00 is at the pole that f has at zero.
+    What follows that end is coupled to nothing, so it changes nothing of f(T) e_1 unless it
+    overflows or has no value. In lanes that end early, and in JAX behind the last step, T00 stands
+    on the diagonal, where f is surely defined; or the size of A, if T00 is at the pole that f has
+    at zero.
     """
     T = run.T if hermitian else run.H
     if hermitian:

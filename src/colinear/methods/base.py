@@ -1,0 +1,336 @@
+"""The methods as objects: small, frozen, compared by value. Which algorithm, and how accurate;
+nothing of any operator. Those that name an algorithm of ours stand beside it, in a file each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..backends import Array
+from ..info import MethodError, Status
+from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, close, strongest_names
+from .iterate import Outcome, Products, refined
+
+
+class Method:
+    """What `method=` takes. A subclass is a frozen dataclass of the method's options."""
+
+    _is_method: ClassVar[bool] = True
+    tol: float | None
+
+    is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
+    is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
+    needs: ClassVar[int] = (
+        0  # the properties that an operator must have; parts are checked for them
+    )
+    # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule
+    # must split it first.
+    runs_on: ClassVar[Any] = None
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def needed(self) -> str:
+        """The names of the properties that it needs."""
+        return " and ".join(strongest_names(close(self.needs)))
+
+    def tolerance(self, xp: Any, dtype: Any) -> float:
+        """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""
+        return math.sqrt(xp.eps(dtype)) if self.tol is None else self.tol
+
+    def __post_init__(self) -> None:
+        if self.tol is not None and not (
+            isinstance(self.tol, (int, float, np.number)) and self.tol > 0
+        ):
+            raise ValueError(
+                f"{self.name}: tol is {self.tol!r}; "
+                "it must be a positive number, or None for sqrt(eps) of the dtype."
+            )
+
+
+def check_integer(method: Method, field: str, least: int, what: str) -> None:
+    """Raise an error if a field is neither None nor an integer of at least so much."""
+    value = getattr(method, field, None)
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if value is not None and not (is_integer and value >= least):
+        raise ValueError(f"{method.name}: {field} is {value!r}; it must be {what}.")
+
+
+def check_callback(method: Any) -> None:
+    """Raise an error if the callback is no function."""
+    if method.callback is not None and not callable(method.callback):
+        kind = type(method.callback).__name__
+        raise TypeError(f"{method.name}: callback must be a function of the progress, not {kind}.")
+
+
+@dataclass(frozen=True)
+class Auto(Method):
+    """Choose by structure, annotations and size; fall back where the choice fails, and say so.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The relative residual that the whole answer must reach; default sqrt(eps) of the dtype.
+    max_iters : int, optional
+        Of iterative methods, if one is chosen.
+    exact : bool
+        Whether stochastic answers are forbidden.
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Direct(Method):
+    """What the factorisations share. Not to be used itself."""
+
+    tol: float | None = None
+
+
+class Cholesky(Direct):
+    """A = L L^H, for positive definite A: n^3 / 3 flops. Reads the lower triangle."""
+
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+
+
+class LDL(Direct):
+    """A = L D L^H with pivoting (Bunch and Kaufman), for self-adjoint A, definite or not: n^3 / 3
+    flops. Reads the lower triangle."""
+
+    needs: ClassVar[int] = SELF_ADJOINT
+
+
+class LU(Direct):
+    """A = P L U with partial pivoting, for any square A: 2 n^3 / 3 flops."""
+
+
+class QR(Direct):
+    """A P = Q R with column pivoting: 4 n^3 / 3 flops, shows the rank."""
+
+
+class Eigh(Direct):
+    """All eigenvalues and eigenvectors of self-adjoint A: about 9 n^3 flops."""
+
+    needs: ClassVar[int] = SELF_ADJOINT
+
+
+class Eig(Direct):
+    """All eigenvalues and eigenvectors of any square A: about 25 n^3 flops."""
+
+
+class SVD(Direct):
+    """The singular value decomposition: about 20 m n min(m, n) flops."""
+
+
+def fitting(function: str, method: Any, *allowed: Any) -> Any:
+    """The method to use, `Auto()` for None; an error that lists those which fit if this one does
+    not."""
+    if method is None:
+        return AUTO
+    if isinstance(method, (Auto, *allowed)):
+        return method
+    names = ", ".join(f"{cls.__name__}()" for cls in (Auto, *allowed))
+    raise MethodError(
+        f"{function}: {type(method).__name__}() does not apply here. Use one of {names}."
+    )
+
+
+AUTO = Auto()
+
+
+_LOW = ("float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class Iterative(Method):
+    """What the iterative methods share. Not to be used itself.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The relative residual |b - A x| / |b| to reach, for each column; default sqrt(eps) of the
+        dtype.
+    max_iters : int, optional
+        The most iterations, the unit of `info.iterations`; default ten times the size. An iteration
+        makes one product with A (LSQR and LSMR: one more with A^H; BiCGSTAB: two), and
+        `info.matvecs` counts products.
+    preconditioner : operator, array or factory, optional
+        An approximation M of A^-1, or a function of A that makes one, such as `Jacobi()`.
+    x0 : array, optional
+        Where to start, of the shape of the answer.
+    callback : callable, optional
+        `callback(progress)` after each iteration, with `progress.iteration`, `progress.residual`
+        and `progress.x`; the run ends if it returns something true.
+    progress : bool
+        Whether to draw a bar (with tqdm).
+    precision : str, optional
+        "float32", "float16" or "bfloat16": iterate in this precision, and refine to full accuracy.
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    preconditioner: Any = field(default=None, compare=False)
+    x0: Any = field(default=None, compare=False)
+    callback: Callable[[Any], Any] | None = None
+    progress: bool = False
+    precision: str | None = None
+
+    is_iterative: ClassVar[bool] = True
+    needs_adjoint: ClassVar[bool] = False
+    least_squares: ClassVar[bool] = False
+    squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
+    needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
+    splits_preconditioner: ClassVar[bool] = (
+        False  # applies it by itself, as if split, so that its faults can be told from A's
+    )
+    vectors: ClassVar[int] = (
+        6  # at most at a time, for one right side, b and what the step computes among them
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "max_iters", 0, "an integer that is not negative")
+        check_callback(self)
+        if self.precision is not None and self.precision not in _LOW:
+            raise ValueError(
+                f"{self.name}: precision is {self.precision!r}; "
+                f"it must be one of {', '.join(map(repr, _LOW))}."
+            )
+
+    def without_arrays(self) -> Any:
+        """The same method as something static, hashable by value."""
+        return replace(self, preconditioner=None, x0=None)
+
+    def iterations(self, m: int, n: int) -> int:
+        """The most iterations for an m x n operator."""
+        return max(10 * min(m, n), 100) if self.max_iters is None else self.max_iters
+
+    def typical(self, m: int, n: int) -> int:
+        """A guess of the number of products, where nothing is known of the spectrum."""
+        return min(self.iterations(m, n), min(m, n), int(20 + 10 * min(m, n) ** 0.5))
+
+    def working_vectors(self, n: int) -> int:
+        """How many vectors it keeps for a right side of a system of n unknowns."""
+        return self.vectors
+
+    def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
+        """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
+        raise NotImplementedError
+
+    def advice(self, status: Status, residual: float, eps: float, n: int) -> str:
+        """What a run with n unknowns that ended like this can change in the method's own
+        parameters."""
+        return ""
+
+    def run(
+        self,
+        xp: Any,
+        full: Products,
+        low: Products | None,
+        B: Array,
+        *,
+        tol: float,
+        max_iters: int,
+        **options: Any,
+    ) -> Outcome:
+        """Run it with the products `full`; or with `low`, those in low precision, and refine."""
+        if low is None:
+            return self.algorithm(xp, full, B, tol=tol, max_iters=max_iters, **options)
+
+        def correct(R: Array, tol: float, limit: int) -> Outcome:
+            return self.algorithm(xp, low, R, tol=tol, max_iters=limit)
+
+        dtype = xp.complex64 if xp.is_complex(B) else xp.float32
+        return refined(
+            xp, full.multiply, correct, B, dtype=dtype, tol=tol, max_iters=max_iters, **options
+        )
+
+
+ORTHOGONALISATIONS = ("gram-schmidt", "householder")
+
+
+@dataclass(frozen=True)
+class Spectral(Method):
+    """What the iterative spectral methods share. Not to be used itself.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The residual |A v - λ v| / |A| to reach, for each pair; default sqrt(eps) of the dtype.
+    max_iters : int, optional
+        The most iterations, the unit of `info.iterations`; `info.matvecs` counts products. Each
+        method says what an iteration is. The default is ten times the size, and at least 40 bases.
+    x0 : array, optional
+        Where to start, (*batch, n); random if not given.
+    seed : int
+        Of the random numbers.
+    callback : callable, optional
+        `callback(progress)` after each restart, with `progress.iteration` and `progress.residual`
+        (estimated, of each pair); the run ends if it returns something true. Not inside jit.
+    progress : bool
+        Whether to draw a bar (with tqdm).
+    """
+
+    tol: float | None = None
+    max_iters: int | None = None
+    x0: Any = field(default=None, compare=False)
+    seed: int = 0
+    callback: Callable[[Any], Any] | None = None
+    progress: bool = False
+
+    is_iterative: ClassVar[bool] = True
+    shift_type: ClassVar[Any] = None  # what a `shift` may be, if the method takes one
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer(self, "max_iters", 1, "a positive integer")
+        check_callback(self)
+        check_integer(self, "basis", 2, "an integer of at least 2")
+        how = getattr(self, "orthogonalisation", ORTHOGONALISATIONS[0])
+        if how not in ORTHOGONALISATIONS:
+            names = " or ".join(map(repr, ORTHOGONALISATIONS))
+            raise ValueError(f"{self.name}: orthogonalisation is {how!r}; it must be {names}.")
+        shift = getattr(self, "shift", None)
+        if shift is not None and not isinstance(shift, self.shift_type):
+            kind = "a real number" if self.shift_type is Real else "a number"
+            raise ValueError(
+                f"{self.name}: shift is {shift!r}; "
+                f"it must be {kind}, and known when the method is made."
+            )
+
+    def runs_on(self, A: Any) -> bool:
+        """Whether A is taken as a whole: rules that split it would give its parts a shift that is
+        meant for A."""
+        return getattr(self, "shift", None) is not None
+
+    def without_arrays(self) -> Any:
+        """The same method as something static, hashable by value."""
+        arrays: dict[str, Any] = {
+            name: None for name in ("x0", "preconditioner") if hasattr(self, name)
+        }
+        return replace(self, **arrays)
+
+    @property
+    def advice(self) -> str:
+        """The parameter that helps a run which was too short, beside `max_iters`."""
+        return "raise basis=, with which fewer iterations are needed, or max_iters="
+
+    def limit(self, n: int, basis: int) -> int:
+        """The most iterations."""
+        return max(10 * n, 40 * basis) if self.max_iters is None else self.max_iters
+
+    def size(self, n: int, k: int) -> int:
+        """How many vectors the basis has room for: with the rest of the run 3 k + 20 vectors are
+        never exceeded."""
+        basis = getattr(self, "basis", None)
+        return min(n, 2 * k + 14 if basis is None else max(basis, k + 2))

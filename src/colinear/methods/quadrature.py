@@ -1,0 +1,420 @@
+"""Stochastic Lanczos quadrature: z^H f(A) z from the coefficients of a Lanczos run, many runs at
+once.
+
+    β_{j+1} u_{j+1} = A p_j - α_j u_j - β_j u_{j-1},   p_j = M u_j,   α_j = p_j^H A p_j,
+
+and β_{j+1} is the M-norm of the right side. No basis is kept: v_1^H f(A) v_1 needs the coefficients
+alone. With M = P^-1 this is Lanczos on P^-1/2 A P^-1/2, started from P^-1/2 r, which needs P^1/2
+nowhere. Rounding makes the vectors lose their orthogonality and repeats eigenvalues of T; the
+quadrature does not suffer from it (Knizhnerman 1996), so nothing is orthogonalised. β = 0 is an
+invariant subspace: that run is exact, and stands still.
+
+T is the tridiagonal matrix of a run started from v. Its eigenvalues θ_i are the nodes, the squares
+of the first components of its eigenvectors the weights: Σ_i w_i f(θ_i) ≈ v^H f(A) v / v^H v (Golub
+and Meurant 2010). For f = log, whose even derivatives are negative and odd ones positive, Gauss's
+rule is an upper bound, Radau's with a node at or below all eigenvalues a lower one, at or above all
+an upper one.
+
+`cg_quadrature` finds solutions and quadratures by one run of conjugate gradients. For step lengths
+a_j and ratios b_j = |r_{j+1}|^2 / |r_j|^2 (in the norm of M), T has α_j = 1 / a_j + b_{j-1} /
+a_{j-1} on its diagonal and β_j = sqrt(b_j) / a_j beside it (after Lanczos 1952): r^H f(A) r = |r|^2
+e_1^T f(T) e_1. Gardner, Pleiss, Bindel, Weinberger and Wilson (2018) run it on a block of a right
+side and random vectors: a Gaussian likelihood and its gradient. A column that has converged stands
+still; the rows of T behind its end are decoupled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..backends import Array
+from ..info import Status
+from ..properties import POSITIVE_SEMIDEFINITE
+from . import cg
+from .base import check_integer
+from .basis import count_of, pick, put
+from .loop import NOBODY, Loop
+from .sampling import Stochastic, heard, no_failure
+from .vectors import (
+    RUNNING,
+    STAGNATION,
+    SUCCESS,
+    Columns,
+    State,
+    column_norms,
+    final_code,
+    status_of,
+)
+
+SMALL = 20  # roundings, of the size of A, up to which a remainder counts as zero
+DENSE = 48  # steps up to which the eigenvalues of all runs are found together, as dense matrices
+SAFETY = 0.5  # of the tolerance at which the recurrence stops, so that the true residual meets it
+
+
+QUADRATURES = ("gauss", "lower", "upper")
+
+
+@dataclass(frozen=True)
+class SLQ(Stochastic):
+    """Stochastic Lanczos quadrature (Ubaru, Chen and Saad 2017): log-determinants and traces of
+    f(A) for self-adjoint A.
+
+    z^H f(A) z is the integral of f over a measure for which Lanczos, started from z, gives the
+    Gauss quadrature. All random vectors run together, a block product for each step. No basis is
+    kept: five blocks of n x probes numbers.
+
+    Parameters
+    ----------
+    probes : int, optional
+        How many random vectors; default 32. With `tol` the most of them.
+    max_iters : int, optional
+        The most steps of Lanczos; default 500. It ends where the quadrature is seen to have
+        converged.
+    distribution : {"rademacher", "gaussian", "sphere"}
+    tol : float, optional
+        The relative error to reach, as for the other estimators.
+    confidence, seed
+        See the other estimators.
+    preconditioner : operator or factory, optional
+        M = P^-1 with a known determinant, such as `Jacobi()`, `PivotedCholesky(rank)` or
+        `Nystrom(rank)`: log det A = log det P + tr log(P^-1/2 A P^-1/2), of which the last part is
+        small and has a small variance.
+    quadrature : {"gauss", "lower", "upper"}
+        "lower" and "upper" give bounds of the mean of z^H log(A) z: Gauss and Radau's, with a node
+        at an end of `interval`.
+    interval : (float, float), optional
+        Bounds of the eigenvalues of A (of M A, if preconditioned), for these.
+
+    Notes
+    -----
+    `info.error` is the standard error over the probes, and the error of the quadrature, if that is
+    larger. A Ritz value that is not positive shows that A is not positive definite: the status says
+    so. Derivatives of log-determinants, tr(A^-1 dA), and of traces of f(A), tr(f'(A) dA), are
+    estimated from the same random vectors.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.opaque(co.PSD(co.Diagonal(np.linspace(1.0, 2.0, 1000))))
+    >>> value, info = co.logdet(A, co.SLQ(probes=20), info=True)
+    >>> bool(abs(value - np.log(np.linspace(1.0, 2.0, 1000)).sum()) <= 4 * info.error + 1e-6)
+    True
+    """
+
+    probes: int | None = None
+    max_iters: int | None = None
+    distribution: str = "rademacher"
+    tol: float | None = None
+    confidence: float = 0.95
+    preconditioner: Any = field(default=None, compare=False)
+    quadrature: str = "gauss"
+    interval: tuple[float, float] | None = None
+    seed: Any = field(default=0, compare=False)
+
+    needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        interval = self.interval
+        check_integer(self, "max_iters", 1, "a positive integer")
+        if self.quadrature not in QUADRATURES:
+            raise ValueError(
+                f"SLQ: quadrature is {self.quadrature!r}; "
+                f"it must be one of {', '.join(map(repr, QUADRATURES))}."
+            )
+        if interval is not None and not (len(interval) == 2 and interval[0] < interval[1]):
+            raise ValueError(
+                f"SLQ: interval is {interval!r}; it must be (low, high), low below high."
+            )
+        if self.quadrature == "lower" and interval is None:
+            raise ValueError(
+                "SLQ: a lower bound needs an interval (low, high) that holds the eigenvalues."
+            )
+
+
+class Runs(NamedTuple):
+    """Where the runs stand; columns are runs, (*batch, n, k)."""
+
+    U: Array
+    before: Array  # u_{j-1}
+    P: Array | None  # M u; None without a preconditioner: a loop would copy what it carries twice
+    beta: Array  # (*batch, k)
+    size: Array  # the largest of the coefficients so far
+    alive: Array  # whether a run goes on
+    status: Any  # the worst that A, if it is applied by a method, has said of its products
+
+
+def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> tuple[Runs, Array]:
+    """Runs from the columns r of R, and r^H M r."""
+    P = R if precondition is None else precondition(R)
+    length = xp.real(xp.vecdot(R, P, axis=-2))
+    scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
+    zero = 0 * length
+    U = R * scale
+    return Runs(
+        U=U,
+        before=0 * U,
+        P=None if precondition is None else P * scale,
+        beta=zero,
+        size=zero,
+        alive=length > 0,
+        status=no_failure(xp),
+    ), length
+
+
+def advance(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    precondition: Callable[[Array], Array] | None,
+    runs: Runs,
+    steps: int,
+) -> tuple[Runs, Array, Array]:
+    """So many steps more: the runs, and the coefficients α and β, (steps, *batch, k), of each.
+    Those of a run that has ended are zero."""
+    shape = (steps, *runs.beta.shape)
+    empty = xp.zeros(shape, dtype=runs.beta.dtype, device=xp.device_of(runs.beta))
+
+    def body(i: Any, found: Any) -> Any:
+        s, alphas, betas = found
+        s, alpha = step(xp, multiply, precondition, s)
+        return s, put(xp, alphas, i, alpha), put(xp, betas, i, s.beta)
+
+    return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))
+
+
+def combined(xp: Any, multiply: Callable[[Array], Array], R: Array, weights: Array) -> Array:
+    """Σ_j w_j u_j for the vectors of the runs from R, made once more, and weights (steps, *batch,
+    k), f(T) e_1: that is f(A) R."""
+    runs, length = start(xp, R, None)
+
+    def body(i: Any, found: Any) -> Any:
+        s, total = found
+        total = total + _as(xp, weights[i], R)[..., None, :] * s.U
+        return step(xp, multiply, None, s)[0], total
+
+    (last, total) = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
+    total = total + _as(xp, weights[-1], R)[..., None, :] * last.U  # which needs no further product
+    return total * _as(xp, xp.sqrt(length), R)[..., None, :]
+
+
+def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
+    """One step of all runs, and their α. The vectors before the last are written over, where the
+    framework can."""
+    P = s.U if s.P is None else s.P
+    W, status = heard(xp, multiply, P, s.status)
+    alpha = xp.real(xp.column_dot(P, W))
+    if xp.is_traced(W):  # torch.func.vmap writes nothing in place
+        W = W - s.U * _as(xp, alpha, W)[..., None, :] - s.before * _as(xp, s.beta, W)[..., None, :]
+    else:
+        W = xp.three_term(W, _as(xp, alpha, W), s.U, _as(xp, s.beta, W), s.before)
+    V = W if precondition is None else precondition(W)
+    square = xp.real(xp.column_dot(W, V))
+    beta = xp.sqrt(xp.where(square > 0, square, 0 * square))
+    size = xp.maximum(s.size, xp.abs(alpha) + beta)
+    # Not finite stays so: the run goes on, and is seen.
+    alive = xp.logical_and(s.alive, xp.logical_not(beta <= SMALL * xp.eps(W.dtype) * size))
+    alpha = xp.where(s.alive, alpha, 0 * alpha)
+    beta = xp.where(alive, beta, 0 * beta)
+    scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
+    U = times(xp, W, scale)
+    return Runs(
+        U=U,
+        before=s.U,
+        P=None if precondition is None else V * scale,
+        beta=beta,
+        size=size,
+        alive=alive,
+        status=status,
+    ), alpha
+
+
+def times(xp: Any, W: Array, scale: Array) -> Array:
+    """W scale, in place where that can be."""
+    if xp.name == "jax" or xp.is_traced(W):
+        return W * scale
+    W *= scale
+    return W
+
+
+def _as(xp: Any, x: Array, like: Array) -> Array:
+    return xp.astype(x, like.dtype)
+
+
+def with_node(xp: Any, alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:
+    """The coefficients, alpha (j, *runs) and beta (j, *runs), of the rule with one more node, at a
+    given place.
+
+    α_{j+1} = node + β_j^2 / d_j with d_i = α_i - node - β_{i-1}^2 / d_{i-1}: Golub (1973).
+    """
+    d = alpha[0] - node
+    for i in range(1, len(alpha)):
+        d = alpha[i] - node - beta[i - 1] ** 2 / xp.where(d == 0, 1e-300, d)
+    last = node + beta[-1] ** 2 / xp.where(d == 0, 1e-300, d)
+    last = xp.where(beta[-1] == 0, alpha[0], last)
+    return xp.concat([alpha, last[None]], axis=0), xp.concat([beta, 0 * beta[-1:]], axis=0)
+
+
+def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
+    """Nodes and weights, (runs, j), on the host from alpha (j, runs) and beta (at least j - 1,
+    runs)."""
+    j, runs = alpha.shape
+    if j <= DENSE:
+        nodes, vectors = np.linalg.eigh(_matrices(alpha, beta))
+        return nodes, vectors[:, 0, :] ** 2
+    from scipy.linalg import eigh_tridiagonal
+
+    nodes, weights = np.empty((runs, j)), np.empty((runs, j))
+    for i in range(runs):
+        nodes[i], vectors = eigh_tridiagonal(alpha[:, i], beta[: j - 1, i], check_finite=False)
+        weights[i] = vectors[0] ** 2
+    return nodes, weights
+
+
+def first_column(alpha: Any, beta: Any, of: Any) -> Any:
+    """f(T) e_1 for each run, (j, runs), on the host; `of(nodes)` gives f of an array of nodes,
+    (runs, j)."""
+    T = _matrices(alpha, beta)
+    nodes, vectors = np.linalg.eigh(T)
+    return np.einsum("rji,ri,ri->jr", vectors, of(nodes), vectors[:, 0, :])
+
+
+def _matrices(alpha: Any, beta: Any) -> Any:
+    """T of each run, (runs, j, j), its lower half."""
+    j, runs = alpha.shape
+    T = np.zeros((runs, j, j))
+    at = np.arange(j)
+    T[:, at, at] = alpha.T
+    T[:, at[1:], at[:-1]] = beta[: j - 1].T
+    return T
+
+
+def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any) -> Array:
+    """The same inside a traced program, (m, *lanes)."""
+    nodes, vectors = _traced_eigh(xp, alpha, beta)
+    return xp.moveaxis(
+        xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0
+    )
+
+
+def relative_tail(xp: Any, column: Any) -> Any:
+    """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is
+    long enough if they are."""
+    size = xp.sum(xp.abs(column) ** 2, axis=0)
+    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / xp.where(size > 0, size, 1))
+
+
+def traced_nodes_and_weights(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
+    """The same inside a traced program, for alpha and beta of shape (m, *lanes): (*lanes, m)."""
+    nodes, vectors = _traced_eigh(xp, alpha, beta)
+    return nodes, vectors[..., 0, :] ** 2
+
+
+def _traced_eigh(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
+    a, b = xp.moveaxis(alpha, 0, -1), xp.moveaxis(beta, 0, -1)
+    i = xp.arange(a.shape[-1], device=xp.device_of(a))
+    lower = xp.where(i[:, None] == i + 1, b[..., None, :], 0)
+    return xp.eigh(xp.make_diagonal(a) + lower + xp.matrix_transpose(lower))
+
+
+class QuadratureState(State):
+    x: Array
+    r: Array
+    p: Array
+    rho: Array  # r^H M r, (*batch, k)
+    alpha: Array  # the step length a
+    size: Array
+    status: Array
+    inverse: Array  # 1 / a
+    length: Array  # r^H M r of the first step
+    diagonal: Array  # (rows, *batch, k), of T
+    beside: Array
+    j: Any
+    heard: Any  # the worst that A, if it is applied by a method, has said of its products
+
+
+class Solved(NamedTuple):
+    """A^-1 B, the coefficients, |b|^2 in the norm of M, how each column ended, the steps, and the
+    true residuals, relative."""
+
+    X: Array
+    alpha: Array
+    beta: Array
+    length: Array
+    status: Array
+    steps: Any
+    residual: Array
+
+
+def cg_quadrature(
+    xp: Any,
+    multiply: Callable[[Array], Array],
+    precondition: Callable[[Array], Array] | None,
+    B: Array,
+    *,
+    tol: float,
+    max_iters: int,
+    rows: int,
+) -> Solved:
+    """Solve A X = B for positive definite A, and keep the coefficients of the first `rows` steps,
+    for each column of B."""
+    size = column_norms(xp, B)
+    ops = Columns(xp, B.dtype, goal=(SAFETY * tol * size) ** 2, in_place=True)
+    empty = xp.zeros((rows, *size.shape), dtype=size.dtype, device=xp.device_of(B))
+
+    def step(ops: Columns, s: QuadratureState) -> QuadratureState:
+        def product(P: Array) -> Array:
+            W, s.heard = heard(xp, multiply, P, s.heard)
+            return W
+
+        ops.take(product, None, precondition)
+        before, ran = s.rho, s.status == RUNNING
+        cg.step(ops, s)
+        s.length = pick(xp, s.j == 0, s.rho, s.length)
+        on = ran & ((s.status == RUNNING) | (s.status == SUCCESS))
+        b = ops.ratio(s.rho, before)
+        inverse = ops.ratio(1.0, s.alpha)
+        if xp.name == "jax" or s.j < rows:  # JAX drops what is put outside
+            s.diagonal = put(xp, s.diagonal, s.j, xp.where(on, inverse + b * s.inverse, 0))
+        if (
+            xp.name == "jax" or s.j <= rows
+        ):  # before the first step b is zero, and so is the last row
+            s.beside = put(xp, s.beside, s.j - 1, xp.where(on, b**0.5 * s.inverse, 0))
+        s.inverse = inverse
+        s.j = s.j + 1
+        return s
+
+    first = QuadratureState(
+        x=0 * B,
+        r=ops.own(B),
+        p=0 * B,
+        rho=float("inf") + 0 * size,
+        alpha=0 * size,
+        size=size**2,
+        status=xp.where(size == 0, SUCCESS, RUNNING),
+        inverse=0 * size,
+        length=0 * size,
+        diagonal=empty,
+        beside=xp.copy(empty),
+        j=count_of(xp, 0),
+        heard=no_failure(xp),
+    )
+    loop = Loop(xp, NOBODY, max_iters, size)
+    s = loop.run(step, ops, first, lambda state: state.x).state
+    residual = column_norms(xp, B - multiply(s.x)) / xp.where(size > 0, size, 1)
+    status = status_of(final_code(xp, s.status, False))
+    status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)
+    status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))
+    status = xp.maximum(status, s.heard + 0 * status)
+    return Solved(
+        X=s.x,
+        alpha=s.diagonal,
+        beta=s.beside,
+        length=s.length,
+        status=status,
+        steps=s.j,
+        residual=residual,
+    )

@@ -1,0 +1,478 @@
+"""The operations on vectors in which the recurrence of each method is written, once.
+
+A recurrence is written as for one right side, in the operations of `ops`:
+
+    q = multiply(p)
+    alpha = ops.ratio(rho, ops.dot(p, q))
+    x = ops.axpy(alpha, p, x)
+
+There are three kinds of vectors. `Columns` are blocks (*batch, n, k) that advance together; a
+number is an array (*batch, k), and what a column that has ended would still do is masked. `Single`
+is one vector (n,) on the host, whose numbers are Python's: an operation takes a microsecond instead
+of ten. `Device` is one vector whose numbers stay on the device, which is not waited for.
+
+`axpy`, `xpby`, `scale` and `unit` may write over the vector that they update. So a recurrence
+updates only vectors of its own: those that the operations return, and those made by `own`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import namedtuple
+from typing import Any, ClassVar
+
+from ..backends import Array
+from ..info import Status
+
+LOOK_EVERY = (
+    16  # steps after which a device is asked whether it is done: each question waits for it
+)
+
+
+TINY = 1e-37  # beside which no number of any precision counts, but zero
+
+
+class Code(enum.IntEnum):
+    """How a column stands: it runs, waits for a new cycle, or has ended with a `Status`.
+
+    The last three say what the status does not: that the preconditioner, or the right side or the
+    initial guess, is to blame, and not the operator.
+    """
+
+    RESTART = -2  # a breakdown from which a new cycle may recover
+    RUNNING = -1
+    SUCCESS = Status.SUCCESS
+    STAGNATION = Status.STAGNATION
+    BREAKDOWN = Status.BREAKDOWN
+    INDEFINITE = Status.NOT_POSITIVE_DEFINITE
+    SINGULAR = Status.SINGULAR
+    NONFINITE = Status.NONFINITE
+    PRECONDITIONER_INDEFINITE = 10 + Status.NOT_POSITIVE_DEFINITE
+    PRECONDITIONER_NONFINITE = 10 + Status.NONFINITE
+    GIVEN_NONFINITE = 20 + Status.NONFINITE
+
+
+# Frameworks want plain integers.
+(
+    RESTART, RUNNING, SUCCESS, STAGNATION, BREAKDOWN, INDEFINITE, SINGULAR, NONFINITE,
+    PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE, GIVEN_NONFINITE,
+) = map(int, Code)  # fmt: skip
+
+
+# What `positive` reports of a number that is not, of p^H A p and of r^H M r.
+OPERATOR = INDEFINITE, NONFINITE
+
+
+PRECONDITIONER = PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE
+
+
+def status_of(code: Any) -> Any:
+    """The `Status` of a code, or of each code of an array, that has ended."""
+    return code % 10
+
+
+class Recorded(Exception):
+    """Raised where torch records the derivatives of a product: then no vector may be written
+    over."""
+
+
+class State:
+    """The vectors and numbers of a recurrence, which a step updates in place.
+
+    A subclass annotates its fields: at least x, size (|r|^2) and status (a code for each column).
+    """
+
+    Frozen: ClassVar[Any]
+
+    def __init_subclass__(cls) -> None:
+        cls.Frozen = namedtuple(cls.__name__, cls.__annotations__)  # type: ignore[misc]
+
+    def __init__(self, **fields: Any):
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def frozen(self) -> Any:
+        """The fields as a tuple with names, as the loop of a traced program carries them."""
+        return self.Frozen(**vars(self))
+
+
+class Columns:
+    """Blocks of columns, (*batch, n, k); or of rows, (*batch, k, n), if the axis is -1.
+
+    Attributes
+    ----------
+    tol, goal
+        The tolerance of the residual; and the squared norm at which a column is done with a cycle.
+    every : int
+        Steps between two looks at the values.
+    in_place : bool
+        Whether blocks are written over, where the framework can.
+    multiply, adjoint, precondition
+        The products with A, A^H and M; None where there are none.
+    """
+
+    multiply: Any = None
+    adjoint: Any = None
+    precondition: Any = None
+
+    def __init__(
+        self,
+        xp: Any,
+        dtype: Any,
+        *,
+        tol: float = 0.0,
+        goal: Any = None,
+        waits: bool = False,
+        in_place: bool = False,
+        axis: int = -2,
+    ):
+        self.xp, self.eps, self.tol, self.goal = xp, xp.eps(dtype), tol, goal
+        self.root_eps = math.sqrt(self.eps)
+        self.every = LOOK_EVERY if waits else 1
+        self.in_place, self._axis = in_place, axis
+        self._wide = (..., None, slice(None)) if axis == -2 else (..., None)
+
+    def own(self, X: Array) -> Array:
+        """A vector of the recurrence's own, from a block."""
+        return self.xp.copy(X) if self._writes(X) else X
+
+    def over(self, X: Array) -> Array:
+        """A block as a vector that is written over it: it must never be worse than before."""
+        return X
+
+    def copy(self, x: Array) -> Array:
+        """A vector of its own with the values of another one."""
+        return x
+
+    def block(self, x: Array) -> Array:
+        """The block that a vector is."""
+        return x
+
+    def number(self, a: Array) -> Any:
+        """The numbers of all columns, as the operations take them."""
+        return a
+
+    def codes(self, codes: Array) -> Any:
+        """The codes of all columns at the start of a cycle."""
+        return codes
+
+    def scalar(self, a: Array, x: Array) -> Array:
+        """Numbers of the dtype of a vector."""
+        return self.xp.astype(a, x.dtype)
+
+    def array(self, a: Any, like: Array) -> Array:
+        """The numbers of all columns as an array."""
+        return a
+
+    def code(self, state: Any) -> Any:
+        """How each column has ended."""
+        return state.status
+
+    def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
+        """Keep the products that the recurrence makes."""
+        self.multiply, self.adjoint, self.precondition = multiply, adjoint, precondition
+
+    def goes_on(self, running: Any, state: Any, made: int) -> bool:
+        """Whether another step is to be made after `made` of them."""
+        return bool(made % self.every) or bool(self.xp.any(running))
+
+    def _writes(self, *arrays: Array) -> bool:
+        return self.in_place and is_plain(self.xp, *arrays)
+
+    def inner(self, x: Array, y: Array) -> Array:
+        """x^H y. (torch's vecdot conjugates the first one too.)"""
+        return self.xp.column_dot(x, y) if self.in_place else self.xp.vecdot(x, y, axis=self._axis)
+
+    def dot(self, x: Array, y: Array) -> Array:
+        """The real part of x^H y."""
+        return self.xp.real(self.inner(x, y))
+
+    def norm(self, x: Array) -> Array:
+        """|x|."""
+        return self.dot(x, x) ** 0.5
+
+    def axpy(self, a: Array, x: Array, y: Array, on: Any = None) -> Array:
+        """y + a x, in the columns that are `on`."""
+        if self._writes(x, y):
+            a = self.scalar(a if on is None else self.xp.where(on, a, 0), x)[self._wide]
+            if self.xp.name == "torch":
+                return self.xp.axpy(a, x, y)  # without an array for the product
+            y += a * x
+            return y
+        term = a[self._wide] * x
+        return y + (term if on is None else self.xp.where(on[self._wide], term, 0))
+
+    def xpby(self, x: Array, b: Array, y: Array) -> Array:
+        """x + b y, written over y."""
+        if self._writes(x, y):
+            y *= self.scalar(b, y)[self._wide]
+            y += x
+            return y
+        return x + b[self._wide] * y
+
+    def scaled(self, a: Array, x: Array) -> Array:
+        """a x as a vector of its own."""
+        return a[self._wide] * x
+
+    scale = scaled  # which may be written over x
+
+    def unit(self, x: Array) -> tuple[Array, Array]:
+        """|x| and x / |x|; zero stays zero."""
+        size = self.norm(x)
+        return size, self.scale(self.ratio(1 + 0 * size, size), x)
+
+    def cleared(self, x: Array, on: Array) -> Array:
+        """x, but zero in the columns that are not `on`."""
+        return self.xp.where(on[self._wide], x, 0)
+
+    def ratio(self, a: Any, b: Array) -> Array:
+        """a / b, and 0 where b is 0."""
+        return divide(self.xp, a, b)
+
+    def rotation(self, a: Array, b: Array) -> tuple[Array, Array, Array]:
+        """c, s and r with c a + s b = r and c b = s a."""
+        r = self.hypot(a, b)
+        return self.ratio(a, r), self.ratio(b, r), r
+
+    def hypot(self, a: Array, b: Array) -> Array:
+        """sqrt(a^2 + b^2)."""
+        return (a * a + b * b) ** 0.5
+
+    def larger(self, a: Array, b: Array) -> Array:
+        """The larger of two numbers."""
+        return self.xp.maximum(a, b)
+
+    def where(self, flag: Array, a: Any, b: Any) -> Array:
+        """`a` where a flag is set, else `b`."""
+        return self.xp.where(flag, a, b)
+
+    def infinite(self, a: Array) -> Array:
+        """Whether a number is infinite or none."""
+        return self.xp.logical_not(self.xp.isfinite(a))
+
+    def first(self, code: Array, flag: Array, to: int, flag2: Any = None, to2: int = 0) -> Array:
+        """The codes, but `to` for columns that run and have the flag, or else `to2` for the
+        second."""
+        more = () if flag2 is None else ((flag2, to2),)
+        return first_of(self.xp, code, (flag, to), *more)
+
+    def positive(self, code: Array, a: Array, blame: tuple[int, int]) -> Array:
+        """What becomes of the columns that run, by a number that must be positive."""
+        return first_of(self.xp, code, (self.infinite(a), blame[1]), (a <= 0, blame[0]))
+
+    def reached(self, code: Array, size: Array) -> Array:
+        """SUCCESS for the columns that run and have reached the goal."""
+        return first_of(self.xp, code, (size <= self.goal, SUCCESS))
+
+    def ended(self, code: Array) -> bool:
+        """Whether a step may be left early, because no column runs."""
+        return False
+
+
+class Single:
+    """One vector on the host, written over; its numbers are Python's. See `Columns`."""
+
+    every = 1
+
+    def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
+        self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
+        self.root_eps = math.sqrt(self.eps)
+        self.goal: Any = None if goal is None else float(goal[0])
+        self.copy, self.dot, self.xpby, self._axpy = xp.copy, xp.dot_real, xp.xpby, xp.axpy
+        is_complex = xp.is_complex(dtype)
+        self.inner = (lambda x, y: complex(xp.vecdot(x, y))) if is_complex else xp.dot_real
+        self._block: Array | None = None
+
+    def own(self, X: Array) -> Array:
+        return self.xp.copy(X[:, 0])
+
+    def over(self, X: Array) -> Array:
+        self._block = X
+        return X[:, 0]
+
+    def block(self, x: Array) -> Array:
+        return x[:, None] if self._block is None else self._block
+
+    def number(self, a: Array) -> Any:
+        return float(a[0])
+
+    def codes(self, codes: Array) -> Any:
+        return RUNNING
+
+    def scalar(self, a: Any, x: Array) -> Any:
+        return a
+
+    def array(self, a: Any, like: Array) -> Array:
+        return 0 * like + a
+
+    def code(self, state: Any) -> Any:
+        return state.status
+
+    def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
+        """Keep the products; `Recorded` is raised where they may not be written over."""
+        self.multiply, self.adjoint = self._guarded(multiply), self._guarded(adjoint)
+        self.precondition = precondition
+
+    def _guarded(self, multiply: Any) -> Any:
+        if self.xp.name != "torch" or multiply is None:
+            return multiply
+
+        def product(x: Array) -> Array:
+            y = multiply(x)
+            if y.requires_grad:
+                raise Recorded
+            return y
+
+        return product
+
+    def goes_on(self, running: Any, state: Any, made: int) -> bool:
+        return running
+
+    def norm(self, x: Array) -> float:
+        return math.sqrt(self.dot(x, x))
+
+    def axpy(self, a: Any, x: Array, y: Array, on: bool = True) -> Array:
+        return self._axpy(a, x, y) if on else y
+
+    def scale(self, a: Any, x: Array) -> Array:
+        x *= a
+        return x
+
+    def scaled(self, a: Any, x: Array) -> Array:
+        return x * a
+
+    def unit(self, x: Array) -> tuple[float, Array]:
+        size = self.norm(x)
+        x *= 1 / size if size else 0.0
+        return size, x
+
+    def cleared(self, x: Array, on: bool) -> Array:
+        return x
+
+    def ratio(self, a: Any, b: Any) -> Any:
+        return a / b if b else 0.0
+
+    def rotation(self, a: float, b: float) -> tuple[float, float, float]:
+        r = math.hypot(a, b)
+        return (a / r, b / r, r) if r else (0.0, 0.0, 0.0)
+
+    hypot = staticmethod(math.hypot)
+
+    def larger(self, a: float, b: float) -> float:
+        return a if a > b else b
+
+    def where(self, flag: bool, a: Any, b: Any) -> Any:
+        return a if flag else b
+
+    def infinite(self, a: float) -> bool:
+        return not -math.inf < a < math.inf
+
+    def first(self, code: int, flag: bool, to: int, flag2: Any = None, to2: int = 0) -> int:
+        if code != RUNNING:
+            return code
+        return to if flag else to2 if flag2 else code
+
+    def positive(self, code: int, a: float, blame: tuple[int, int]) -> int:
+        return code if 0 < a < math.inf or code != RUNNING else blame[0] if a <= 0 else blame[1]
+
+    def reached(self, code: int, size: float) -> int:
+        return SUCCESS if size <= self.goal and code == RUNNING else code
+
+    def ended(self, code: int) -> bool:
+        return code != RUNNING
+
+
+class Device(Single):
+    """One vector on a device that is waited for; its numbers stay there.
+
+    A few launches a step are all that its numbers may cost. So nothing is masked, and the device is
+    asked now and then whether it is done: steps too many make x better still. Zero by zero, which
+    comes of an exact answer, is kept at zero by TINY. Of each number that must be positive the
+    least is kept; what happened to x after one was not is thrown away.
+    """
+
+    def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
+        super().__init__(xp, dtype, tol=tol)
+        self.goal = goal[0]
+        self._least: dict[tuple[int, int], Array] = {}
+        self._code = RUNNING
+        self._start: Array | None = None
+
+    def over(self, X: Array) -> Array:
+        self._start = X
+        return self.own(X)
+
+    def block(self, x: Array) -> Array:
+        return (
+            x[:, None] if self._start is None or self._code in (SUCCESS, RUNNING) else self._start
+        )
+
+    def number(self, a: Array) -> Any:
+        return a[0]
+
+    def code(self, state: Any) -> Any:
+        self._code = self._judge(float(state.size))
+        return self._code
+
+    def goes_on(self, running: Any, state: Any, made: int) -> bool:
+        return made % LOOK_EVERY != 1 or self.code(state) == RUNNING
+
+    def _judge(self, size: float) -> int:
+        """Why a run has ended; RUNNING if it has not."""
+        if size <= float(self.goal):
+            return SUCCESS
+        least = {blame: float(a) for blame, a in self._least.items()}
+        for (indefinite, _), a in least.items():
+            if a <= 0:
+                return indefinite
+        broken = [blame[1] for blame, a in least.items() if not a < math.inf]
+        return broken[-1] if broken else RUNNING if size < math.inf else NONFINITE
+
+    def xpby(self, x: Array, b: Array, y: Array) -> Array:
+        y *= b
+        y += x
+        return y
+
+    def ratio(self, a: Any, b: Any) -> Any:
+        return a / (b + TINY)
+
+    def positive(self, code: int, a: Any, blame: tuple[int, int]) -> int:
+        before = self._least.get(blame)
+        self._least[blame] = a if before is None else self.xp.minimum(before, a)
+        return code
+
+    def reached(self, code: int, size: Any) -> int:
+        return code
+
+
+# -------------------------------------------------------------------------------- arrays of numbers
+
+
+def column_norms(xp: Any, X: Array) -> Array:
+    """|x| for each column of a block."""
+    return xp.vector_norm(X, axis=-2)
+
+
+def divide(xp: Any, a: Any, b: Array) -> Array:
+    """a / b, and 0 where b is 0."""
+    return xp.where(b == 0, 0, a / xp.where(b == 0, 1, b))
+
+
+def first_of(xp: Any, old: Array, *cases: tuple[Array, int]) -> Array:
+    """The codes of the columns after a step: of those that run, the first case that holds."""
+    new = old
+    for holds, code in reversed(cases):
+        new = xp.where(holds, code, new)
+    return xp.where(old == RUNNING, new, old)
+
+
+def final_code(xp: Any, code: Array, stopped: Any) -> Array:
+    """The codes at the end: columns that still run were stopped, or have spent their iterations."""
+    final = xp.where(code == RUNNING, int(Status.MAX_ITERATIONS), code)
+    return xp.where((code == RUNNING) & stopped, int(Status.STOPPED), final)
+
+
+def is_plain(xp: Any, *arrays: Array) -> bool:
+    """Whether arrays may be written over: they are not traced, and the framework allows it."""
+    return xp.name != "jax" and not any(xp.is_traced(x) for x in arrays)
