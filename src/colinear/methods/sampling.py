@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, namespace_of
+from ..backends import Array, get, namespace_of, program
 from ..info import Status, combine, failed, recording
 from .base import Method, check_integer
 
