@@ -70,7 +70,7 @@ def added_parts(A: LinearOperator) -> list[tuple[Any, LinearOperator]]:
     """
     if isinstance(A, scaled.Scaled):
         return [(A.scalar * c, B) for c, B in added_parts(A.A)]
-    if not isinstance(A, sum.Sum) or all(B._term_count == 1 for B in A.operands):
+    if not isinstance(A, sums.Sum) or all(B._term_count == 1 for B in A.operands):
         return [(1, A)]
     place = {"backend": A.backend, "device": A._context.device, "dtype": A.dtype}
     return [part for B in A.operands for part in added_parts(B.to(**place) if B.is_neutral else B)]
@@ -209,7 +209,7 @@ def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], ind
         own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
         share = sum(A.flops for A in sampled) / len(sampled) * indices.shape[0]
         listed = ListedTerms._of(own, float(min(share, sum(A.flops for A in sampled))), tuple(sampled))
-        return sum.Sum._of((listed, *whole)) if whole else listed
+        return sums.Sum._of((listed, *whole)) if whole else listed
     parts, first = [], 0
     for A in sampled:
         n = A._term_count
@@ -217,11 +217,12 @@ def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], ind
         local = xp.where(inside, indices - first, 0) if len(sampled) > 1 else indices
         parts.append(A._some_terms(local, xp.where(inside, weights, 0) if len(sampled) > 1 else weights))
         first += n
-    return parts[0] if len(parts) + len(whole) == 1 else sum.Sum._of((*parts, *whole))
+    return parts[0] if len(parts) + len(whole) == 1 else sums.Sum._of((*parts, *whole))
 
 
 # These ask how many terms they have, and are what terms are made of.
-from . import product, scaled, sum  # noqa: E402
+from . import product, scaled  # noqa: E402
+from . import sum as sums  # noqa: E402
 from .diagonal import Diagonal  # noqa: E402
 from .identity import Identity, ScaledIdentity  # noqa: E402
 from .zero import Zero  # noqa: E402
