@@ -212,7 +212,7 @@ def solution_like(A: LinearOperator, b: Array) -> Array:
 
 def _by_trial(A: LinearOperator, s: System, lsmr: LSMR, most: int | None, method: Method | None, chosen: Any) -> Any:
     """The solution by LSMR if it converges in as many products, else from a factorisation."""
-    X, (info,) = iterated(A, lsmr, consistent=False).run(s.B, s.is_vector)
+    X, info = iterated(A, lsmr, consistent=False).run(s.B, s.is_vector)
     if most is None or info.status is Status.NONFINITE or not info.failed:
         report(info)
         return s.answer(X)
