@@ -104,9 +104,9 @@ def _build(A: Any, levels: int, memo: dict[tuple[int, int], Signature]) -> Signa
         return known.cut(levels)
     operands = A.operands
     if not operands:
-        found = intern(type(A), A.properties, ())
-        object.__setattr__(A, "_signature", found)  # whatever the levels
-        return found
+        leaf = intern(type(A), A.properties, ())
+        object.__setattr__(A, "_signature", leaf)  # whatever the levels
+        return leaf
     if levels == 1:
         return intern(type(A), A.properties, None)
     key = (id(A), levels)  # operands may be shared many times over; their owner keeps them alive meanwhile

@@ -84,7 +84,7 @@ def is_large_and_seen(A: LinearOperator) -> bool:
     cost=lambda A: Cost(40.0 * A.shape[-1] * math.prod(A.shape[:-1]), 160.0 * math.prod(A.shape[:-1])),
     like=one,
 )
-def slogdet_toeplitz(A: Any, method: Any) -> Determinant:
+def slogdet_toeplitz(A: Any, method: Any) -> Any:
     """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination of its displacement, O(n^2)"""
     row = A.xp.conj(A.col) if A.row is None else A.row
     found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]

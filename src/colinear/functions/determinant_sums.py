@@ -43,7 +43,7 @@ from .inverse_sums import SIMILAR, factor_divides_shift, has_similarity, is_zero
 
 
 @rule(slogdet, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
-def determinant_lemma_of_sum(A: Any, method: Any) -> Determinant:
+def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     """det(A + U C V^H) = det A det(I + C V^H A^-1 U)"""
     low_rank, rest = low_rank_and_rest(A)
     if isinstance(rest, DIAGONAL):
@@ -179,7 +179,7 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
-def slogdet_two_kroneckers(A: Any, method: Any) -> Determinant:
+def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ of D^-1 B"""
     (c, left), (a, right) = sorted(
         kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])

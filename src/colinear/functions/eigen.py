@@ -72,7 +72,7 @@ def eigenpairs(A: LinearOperator, k: int | None = None, which: str = "LM", metho
     array([1., 3.])
     """
     n, k = checked(A, k, which)
-    chosen = fitting("eig", method, *EIGEN)
+    chosen: Any = fitting("eig", method, *EIGEN)
     is_hermitian = is_hermitian_by(A, chosen)
     chosen = _fitted(chosen, is_hermitian)
     check_algebraic(which, is_hermitian)

@@ -49,7 +49,7 @@ def factors_are_general(A: LinearOperator) -> bool:
 
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
 @by_equation
-def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
+def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
     return _by_eigenvectors(A, kronecker, scalar_of(shift), method)
@@ -57,7 +57,7 @@ def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> LinearOperator
 
 @rule(inv, KroneckerSum)
 @by_equation
-def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> LinearOperator:
+def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
     """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms if these are ill-conditioned"""
     return _by_eigenvectors(A, A, 0.0, method)
 

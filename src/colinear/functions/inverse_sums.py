@@ -76,7 +76,7 @@ def _seen_number(x: Any) -> Any:
 
 @rule(inv, Sum[Scaled, SHIFT])  # type: ignore[misc]
 @rule(inv, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
-def inv_shifted_multiple(A: Any, method: Any) -> LinearOperator:
+def inv_shifted_multiple(A: Any, method: Any) -> Any:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     if is_zero(multiple):

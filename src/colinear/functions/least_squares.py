@@ -69,8 +69,8 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
             lambda: _by_samples(A, rtol, chosen), "RandomizedSVD", None, "asked for: A^+ = V Σ^+ U^H from random vectors"
         )
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
-        run = lambda lsmr, most: iterated(A, lsmr, consistent=False)  # noqa: E731
-        if (iteration := try_least_squares(A, method, (), 1, run, like)) is not None:
+        iterate_all = lambda lsmr, most: iterated(A, lsmr, consistent=False)  # noqa: E731
+        if (iteration := try_least_squares(A, method, (), 1, iterate_all, like)) is not None:
             return iteration
     plain = partial(_from_triplets, A, rtol, chosen, method)
     run = partial(_with_derivative, A, rtol, chosen, plain) if 0 not in A.shape and not values_are_seen(A) else plain

@@ -203,7 +203,7 @@ def has_structured_inverse(A: LinearOperator, rtol: Any = None) -> bool:
 
 
 @rule(pinv, SOLVED, when=has_structured_inverse)
-def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> LinearOperator:
+def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> Any:
     """A^+ = A^-1 if A turns out to be nonsingular, V Σ^+ U^H otherwise"""
     inverse, info = inv(A, None, info=True)
     return Choice(lambda: _if_nonsingular(A, method, inverse, info), like=lambda: inverse)

@@ -109,7 +109,7 @@ def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
 
 
 @rules((exp, log, sqrt, isqrt, apply), Kronecker, when=has_general_factors)
-def of_general_kronecker(A: Any, call: Call) -> LinearOperator:
+def of_general_kronecker(A: Any, call: Call) -> Any:
     """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V^-1 ⊗ W^-1) for A = V Λ V^-1 and B = W M W^-1, if V and W are well-conditioned"""
     return Choice(lambda: _in_general_spectrum(A, call), like=lambda: identity_like(A))
 

@@ -224,7 +224,7 @@ def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
 
 
 @rule(nullspace, BlockDiag)
-def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> Any:
     """null(diag(A, B)) = diag(null(A), null(B))"""
     checked_rtol("nullspace", rtol)
     found = partial(_nullspaces, A, rtol, method)
@@ -251,7 +251,7 @@ def is_a_stack(A: LinearOperator) -> bool:
 
 
 @rule(nullspace, Block, when=is_a_stack)
-def nullspace_stack(A: Any, rtol: Any, method: Any) -> LinearOperator:
+def nullspace_stack(A: Any, rtol: Any, method: Any) -> Any:
     """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
     checked_rtol("nullspace", rtol)
 

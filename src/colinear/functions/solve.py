@@ -164,9 +164,9 @@ def apply_inverse(
     xp, B, tol = s.xp, s.B, (method or Auto()).tolerance(s.xp, s.dtype)
     count = len(reported()) if count is None else count
     X = inverse @ B
-    is_plain = not is_detailed() and not xp.is_traced(X) and 0 not in X.shape and not is_bad
-    bound = inverse._residual_bound(X, B) if is_plain else None
-    if bound is not None and bound <= tol:
+    is_seen = not xp.is_traced(X) and 0 not in X.shape and not is_bad
+    is_plain, bound = is_seen and not is_detailed(), inverse._residual_bound(X, B) if is_seen else None
+    if is_plain and bound is not None and bound <= tol:
         return X
     R = B - A @ X
     if is_plain and not xp.is_traced(R) and are_small(xp, R, B, tol):

@@ -185,7 +185,7 @@ def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
     return is_free and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
 
 
-@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction)  # type: ignore[misc]
+@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, name="woodbury")  # type: ignore[misc]
 def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
     """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
     b = right_side("solve", A, b, A.shape[-1])
