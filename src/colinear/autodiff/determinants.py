@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends import Array
+from ..backends import Array, adjoint
 
 
 def det(xp: Any, A: Array) -> Array:
@@ -27,7 +27,7 @@ def det(xp: Any, A: Array) -> Array:
         return xp.sum(xp.matrix_transpose(_adjugate(xp, primals[0])) * tangents[0], axis=(-2, -1))
 
     def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
-        return (g[..., None, None] * _adjoint(xp, _adjugate(xp, primals[0])),)
+        return (g[..., None, None] * adjoint(xp, _adjugate(xp, primals[0])),)
 
     found: Array = xp.custom_derivative(lambda A: _product_of_pivots(xp, A), tangent, cotangent, (2,))(A)
     return found
@@ -80,7 +80,7 @@ def _adjugate_of_singular(xp: Any, A: Array) -> Array:
 def _singular_vectors(xp: Any, A: Array) -> tuple[Array, Array, Array, Array]:
     """det(U V^H), U, s and V."""
     U, s, Vh = xp.svd(A)
-    return det(xp, xp.matmul(U, Vh)), U, s, _adjoint(xp, Vh)
+    return det(xp, xp.matmul(U, Vh)), U, s, adjoint(xp, Vh)
 
 
 def _change(xp: Any, s: Array, F: Array) -> Array:
@@ -113,13 +113,9 @@ def _without(xp: Any, s: Array) -> Array:
 
 def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
     """c U G V^H"""
-    return c[..., None, None] * xp.matmul(U, xp.matmul(G, _adjoint(xp, V)))
+    return c[..., None, None] * xp.matmul(U, xp.matmul(G, adjoint(xp, V)))
 
 
 def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
     """U^H F V"""
-    return xp.matmul(_adjoint(xp, U), xp.matmul(F, V))
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
+    return xp.matmul(adjoint(xp, U), xp.matmul(F, V))
