@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from ..dispatch import function
 from ..functions._arrays import narrow, quiet
 from ..operators.base import LinearOperator
@@ -94,7 +94,7 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
 
 def _interpolation(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Array]:
     columns, Z = _chosen(A, rank, A.xp.generator(seed))
-    return columns_of(A, columns), _adjoint(A.xp, Z), columns
+    return columns_of(A, columns), adjoint(A.xp, Z), columns
 
 
 def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
@@ -103,8 +103,8 @@ def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
     (columns, _), (rows, _) = _chosen(A, rank, a), _chosen(A.H, rank, b)
     C, V = columns_of(A, columns), columns_of(A.H, rows)  # V = R^H
     (Uc, inverse_c), (Uv, inverse_v) = _orthonormal_and_rest(xp, C), _orthonormal_and_rest(xp, V)
-    inner = xp.matmul(_adjoint(xp, Uc), A @ Uv)
-    return C, V, xp.matmul(xp.matmul(inverse_c, inner), _adjoint(xp, inverse_v)), rows, columns  # the core is C^+ A R^+
+    inner = xp.matmul(adjoint(xp, Uc), A @ Uv)
+    return C, V, xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v)), rows, columns  # the core is C^+ A R^+
 
 
 def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]:
@@ -112,7 +112,7 @@ def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]
     xp, (m, n) = A.xp, A.shape[-2:]
     width = min(m, rank + OVERSAMPLING)
     test = xp.normal(generator, (m, width), dtype=A.dtype, device=A._context.device)
-    _, R, order = xp.qr_pivoted(_adjoint(xp, A.H @ test))
+    _, R, order = xp.qr_pivoted(adjoint(xp, A.H @ test))
     d = xp.abs(xp.diagonal(R)[..., :rank])
     dead = d <= max(m, n) * xp.eps(A.dtype) * xp.max(d, axis=-1, keepdims=True)  # beyond the rank of A: they take no part
     same = xp.eye(rank, dtype=A.dtype, device=A._context.device)
@@ -139,11 +139,7 @@ def _orthonormal_and_rest(xp: Any, C: Array) -> tuple[Array, Array]:
     U, s, Vh = xp.svd(C)
     small = s <= max(C.shape[-2:]) * xp.eps(C.dtype) * xp.max(s, axis=-1, keepdims=True)
     inverse = xp.where(small, 0, 1 / xp.where(small, 1, s))
-    return U, _adjoint(xp, Vh) * inverse[..., None, :]
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
+    return U, adjoint(xp, Vh) * inverse[..., None, :]
 
 
 interpolative = function("interpolative", base=interpolation, rewrites=False)

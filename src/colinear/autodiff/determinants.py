@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..backends import Array
+from ..backends import Array, adjoint
 
 
 class _Mode(threading.local):
@@ -87,7 +87,7 @@ def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
         return xp.sum(xp.matrix_transpose(_adjugate(xp, *primals)) * tangents[0], axis=(-2, -1))
 
     def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
-        return g[..., None, None] * _adjoint(xp, _adjugate(xp, *primals)), None, None
+        return g[..., None, None] * adjoint(xp, _adjugate(xp, *primals)), None, None
 
     found: Array = xp.custom_derivative(lambda A, m, l: m + 0, tangent, cotangent, (2, 0, 0))(A, m, l)
     return found
@@ -146,7 +146,7 @@ def _adjugate_of_singular(xp: Any, A: Array) -> Array:
 def _singular_vectors(xp: Any, A: Array) -> tuple[Array, Array, Array, Array]:
     """det(U V^H), U, s and V."""
     U, s, Vh = xp.svd(A)
-    return det(xp, xp.matmul(U, Vh)), U, s, _adjoint(xp, Vh)
+    return det(xp, xp.matmul(U, Vh)), U, s, adjoint(xp, Vh)
 
 
 def _change(xp: Any, s: Array, F: Array) -> Array:
@@ -179,13 +179,9 @@ def _without(xp: Any, s: Array) -> Array:
 
 def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
     """c U G V^H"""
-    return c[..., None, None] * xp.matmul(U, xp.matmul(G, _adjoint(xp, V)))
+    return c[..., None, None] * xp.matmul(U, xp.matmul(G, adjoint(xp, V)))
 
 
 def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
     """U^H F V"""
-    return xp.matmul(_adjoint(xp, U), xp.matmul(F, V))
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
+    return xp.matmul(adjoint(xp, U), xp.matmul(F, V))

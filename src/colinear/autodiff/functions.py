@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from ..info import DerivativeWarning
 from ..methods import roots
-from ..operators.implicit import Equation
+from ..operators.implicit import Equation, of_matrix
 from .linear_in_function import derive
-from .spectral import adjoint, attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
+from .spectral import attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
 
 FEW = 2**14  # numbers of which several times as many are held at once: one operation instead of many, which JAX compiles sooner
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
@@ -250,11 +250,10 @@ def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
     held, m = xp.stop_gradient(X), A.shape[-2]
     if not xp.is_differentiated(A):
         return held
-    pair = (lambda B, A, *_: xp.matmul(A, B)), (lambda B, A, X: xp.matmul(X, B))
-    adjoints = (lambda B, A, *_: xp.matmul(adjoint(xp, A), B)), (lambda B, A, X: xp.matmul(adjoint(xp, X), B))
-    options: dict[str, Any] = {"least_squares": True, "first": lambda B, A, X: (X + 0,), "batch": A.ndim - 2}
+    options: dict[str, Any] = {"least_squares": True, "first": lambda B, A, X: (X + 0,)}
+    times = lambda B, is_adjoint, X: xp.matmul(adjoint(xp, X) if is_adjoint else X, B)  # noqa: E731
     eye = xp.broadcast_to(xp.eye(m, dtype=A.dtype, device=xp.device_of(A)), (*A.shape[:-1], m))
-    return Equation(xp, *pair, adjoints, 1, **options)(eye, (A, held))
+    return of_matrix(xp, A.ndim - 2, times, **options)(eye, (A, held))
 
 
 def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:

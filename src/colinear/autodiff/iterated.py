@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, namespace_of
 from ..info import Info, settle
 from ..methods import GMRES, MINRES
 from ..methods.gmres import gmres
@@ -22,7 +22,7 @@ from ..operators.block import Block
 from ..operators.fields import directional, pullback
 from ..operators.implicit import Equation
 from ..operators.zero import Zero
-from .spectral import adjoint, checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
+from .spectral import checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
 LIMIT = 20  # times n: iterations

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from .functions import divided_differences
 from .linear_in_function import derive
-from .spectral import adjoint, eigh_known, hermitian
+from .spectral import eigh_known, hermitian
 
 LARGEST = 2**22  # divided differences that are held at once
 

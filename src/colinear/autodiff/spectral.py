@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from ..info import DerivativeWarning
 from ..operators.implicit import linear_map
 
@@ -45,10 +45,6 @@ PARALLEL = (
     "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of eigenvalues and eigenvectors are "
     "inaccurate, or do not exist."
 )
-
-
-def adjoint(xp: Any, A: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(A))
 
 
 def hermitian(xp: Any, A: Array) -> Array:

@@ -124,6 +124,11 @@ def _find(cls: type) -> ModuleType | None:
     return found
 
 
+def adjoint(xp: Any, X: Array) -> Array:
+    """X^H, of the last two axes."""
+    return xp.conj(xp.matrix_transpose(X))
+
+
 @functools.lru_cache(maxsize=1024)
 def program(name: str, f: Callable, *static: Any) -> Callable:
     """`f(xp, *static, ...)` as a function of operators and arrays alone: compiled by JAX once for each structure and shape.

@@ -687,6 +687,8 @@ def _unshared(x: Any) -> Any:
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
     """`f(x)` and its pullback g -> J^H g (torch's convention for complex numbers)."""
+    if not torch.is_grad_enabled() and (found := recorded_vjp(f, x)) is not None:
+        return found  # in a backward pass, say: 300 us less than by torch.func
     try:
         y, pull = torch.func.vjp(f, x)
     except RuntimeError:  # of functions that torch.func does not take, as many custom ones are, autograd knows more

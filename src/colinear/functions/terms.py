@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from ..info import MethodError
 from ..operators.base import LinearOperator
 from ..operators.batch_sum import BatchSum
@@ -109,18 +109,14 @@ def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
     if term_count(A) == 1:  # rows cannot be taken by index: columns and rows of the outer factors, by products
         left, *rest = placed(A)
         right = rest[0] if len(rest) == 1 else Product(*rest)
-        return left[..., start:stop]._dense(), _adjoint(xp, right[..., start:stop, :]._dense())
+        return left[..., start:stop]._dense(), adjoint(xp, right[..., start:stop, :]._dense())
     some = some_terms(A, start, stop)
     assert isinstance(some, InnerTerms)
-    V = _adjoint(xp, some.right._dense())
-    U = V if some.left is None else _adjoint(xp, some.left._dense())
+    V = adjoint(xp, some.right._dense())
+    U = V if some.left is None else adjoint(xp, some.left._dense())
     if some.left is None and A._cut.position == 1:
         return V, None
     return U * some.weights[..., None, :], V
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
 
 
 def _grouped(xp: Any, U: Array, size: int) -> Array:

@@ -27,11 +27,12 @@ made (a factorisation, an inverse known by its eigenvectors, an iteration) is a 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backends import Array, namespace_of
+from ..backends import Array, adjoint, namespace_of
 from .base import LinearOperator
 from .context import Context, broadcast_batches
 from .dense import Dense
@@ -56,7 +57,7 @@ class Equation:
     first : callable, optional
         Solves the first time, in place of `solve`; gives a tuple of the solution and of `aux` arrays that tell how it went.
     batch : int, optional
-        How many batch dimensions all constants begin with, if A and the solver take more of them.
+        How many batch dimensions all constants begin with, where the first is the matrix A itself and the solver takes more of them.
     warns : bool
         Whether `solve` may warn.
     """
@@ -71,6 +72,7 @@ class Equation:
     aux: int = 0
     batch: int | None = None
     warns: bool = False
+    flipped: bool = False  # whether A is the adjoint of what the constants say
 
     def __call__(self, B: Array, constants: tuple, like: tuple | None = None) -> Array:
         return self.xp.linear_rule(self, (B,), constants, like)[0]
@@ -82,8 +84,8 @@ class Equation:
         return replace(self, first=None, aux=0)
 
     def adjoint(self) -> Equation:
-        pair = self.multiply, self.solve
-        return replace(self, multiply=self.adjoints[0], solve=self.adjoints[1], adjoints=pair, first=None, aux=0)
+        pair, flipped = (self.multiply, self.solve), not self.flipped
+        return replace(self.again(), multiply=self.adjoints[0], solve=self.adjoints[1], adjoints=pair, flipped=flipped)
 
     def batching(self, constants: tuple) -> Any:
         """How torch maps over it; see its `linear_rule`. Over B alone it is one more batch dimension."""
@@ -116,11 +118,36 @@ class Equation:
             R, Q = x[0] - self.multiply(X, *own), G - self.adjoints[0](W, *own)
             U, Z = self.adjoint()(X, constants), self.again()(W, constants)
             left, right = (self.xp.concat(parts, axis=-1) for parts in ([-W, R, U], [X, Z, Q]))
-        found = pull_floats(self.xp, lambda *own: self.multiply(right, *own), own, left)
+        if self.batch is None:
+            found = pull_floats(self.xp, lambda *own: self.multiply(right, *own), own, left)
+        else:
+            left, right = (right, left) if self.flipped else (left, right)  # <l, dA^H r> = <r l^H, dA>
+            found = (_fitted(self.xp, self.xp.matmul(left, adjoint(self.xp, right)), own[0]),)
         return *found, *(None,) * (len(constants) - self.count)
 
     def _moved(self, f: Callable[..., Any], own: tuple, moved: tuple) -> Any:
+        if self.batch is not None:
+            return f(*moved[: self.count])  # linear in A, which is the one constant
         return push_floats(self.xp, f, own, moved[: self.count])[1]
+
+
+def _fitted(xp: Any, G: Array, like: Array) -> Array:
+    """A cotangent summed over the dimensions along which what it belongs to was broadcast, and real where that is."""
+    if G.shape != like.shape:
+        G = xp.sum(G, axis=tuple(range(G.ndim - like.ndim))) if G.ndim > like.ndim else G
+        axes = tuple(i for i, size in enumerate(like.shape) if size != G.shape[i])
+        G = xp.sum(G, axis=axes, keepdims=True) if axes else G
+    return xp.real(G) if xp.is_complex(G) and not xp.is_complex(like) else G
+
+
+def of_matrix(xp: Any, batch: int, multiply_inverse: Product, **options: Any) -> Equation:
+    """The rule of B -> A^-1 B, which `multiply_inverse(B, is_adjoint, *constants)` finds; the first constant is the matrix A."""
+
+    def of(flipped: bool) -> tuple[Product, Product]:
+        turn = functools.partial(adjoint, xp) if flipped else (lambda A: A)
+        return lambda X, A, *_: xp.matmul(turn(A), X), lambda B, A, *held: multiply_inverse(B, flipped, *held)
+
+    return Equation(xp, *of(False), of(True), 1, batch=batch, **options)
 
 
 def equation(inverse: Any, run: Callable[[Any, Array], Array], **options: Any) -> Equation:
@@ -173,29 +200,37 @@ class Implicit(LinearOperator):
         return Implicit._of(self.A.conj(), self.solver.conj(), None)
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        if not xp.is_differentiated(X, *self.A.arrays()):
+        xp, own = namespace_of(X), self.A.arrays()
+        if not xp.is_differentiated(X, *own):
             return self.solver._matmat(X)
-        X = xp.astype(X, xp.result_type(self.A.dtype, X.dtype))
-        X = xp.broadcast_to(X, (*broadcast_batches(self.A.batch_shape, X.shape[:-2]), *X.shape[-2:]))
-        return self._equation()(X, self._constants())
+        batch = broadcast_batches(self.A.shape[:-2], X.shape[:-2])
+        dtype = own[0].dtype if isinstance(self.A, Dense) else self.A.dtype
+        X = X if X.dtype == dtype else xp.astype(X, xp.result_type(dtype, X.dtype))
+        X = X if batch == X.shape[:-2] else xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+        return self._solve(xp, X, own)
 
     def _to_dense(self) -> Array:
-        xp = self.xp
-        if not xp.is_differentiated(*self.A.arrays()):
+        xp, own = self.xp, self.A.arrays()
+        if not xp.is_differentiated(*own):
             return self.solver._to_dense()
-        n, batch = self.shape[-1], self.batch_shape
+        *batch, _, n = self.shape
         eye = xp.broadcast_to(xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n))
-        first = self._equation(first=lambda _, *arrays: (self.with_arrays(arrays).solver._to_dense(),))
-        return first(eye, self._constants())
+        held = len(self.solver.arrays())
+        first = lambda _, *arrays: (self.solver.with_arrays(arrays[len(arrays) - held :])._to_dense(),)  # noqa: E731
+        return self._solve(xp, eye, own, first=first)
 
-    def _constants(self) -> tuple[Array, ...]:
-        return *self.A.arrays(), *map(self.xp.stop_gradient, self.solver.arrays())
+    def _solve(self, xp: Any, X: Array, own: tuple[Array, ...], **options: Any) -> Array:
+        options["least_squares"] = self.shape[-1] != self.shape[-2]
+        held = self.solver.arrays()
+        if not isinstance(self.A, Dense):
+            rule = equation(self, lambda inverse, B: inverse.solver._matmat(B), **options)
+            return rule(X, (*own, *map(xp.stop_gradient, held)))
 
-    def _equation(self, **options: Any) -> Equation:
-        batch = len(self.A.batch_shape) if isinstance(self.A, Dense) else None
-        options |= {"batch": batch, "least_squares": self.shape[-1] != self.shape[-2]}
-        return equation(self, lambda inverse, B: inverse.solver._matmat(B), **options)
+        def solve(B: Array, is_adjoint: bool, *arrays: Array) -> Array:
+            solver = self.solver.with_arrays(arrays)
+            return (solver.H if is_adjoint else solver)._matmat(B)
+
+        return of_matrix(xp, len(self.shape) - 2, solve, **options)(X, (*own, *held))
 
     @property
     def slogdet(self) -> Callable[[], tuple[Array, Array]]:
