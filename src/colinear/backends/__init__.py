@@ -18,7 +18,7 @@ Array = Any
 #: What every backend module defines.
 NAMES: tuple[str, ...] = tuple(
     """
-    name array_types
+    name is_functional array_types
     bool float16 bfloat16 float32 float64 complex64 complex128
     dtype_from dtype_name result_type is_complex is_floating real_dtype complex_dtype eps default_float
     asarray astype zeros ones full eye arange device_of to_device to_numpy copy own peek is_traced staged is_differentiated is_compiling

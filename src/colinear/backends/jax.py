@@ -44,6 +44,7 @@ from colinear.backends._jax_linear import linear_rule
 from colinear.backends._jax_modes import in_ordinary_modes, is_strict
 
 name = "jax"
+is_functional = True  # whether arrays are never written over, and loops are compiled
 array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False
 
 # dtypes ------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from colinear.backends._numpy_linalg import (
 )
 
 name = "numpy"
+is_functional = False  # whether arrays are never written over, and loops are compiled
 array_types = (np.ndarray,)
 
 # dtypes ------------------------------------------------------------------------------------------------------------

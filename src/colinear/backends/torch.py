@@ -46,6 +46,7 @@ from colinear.backends._torch_opaque import CALLS, Call, call_opaquely
 from colinear.backends._torch_sparse import sparse_array, sparse_matmul
 
 name = "torch"
+is_functional = False  # whether arrays are never written over, and loops are compiled
 array_types = (torch.Tensor,)
 
 # dtypes ------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from .basis import (
     fill,
     fresh,
     judge,
+    may_be_set,
     norm,
     orthogonalise,
     pairs_of,
@@ -51,6 +52,7 @@ from .basis import (
     wanted,
     with_random_row,
 )
+from .vectors import LinearMap
 
 # A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
 # for what is not.
@@ -124,7 +126,7 @@ class ArnoldiState(NamedTuple):
 
 def arnoldi(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     start: Array,
     noise: Array,
     k: int,
@@ -153,7 +155,7 @@ def arnoldi(
     def cycle(s: ArnoldiState) -> ArnoldiState:
         stop = smaller(xp, m, s.j + max_iters - s.matvecs)
         s = fill(xp, lambda s: _step(xp, multiply, noise, s, m), s, stop)
-        if xp.name != "jax" and not plain(xp, xp.isfinite(s.size)):
+        if not xp.is_functional and not plain(xp, xp.isfinite(s.size)):
             return s._replace(cycles=s.cycles + 1, finite=False)
         return xp.cond(s.j >= m, finished, lambda s: s._replace(cycles=s.cycles + 1), s)
 
@@ -231,9 +233,7 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> Arnold
     )
 
 
-def _step(
-    xp: Any, multiply: Callable[[Array], Array], noise: Array, s: ArnoldiState, m: int
-) -> ArnoldiState:
+def _step(xp: Any, multiply: LinearMap, noise: Array, s: ArnoldiState, m: int) -> ArnoldiState:
     """One more vector: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the
     first pass cancels."""
     V, H, j = s.V, s.H, s.j
@@ -243,7 +243,7 @@ def _step(
     w, h = orthogonalise(xp, rows(xp, V, 0, j + 1), w)
     if (
         s.U is not None
-        or xp.name == "jax"
+        or xp.is_functional
         or xp.peek(w) is None
         or not float(norm(xp, w)) > 0.7 * float(before)
     ):
@@ -251,11 +251,11 @@ def _step(
         h = h + more
     beta = norm(xp, w)
     small = beta <= SMALL * xp.eps(w.dtype) * size
-    if xp.name != "numpy" or small:
+    if may_be_set(xp, small):
         random = xp.astype(fresh(xp, noise, s.draws + j), w.dtype)
         w = xp.where(small, orthogonalise(xp, rows(xp, V, 0, j + 1), random)[0], w)
     if s.U is None:
-        if xp.name != "numpy" or small:
+        if may_be_set(xp, small):
             w = xp.where(small, orthogonalise(xp, rows(xp, V, 0, j + 1), w)[0], w)
         length = norm(xp, w)
         v, U = w / xp.where(length == 0, 1, length), None
@@ -263,7 +263,7 @@ def _step(
         v, _, U = direction(xp, V, s.U, w, j + 1)
     beta = xp.where(small, 0 * beta, beta)
     V = put(xp, V, (j + 1, slice(None)), v)
-    if xp.name == "jax":
+    if xp.is_functional:
         H = xp.set_at(
             xp.set_at(H, (slice(None), j), h[:m]), (j + 1, j), xp.astype(beta, H.dtype)
         )  # dropped where it is outside
@@ -311,7 +311,7 @@ def _restarted(xp: Any, noise: Array, s: ArnoldiState, order: Any, k: int, m: in
     H = xp.where(inside[:, None] & inside[None, :], S, 0 * S)
     row = s.beta * Q[m - 1]
     row = xp.where(inside, pick(xp, s.again, 0 * row, row), 0 * row)
-    if xp.name == "jax" or p < m:
+    if xp.is_functional or p < m:
         H = put(xp, H, (p, slice(None)), row)
     V = with_random_row(xp, V, noise, s, p)
     U = s.U if s.U is None else reflectors(xp, V, p + 1)
@@ -321,7 +321,7 @@ def _restarted(xp: Any, noise: Array, s: ArnoldiState, order: Any, k: int, m: in
 def _subspace(xp: Any, s: ArnoldiState, order: Any, p: Any, m: int) -> tuple[Array, Array]:
     """Orthonormal Q, of which the first p columns span what belongs to the best p Ritz values, and
     S = Q^H H Q."""
-    if xp.name != "jax":
+    if not xp.is_functional:
         H, threshold = xp.to_numpy(s.H), xp.to_numpy(order(s.values))
         Q = ordered_schur(H, lambda values: xp.to_numpy(order(xp.asarray(values))), threshold, p)
         Q = xp.asarray(Q, dtype=s.H.dtype, device=xp.device_of(s.H))

@@ -26,9 +26,8 @@ class Method:
 
     is_iterative: ClassVar[bool] = False  # whether it multiplies by the operator only
     is_stochastic: ClassVar[bool] = False  # whether its answer is an estimate with a standard error
-    needs: ClassVar[int] = (
-        0  # the properties that an operator must have; parts are checked for them
-    )
+    # the properties that an operator must have; parts are checked for them
+    needs: ClassVar[int] = 0
     # `runs_on(A)` of a method that makes use of structure itself: whether A has it, so that no rule
     # must split it first.
     runs_on: ClassVar[Any] = None
@@ -190,12 +189,10 @@ class Iterative(Method):
     least_squares: ClassVar[bool] = False
     squares_operator: ClassVar[bool] = False  # whether it, and its preconditioner, are for A^H A
     needs_terms: ClassVar[bool] = False  # whether it draws from the terms of a sum
-    splits_preconditioner: ClassVar[bool] = (
-        False  # applies it by itself, as if split, so that its faults can be told from A's
-    )
-    vectors: ClassVar[int] = (
-        6  # at most at a time, for one right side, b and what the step computes among them
-    )
+    # applies it by itself, as if split, so that its faults can be told from A's
+    splits_preconditioner: ClassVar[bool] = False
+    # at most at a time, for one right side, b and what the step computes among them
+    vectors: ClassVar[int] = 6
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,7 +31,7 @@ CHUNK = 4096
 
 def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
     """X with X[key] = value: in place where the framework allows it."""
-    if xp.name == "jax" or xp.is_traced(value):
+    if xp.is_functional or xp.is_traced(value):
         return xp.set_at(X, key, value)
     X[key] = value
     return X
@@ -39,35 +39,40 @@ def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
 
 def plain(xp: Any, x: Any) -> Any:
     """A truth or count as Python's; in JAX the array that it is."""
-    return x if xp.name == "jax" or not hasattr(x, "item") else x.item()
+    return x if xp.is_functional or not hasattr(x, "item") else x.item()
 
 
 def pick(xp: Any, flag: Any, a: Any, b: Any) -> Any:
     """`a` if a truth holds, else `b`."""
-    if xp.name == "jax":
+    if xp.is_functional:
         return xp.where(flag, a, b)
     return a if flag else b
 
 
+def may_be_set(xp: Any, flags: Any) -> bool:
+    """Whether one of some flags may be set: where they cannot be seen, or not for free, it may."""
+    return xp.is_functional or xp.peek(flags) is None or bool(xp.any(flags))
+
+
 def smaller(xp: Any, a: Any, b: Any) -> Any:
     """The smaller of two counts."""
-    return xp.minimum(a, b) if xp.name == "jax" else min(a, b)
+    return xp.minimum(a, b) if xp.is_functional else min(a, b)
 
 
 def larger(xp: Any, a: Any, b: Any) -> Any:
     """The larger of two counts."""
-    return xp.maximum(a, b) if xp.name == "jax" else max(a, b)
+    return xp.maximum(a, b) if xp.is_functional else max(a, b)
 
 
 def count_of(xp: Any, value: Any) -> Any:
     """A count or truth to begin with."""
-    return xp.asarray(value) if xp.name == "jax" else value
+    return xp.asarray(value) if xp.is_functional else value
 
 
 def rows(xp: Any, V: Array, start: Any, stop: Any) -> Array:
     """The rows of V from `start` to `stop`; all of them in JAX, where the others are zero or their
     coefficients are."""
-    return V if xp.name == "jax" else V[..., start:stop, :]
+    return V if xp.is_functional else V[..., start:stop, :]
 
 
 def project(xp: Any, V: Array, w: Array) -> Array:
@@ -99,7 +104,7 @@ def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any = None) -> Array:
     m = V.shape[-2] - 1
     last = m if last is None else last
     turned = xp.matrix_transpose(Y)
-    if xp.name == "jax":
+    if xp.is_functional:
         turned = xp.where(xp.arange(m)[:, None] < count, turned, 0 * turned)
         turned = xp.concat([turned, xp.zeros((*turned.shape[:-2], 1, m), dtype=Y.dtype)], axis=-2)
         return xp.set_at(
@@ -118,7 +123,7 @@ def fresh(xp: Any, noise: Array, i: Any) -> Array:
     turn, and each round weighted anew."""
     n = noise.shape[-1]
     turned = xp.roll(noise, i, axis=-1)
-    if n >= MANY or (xp.name != "jax" and i < n):
+    if n >= MANY or (not xp.is_functional and i < n):
         return turned
     ramp = (xp.arange(n, dtype=xp.real_dtype(noise.dtype), device=xp.device_of(noise)) + 0.5) / n
     return turned * ramp ** (i // n)
@@ -216,7 +221,7 @@ def run_cycles(xp: Any, going: Any, cycle: Any, state: Any, watch: Any) -> tuple
 
 def fill(xp: Any, step: Any, state: Any, stop: Any) -> Any:
     """The state with the basis filled to `stop`, or as far as numbers are finite."""
-    look = xp.name == "jax" or xp.peek(state.size) is not None  # looking would wait for a GPU
+    look = xp.is_functional or xp.peek(state.size) is not None  # looking would wait for a GPU
 
     def going(s: Any) -> Any:
         return (s.j < stop) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
@@ -252,7 +257,7 @@ def count_kept(xp: Any, s: Any, k: int, m: int) -> Any:
 
 def with_random_row(xp: Any, V: Array, noise: Array, s: Any, p: Any) -> Array:
     """V with a random direction in row p, if the run is to look again."""
-    if xp.name != "jax" and not s.again:
+    if not xp.is_functional and not s.again:
         return V
     # Twice is enough. Nested, so that no vector of the two is kept.
     once = lambda w: direction(xp, V, None, w, p)[0]  # noqa: E731
@@ -266,7 +271,7 @@ def with_random_row(xp: Any, V: Array, noise: Array, s: Any, p: Any) -> Array:
 def reflect(xp: Any, U: Array, w: Array, count: Any, backwards: bool = False) -> Array:
     """The reflections I - 2 u u^H of the first `count` rows u of U applied to w, one after the
     other."""
-    if xp.name == "jax":
+    if xp.is_functional:
         count = U.shape[-2]  # rows not yet reached are zero, and their reflections the identity
 
     def body(i: Any, w: Array) -> Array:
@@ -301,4 +306,4 @@ def reflectors(xp: Any, V: Array, count: Any) -> Array:
             xp, U, (..., i, slice(None)), reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0]
         )
 
-    return xp.fori_loop(V.shape[-2] if xp.name == "jax" else count, body, U)
+    return xp.fori_loop(V.shape[-2] if xp.is_functional else count, body, U)

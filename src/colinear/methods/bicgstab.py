@@ -10,13 +10,12 @@ decides (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..backends import Array
 from .base import Iterative
 from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
-from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, State
+from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, LinearMap, State
 
 GROWTH = 1e16  # of |r|^2, from which rounding leaves nothing of what was gained
 
@@ -54,11 +53,11 @@ class BiCGSTABState(State):
 
 def bicgstab(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     B: Array,
     X0: Array | None = None,
     *,
-    precondition: Callable[[Array], Array] | None = None,
+    precondition: LinearMap | None = None,
     **options: Any,
 ) -> Outcome:
     """Solve A X = B. The arguments are those of `cg`."""
@@ -88,35 +87,35 @@ def begin(ops: Any, s: CycleStart) -> BiCGSTABState:
 
 def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     """One iteration: half a step of biconjugate gradients, half a step of steepest descent."""
-    rho = ops.inner(s.shadow, s.r)
+    r, shadow, apply = s.r, s.shadow, ops.precondition
+    rho = ops.inner(shadow, r)
     lost = abs(rho) <= ops.eps * (s.least * s.size) ** 0.5
-    s.status = ops.first(s.status, lost | (s.size > GROWTH * s.least), RESTART)
-    if ops.ended(s.status):
+    s.status = status = ops.first(s.status, lost | (s.size > GROWTH * s.least), RESTART)
+    if ops.ended(status):
         return s
     beta = ops.ratio(rho, s.rho) * ops.ratio(s.alpha, s.omega)
-    s.rho = rho
     p = ops.axpy(-s.omega, s.q, s.p)  # p = p - ω q
-    s.p = p = ops.cleared(ops.xpby(s.r, beta, p), s.status == RUNNING)  # p = r + β p
-    Mp = ops.precondition(p)
-    s.q = q = ops.multiply(Mp)  # q = A M p
-    slope = ops.inner(s.shadow, q)
-    s.status = ops.first(s.status, ops.infinite(abs(slope)), NONFINITE, slope == 0, RESTART)
-    if ops.ended(s.status):
+    p = ops.cleared(ops.xpby(r, beta, p), status == RUNNING)  # p = r + β p
+    Mp = apply(p)
+    q = ops.multiply(Mp)  # q = A M p
+    slope = ops.inner(shadow, q)
+    s.status = status = ops.first(status, ops.infinite(abs(slope)), NONFINITE, slope == 0, RESTART)
+    if ops.ended(status):
         return s
-    on = s.status == RUNNING
-    s.alpha = alpha = ops.ratio(rho, slope)
-    r = ops.axpy(-alpha, q, s.r, on)  # r = r - α q
-    Mr = ops.precondition(r)
+    alpha = ops.ratio(rho, slope)
+    s.p, s.q, s.rho, s.alpha = p, q, rho, alpha
+    r = ops.axpy(-alpha, q, r, status == RUNNING)  # r = r - α q
+    Mr = apply(r)
     t = ops.multiply(Mr)  # t = A M r
     length = ops.dot(t, t)
-    s.status = ops.first(s.status, ops.infinite(length), NONFINITE)
-    if ops.ended(s.status):
+    s.status = status = ops.first(status, ops.infinite(length), NONFINITE)
+    if ops.ended(status):
         return s
-    on = s.status == RUNNING
-    s.omega = omega = ops.ratio(ops.inner(t, r), ops.scalar(length, t))  # ω = t^H r / |t|^2
+    on = status == RUNNING
+    s.omega = omega = ops.ratio(ops.inner(t, r), length)  # ω = t^H r / |t|^2
     x = ops.axpy(alpha, Mp, s.x, on)  # x = x + α M p
     s.x = ops.axpy(omega, Mr, x, on)  # x = x + ω M r
     s.r = r = ops.axpy(-omega, t, r, on)  # r = r - ω t
-    s.size = ops.where(on, ops.dot(r, r), s.size)
-    s.status = ops.first(s.status, s.size <= ops.goal, SUCCESS, omega == 0, RESTART)
+    s.size = size = ops.where(on, ops.dot(r, r), s.size)
+    s.status = ops.first(status, size <= ops.goal, SUCCESS, omega == 0, RESTART)
     return s

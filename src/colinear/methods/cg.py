@@ -11,14 +11,13 @@ decides (`solve_in_cycles`). Vectors: x, r, p, A p, M r and b.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..backends import Array
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import Iterative
 from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
-from .vectors import OPERATOR, PRECONDITIONER, RUNNING, State
+from .vectors import OPERATOR, PRECONDITIONER, RUNNING, LinearMap, State
 
 INFINITY = float("inf")
 
@@ -60,11 +59,11 @@ class CGState(State):
 
 def cg(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     B: Array,
     X0: Array | None = None,
     *,
-    precondition: Callable[[Array], Array] | None = None,
+    precondition: LinearMap | None = None,
     **options: Any,
 ) -> Outcome:
     """Solve A X = B for positive definite A.

@@ -53,9 +53,8 @@ def tridiagonal_slogdet(lower: Any, diag: Any, upper: Any) -> tuple[Any, Any]:
         *(x.astype(dtype, copy=False) for x in (lower, diag, upper))
     )
     n = len(diag)
-    swapped = (
-        int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
-    )  # row i, counted from 1, was swapped with i or i + 1
+    # row i, counted from 1, was swapped with i or i + 1
+    swapped = int(np.sum(swaps, dtype=np.int64)) - n * (n + 1) // 2
     return of_pivots(pivots, 1 - 2 * (swapped % 2))
 
 

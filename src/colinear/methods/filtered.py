@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from .basis import SAFETY, Pairs, count_of, larger, plain
 from .lanczos import lanczos
+from .vectors import LinearMap
 
 MORE = 3  # pairs beyond the wanted
 
@@ -72,7 +73,7 @@ class FilteredState(NamedTuple):
 
 def filtered(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     start: Array,
     noise: Array,
     k: int,
@@ -176,7 +177,7 @@ def filtered(
         done=count_of(xp, False),
         finite=count_of(xp, True),
     )
-    if xp.name == "jax" and watch is None:
+    if xp.is_functional and watch is None:
         state = xp.while_loop(going, stage, state)
     else:
         while going(state):
@@ -185,9 +186,7 @@ def filtered(
     return Pairs(state.values, state.vectors, *ended)
 
 
-def _top(
-    xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, m: int
-) -> tuple[Array, Array]:
+def _top(xp: Any, times: LinearMap, start: Array, noise: Array, m: int) -> tuple[Array, Array]:
     """A bound of the largest eigenvalue of H, and the largest product that was seen."""
     best = lanczos(xp, times, start, noise, 1, "LA", m=m, tol=1e-3, max_iters=m, again=False)
     v = best.vectors[..., 0, :]
@@ -269,7 +268,7 @@ def _degree(xp: Any, last: Any, best: Any, highest: Any) -> Any:
     It is x at 1 + f for the degree arcosh(x) / arcosh(1 + f).
     """
     gain, largest = math.acosh(GAIN), math.acosh(LARGEST)
-    if xp.name == "jax":
+    if xp.is_functional:
         last, best = (xp.maximum(f, 1e-12) for f in (last, best))
         roots = [xp.log(1 + f + xp.sqrt(f * (2 + f))) for f in (last, best)]
         degree = xp.minimum(xp.minimum(gain / roots[0], largest / roots[1]), float(HIGHEST))

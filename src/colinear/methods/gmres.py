@@ -12,7 +12,6 @@ if A is not singular on it. Vectors: the basis, x, r and b. `max_iters` counts p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +26,7 @@ from .vectors import (
     SINGULAR,
     SUCCESS,
     Columns,
+    LinearMap,
     State,
     divide,
     first_of,
@@ -114,13 +114,13 @@ class GMRESState(State):
 
 def gmres(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     B: Array,
     X0: Array | None = None,
     *,
     restart: int,
     max_iters: int,
-    precondition: Callable[[Array], Array] | None = None,
+    precondition: LinearMap | None = None,
     **options: Any,
 ) -> Outcome:
     """Solve A X = B. The arguments are those of `cg`, and `restart`: the most vectors of a

@@ -29,6 +29,7 @@ from .basis import (
     fill,
     fresh,
     judge,
+    may_be_set,
     norm,
     pick,
     plain,
@@ -38,6 +39,7 @@ from .basis import (
     smaller,
     with_random_row,
 )
+from .vectors import LinearMap
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Triplets(NamedTuple):
 
 def golub_kahan(
     xp: Any,
-    multiply: Callable[[Array], Array],
-    multiply_adjoint: Callable[[Array], Array],
+    multiply: LinearMap,
+    multiply_adjoint: LinearMap,
     start: Array,
     noise: tuple[Array, Array],
     k: int,
@@ -218,7 +220,7 @@ def _step(
     v = V[..., j, :]
     w = multiply(v[..., None])[..., 0]
     size = xp.maximum(s.size, norm(xp, w))
-    if xp.name == "jax":
+    if xp.is_functional:
         w = w - expand(xp, B[..., :, j], U[..., :m, :])
     elif j > 0:
         w = w - expand(xp, B[..., :j, j], U[..., :j, :])
@@ -229,7 +231,7 @@ def _step(
     size = xp.maximum(size, norm(xp, z))
     z, beta = _next(xp, V, z - alpha[..., None] * v, size, noise[0], s.draws + j, j + 1)
     V = put(xp, V, (..., j + 1, slice(None)), z)
-    if xp.name == "jax" or j + 1 < m:  # JAX drops what is put outside
+    if xp.is_functional or j + 1 < m:  # JAX drops what is put outside
         B = put(xp, B, (..., j, j + 1), xp.astype(beta, B.dtype))
     return s._replace(V=V, U=U, B=B, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 2)
 
@@ -240,7 +242,7 @@ def _next(
     """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is
     random."""
     small = norm(xp, w) <= SMALL * xp.eps(w.dtype) * size
-    if xp.name != "numpy" or small.any():
+    if may_be_set(xp, small):
         w = xp.where(small[..., None], fresh(xp, noise, draw), w)
     w, length, _ = direction(xp, W, None, w, j)
     return w, xp.where(small, 0 * length, length)
@@ -274,7 +276,7 @@ def _restarted(xp: Any, noise: Array, s: GolubKahanState, k: int, m: int) -> Gol
     kept = xp.arange(m, device=xp.device_of(V)) < p
     B = xp.make_diagonal(xp.astype(xp.where(kept, s.s, 0 * s.s), V.dtype))
     column = xp.conj(s.beta[..., None] * s.P[..., s.j - 1, :])  # u_i^H A v = conj(v^H A^H u_i)
-    if xp.name == "jax" or p < m:
+    if xp.is_functional or p < m:
         B = put(
             xp,
             B,

@@ -29,6 +29,7 @@ from .vectors import (
     SUCCESS,
     Columns,
     Device,
+    LinearMap,
     Recorded,
     Single,
     column_norms,
@@ -60,10 +61,10 @@ class Products(NamedTuple):
     """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not
     there; the columns of A; and, for methods that draw from a sum, its terms."""
 
-    multiply: Callable[[Array], Array]
-    adjoint: Callable[[Array], Array] | None
-    precondition: Callable[[Array], Array] | None
-    precondition_adjoint: Callable[[Array], Array] | None
+    multiply: LinearMap
+    adjoint: LinearMap | None
+    precondition: LinearMap | None
+    precondition_adjoint: LinearMap | None
     columns: int
     terms: Any = None
 
@@ -104,10 +105,10 @@ Cycle = Callable[[Loop, CycleStart, float], CycleEnd]
 def cycle_of(
     begin: Callable[[Any, CycleStart], Any],
     step: Callable[[Any, Any], Any],
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     *,
-    adjoint: Callable[[Array], Array] | None = None,
-    precondition: Callable[[Array], Array] | None = None,
+    adjoint: LinearMap | None = None,
+    precondition: LinearMap | None = None,
     products: int = 1,
     at_first: int = 0,
     on_device: bool = False,
@@ -171,7 +172,7 @@ def kinds_of_vectors(loop: Loop, s: CycleStart, tol: float, on_device: bool) -> 
 def solve_in_cycles(
     xp: Any,
     cycle: Cycle,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     B: Array,
     X0: Array | None = None,
     *,
@@ -212,7 +213,7 @@ def solve_in_cycles(
     status = judged(xp, size, tol, zero + RUNNING)
     status = xp.where(status == NONFINITE, GIVEN_NONFINITE, status)
     loop = Loop(xp, watch, max_iters, scale[..., None, :])
-    traced = xp.name == "jax" or xp.is_traced(size)
+    traced = xp.is_functional or xp.is_traced(size)
     history = loop.begin_history(size, X)
     stopped = xp.any(zero != zero) if traced else False
     start = CycleStart(
@@ -411,7 +412,7 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
 
 def refined(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     correct: Callable[[Array, float, int], Outcome],
     B: Array,
     X0: Array | None = None,

@@ -32,10 +32,24 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array
-from .basis import SMALL, count_of, expand, fresh, norm, orthogonalise, plain, project, put, rows
-from .krylov_function import FASTEST, LOOK, MOST, SLOWEST, Product
+from .basis import (
+    SMALL,
+    count_of,
+    expand,
+    fresh,
+    may_be_set,
+    norm,
+    orthogonalise,
+    plain,
+    project,
+    put,
+    rows,
+    smaller,
+)
+from .krylov_function import LOOK, MOST, Product, rest_of_series
+from .vectors import LinearMap
 
-Multiply = Callable[[Array], Array]  # X of shape (*lanes, n) to such
+Multiply = LinearMap  # X of shape (*lanes, n) to such
 
 
 # S, C, T to the corner of f([S C; 0 T]), as X e^s, and by how much of its norm X may be wrong
@@ -108,7 +122,7 @@ def extended(
     h = _wide(xp, h + more, V.shape[-2])
     length = norm(xp, w)
     small = length <= SMALL * xp.eps(w.dtype) * size
-    if xp.name != "numpy" or small.any():
+    if may_be_set(xp, small):
         random = xp.astype(fresh(xp, noise, count), w.dtype)
         for _ in range(2):
             random = orthogonalise(xp, rows(xp, V, 0, count), random)[0]
@@ -148,7 +162,7 @@ def square(xp: Any, H: Array, j: Any, corner: Array | None = None) -> Array:
     """The leading part of H that is filled; in JAX of full size, with its first diagonal entry
     behind, where f is surely defined."""
     m = H.shape[-1]
-    if xp.name != "jax":
+    if not xp.is_functional:
         return H[..., :j, :j]
     inside = xp.arange(m) < j
     H = H[..., :m, :]
@@ -174,7 +188,7 @@ def judged(
     given too, with what they are wrong by at least. Lanes of no weight need not."""
     first, scale, *_ = small(state, 1)
     none = xp.zeros(first.shape[:-1], dtype=xp.real_dtype(first.dtype), device=xp.device_of(first))
-    width = first.shape[-1] if xp.name == "jax" else 0
+    width = first.shape[-1] if xp.is_functional else 0
     empty = xp.zeros((*first.shape[:-1], width), dtype=first.dtype, device=xp.device_of(first))
     run = Judged(
         state=state,
@@ -187,21 +201,17 @@ def judged(
     )
 
     def look(r: Judged) -> Judged:
-        stop = xp.minimum(r.j + LOOK, m) if xp.name == "jax" else min(r.j + LOOK, m)
+        stop = smaller(xp, r.j + LOOK, m)
         state, j = xp.while_loop(
             lambda s: (s[1] < stop) & plain(xp, xp.all(xp.isfinite(sizes(s[0])))),
             lambda s: (step(*s), s[1] + 1),
             (r.state, r.j),
         )
         c, scale, rounding, doubt = small(state, j)
-        before = r.found if xp.name == "jax" else _wide(xp, r.found, c.shape[-1])
+        before = r.found if xp.is_functional else _wide(xp, r.found, c.shape[-1])
         shift = xp.exp(xp.minimum(r.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - before * shift[..., None]), norm(xp, c)
-        ratio = difference / xp.where(r.difference == 0, 1, r.difference * shift)
-        ratio = xp.where(
-            ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio
-        )
-        rest = xp.where(xp.isfinite(r.difference), difference * ratio / (1 - ratio), difference)
+        rest = rest_of_series(xp, difference, r.difference, shift)
         error = rest / xp.where(size == 0, 1, size)
         known = xp.logical_or(
             exact(state, j),
@@ -279,7 +289,7 @@ def adjoint_factors(
         tol=tol,
     )
     X = xp.reshape(run.found, (*run.found.shape[:-1], m, m))
-    if xp.name == "jax":
+    if xp.is_functional:
         inside = xp.arange(m) < run.j
         X = xp.where(inside[:, None] & inside[None, :], X, 0 * X)
     X = X * (weight * xp.exp(run.scale))[..., None, None]
@@ -399,7 +409,7 @@ def tangent_times(
 
     def small(s: Pair, j: Any) -> tuple[Array, Array, Array, Array]:
         T, S = square(xp, s.lower.H, j), square(xp, s.S, j, s.lower.H)
-        C = s.C[..., :j, :j] if xp.name != "jax" else s.C
+        C = s.C[..., :j, :j] if not xp.is_functional else s.C
         X, scale, doubt = corner(S, C, T)
         whole, column = (
             norm(xp, xp.reshape(X, (*X.shape[:-2], X.shape[-1] ** 2))),
@@ -416,7 +426,11 @@ def tangent_times(
     run = judged(
         xp, state, step, small, lambda s: s.lower.size + s.moved, exact, weight, m=m, tol=tol
     )
-    c = run.found if xp.name != "jax" else xp.where(xp.arange(m) < run.j, run.found, 0 * run.found)
+    c = (
+        run.found
+        if not xp.is_functional
+        else xp.where(xp.arange(m) < run.j, run.found, 0 * run.found)
+    )
     U = run.state.U[..., : c.shape[-1], :]
     X = (
         expand(xp, c, xp.astype(U, xp.result_type(c.dtype, U.dtype)))

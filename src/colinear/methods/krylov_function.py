@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from . import arnoldi, lanczos
 from .base import Method, check_integer
-from .basis import SMALL, count_of, expand, norm, plain
+from .basis import SMALL, count_of, expand, fill, norm, plain, smaller
+from .vectors import LinearMap
 
 LOOK = 8  # steps between two looks at the error
 # the exponent by which coefficients of two looks may differ: what is more is no convergence
@@ -88,7 +89,7 @@ class Product(NamedTuple):
 
 def function_times(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     start: Array,
     noise: Array,
     small: Callable[[Array], tuple[Array, Array, Array]],
@@ -135,23 +136,14 @@ def function_times(
     )
 
     def look(s: FunctionState) -> FunctionState:
-        stop = xp.minimum(s.run.j + LOOK, m) if xp.name == "jax" else min(s.run.j + LOOK, m)
-        run = xp.while_loop(
-            lambda r: (r.j < stop) & plain(xp, xp.all(xp.isfinite(r.size))),
-            lambda r: method._step(xp, multiply, noise, r, m),
-            s.run,
-        )
+        stop = smaller(xp, s.run.j + LOOK, m)
+        run = fill(xp, lambda r: method._step(xp, multiply, noise, r, m), s.run, stop)
         T, is_closed = _small_matrix(xp, run, m, hermitian, has_pole)
         c, scale, doubt = small(T)
         c = _padded(xp, c, m)
         grown = xp.exp(xp.minimum(s.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - s.coefficients * grown[..., None]), norm(xp, c)
-        ratio = difference / xp.where(s.difference == 0, 1, s.difference * grown)
-        ratio = xp.where(
-            ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio
-        )
-        rest = difference * ratio / (1 - ratio)
-        rest = xp.where(xp.isfinite(s.difference), rest, difference)
+        rest = rest_of_series(xp, difference, s.difference, grown)
         error = rest / xp.where(size == 0, 1, size)
         exact = xp.logical_or(is_closed, run.beta <= SMALL * xp.eps(start.dtype) * run.size)
         exact = xp.logical_or(
@@ -178,8 +170,8 @@ def function_times(
         return (s.done ^ True) & (s.run.j < m) & plain(xp, xp.all(xp.isfinite(s.run.size)))
 
     state = xp.while_loop(going, look, state)
-    c, used = state.coefficients, m if xp.name == "jax" else state.run.j
-    if xp.name == "jax":  # the vector behind the last step is there too, and has no coefficient
+    c, used = state.coefficients, m if xp.is_functional else state.run.j
+    if xp.is_functional:  # the vector behind the last step is there too, and has no coefficient
         c = xp.where(xp.arange(m) < state.run.j, c, 0 * c)
     V = state.run.V[..., :used, :]
     X = expand(xp, c[..., :used], xp.astype(V, xp.result_type(c.dtype, V.dtype)))
@@ -192,6 +184,14 @@ def function_times(
         plain(xp, xp.all(xp.isfinite(X))),
         state.doubt,
     )
+
+
+def rest_of_series(xp: Any, difference: Array, before: Array, grown: Array) -> Array:
+    """What is left of a series by the last difference and the one before, times `grown`: that of a
+    geometric one."""
+    ratio = difference / xp.where(before == 0, 1, before * grown)
+    ratio = xp.where(ratio < SLOWEST, xp.maximum(ratio, FASTEST + 0 * ratio), SLOWEST + 0 * ratio)
+    return xp.where(xp.isfinite(before), difference * ratio / (1 - ratio), difference)
 
 
 def _small_matrix(
@@ -209,15 +209,15 @@ def _small_matrix(
     if hermitian:
         lower = xp.tril(T, -1)
         T = xp.tril(T) + xp.conj(xp.matrix_transpose(lower))
-    T = T if xp.name == "jax" else T[..., : run.j, : run.j]
+    T = T if xp.is_functional else T[..., : run.j, : run.j]
     places = xp.arange(T.shape[-1], device=xp.device_of(T))
     ends = xp.cumsum(xp.astype(xp.diagonal(T, offset=-1) == 0, run.size.dtype), axis=-1)  # so far
     ends = xp.concat([0 * run.size[..., None], ends], axis=-1)
     inside = (ends == 0) & (places < run.j)
     is_closed = xp.any((ends > 0) & (places < run.j), axis=-1)
-    if xp.name != "jax" and not bool(xp.any(is_closed)):
+    if not xp.is_functional and not bool(xp.any(is_closed)):
         return T, is_closed
-    if xp.name != "jax" and not hermitian:
+    if not xp.is_functional and not hermitian:
         count = int(xp.sum(inside))
         return T[:count, :count], is_closed
     filling = T[..., 0, :1]

@@ -43,6 +43,7 @@ from .basis import (
     fill,
     fresh,
     judge,
+    may_be_set,
     orthogonalise,
     pairs_of,
     pick,
@@ -55,11 +56,11 @@ from .basis import (
     wanted,
     with_random_row,
 )
-from .vectors import Columns, Single
+from .vectors import Columns, LinearMap, Single
 
 FEWEST = 4  # steps between two looks at the pairs
 LOOK = 8  # steps after which a run that looks again looks at what it has found
-Score = Callable[[Array], Array]  # of Ritz values: the smaller, the better
+Score = LinearMap  # of Ritz values: the smaller, the better
 SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
 # of the tolerance up to which it may: what a pass takes away is an error of the recurrence
 SHARE = 1e-3
@@ -143,7 +144,7 @@ class LanczosState(NamedTuple):
 
 def lanczos(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     start: Array,
     noise: Array,
     k: int,
@@ -189,9 +190,8 @@ def lanczos(
     watch : callable, optional
         Called after each cycle with the state; stops the run if it returns True. Not under tracing.
     """
-    is_whole = (
-        m >= start.shape[-1] or k == 0
-    )  # the basis spans everything: one cycle finds all there is
+    # the basis spans everything: one cycle finds all there is
+    is_whole = m >= start.shape[-1] or k == 0
 
     def score(values: Array) -> Array:
         return wanted(xp, values, which, shift)
@@ -245,7 +245,7 @@ def _initial(xp: Any, start: Array, k: int, m: int, householder: bool) -> Lanczo
         residual=values,
         converged=values > 0,
         found=values[..., :k],
-        excess=math.inf if xp.name != "jax" else xp.max(zero) + math.inf,
+        excess=math.inf if not xp.is_functional else xp.max(zero) + math.inf,
         ahead=count_of(xp, m),
         **counts(xp),
     )
@@ -260,7 +260,7 @@ def _stop(xp: Any, s: LanczosState, m: int, max_iters: Any) -> Any:
 
 def _grown(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     noise: Array,
     s: LanczosState,
     stop: Any,
@@ -268,7 +268,7 @@ def _grown(
     tol: float,
 ) -> LanczosState:
     """The state with the basis filled to `stop`, or as far as numbers are finite."""
-    if s.V.ndim == 2 and s.U is None and xp.name != "jax" and xp.peek(s.size) is not None:
+    if s.V.ndim == 2 and s.U is None and not xp.is_functional and xp.peek(s.size) is not None:
         return _grown_alone(xp, multiply, noise, s, stop, m, tol)
     return fill(xp, lambda s: _step(xp, multiply, noise, s, m), s, stop)
 
@@ -284,7 +284,7 @@ def _recur(
     v = V[..., j, :]
     w = multiply(v[..., None])[..., 0]
     size = ops.larger(size, ops.norm(w))
-    if xp.name == "jax":
+    if xp.is_functional:
         w = w - expand(xp, xp.conj(T[..., j, :]), V[..., :m, :])
     elif j == s.kept:  # the arrow has neighbours everywhere, what follows it only the one before
         w = w - expand(xp, xp.conj(T[..., j, :j]), V[..., :j, :]) if j else xp.copy(w)
@@ -296,26 +296,24 @@ def _recur(
     return w, alpha, length, size, length <= SMALL * ops.eps * size
 
 
-def _step(
-    xp: Any, multiply: Callable[[Array], Array], noise: Array, s: LanczosState, m: int
-) -> LanczosState:
+def _step(xp: Any, multiply: LinearMap, noise: Array, s: LanczosState, m: int) -> LanczosState:
     """One more vector, in all lanes."""
     ops, j = Columns(xp, s.V.dtype, axis=-1), s.j
     w, alpha, _, size, small = _recur(ops, multiply, s, j, s.beta, s.size, m)
-    if xp.name != "numpy" or small.any():
+    if may_be_set(xp, small):
         w = xp.where(small[..., None], fresh(xp, noise, s.draws + j), w)
     v, beta, U = direction(xp, s.V, s.U, w, j + 1)
     beta = xp.where(small, 0 * beta, beta)
     V = put(xp, s.V, (..., j + 1, slice(None)), v)
     T = put(xp, s.T, (..., j, j), xp.astype(alpha, s.T.dtype))
-    if xp.name == "jax" or j + 1 < m:  # JAX drops what is put outside
+    if xp.is_functional or j + 1 < m:  # JAX drops what is put outside
         T = put(xp, T, (..., j + 1, j), xp.astype(beta, T.dtype))
     return s._replace(V=V, U=U, T=T, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 1)
 
 
 def _grown_alone(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     noise: Array,
     s: LanczosState,
     stop: Any,
@@ -447,7 +445,7 @@ def _projected(
 def steps_ahead(xp: Any, before: Any, now: Any, steps: Any, m: int) -> Any:
     """How many steps a residual needs to fall to 1, by how it fell from `before` to `now` in these
     `steps`; m where that is more."""
-    if xp.name != "jax":
+    if not xp.is_functional:
         if not 1 < now < before < math.inf:
             return m
         return min(m, max(FEWEST, math.ceil(steps * math.log(now) / math.log(before / now))))
@@ -465,14 +463,14 @@ def _restarted(xp: Any, noise: Array, s: LanczosState, k: int, m: int) -> Lanczo
     kept = xp.arange(m, device=xp.device_of(V)) < p
     T = xp.make_diagonal(xp.astype(xp.where(kept, s.values, 0 * s.values), V.dtype))
     arrow = s.beta[..., None] * s.Y[..., j - 1, :]
-    if xp.name == "jax" or p < m:
+    if xp.is_functional or p < m:
         T = put(
             xp,
             T,
             (..., p, slice(None)),
             xp.where(kept, pick(xp, s.again, 0 * arrow, arrow), 0 * arrow),
         )
-    if xp.name != "jax" and not s.again:
+    if not xp.is_functional and not s.again:
         V = put(xp, V, (..., p, slice(None)), direction(xp, V, None, V[..., p, :], p)[0])
     V = with_random_row(xp, V, noise, s, p)
     U = s.U if s.U is None else reflectors(xp, V, p + 1)

@@ -20,6 +20,7 @@ from ..backends import Array
 from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
+from .vectors import LinearMap
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
 # roundings of the norm of A that a residual has in any case, since A X follows the recurrence
@@ -93,8 +94,8 @@ class LOBPCGState(NamedTuple):
 
 def lobpcg(
     xp: Any,
-    multiply: Callable[[Array], Array],
-    precondition: Callable[[Array], Array] | None,
+    multiply: LinearMap,
+    precondition: LinearMap | None,
     start: Array,
     noise: Array,
     k: int,
@@ -148,9 +149,7 @@ def lobpcg(
     return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
 
 
-def _initial(
-    xp: Any, times: Callable[[Array], Array], start: Array, noise: Array, block: int
-) -> LOBPCGState:
+def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) -> LOBPCGState:
     vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
     X = xp.qr(vectors)[0]
     AX = times(X)

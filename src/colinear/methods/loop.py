@@ -173,7 +173,7 @@ class Loop:
                 each = each + (state.status == RUNNING)
                 state = step(ops, state)
             return Run(state, each, limit, history, False)
-        if xp.name == "jax" or xp.is_traced(state.status):
+        if xp.is_functional or xp.is_traced(state.status):
             if watch.progress and self._bar is None:
                 self._bar = HostBar(xp, watch.title)
 
@@ -238,7 +238,7 @@ class Loop:
         xp = self.xp
         if not self.watch.record or is_compiling():
             return None
-        if xp.name != "jax" and not xp.is_traced(size):
+        if not xp.is_functional and not xp.is_traced(size):
             self.shows(0, size**2, None, lambda state: X)
             return None
         shape = min(LONGEST_HISTORY, self.limit) + 1, *size.shape

@@ -18,7 +18,6 @@ below A; the true residual, and the true A^H r, decide (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -26,10 +25,19 @@ from ..backends import Array
 from .base import Iterative
 from .cg import CG
 from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
-from .vectors import NONFINITE, PRECONDITIONER, RUNNING, SUCCESS, State, column_norms, divide
+from .vectors import (
+    NONFINITE,
+    PRECONDITIONER,
+    RUNNING,
+    SUCCESS,
+    LinearMap,
+    State,
+    column_norms,
+    divide,
+)
 
 INFINITY = float("inf")
-Product = Callable[[Array], Array] | None
+Product = LinearMap | None
 
 
 def lsqr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
@@ -75,6 +83,7 @@ def least_squares(
     precondition: Any = None,
     precondition_adjoint: Any = None,
     columns: int,
+    consistent: bool = False,
     **options: Any,
 ) -> Outcome:
     """Minimise |B - A X|^2 + |damping X|^2 by the cycles of a recurrence.
@@ -87,9 +96,10 @@ def least_squares(
         M X and M^H X: |B - A M Y| is minimised, and X = M Y.
     columns : int
         Of A.
+    consistent : bool
+        Whether only |r| <= tol |b| is success.
     **options
-        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `consistent`, whether
-        only the first of these is success; `max_iters`; `watch`.
+        `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
     """
     m, guess, of_X = B.shape[-2], X0, multiply
     if precondition is not None:
@@ -118,8 +128,17 @@ def least_squares(
         return divide(xp, slope, xp.maximum(slope, size))
 
     cycle = cycle_of(multiply=multiply, adjoint=adjoint, **recurrence)
-    shape: dict[str, Any] = {"columns": columns, "optimality": optimality}
-    outcome = solve_in_cycles(xp, cycle, multiply, B, X0, **shape, **options)
+    outcome = solve_in_cycles(
+        xp,
+        cycle,
+        multiply,
+        B,
+        X0,
+        columns=columns,
+        optimality=optimality,
+        consistent=consistent,
+        **options,
+    )
     if precondition is None:
         return outcome
     X = precondition(outcome.X)

@@ -13,7 +13,6 @@ decides (`solve_in_cycles`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..backends import Array
@@ -27,6 +26,7 @@ from .vectors import (
     RUNNING,
     SINGULAR,
     SUCCESS,
+    LinearMap,
     State,
 )
 
@@ -78,11 +78,11 @@ class MINRESState(State):
 
 def minres(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     B: Array,
     X0: Array | None = None,
     *,
-    precondition: Callable[[Array], Array] | None = None,
+    precondition: LinearMap | None = None,
     **options: Any,
 ) -> Outcome:
     """Solve A X = B for self-adjoint A. The arguments are those of `cg`."""
@@ -121,45 +121,46 @@ def begin(ops: Any, s: CycleStart) -> MINRESState:
 
 def step(ops: Any, s: MINRESState) -> MINRESState:
     """One iteration: a step of Lanczos, a rotation, a step along w."""
+    gamma_old, c, sine, precondition = s.gamma, s.c, s.s, ops.precondition
     # Lanczos
-    z = ops.scaled(ops.ratio(1.0, s.gamma), s.z)  # z = M v / γ
+    z = ops.scaled(ops.ratio(1.0, gamma_old), s.z)  # z = M v / γ
     q = ops.multiply(z)
     delta = ops.dot(z, q)  # δ = z^H A z
-    v = ops.xpby(q, -ops.ratio(s.gamma, s.gamma_old), s.v_old)  # v = A z - (γ / γ') v'
-    v = ops.axpy(-ops.ratio(delta, s.gamma), s.v, v)  # v = v - (δ / γ) v
-    s.v_old, s.v = s.v, v
-    s.z = v if ops.precondition is None else ops.precondition(v)
-    rho = ops.dot(v, s.z)
+    v = ops.xpby(q, -ops.ratio(gamma_old, s.gamma_old), s.v_old)  # v = A z - (γ / γ') v'
+    v = ops.axpy(-ops.ratio(delta, gamma_old), s.v, v)  # v = v - (δ / γ) v
+    Mv = v if precondition is None else precondition(v)
+    rho = ops.dot(v, Mv)
     broken = ops.infinite(delta + rho)
-    s.status = ops.first(s.status, broken, NONFINITE, rho < 0, PRECONDITIONER_INDEFINITE)
-    # the next column of the triangular factor, and the rotation that makes it so
-    a0 = s.c * delta - s.c_old * s.s * s.gamma
-    a2 = s.s * delta + s.c_old * s.c * s.gamma
-    a3 = s.s_old * s.gamma
-    s.gamma_old, s.gamma = s.gamma, ops.where(s.status == RUNNING, rho, 0.0) ** 0.5  # γ = |v|
-    s.norm = ops.larger(s.norm, ops.hypot(delta, s.gamma))
+    status = ops.first(s.status, broken, NONFINITE, rho < 0, PRECONDITIONER_INDEFINITE)
+    gamma = ops.where(status == RUNNING, rho, 0.0) ** 0.5  # γ = |v|
+    # the next column of the triangular factor
+    a0 = c * delta - s.c_old * sine * gamma_old
+    a2 = sine * delta + s.c_old * c * gamma_old
+    a3 = s.s_old * gamma_old
+    s.norm = norm = ops.larger(s.norm, ops.hypot(delta, gamma))
     # |A r| = |η| sqrt(a0^2 + (c γ)^2): nothing is left of the residual in the range of A, as far as
     # the recurrence can tell; from here on x would only grow along the null space.
-    vanished = ops.hypot(a0, s.c * s.gamma) <= ops.root_eps * s.norm
-    s.status = ops.first(s.status, vanished, SINGULAR)
-    if ops.ended(s.status):
+    vanished = ops.hypot(a0, c * gamma) <= ops.root_eps * norm
+    s.status = status = ops.first(status, vanished, SINGULAR)
+    if ops.ended(status):
         return s
-    on = s.status == RUNNING
-    s.c_old, s.s_old = s.c, s.s
-    s.c, s.s, a1 = ops.rotation(a0, s.gamma)
+    on = status == RUNNING
+    s.gamma_old, s.gamma, s.c_old, s.s_old = gamma_old, gamma, c, sine
+    c, sine, a1 = ops.rotation(a0, gamma)  # the rotation that makes it so
+    s.c, s.s = c, sine
     w = ops.xpby(z, -a3, s.w_old)  # w = z - a3 w''
     w = ops.axpy(-a2, s.w, w)  # w = w - a2 w'
     s.w_old, s.w = s.w, ops.scale(ops.ratio(1.0, a1), w)  # w = w / a1
-    s.x = ops.axpy(s.c * s.eta, s.w, s.x, on)  # x = x + c η w
-    s.eta = -s.s * s.eta
-    size = s.eta * s.eta
-    if ops.precondition is not None:
-        r = ops.scale(s.s * s.s, s.r)  # r = s^2 r + (η c / γ) v
-        s.r = ops.axpy(ops.ratio(s.eta * s.c, s.gamma), v, r)
+    s.x = ops.axpy(c * s.eta, s.w, s.x, on)  # x = x + c η w
+    s.eta = eta = -sine * s.eta
+    size = eta * eta
+    if precondition is not None:
+        r = ops.scale(sine * sine, s.r)  # r = s^2 r + (η c / γ) v
+        s.r = ops.axpy(ops.ratio(eta * c, gamma), v, r)
         size = ops.dot(s.r, s.r)
     s.size = ops.where(on, size, s.size)
-    s.status = ops.first(s.status, (size <= ops.goal) | (s.eta == 0), SUCCESS)
+    s.status = status = ops.first(status, (size <= ops.goal) | (eta == 0), SUCCESS)
     # v of a column that is done is zero, and so is all that comes after.
-    runs = s.status == RUNNING
-    s.v, s.z = ops.cleared(v, runs), ops.cleared(s.z, runs)
+    runs = status == RUNNING
+    s.v_old, s.v, s.z = s.v, ops.cleared(v, runs), ops.cleared(Mv, runs)
     return s

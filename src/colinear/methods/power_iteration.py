@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..backends import Array
 from .base import Spectral
 from .basis import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
+from .vectors import LinearMap
 
 
 class PowerIteration(Spectral):
@@ -61,7 +62,7 @@ class PowerState(NamedTuple):
 
 def power_iteration(
     xp: Any,
-    multiply: Callable[[Array], Array],
+    multiply: LinearMap,
     start: Array,
     *,
     tol: float,

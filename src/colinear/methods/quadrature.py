@@ -25,7 +25,6 @@ still; the rows of T behind its end are decoupled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,6 +43,7 @@ from .vectors import (
     STAGNATION,
     SUCCESS,
     Columns,
+    LinearMap,
     State,
     column_norms,
     final_code,
@@ -148,7 +148,7 @@ class Runs(NamedTuple):
     status: Any  # the worst that A, if it is applied by a method, has said of its products
 
 
-def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> tuple[Runs, Array]:
+def start(xp: Any, R: Array, precondition: LinearMap | None) -> tuple[Runs, Array]:
     """Runs from the columns r of R, and r^H M r."""
     P = R if precondition is None else precondition(R)
     length = xp.real(xp.vecdot(R, P, axis=-2))
@@ -168,8 +168,8 @@ def start(xp: Any, R: Array, precondition: Callable[[Array], Array] | None) -> t
 
 def advance(
     xp: Any,
-    multiply: Callable[[Array], Array],
-    precondition: Callable[[Array], Array] | None,
+    multiply: LinearMap,
+    precondition: LinearMap | None,
     runs: Runs,
     steps: int,
 ) -> tuple[Runs, Array, Array]:
@@ -186,7 +186,7 @@ def advance(
     return xp.fori_loop(steps, body, (runs, empty, xp.copy(empty)))
 
 
-def combined(xp: Any, multiply: Callable[[Array], Array], R: Array, weights: Array) -> Array:
+def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array) -> Array:
     """Σ_j w_j u_j for the vectors of the runs from R, made once more, and weights (steps, *batch,
     k), f(T) e_1: that is f(A) R."""
     runs, length = start(xp, R, None)
@@ -234,7 +234,7 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
 
 def times(xp: Any, W: Array, scale: Array) -> Array:
     """W scale, in place where that can be."""
-    if xp.name == "jax" or xp.is_traced(W):
+    if xp.is_functional or xp.is_traced(W):
         return W * scale
     W *= scale
     return W
@@ -351,8 +351,8 @@ class Solved(NamedTuple):
 
 def cg_quadrature(
     xp: Any,
-    multiply: Callable[[Array], Array],
-    precondition: Callable[[Array], Array] | None,
+    multiply: LinearMap,
+    precondition: LinearMap | None,
     B: Array,
     *,
     tol: float,
@@ -377,10 +377,10 @@ def cg_quadrature(
         on = ran & ((s.status == RUNNING) | (s.status == SUCCESS))
         b = ops.ratio(s.rho, before)
         inverse = ops.ratio(1.0, s.alpha)
-        if xp.name == "jax" or s.j < rows:  # JAX drops what is put outside
+        if xp.is_functional or s.j < rows:  # JAX drops what is put outside
             s.diagonal = put(xp, s.diagonal, s.j, xp.where(on, inverse + b * s.inverse, 0))
         if (
-            xp.name == "jax" or s.j <= rows
+            xp.is_functional or s.j <= rows
         ):  # before the first step b is zero, and so is the last row
             s.beside = put(xp, s.beside, s.j - 1, xp.where(on, b**0.5 * s.inverse, 0))
         s.inverse = inverse

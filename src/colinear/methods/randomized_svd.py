@@ -9,12 +9,12 @@ values are not lost in rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array
 from .base import Method, check_integer
+from .vectors import LinearMap
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class RandomizedSVD(Method):
 
 def randomized_svd(
     xp: Any,
-    multiply: Callable[[Array], Array],
-    multiply_adjoint: Callable[[Array], Array],
+    multiply: LinearMap,
+    multiply_adjoint: LinearMap,
     test: Array,
     k: int,
     powers: int,

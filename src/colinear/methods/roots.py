@@ -95,9 +95,8 @@ def _denman_beavers(xp: Any, A: Array) -> tuple[Array, Array]:
         X, Y, M = state
         LU, pivots = xp.lu_factor(M)
         inverse = xp.lu_solve(LU, pivots, I)
-        far = (
-            xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01
-        )  # near the limit scaling would only disturb
+        # near the limit scaling would only disturb
+        far = xp.max(xp.abs(M - I), axis=(-2, -1)) > 0.01
         logarithm = xp.mean(xp.log(xp.abs(xp.diagonal(xp.stop_gradient(LU)))), axis=-1)
         scale = xp.where(far, xp.exp(-0.5 * logarithm), 1 + 0 * logarithm)[..., None, None]
         common = I + inverse / scale**2  # X and Y take the same factor: Y = A^-1 X throughout
@@ -126,7 +125,7 @@ def logarithm(xp: Any, A: Array) -> Array:
         far = xp.max(xp.sum(xp.abs(X - I), axis=-2), axis=-1) > CLOSE
         root = (
             xp.cond(xp.any(far), lambda X: _denman_beavers(xp, X)[0], lambda X: X, X)
-            if xp.name == "jax"
+            if xp.is_functional
             else _denman_beavers(xp, X)[0]
         )
         return xp.where(far[..., None, None], root, X), xp.where(far, 2 * power, power)

@@ -20,6 +20,7 @@ import numpy as np
 from ..backends import Array, get, namespace_of, program
 from ..info import Status, combine, failed, recording
 from .base import Method, check_integer
+from .vectors import LinearMap
 
 SMALL = 2**31  # seeds below this are the same number in every framework
 FEWEST = 16  # samples before a standard error is believed
@@ -374,7 +375,7 @@ def draw(
     return Z * (math.sqrt(shape[-2]) / xp.vector_norm(Z, axis=-2, keepdims=True))
 
 
-def heard(xp: Any, multiply: Callable[[Array], Array], X: Array, before: Any) -> tuple[Array, Any]:
+def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, Any]:
     """A X, and the worst failure that A, applied by a method itself, has reported so far: a number,
     zero if there is none.
 
@@ -389,17 +390,17 @@ def heard(xp: Any, multiply: Callable[[Array], Array], X: Array, before: Any) ->
         found = xp.where(failed(worst), worst, 0 * worst)
     if isinstance(found, int) and found == 0:
         return Y, before
-    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.name == "jax" else worse(
+    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.is_functional else worse(
         xp, before, found
     )
 
 
 def no_failure(xp: Any) -> Any:
     """What a loop starts from that hears of failures."""
-    return xp.asarray(0) if xp.name == "jax" else 0
+    return xp.asarray(0) if xp.is_functional else 0
 
 
-def product(xp: Any, multiply: Callable[[Array], Array], Z: Array) -> tuple[Array, Array, Any]:
+def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
     """A Z, which of the columns worked, (*batch, k), and the worst status.
 
     A column fails where it is not finite, and where A is applied by a method (the inverse of
@@ -437,7 +438,7 @@ def outside(xp: Any, Q: Array, X: Array) -> Array:
     return X - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), X))
 
 
-def range_part(xp: Any, Q: Array, of_range: Callable[[Array], Array], diagonal: bool) -> Array:
+def range_part(xp: Any, Q: Array, of_range: LinearMap, diagonal: bool) -> Array:
     """tr(Q^H A Q) from `of_range` X -> A X, or diag(Q Q^H A) from X -> A^H X."""
     Y = of_range(Q)
     if diagonal:

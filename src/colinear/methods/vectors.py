@@ -20,16 +20,15 @@ from __future__ import annotations
 import enum
 import math
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..backends import Array
 from ..info import Status
 
-LOOK_EVERY = (
-    16  # steps after which a device is asked whether it is done: each question waits for it
-)
-
-
+LinearMap = Callable[[Array], Array]  # X -> A X
+# Steps after which a device is asked whether it is done: each question waits for it.
+LOOK_EVERY = 16
 TINY = 1e-37  # beside which no number of any precision counts, but zero
 
 
@@ -475,4 +474,4 @@ def final_code(xp: Any, code: Array, stopped: Any) -> Array:
 
 def is_plain(xp: Any, *arrays: Array) -> bool:
     """Whether arrays may be written over: they are not traced, and the framework allows it."""
-    return xp.name != "jax" and not any(xp.is_traced(x) for x in arrays)
+    return not xp.is_functional and not any(xp.is_traced(x) for x in arrays)
