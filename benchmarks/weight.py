@@ -104,7 +104,10 @@ def woodbury(n: int = 5000, k: int = 10) -> Frames:
     """Count the frames of solve(Diagonal + LowRank, b) in NumPy."""
     rng = np.random.default_rng(0)
     d, U, b = 1 + rng.random(n), rng.standard_normal((n, k)), rng.standard_normal(n)
-    fresh = lambda: co.Diagonal(d) + co.LowRank(U)
+
+    def fresh():
+        return co.Diagonal(d) + co.LowRank(U)
+
     co.solve(fresh(), b)
     A = fresh()
     return frames_of(lambda: co.solve(A, b))
@@ -148,7 +151,10 @@ def compiled_cg() -> Compiled:
     import jax
 
     A, b = laplacian()
-    solve = lambda A, b: co.solve(A, b, co.CG(preconditioner=co.Jacobi()))
+
+    def solve(A, b):
+        return co.solve(A, b, co.CG(preconditioner=co.Jacobi()))
+
     program = jax.jit(solve)
     frames = frames_of(lambda: program(A, b)).count
     A, b = laplacian(201)  # of another shape, so that nothing is known of it

@@ -3,9 +3,10 @@
 python docs/derivatives_table.py            # writes it
 python docs/derivatives_table.py --check    # fails if it is not up to date
 
-The cases are the module tests/autodiff/cases.py: `CASES`, by name, each with the frameworks it is for (`only`) and the modes that are refused
-(`without`); `MODES` of each framework; `REFUSALS`, by pairs of a name and a framework, or "*" for all; and `APART`, what has tests of its
-own, by name and framework the modes.
+The cases are the module tests/support/derivative_cases.py: `CASES`, by name, each with the frameworks
+it is for (`only`) and the modes that are refused (`without`); `MODES` of each framework; `REFUSALS`,
+by pairs of a name and a framework, or "*" for all; and `APART`, what has tests of its own, by name and
+framework the modes.
 """
 
 from __future__ import annotations
@@ -17,16 +18,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "derivatives.md"
-CASES = ROOT / "tests" / "autodiff" / "cases.py"
+CASES = ROOT / "tests" / "support" / "derivative_cases.py"
 FIRST, LAST = "<!-- Written by docs/derivatives_table.py", "<!-- end -->"
 
 
 def covered() -> list[tuple[str, str, str]]:
-    sys.path[:0] = [
-        str(CASES.parent),
-        *(str(CASES.parents[1] / folder) for folder in ("conformance", "operators", "functions", ".")),
-        str(ROOT / "src"),
-    ]
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
     specification = importlib.util.spec_from_file_location("autodiff_cases", CASES)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import colinear
-from colinear.dispatch import Function, Rule
+from colinear.dispatch import Function
+from colinear.dispatch.resolution import Rule, guard_name
 from colinear.operators.base import LinearOperator
-from colinear.resolution import guard_name
 
 PAGE = Path(__file__).parent / "rules.md"
 

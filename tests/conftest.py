@@ -1,4 +1,4 @@
-"""What all tests share: one thread for the linear algebra, float64 in JAX, seeds, and the folders of helpers on the path."""
+"""What all tests share: one thread for the linear algebra, float64 in JAX, seeds, and the helpers in support/ on the path."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_bac
 import numpy as np
 import pytest
 
-HERE = Path(__file__).parent
-for folder in ("operators", "conformance", "methods", "autodiff"):
-    sys.path.insert(0, str(HERE / folder))
+sys.path.insert(0, str(Path(__file__).parent))  # for tests/support
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,12 +6,15 @@ import warnings
 
 import numpy as np
 import pytest
-from toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, Sum, Toy
+from support.toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, Sum, Toy
 
 from colinear import dispatch
-from colinear.dispatch import Choice, function, rule
-from colinear.explain import Cost, Plan, explain
-from colinear.info import AmbiguityError, Info, Status, report, state
+from colinear.dispatch import function, rule
+from colinear.dispatch.resolution import Choice, Cost
+from colinear.errors import AmbiguityError
+from colinear.explain import Plan, explain
+from colinear.info import Info, report, state
+from colinear.status import Status
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,14 @@ import warnings
 
 import numpy as np
 import pytest
-from toys import Dense, Diagonal, Sum
+from support.toys import Dense, Diagonal, Sum
 
 from colinear import backends
 from colinear import info as information
 from colinear.dispatch import function, rule
-from colinear.info import ConvergenceError, ConvergenceWarning, Info, Status, combine, recording, report
+from colinear.errors import ConvergenceError, ConvergenceWarning
+from colinear.info import Info, recording, report
+from colinear.status import Status, combine
 
 FAILURES = [s for s in Status if s.is_failure]
 

@@ -14,10 +14,28 @@ from __future__ import annotations
 import sys
 
 from . import backends, testing
-from .approximations import cur, interpolative, nystrom, range_finder, rp_cholesky
 from .detect import detect
-from .dispatch import Choice, Cost, Function, check_rules, function, rule
+from .dispatch import Function, check_rules, function, rule
+from .dispatch.resolution import Choice, Cost
+from .errors import (
+    AmbiguityError,
+    AnnotationError,
+    ApproximationWarning,
+    BackendError,
+    ColinearError,
+    ColinearWarning,
+    ConvergenceError,
+    ConvergenceWarning,
+    DerivativeWarning,
+    DeviceError,
+    DtypeError,
+    FallbackWarning,
+    MethodError,
+    ShapeError,
+    TooLargeError,
+)
 from .explain import Plan, explain
+from .factors.inverse import Inverse
 from .functions import (
     adjoint,
     apply,
@@ -51,25 +69,9 @@ from .functions import (
     trace,
     transpose,
 )
-from .info import (
-    AmbiguityError,
-    AnnotationError,
-    ApproximationWarning,
-    BackendError,
-    ColinearError,
-    ColinearWarning,
-    ConvergenceError,
-    ConvergenceWarning,
-    DerivativeWarning,
-    DeviceError,
-    DtypeError,
-    FallbackWarning,
-    Info,
-    MethodError,
-    ShapeError,
-    Status,
-    TooLargeError,
-)
+from .functions.low_rank import nystrom, rp_cholesky
+from .functions.low_rank.sketches import cur, interpolative, range_finder
+from .info import Info
 from .methods import (
     CG,
     GMRES,
@@ -144,9 +146,9 @@ from .operators import (
     simplify,
     vstack,
 )
-from .operators.inverse import Inverse
 from .preconditioners import AMG, IC, ILU, BlockJacobi, Chebyshev, Jacobi, Nystrom, PivotedCholesky
 from .properties import PD, PSD, SelfAdjoint, Stiefel, Symmetric, Unitary
+from .status import Status
 from .verify import verify
 
 __version__ = "0.1.0"
@@ -155,7 +157,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> object:
     """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in `__all__`."""
     if name == "OperatorModule":
-        from .backends.torch_module import OperatorModule
+        from .backends.torch.module import OperatorModule
 
         return OperatorModule
     raise AttributeError(f"module 'colinear' has no attribute {name!r}")

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from .dispatch import Function, _convert, function_named
-from .info import Scope, state
-from .named_methods import why_whole
-from .resolution import Choice, Cost, Resolution, Rule, guard_name
-from .signatures import signature
-from .trees import draw
+from .dispatch.named_methods import why_whole
+from .dispatch.resolution import Choice, Cost, Resolution, Rule, guard_name
+from .dispatch.signatures import signature
+from .info import Scope, draw, state
 
 __all__ = ["Cost", "Plan", "explain"]
 

@@ -1,17 +1,12 @@
-"""What a computation says of itself: `Info`, and who is told.
-
-A method never raises and never prints: it hands its `Info` to `report`. The outermost call of a function collects what was
-reported inside it, by nested calls and by solves applied lazily, and settles it once: as the `Info` that the user asked for, as a
-warning, or as a `ConvergenceError`.
-"""
+"""Trees drawn as text, one line per node."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from . import backends
 from .errors import (
@@ -31,9 +26,34 @@ from .errors import (
     ShapeError,
     TooLargeError,
 )
-from .failures import ON_FAILURE, settle
-from .status import FIRST_FAILURE, Status, combine, failed, is_unseen, number_text
-from .trees import draw
+from .status import FIRST_FAILURE, ON_FAILURE, Status, combine, failed, is_unseen, number_text, settle
+
+# Trees drawn as text, one line per node.
+
+
+Node = TypeVar("Node")
+
+
+def draw(root: Node, line: Callable[[Node], str], children: Callable[[Node], Sequence[Node]]) -> str:
+    """The tree under `root`, with `line(node)` for each node, joined by box-drawing characters."""
+    lines = []
+    waiting = [(root, "", "")]  # node, what stands before its line, what stands before its children's
+    while waiting:
+        node, before, below = waiting.pop()
+        lines.append(before + line(node))
+        parts = children(node)
+        for i in reversed(range(len(parts))):
+            last = i == len(parts) - 1
+            waiting.append((parts[i], below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")))
+    return "\n".join(lines)
+
+
+# What a computation says of itself: `Info`, and who is told.
+#
+# A method never raises and never prints: it hands its `Info` to `report`. The outermost call of a
+# function collects what was reported inside it, by nested calls and by solves applied lazily, and
+# settles it once: as the `Info` that the user asked for, as a warning, or as a `ConvergenceError`.
+
 
 __all__ = [
     "FIRST_FAILURE",

@@ -14,6 +14,7 @@ from .status import Status, combine, is_unseen
 if TYPE_CHECKING:
     from .info import Info
 
+
 MOST_NAMED = 10  # columns that a legend names
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .dispatch import Pattern, as_pattern
-from .info import ShapeError
+from .dispatch.patterns import Pattern, as_pattern
+from .errors import ShapeError
 
 if TYPE_CHECKING:
     from .operators.base import LinearOperator
+
 
 SELF_ADJOINT, SYMMETRIC, POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE, UNITARY, STIEFEL = (1 << i for i in range(6))
 

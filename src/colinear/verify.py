@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .info import AnnotationError, BackendError
+from .errors import AnnotationError, BackendError
 from .operators.base import LinearOperator, inside_out
 from .operators.convert import as_operator
 from .properties import (

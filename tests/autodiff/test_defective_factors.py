@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import colinear as co
-from colinear.functions import diagonal_rules
+from colinear.functions.diagonal import rules as diagonal_rules
 
 torch = pytest.importorskip("torch")
 
@@ -73,7 +73,7 @@ def test_the_diagonal_by_resolvents_is_right_too(monkeypatch, structure):
 
 @pytest.mark.parametrize("structure", ["sum", "product"])
 def test_determinants_of_large_factors_go_by_eigenvectors_where_these_are_good(monkeypatch, structure):
-    monkeypatch.setattr("colinear.autodiff.resolvents.CHEAP", 0)
+    monkeypatch.setattr("colinear.autodiff.kronecker.CHEAP", 0)
     make, matrix = STRUCTURES[structure]
     ours, theirs = FUNCTIONS["logdet"]
     for factor in ("0.3", "repeated", "1e-10", "0"):
@@ -83,7 +83,7 @@ def test_determinants_of_large_factors_go_by_eigenvectors_where_these_are_good(m
 
 
 def test_a_self_adjoint_factor_of_many_rows_is_differentiated_by_the_equation(monkeypatch):
-    monkeypatch.setattr("colinear.functions.kronecker_functions.SMALL", 1)
+    monkeypatch.setattr("colinear.functions.matrix_functions.kronecker.SMALL", 1)
     d = torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64)  # its eigenvalues repeat
     e = torch.zeros(2, dtype=torch.float64)
     b = torch.arange(6.0, dtype=torch.float64)

@@ -9,8 +9,8 @@ import pytest
 
 import colinear as co
 from colinear import backends
-from colinear.operators.fields import directional, pullback
-from colinear.operators.implicit import Implicit
+from colinear.factors.inverse import Implicit
+from colinear.operators.tree import directional, pullback
 
 RNG = np.random.default_rng(0)
 M, D, B = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 3)), RNG.standard_normal((5, 2))

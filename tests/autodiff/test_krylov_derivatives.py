@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import APART
+from support.derivative_cases import APART
 from test_table import by_torch
 
 import colinear as co
@@ -169,7 +169,7 @@ def test_exponentials_taken_in_parts_are_differentiated_in_parts() -> None:
 
 
 def test_operators_too_large_to_be_formed_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("colinear.functions.krylov_functions.LARGEST_DENSE", 5)
+    monkeypatch.setattr("colinear.functions.matrix_functions.krylov.LARGEST_DENSE", 5)
     t = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     L = co.opaque(co.SelfAdjoint(co.Dense(torch.tensor(start("definite")))))
     F = co.exp(-t * L)

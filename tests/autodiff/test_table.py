@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, FAMILIES, MODES, Case, family
+from support.derivative_cases import CASES, FAMILIES, MODES, Case, family
 
 from colinear import backends
 

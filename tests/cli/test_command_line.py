@@ -332,7 +332,7 @@ def test_info_of_small_and_odd_matrices(folder: Path, capsys: Any, A: Any) -> No
 
 
 def test_the_text_picture_shows_every_corner() -> None:
-    from colinear.cli.pictures import spy
+    from colinear.cli.describe import spy
 
     A = np.zeros((300, 500))
     A[0, 0] = A[-1, -1] = A[0, -1] = 1e-30

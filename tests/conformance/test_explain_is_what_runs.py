@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registry import BACKENDS, MAKERS, Case, cases
+from support.registry import BACKENDS, MAKERS, Case, cases
 
 import colinear as co
-from colinear.dispatch import Choice, Function
-from colinear.named_methods import NotForPart
+from colinear.dispatch import Function
+from colinear.dispatch.named_methods import NotForPart
+from colinear.dispatch.resolution import Choice
 
 
 @dataclass

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.linalg
-from makers_c import adjoint
-from registry import BACKENDS, FULLY, MAKERS, Case, cases
+from support.composed_operators import adjoint
+from support.registry import BACKENDS, FULLY, MAKERS, Case, cases
 
 import colinear as co
 

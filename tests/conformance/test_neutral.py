@@ -10,7 +10,7 @@ import pytest
 
 import colinear as co
 from colinear import backends
-from colinear.info import Status
+from colinear.status import Status
 
 N = 3
 P = co.Permutation([1, 2, 0])

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registry import MAKERS
+from support.registry import MAKERS
 
 import colinear as co
 from colinear import backends
-from colinear.info import Status
+from colinear.status import Status
 
 # `diag` and `trace` read entries, and show NaN where it is.
 BY_SVD = ("pinv", "lstsq", "svd", "rank", "cond", "nullspace")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from registry import BACKENDS, HALF, MAKERS, cases
+from support.registry import BACKENDS, HALF, MAKERS, cases
 
 from colinear.testing import check_operator
 

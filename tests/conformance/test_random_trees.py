@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from hypothesis import given, settings
-from registry import BACKENDS
+from support.registry import BACKENDS
 
 import colinear as co
 from colinear.testing import check_operator, operators

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registry import MAKERS
+from support.registry import MAKERS
 
 import colinear as co
 from colinear import backends

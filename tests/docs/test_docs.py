@@ -18,7 +18,7 @@ from markdown.extensions.toc import slugify
 import colinear
 from colinear.dispatch import Function
 from colinear.operators.base import LinearOperator
-from colinear.operators.fields import own_annotations
+from colinear.operators.tree import own_annotations
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from frameworks import NAMES as FRAMEWORKS
-from frameworks import host
+from support.frameworks import NAMES as FRAMEWORKS
+from support.frameworks import host
 
 import colinear as co
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
-from frameworks import NAMES, arrays
+from support.frameworks import NAMES, arrays
 
 import colinear as co
 from colinear.testing import forbid_dense
@@ -30,7 +30,8 @@ def test_what_needs_the_matrix_is_refused_with_a_remedy(function):
 
 
 def test_all_eigenpairs_are_found_where_the_matrix_fits(monkeypatch):
-    from colinear.functions import eigen_choice, iterative_svd
+    from colinear.functions.singular import iterate as iterative_svd
+    from colinear.functions.spectrum import order as eigen_choice
 
     for module in (eigen_choice, iterative_svd):
         monkeypatch.setattr(module, "LARGEST_DENSE", 100)  # rows from which Auto does not form a matrix to find a few pairs
@@ -67,7 +68,7 @@ def test_the_condition_number_of_a_large_singular_operator_is_infinite():
 
 
 def test_a_smallest_singular_value_from_solves_that_failed_is_flagged(monkeypatch):
-    from colinear.functions import inverse
+    from colinear.functions.solve import inverse
 
     wrong = co.opaque(co.ScaledIdentity(0.5, N))  # where 1 / 3 would be right
     monkeypatch.setattr(inverse, "inv", lambda A, info: (wrong, co.Info(co.Status.SUCCESS)))

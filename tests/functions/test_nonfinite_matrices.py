@@ -6,7 +6,7 @@ import faulthandler
 
 import numpy as np
 import pytest
-from frameworks import NAMES, host
+from support.frameworks import NAMES, host
 
 import colinear as co
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from frameworks import close, host, normal, spd
+from support.frameworks import close, host, normal, spd
 
 from colinear import functions as f
-from colinear.info import BackendError, ConvergenceWarning, Status
+from colinear.errors import BackendError, ConvergenceWarning
 from colinear.operators import BlockDiag, Dense, Diagonal, Identity, Kronecker, KroneckerSum, LowRank, Triangular
 from colinear.properties import PSD, SelfAdjoint
+from colinear.status import Status
 
 n = 4
 

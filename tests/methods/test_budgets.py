@@ -9,7 +9,7 @@ import pytest
 
 import colinear as co
 from colinear import backends
-from colinear.info import Status
+from colinear.status import Status
 
 HARD = np.arange(3000.0)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from zoo import ZOO, accepts
+from support.zoo import ZOO, accepts
 
 import colinear as co
 from colinear import backends

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
-from zoo import ZOO, accepts
+from support.zoo import ZOO, accepts
 
 import colinear as co
 from colinear import Status

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import colinear as co
-from colinear.info import BackendError, ShapeError
+from colinear.errors import BackendError, ShapeError
 from colinear.testing import forbid_dense
 
 rng = np.random.default_rng(0)

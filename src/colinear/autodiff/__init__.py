@@ -15,6 +15,8 @@ is not possible, or not wanted, `linear_map` and `Equation` say what the adjoint
 they are tangents of, so they can be differentiated again.
 """
 
+from __future__ import annotations
+
 from .functions import logarithm, nullspace, pseudoinverse, spectral_difference, spectral_function, square_root
 from .iterated import general_pairs, pairs, refused, triplets
 from .krylov import krylov_product

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, adjoint, namespace_of
-from ..info import Info, settle
+from ..info import Info
 from ..methods import GMRES, MINRES
 from ..methods.gmres import gmres
 from ..methods.iterate import Outcome, described
@@ -19,9 +19,10 @@ from ..methods.loop import NOBODY
 from ..methods.minres import minres
 from ..operators.base import LinearOperator
 from ..operators.block import Block
-from ..operators.fields import directional, pullback
-from ..operators.implicit import Equation
-from ..operators.zero import Zero
+from ..operators.diagonal import Zero
+from ..operators.tree import directional, pullback
+from ..status import settle
+from .implicit import Equation
 from .spectral import checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved

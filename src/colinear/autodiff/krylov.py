@@ -26,8 +26,7 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..operators.base import LinearOperator
 from ..operators.context import Context
-from ..operators.fields import directional
-from ..operators.memo import memo
+from ..operators.tree import directional, memo
 
 
 class Dual(LinearOperator):

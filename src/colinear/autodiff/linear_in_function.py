@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array
-from ..info import ShapeError
+from ..errors import ShapeError
 
 
 def derive(

@@ -23,8 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, adjoint
-from ..info import DerivativeWarning
-from ..operators.implicit import linear_map
+from ..errors import DerivativeWarning
+from .implicit import linear_map
 
 ROUNDINGS = 16  # times n: eigenvalues closer than so many roundings of the largest are taken for one
 NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding

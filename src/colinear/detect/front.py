@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import is_array
-from ..info import BackendError, Info, ShapeError
+from ..errors import BackendError, ShapeError
+from ..info import Info
 from ..operators.base import LinearOperator
 from ..operators.block import Block, BlockDiag
 from ..operators.convert import as_operator
@@ -117,8 +118,11 @@ def _of_tree(A: LinearOperator, tol: float) -> Found:
 
 
 def _of_matrix(A: Any, tol: float) -> Found:
-    from .entries import residual  # imported here: `import colinear` is to be quick
-    from .search import search, symmetrised
+    from .search import (
+        residual,  # imported here: `import colinear` is to be quick
+        search,
+        symmetrised,
+    )
 
     M = _on_host(A)
     if not np.isfinite(M.norm):  # then no residual can be told from zero

@@ -6,13 +6,12 @@ or `eig`, and scikit-learn's conventions around it, which its own checks test.
 
 from __future__ import annotations
 
+from .linear import PCA, Ridge
+from .spectral_embedding import SpectralEmbedding
+
 try:
     import sklearn  # noqa: F401
 except ImportError as error:
     raise ImportError("colinear.estimators needs scikit-learn: pip install 'colinear[sklearn]'", name=error.name) from error
-
-from .pca import PCA
-from .ridge import Ridge
-from .spectral_embedding import SpectralEmbedding
 
 __all__ = ["PCA", "Ridge", "SpectralEmbedding"]

@@ -12,15 +12,14 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.neighbors import kneighbors_graph
 from sklearn.utils.validation import validate_data
 
+from ..errors import ColinearWarning, ShapeError
 from ..functions import diag, eig
-from ..info import ColinearWarning, ShapeError
 from ..methods import Method
 from ..operators.base import LinearOperator
 from ..operators.convert import as_operator
-from ..operators.diagonal import Diagonal
-from ..operators.identity import Identity
+from ..operators.diagonal import Diagonal, Identity
 from ..properties import PSD, SelfAdjoint
-from .inputs import as_data, rows_of_positive_peak
+from .linear import as_data, rows_of_positive_peak
 
 AFFINITIES = ("nearest_neighbors", "rbf", "precomputed")
 

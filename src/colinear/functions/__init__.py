@@ -1,94 +1,61 @@
 """The functions. Import them from `colinear`.
 
-A function is in the file of its name: what it computes, its base case and how that chooses a method. Its rules follow there, or in files
-beside it, by what they are for:
+A folder for each question. Its `__init__` holds the public functions and their base case; its other
+files are the rules, by what they are for, and the algorithms that only this question needs.
 
-    ..._families        operators whose answer is known or has an algorithm of its own: Diagonal, Circulant, Triangular, ...
-    ..._compositions    from the answers of the operands: Product, Kronecker, Transpose, ...
-    ..._sums            sums: low-rank corrections, shifts, sums of Kronecker products
-    ..._blocks          block matrices, by Schur complements
-    ..._bands, _banded  tridiagonal and banded matrices
-    ..._on_host         what needs values that can be seen, and SciPy
-    ..._kronecker       sums of Kronecker products, by the eigenvectors of their factors
-    ..._rules           all other rules, or all of a function that has few
-
-inverse, solve          A^-1 as an operator; A^-1 b with its residual looked at
-least_squares           pinv and lstsq;  nullspace
-eigen, singular         eig, eigmax, eigmin; svd, rank, cond
-diagonal, trace         diag and trace;  determinant: det, slogdet and logdet
-matrix_function(s)      exp, log, sqrt, isqrt, power, apply
-factorisations          cholesky, lu, qr
-kronecker_functions     f of Kronecker products and sums where derivatives are recorded
-norms, transposes       norm; transpose, adjoint, conj, to_dense
-automatic, cost         how `Auto` weighs iterations against factorisations;  iterative: methods that the user names
-
-Files that begin with _ have no rules: `_arrays` (precision, and what can be seen), `_values` (reciprocals and reports), `_residuals` and
-`_factorise` (dense solves and how they are judged), `_columns` (orthonormal ones), `_spectral` (orders and selections of eigenvalues),
-`_similarity`, `_minors`, `_fourier_pairs`.
+solve               inv and solve: A^-1 as an operator, A^-1 b with its residual checked
+least_squares       lstsq, pinv and nullspace
+determinant         det, slogdet, logdet
+diagonal            diag and trace
+spectrum            eig, eigmax, eigmin
+singular            svd, rank, cond, norm
+matrix_functions    exp, log, sqrt, isqrt, power, apply
+factorisations      cholesky, lu, qr
+stochastic          solve_and_logdet, estimates of traces and diagonals, Lanczos quadrature
+low_rank            nystrom, rp_cholesky, range_finder, interpolative, cur
+common              what the rules share;  transpose, adjoint, conj, to_dense
 """
 
 from __future__ import annotations
 
+# The rules register themselves with the functions.
+import colinear.functions.determinant.bands
+import colinear.functions.determinant.rules
+import colinear.functions.determinant.sums
+import colinear.functions.diagonal.bands
+import colinear.functions.diagonal.rules
+import colinear.functions.factorisations.banded
+import colinear.functions.factorisations.rules
+import colinear.functions.least_squares.rules
+import colinear.functions.matrix_functions.compositions
+import colinear.functions.matrix_functions.rules
+import colinear.functions.singular.norm_rules
+import colinear.functions.singular.rules
+import colinear.functions.solve.compositions
+import colinear.functions.solve.families
+import colinear.functions.solve.kronecker
+import colinear.functions.solve.rules
+import colinear.functions.solve.sums
+import colinear.functions.spectrum.components
+import colinear.functions.spectrum.compositions
+import colinear.functions.spectrum.rules
+
 from .. import methods
 from ..dispatch import set_method_names
-from . import (  # noqa: F401  (they register themselves)
-    cholesky_rules,
-    determinant_bands,
-    determinant_blocks,
-    determinant_compositions,
-    determinant_families,
-    determinant_rules,
-    determinant_sums,
-    determinant_unitary,
-    diagonal_banded,
-    diagonal_families,
-    diagonal_rules,
-    eigen_components,
-    eigen_compositions,
-    eigen_rules,
-    eigen_tridiagonal,
-    eigen_unitary,
-    factorisation_banded,
-    factorisation_banded_qr,
-    factorisation_rules,
-    inverse_blocks,
-    inverse_compositions,
-    inverse_families,
-    inverse_kronecker,
-    inverse_low_rank,
-    inverse_on_host,
-    inverse_sums,
-    kronecker_function_rules,
-    least_squares_rules,
-    matrix_function_compositions,
-    matrix_function_rules,
-    matrix_function_shifts,
-    norm_rules,
-    nullspace_orbits,
-    nullspace_rules,
-    singular_compositions,
-    singular_rules,
-    solve_convolution,
-    solve_families,
-    solve_lines,
-    solve_rules,
-    solve_toeplitz,
-    transform_rules,
-)
+from .common import adjoint, conj, to_dense, transpose
 from .determinant import det, logdet, slogdet
 from .diagonal import diag
-from .eigen import eig, eigmax, eigmin
+from .diagonal.trace import trace
 from .factorisations import cholesky, lu, qr
-from .inverse import inv
 from .least_squares import lstsq, pinv
+from .least_squares.nullspace import nullspace
+from .low_rank import nystrom, rp_cholesky
+from .low_rank.sketches import cur, interpolative, range_finder
 from .matrix_functions import apply, exp, isqrt, log, power, sqrt
-from .norms import norm
-from .nullspace import nullspace
-from .singular import cond, rank, svd
-from .solve import solve
-from .solve_and_logdet import solve_and_logdet
-from .trace import trace
-from .transposes import adjoint, conj, to_dense, transpose
+from .singular import cond, norm, rank, svd
+from .solve import inv, solve
+from .spectrum import eig, eigmax, eigmin
+from .stochastic.solve_and_logdet import solve_and_logdet
 
 __all__ = [
     "solve", "inv", "lstsq", "pinv", "nullspace",
@@ -97,6 +64,7 @@ __all__ = [
     "exp", "log", "sqrt", "isqrt", "power", "apply",
     "cholesky", "lu", "qr",
     "norm", "cond", "rank",
+    "cur", "interpolative", "nystrom", "range_finder", "rp_cholesky",
     "transpose", "adjoint", "conj", "to_dense",
 ]  # fmt: skip
 

@@ -15,8 +15,7 @@ True
 from __future__ import annotations
 
 from .kernels import matern32, matern52, rbf
-from .likelihood import log_marginal_likelihood
-from .posterior import Posterior, posterior
+from .regression import Posterior, log_marginal_likelihood, posterior
 from .roots import covariance_root, sample
 
 __all__ = ["rbf", "matern32", "matern52", "log_marginal_likelihood", "posterior", "Posterior", "sample", "covariance_root"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..info import DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError
 from ..operators.context import as_arrays
 
 

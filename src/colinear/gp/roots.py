@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends import Array
-from ..dispatch import Choice, function, rule
+from ..backends import Array, namespace_of
+from ..dispatch import function, rule
+from ..dispatch.resolution import Choice
+from ..errors import BackendError
 from ..functions import sqrt
-from ..functions._arrays import square_size
-from ..functions._values import is_positive, placed
+from ..functions.common import is_positive, placed, square_size
 from ..methods import Method
 from ..methods.sampling import check_seed
 from ..operators.base import LinearOperator
@@ -24,7 +25,6 @@ from ..operators.kronecker import Kronecker
 from ..operators.lowrank import LowRank
 from ..operators.sum import Sum
 from ..properties import POSITIVE_SEMIDEFINITE, PSD
-from .likelihood import of_framework
 
 
 def root_of_matrix(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -137,3 +137,12 @@ def sample(K: Any, count: int | None = None, *, seed: Any = 0, mean: Any = 0.0, 
     drawn = R @ z
     drawn = drawn[..., 0] if count is None else drawn
     return drawn + of_framework("sample", mean, R)
+
+
+def of_framework(name: str, x: Any, K: LinearOperator) -> Array:
+    """Numbers and lists as an array like those of K, and integers in its dtype; arrays of another framework are refused."""
+    if namespace_of(x) is None:
+        return K.xp.asarray(x, dtype=K.dtype, device=K._context.device)
+    if namespace_of(x) is not K.xp:
+        raise BackendError(f"{name}: K is of {K.backend}, and an array was given that is of {namespace_of(x).name}.")
+    return x if K.xp.is_floating(x) else K.xp.astype(x, K.dtype)

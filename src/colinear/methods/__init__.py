@@ -4,20 +4,7 @@ rules here."""
 from __future__ import annotations
 
 from .arnoldi import Arnoldi
-from .base import (
-    LDL,
-    LU,
-    QR,
-    SVD,
-    Auto,
-    Cholesky,
-    Eig,
-    Eigh,
-    Iterative,
-    Method,
-    Spectral,
-    fitting,
-)
+from .base import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Iterative, Method, Spectral, fitting
 from .bicgstab import BiCGSTAB
 from .cg import CG
 from .exchangeable import XDiag, XNysTrace, XTrace

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..backends import Array
-from ..info import MethodError, Status
+from ..errors import MethodError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, close, strongest_names
+from ..status import Status
 from .iterate import Outcome, Products, refined
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array
-from ..info import Status
+from ..status import Status
 from .base import Iterative, check_integer
 from .iterate import CycleEnd, CycleStart, Outcome, Products, solve_in_cycles
 from .loop import Loop, is_compiling

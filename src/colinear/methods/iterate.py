@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
-from ..info import Info, Status
+from ..info import Info
+from ..status import Status
 from .loop import NOBODY, Loop, Watch, is_compiling
 from .vectors import (
     BREAKDOWN,

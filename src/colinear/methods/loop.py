@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .. import signatures
 from ..backends import Array
+from ..dispatch import signatures
 from .vectors import RUNNING
 
 LONGEST_HISTORY = 10_000

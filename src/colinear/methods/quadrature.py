@@ -31,8 +31,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..backends import Array
-from ..info import Status
 from ..properties import POSITIVE_SEMIDEFINITE
+from ..status import Status
 from . import cg
 from .base import check_integer
 from .basis import count_of, pick, put

@@ -18,7 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..backends import Array, get, namespace_of, program
-from ..info import Status, combine, failed, recording
+from ..info import recording
+from ..status import Status, combine, failed
 from .base import Method, check_integer
 from .vectors import LinearMap
 

@@ -205,13 +205,22 @@ def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
     counts = np.diff(structure.indptr).astype(float)
     if not structure.nnz or (not definite and float(counts @ counts) > most):
         return False
-    A = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+    A = csr_array(
+        (np.ones(structure.nnz, np.int8), structure.columns, structure.indptr),
+        shape=structure.shape,
+    )
     graph = csr_array(A + A.T if definite else A.T.astype(np.int32) @ A)
     graph.sort_indices()
-    first = np.minimum(graph.indices[np.minimum(graph.indptr[:-1], graph.nnz - 1)], np.arange(len(counts)))
-    if float((np.arange(len(counts)) - first).sum()) <= most:  # nothing fills in outside the envelope
+    first = np.minimum(
+        graph.indices[np.minimum(graph.indptr[:-1], graph.nnz - 1)], np.arange(len(counts))
+    )
+    if (
+        float((np.arange(len(counts)) - first).sum()) <= most
+    ):  # nothing fills in outside the envelope
         return True
-    below: list[list[Any]] = [[] for _ in counts]  # the columns of L of the children of each node of the elimination tree
+    below: list[list[Any]] = [
+        [] for _ in counts
+    ]  # the columns of L of the children of each node of the elimination tree
     total = 0
     for j, children in enumerate(below):
         own = graph.indices[graph.indptr[j] : graph.indptr[j + 1]]
@@ -235,10 +244,17 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
     from scipy.sparse import coo_array, csc_array, csr_array
     from scipy.sparse.linalg import splu
 
-    matrix = csc_array(csr_array((data, structure.columns, structure.indptr), shape=structure.shape))
+    matrix = csc_array(
+        csr_array((data, structure.columns, structure.indptr), shape=structure.shape)
+    )
     options = {"SymmetricMode": True} if definite else {}
     try:
-        found = splu(matrix, permc_spec="NATURAL", diag_pivot_thresh=0.0 if definite else 1.0, options=options)
+        found = splu(
+            matrix,
+            permc_spec="NATURAL",
+            diag_pivot_thresh=0.0 if definite else 1.0,
+            options=options,
+        )
     except RuntimeError as error:
         raise ArithmeticError(str(error)) from error
     back = np.argsort(found.perm_c)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ..backends import Array
-from ..info import Status
+from ..status import Status
 
 LinearMap = Callable[[Array], Array]  # X -> A X
 # Steps after which a device is asked whether it is done: each question waits for it.

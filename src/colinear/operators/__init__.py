@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from ..dispatch import set_converter, set_release
 from .autograd import GaussNewton, Hessian, Jacobian
-from .banded import Banded
-from .base import LinearOperator, release
-from .batch_sum import BatchSum
+from .banded import Banded, Tridiagonal
+from .base import LinearOperator
+from .batch import BatchSum
 from .block import Block, BlockDiag, hstack, vstack
-from .circulant import Circulant
 from .convert import as_operator
-from .convolution import Convolution
-from .dense import Dense
-from .diagonal import Diagonal
-from .fft import FFT
+from .dense import Dense, Triangular
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .hadamard import Hadamard
-from .householder import Householder
-from .identity import Identity, ScaledIdentity
 from .kernel import Kernel
 from .kronecker import Kronecker, KroneckerSum
-from .lowrank import LowRank
-from .matrixfree import MatrixFree
-from .opaque import Opaque, opaque
-from .permutation import Permutation
+from .lowrank import Householder, LowRank, Projection
+from .matrixfree import MatrixFree, Opaque, opaque
+from .neutral import release
 from .product import Product
-from .projection import Projection
 from .rewrites import simplify
 from .scaled import Scaled
-from .sine import Sine
 from .sliced import Sliced
 from .sparse import Sparse
 from .sum import Sum
-from .toeplitz import Toeplitz
+from .toeplitz import Circulant, Convolution, Toeplitz
 from .transposed import Adjoint, Conjugate, Transpose
-from .triangular import Triangular
-from .tridiagonal import Tridiagonal
-from .zero import Zero
+from .unitary import FFT, Permutation, Sine
 
 set_converter(as_operator)
 set_release(release)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..backends import namespace_of
-from ..info import ShapeError
+from ..errors import ShapeError
 from .base import LinearOperator
 from .convert import as_operator, as_operators
+from .diagonal import Identity
 from .hadamard import Hadamard
-from .identity import Identity
 from .product import Product
 from .scaled import Scaled
 from .sum import Sum

@@ -15,13 +15,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
-from ..info import BackendError, DtypeError, ShapeError
+from ..errors import BackendError, DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
 from .base import WATCHERS, LinearOperator
 from .context import Context, as_array, context_of
-from .fields import arrays_in, map_arrays
 from .matrixfree import as_parameters, by_real_parts, function_name
-from .memo import memo
+from .tree import arrays_in, map_arrays, memo
 
 
 class Jacobian(LinearOperator):

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .. import backends, modes
+from .. import backends
 from ..backends import Array, namespace_of
-from ..depth import retry_deeper
-from ..dispatch import Pattern
-from ..info import ShapeError
+from ..dispatch import calls as modes
+from ..dispatch.calls import retry_deeper
+from ..dispatch.patterns import Pattern
+from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, close
 from . import protocols
 from .context import (
@@ -42,9 +43,8 @@ from .context import (
     join_dtypes,
     plain_array,
 )
-from .fields import arrays_in, is_data, map_arrays, own_annotations
-from .memo import memo
 from .protocols import Protocols
+from .tree import arrays_in, is_data, map_arrays, memo, own_annotations
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called. Empty in normal use.
 KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")  # what is remembered and no claim changes
@@ -604,10 +604,8 @@ def tell_materialised(A: LinearOperator) -> None:
 
 
 # These know LinearOperator, and it calls them.
-from .neutral import dense_part, placed_beside, release, released  # noqa: E402, F401
-
-# isort: split
-from . import algebra, convert, indexing, interop, printing, transposed  # noqa: E402
+from . import algebra, convert, indexing, interop, printing, transposed
+from .neutral import placed_beside, released
 
 protocols.algebra, protocols.convert, protocols.indexing = algebra, convert, indexing
 protocols.interop, protocols.printing = interop, printing

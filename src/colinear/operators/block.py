@@ -8,16 +8,15 @@ from itertools import accumulate
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..info import ShapeError
+from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, shared
-from .base import LinearOperator, dense_part
+from .base import LinearOperator
 from .context import broadcast_batches, common_batch, common_context
 from .convert import as_operators, operator_list
-from .diagonal import Diagonal
-from .identity import Identity
-from .memo import memo
+from .diagonal import Diagonal, Identity, Zero
+from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
-from .zero import Zero
+from .tree import memo
 
 
 class BlockDiag(LinearOperator):

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..info import BackendError, DeviceError, DtypeError, ShapeError
+from ..errors import BackendError, DeviceError, DtypeError, ShapeError
 
 
 class Context(NamedTuple):

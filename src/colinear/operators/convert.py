@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..info import BackendError, DtypeError, ShapeError
+from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
 from .context import Context, as_array, check_dtype, join_dtypes, plain_array, told_by_number
 
@@ -376,6 +376,6 @@ def operator_list(what: str, operands: tuple[Any, ...]) -> list[LinearOperator]:
 
 
 # These convert what they are given.
-from .dense import Dense  # noqa: E402
-from .matrixfree import MatrixFree  # noqa: E402
-from .sparse import Sparse  # noqa: E402
+from .dense import Dense
+from .matrixfree import MatrixFree
+from .sparse import Sparse

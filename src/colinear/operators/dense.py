@@ -1,14 +1,18 @@
-"""A matrix that is stored."""
+"""A matrix that is stored, and a triangle of one."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array
-from ..info import DtypeError
+from ..errors import DtypeError
 from .base import LinearOperator, conjugate_leaves
 from .context import as_array
-from .memo import memo
+from .tree import memo
+
+# A matrix that is stored.
 
 
 class Dense(LinearOperator):
@@ -61,3 +65,100 @@ class Dense(LinearOperator):
 
     def _to_dense(self) -> Array:
         return self.A
+
+
+# A triangular matrix, read from one half of a stored one.
+
+
+class Triangular(LinearOperator):
+    """The lower or upper triangle of a matrix. The other half is never read, whatever it holds.
+
+    A product costs n^2 flops, a solve as many.
+
+    Parameters
+    ----------
+    A : array of shape (*batch, m, n)
+        Usually square; a trapezium (of a rectangular LU or QR) multiplies too.
+    lower : bool
+        Which triangle.
+    unit : bool
+        Whether the diagonal is taken to be all ones, whatever A holds there.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.Triangular(np.full((2, 2), 3.0), unit=True).to_dense()
+    array([[1., 0.],
+           [3., 1.]])
+    """
+
+    A: Array
+    lower: bool
+    unit: bool
+
+    def __new__(cls, A: Any, lower: bool = True, unit: bool = False) -> Triangular:
+        for name, value in (("lower", lower), ("unit", unit)):
+            if not isinstance(value, (bool, int)) or value not in (0, 1):
+                raise DtypeError(f"Triangular: {name}={value!r}; expected True or False.")
+        if isinstance(A, LinearOperator):
+            raise DtypeError(f"Triangular: expected an array, got the operator {type(A).__name__}. Use A.to_dense().")
+        return cls._of(as_array(A, "Triangular", min_ndim=2), bool(lower), bool(unit))
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.A.shape)
+
+    def _transpose(self) -> LinearOperator:
+        return Triangular._of(self.xp.matrix_transpose(self.A), not self.lower, self.unit)
+
+    _conj = conjugate_leaves
+
+    @property
+    def _matrix(self) -> Array:
+        """The triangle with zeros beside it. Not kept: an array that is changed in place changes the operator."""
+        xp = self.xp
+        half = xp.tril if self.lower else xp.triu
+        if not self.unit:
+            return half(self.A)
+        ones = xp.eye(*self.A.shape[-2:], dtype=self.A.dtype, device=xp.device_of(self.A))
+        return half(self.A, -1 if self.lower else 1) + ones
+
+    def _matmat(self, X: Array) -> Array:
+        if type(X) is np.ndarray and X.dtype == self.A.dtype and X.dtype.char in _BLAS and _is_one_square(self.A) and X.ndim <= 2:
+            return _multiply(self.A, X, self.lower, self.unit)  # masking would take several times as long as the product
+        return self.xp.matmul(self._matrix, X)
+
+    _matvec = _matmat
+
+    def _to_dense(self) -> Array:
+        return self._matrix
+
+    @property
+    def _flops(self) -> float:
+        m, n = self.shape[-2:]
+        return m * n
+
+    def _expression(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"Triangular({shape}, {'lower' if self.lower else 'upper'}{', unit' if self.unit else ''})"
+
+
+_BLAS = {"f": "s", "d": "d", "F": "c", "D": "z"}  # by NumPy's letter for the dtype
+
+
+def _is_one_square(A: Any) -> bool:
+    return A.ndim == 2 and A.shape[0] == A.shape[1] > 0 and (A.flags.c_contiguous or A.flags.f_contiguous)
+
+
+def _multiply(A: Any, X: Any, lower: bool, unit: bool) -> Any:
+    """T X in NumPy, by BLAS, which reads one half of A only. BLAS stores by columns: to it an array stored by rows is A^T."""
+    from scipy.linalg import blas
+
+    by_rows, letter = bool(A.flags.c_contiguous), _BLAS[A.dtype.char]
+    stored, low = (A.T, not lower) if by_rows else (A, lower)
+    if X.ndim == 1:
+        return getattr(blas, letter + "trmv")(stored, X, lower=low, trans=by_rows, diag=unit)
+    if not X.shape[1]:
+        return np.zeros(X.shape, X.dtype)
+    # T X = (X^T T^T)^T
+    return getattr(blas, letter + "trmm")(1.0, stored, X.T, side=1, lower=low, trans_a=not by_rows, diag=unit).T

@@ -1,14 +1,33 @@
-"""A diagonal matrix."""
+"""Diagonal matrices, I, c I and the zero map."""
 
 from __future__ import annotations
 
+import numbers
+from operator import index
 from typing import Any
 
-from ..backends import Array
-from ..properties import SYMMETRIC
+import numpy as np
+
+from .. import backends
+from ..backends import Array, namespace_of
+from ..errors import DtypeError, ShapeError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SYMMETRIC, UNITARY
 from .base import LinearOperator, conjugate_leaves
-from .context import as_array
-from .memo import memo
+from .context import (
+    Context,
+    as_array,
+    context_of,
+    given_context,
+    is_complex_number,
+    is_number,
+    join_dtypes,
+    split_number,
+    told_by_number,
+)
+from .printing import number_text
+from .tree import Scalar, memo
+
+# A diagonal matrix.
 
 
 class Diagonal(LinearOperator):
@@ -58,3 +77,275 @@ class Diagonal(LinearOperator):
 
     def _expression(self) -> str:
         return f"Diagonal({'x'.join(map(str, self.d.shape))})"
+
+
+# I and c I. They hold no arrays, or one number: unless told they take framework, dtype and device
+# from what they multiply.
+
+
+def size(value: Any, what: str) -> int:
+    """A number of rows or columns: a natural number."""
+    try:
+        n = index(value)
+    except TypeError as error:
+        raise ShapeError(f"{what}: a size must be an integer, not {value!r}.") from error
+    if n < 0:
+        raise ShapeError(f"{what}: a size cannot be negative; got {n}.")
+    return n
+
+
+def promoted(X: Array, dtype: Any) -> Array:
+    """X in the dtype that it and a neutral operator's have in common; X itself where the operator was told none."""
+    if dtype is None or dtype is X.dtype:
+        return X
+    xp = namespace_of(X)
+    return xp.astype(X, join_dtypes(xp, X.dtype, dtype))
+
+
+class Identity(LinearOperator):
+    """The identity of n dimensions. A product costs nothing, and returns its right side.
+
+    Parameters
+    ----------
+    n : int
+    like : array, operator or str, optional
+        Whose framework, dtype and device to take; a framework's name takes its default float.
+    dtype : optional
+        Default: the dtype of what it multiplies.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = co.Dense(np.ones((2, 2))) + co.Identity(2)
+    >>> A.to_dense()
+    array([[2., 1.],
+           [1., 2.]])
+    """
+
+    n: int
+    context: Context
+
+    def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
+        return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (self.n, self.n)
+
+    @memo
+    def _context(self) -> Context:
+        return self.context
+
+    def _infer(self) -> int:
+        return POSITIVE_DEFINITE | SYMMETRIC | UNITARY
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    _adjoint = _conj = _transpose
+
+    def _matmat(self, X: Array) -> Array:
+        return promoted(X, self.context.dtype)
+
+    _matvec = _rmatmat = _matmat
+
+    def _to_dense(self) -> Array:
+        return self.xp.eye(self.n, dtype=self.dtype, device=self._context.device)
+
+    @property
+    def _flops(self) -> float:
+        return 0.0
+
+    def _expression(self) -> str:
+        return f"Identity({self.n})"
+
+
+class ScaledIdentity(LinearOperator):
+    """c I of n dimensions. A product costs n flops.
+
+    Parameters
+    ----------
+    c : number or array of the batch shape
+        A Python number mixes with every framework, and so does a NumPy scalar, which keeps its dtype as in NumPy:
+        `np.float32(2)` gives float32. The sign of a real number that can be seen is remembered: c > 0 is PD.
+    n : int
+    like, dtype : optional
+        As for `Identity`, where c is a number.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.ScaledIdentity(2.0, 3).isa(co.PD)
+    True
+    """
+
+    c: Scalar
+    n: int
+    context: Context
+
+    def __new__(cls, c: Any, n: int, *, like: Any = None, dtype: Any = None) -> ScaledIdentity:
+        n, context = size(n, "ScaledIdentity"), given_context("ScaledIdentity", like, dtype)
+        if isinstance(c, (numbers.Number, np.generic)):
+            c, carried = split_number(c, "ScaledIdentity")
+            context = told_by_number(context, carried)
+        elif isinstance(c, (str, bytes)) or c is None:
+            raise DtypeError(f"ScaledIdentity: expected a number or an array, got {c!r}.")
+        else:
+            c = as_array(c, "ScaledIdentity")
+            if like is not None or dtype is not None:
+                xp = namespace_of(c)
+                if context.backend not in (None, xp.name):
+                    raise DtypeError(f"ScaledIdentity: c is {xp.name}'s and like= is {context.backend}'s.")
+                c = c if context.dtype is None else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
+        self = cls._of(c, n, context)
+        claims = signs(c)
+        if claims:  # as a claim the sign is still known under `jit`, where the value is not
+            self.__dict__["_claims"] = claims
+        return self
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (*getattr(self.c, "shape", ()), self.n, self.n)
+
+    @property
+    def number(self) -> Any:
+        """c, as a NumPy scalar again if it was one: where it leaves the operator its dtype goes with it."""
+        told = self.context.dtype
+        return told(self.c) if isinstance(told, type) and told is not complex else self.c
+
+    @memo
+    def _context(self) -> Context:
+        if not is_number(self.c):
+            return context_of("ScaledIdentity", (self.c,))
+        backend, dtype, device = self.context
+        if is_complex_number(self.c):
+            dtype = complex if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, complex)
+        return Context(backend, dtype, device)
+
+    def _infer(self) -> int:
+        return SYMMETRIC | (UNITARY if is_on_circle(self.c) else 0)  # and self-adjoint, if real
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    def _conj(self) -> LinearOperator:
+        xp = namespace_of(self.c)
+        return self._replace(c=self.c.conjugate() if xp is None else xp.asarray(xp.conj(self.c)))
+
+    _adjoint = _conj
+
+    def _matmat(self, X: Array) -> Array:
+        if is_number(self.c):
+            return self.c * promoted(X, self.context.dtype)
+        return self.c[..., None, None] * X  # with axes, because torch lets a 0-dimensional array take the dtype of X
+
+    def _matvec(self, x: Array) -> Array:
+        if is_number(self.c):
+            return self.c * promoted(x, self.context.dtype)
+        return self.c[..., None] * x
+
+    def _to_dense(self) -> Array:
+        xp = self.xp
+        return self._matmat(xp.eye(self.n, dtype=self.dtype, device=self._context.device))
+
+    @property
+    def _flops(self) -> float:
+        return self.n
+
+    def _expression(self) -> str:
+        xp = namespace_of(self.c)
+        value = self.c if xp is None else xp.peek(self.c) if self.c.ndim == 0 else None
+        return f"{number_text(value)} I"
+
+
+def signs(c: Any) -> int:
+    """What the sign of c says of c I, where it can be seen at no cost."""
+    xp = namespace_of(c)
+    if xp is None:
+        real, least = not isinstance(c, complex), c.real
+    else:
+        values = xp.peek(c)
+        if values is None or np.size(values) == 0:
+            return 0
+        real, least = not xp.is_complex(c), np.min(np.real(values))
+    return 0 if not real or not least >= 0 else POSITIVE_DEFINITE if least > 0 else POSITIVE_SEMIDEFINITE
+
+
+def is_fixed(c: Any) -> bool:
+    """Whether no derivatives of c are recorded. Else its value must not be read as that of a real or a unitary operator: the
+    smallest change of c would undo it."""
+    xp = namespace_of(c)
+    return xp is None or not xp.is_differentiated(c)
+
+
+def is_on_circle(c: Any) -> bool:
+    """Whether |c| is seen to be 1, and has no derivative."""
+    xp = namespace_of(c)
+    if xp is None:
+        return bool(abs(c) == 1)
+    values = xp.peek(c)
+    return values is not None and np.size(values) > 0 and bool(np.all(np.abs(values) == 1)) and is_fixed(c)
+
+
+def scalar_of(shift: Any) -> Any:
+    """c of c I"""
+    return shift.c if isinstance(shift, ScaledIdentity) else 1.0
+
+
+# The zero map.
+
+
+class Zero(LinearOperator):
+    """The m x n matrix of zeros, which holds nothing.
+
+    Parameters
+    ----------
+    m, n : int
+    like, dtype : optional
+        As for `Identity`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.Zero(2, 3) @ np.ones(3)
+    array([0., 0.])
+    """
+
+    m: int
+    n: int
+    context: Context
+
+    def __new__(cls, m: int, n: int, *, like: Any = None, dtype: Any = None) -> Zero:
+        return cls._of(size(m, "Zero"), size(n, "Zero"), given_context("Zero", like, dtype))
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (self.m, self.n)
+
+    @memo
+    def _context(self) -> Context:
+        return self.context
+
+    def _infer(self) -> int:
+        return POSITIVE_SEMIDEFINITE | SYMMETRIC if self.m == self.n else 0
+
+    def _transpose(self) -> LinearOperator:
+        return Zero._of(self.n, self.m, self.context)
+
+    _adjoint = _transpose
+
+    def _conj(self) -> LinearOperator:
+        return self
+
+    def _matmat(self, X: Array) -> Array:
+        # (m x 0) times (0 x k) is m x k zeros that still belong to the graph of X, so derivatives are zeros and not errors.
+        X = promoted(X, self.context.dtype)
+        xp = namespace_of(X)
+        return xp.matmul(xp.zeros((self.m, 0), dtype=X.dtype, device=xp.device_of(X)), X[..., :0, :])
+
+    def _to_dense(self) -> Array:
+        return self.xp.zeros((self.m, self.n), dtype=self.dtype, device=self._context.device)
+
+    @property
+    def _flops(self) -> float:
+        return 0.0

@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 
 from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
-from .base import LinearOperator, dense_part
+from .base import LinearOperator
 from .context import common_context
 from .convert import operator_list
 from .diagonal import Diagonal
-from .memo import memo
+from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import fitting_terms
+from .tree import memo
 
 _BLOCK_ENTRIES = 1 << 20  # how many entries of each factor are held at a time
 

@@ -24,9 +24,9 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from .base import LinearOperator
-from .batching import take_batch
-from .fields import Index
+from .batch import take_batch
 from .sliced import Sliced, check_range, pick, selection
+from .tree import Index
 
 BLOCK = 1 << 22  # entries of a block of unit vectors when pairs are read off
 

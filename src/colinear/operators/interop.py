@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backends
-from ..info import BackendError
+from ..errors import BackendError
 from ..properties import SelfAdjoint
 from .base import LinearOperator
 from .block import Block, BlockDiag, hstack, vstack
 from .convert import as_operators
+from .dense import Triangular
 from .kronecker import Kronecker
-from .triangular import Triangular
 
 Handler = Callable[..., Any]
 

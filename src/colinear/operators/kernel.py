@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..info import ShapeError
+from ..errors import ShapeError
 from .base import LinearOperator
 from .context import Context, as_arrays, broadcast_batches, context_of
-from .fields import arrays_in
 from .matrixfree import as_parameters, function_name
-from .memo import memo
+from .tree import arrays_in, memo
 
 # Bytes that a block may take with the differences x_i - y_j, which many kernels form on the way.
 MEMORY_BUDGET = 2**27

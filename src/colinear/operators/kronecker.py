@@ -8,17 +8,17 @@ from functools import reduce
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..info import ShapeError
+from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
-from .base import LinearOperator, dense_part
+from .banded import Tridiagonal, multiply_both_ways
+from .base import LinearOperator
 from .context import common_batch, common_context
 from .convert import operator_list
-from .identity import Identity
-from .memo import memo
+from .diagonal import Identity, Zero
+from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
-from .tridiagonal import Tridiagonal, multiply_both_ways
-from .zero import Zero
+from .tree import memo
 
 
 class Kronecker(LinearOperator):

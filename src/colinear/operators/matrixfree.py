@@ -1,4 +1,4 @@
-"""Operators known only by what they do: a function that multiplies."""
+"""Operators known only by what they do: a function that multiplies, or an operator whose structure is hidden."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..info import BackendError, DtypeError, ShapeError
+from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
 from .context import Context, broadcast_batches, context_of, given_context, join_dtypes
-from .memo import memo
+from .convert import as_operator
+from .tree import memo
+
+# Operators known only by what they do: a function that multiplies.
 
 
 class MatrixFree(LinearOperator):
@@ -206,3 +209,63 @@ def as_parameters(what: str, parameters: Any) -> tuple:
 
 def function_name(function: Any) -> str:
     return getattr(function, "__name__", type(function).__name__)
+
+
+# An operator with its structure hidden: what remains is how it multiplies, and what is known of
+# it.
+
+
+class Opaque(LinearOperator):
+    """What `opaque(A)` returns: multiplies as A does; no rule sees inside."""
+
+    A: LinearOperator
+
+    def __new__(cls, A: Any) -> Any:
+        return opaque(A)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.A.shape
+
+    def _infer(self) -> int:
+        return self.A.properties
+
+    def _transpose(self) -> LinearOperator:
+        return Opaque._of(self.A.T)
+
+    def _adjoint(self) -> LinearOperator:
+        return Opaque._of(self.A.H)
+
+    def _conj(self) -> LinearOperator:
+        return Opaque._of(self.A.conj())
+
+    def _matmat(self, X: Array) -> Array:
+        return self.A @ X
+
+    def _matvec(self, x: Array) -> Array:
+        return self.A @ x
+
+    def _to_dense(self) -> Array:
+        return self.A._dense()
+
+    @property
+    def _flops(self) -> float:
+        return self.A.flops
+
+    def _expression(self) -> str:
+        return f"opaque({self.A._expression()})"
+
+
+def opaque(A: Any) -> Any:
+    """Hide the structure of an operator, so that methods run on the whole of it.
+
+    Its annotations stay: `solve(opaque(K), b)` still knows that K is PSD.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.opaque(co.Diagonal([1.0, 2.0])) @ np.ones(2)
+    array([1., 2.])
+    """
+    A = as_operator(A)
+    return A if isinstance(A, Opaque) else Opaque._of(A)

@@ -7,24 +7,22 @@ from itertools import pairwise
 from typing import Any
 
 from ..backends import Array
-from ..info import ShapeError
+from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, shared
-from .base import LinearOperator, dense_part
+from .base import LinearOperator
 from .bounds import bound_by_norm
 from .context import common_batch, common_context
 from .convert import operator_list
-from .diagonal import Diagonal
-from .identity import Identity, ScaledIdentity
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .kronecker import Kronecker
-from .memo import memo
-from .permutation import Permutation
+from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
-from .sine import Sine
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .zero import Zero
+from .tree import memo
+from .unitary import Permutation, Sine
 
 
 class Product(LinearOperator):

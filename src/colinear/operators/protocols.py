@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from .. import backends, modes
+from .. import backends
 from ..backends import Array
+from ..dispatch import calls as modes
 
 if TYPE_CHECKING:
     from .base import LinearOperator
+
 
 algebra: Any = None
 convert: Any = None

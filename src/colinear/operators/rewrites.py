@@ -18,38 +18,23 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import arrange, function, rule, set_simplify
+from ..dispatch import function, rule, set_simplify
+from ..dispatch.patterns import arrange
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from .banded import Banded, is_narrow, pad_with_zeros
+from .banded import Banded, Tridiagonal, is_narrow, pad_with_zeros
 from .base import LinearOperator
-from .batch_sum import BatchSum
+from .batch import BatchSum
 from .block import BlockDiag
-from .circulant import Circulant
-from .convolution import Convolution
-from .diagonal import Diagonal
-from .fourier import pad_end
-from .identity import Identity, ScaledIdentity, scalar_of
+from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .kronecker import Kronecker, KroneckerSum
 from .lowrank import LowRank
 from .product import Product
 from .scaled import Scaled, beside
 from .sparse import Sparse
-from .sparse_algebra import (
-    BAND,
-    DIAGONAL,
-    SHIFT,
-    as_sparse,
-    ask,
-    assemble,
-    is_sparse,
-    join,
-    multiply_out,
-    times,
-    unscaled,
-)
+from .sparse_algebra import BAND, DIAGONAL, SHIFT, as_sparse, ask, assemble, is_sparse, join, multiply_out, times, unscaled
 from .sum import Sum
-from .toeplitz import Toeplitz
-from .tridiagonal import Tridiagonal
+from .toeplitz import Circulant, Convolution, Toeplitz
+from .unitary import pad_end
 
 TOEPLITZ = Toeplitz | Circulant | SHIFT
 DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE

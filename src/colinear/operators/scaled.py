@@ -9,25 +9,14 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
-from .base import LinearOperator, dense_part
-from .context import (
-    Context,
-    broadcast_batches,
-    check_device,
-    from_numpy,
-    is_complex_number,
-    is_number,
-    join_dtypes,
-    split_number,
-)
+from .base import LinearOperator
+from .context import Context, broadcast_batches, check_device, from_numpy, is_complex_number, is_number, join_dtypes, split_number
 from .convert import as_operator, scaled_context
-from .diagonal import Diagonal
-from .fields import Scalar
-from .identity import Identity, ScaledIdentity, is_fixed, is_on_circle
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_fixed, is_on_circle
 from .lowrank import LowRank
-from .memo import memo
+from .neutral import dense_part
 from .printing import bracketed, number_text
-from .zero import Zero
+from .tree import Scalar, memo
 
 
 class Scaled(LinearOperator):

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..info import BackendError
+from ..errors import BackendError
 from ..properties import POSITIVE_DEFINITE, STIEFEL, UNITARY
 from .base import LinearOperator
 from .convert import as_operator
 from .dense import Dense
-from .diagonal import Diagonal
-from .fields import Index, index_or_array
-from .identity import Identity, ScaledIdentity
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .lowrank import LowRank
 from .printing import bracketed
 from .scaled import Scaled
-from .zero import Zero
+from .tree import Index, index_or_array
 
 Selection = (
     Any  # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers that can't be seen

@@ -14,20 +14,17 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import Function, function, rule
-from ..info import MethodError
-from .banded import Banded, natural_length, pad_with_zeros
+from ..errors import MethodError
+from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
 from .context import broadcast_batches
-from .diagonal import Diagonal
-from .fields import Index
-from .identity import Identity, ScaledIdentity, scalar_of
-from .permutation import Permutation
+from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .product import Product
 from .scaled import Scaled, beside
-from .sparse import Sparse
-from .sparsity import from_coordinates
+from .sparse import Sparse, from_coordinates
 from .sum import Sum
-from .tridiagonal import Tridiagonal
+from .tree import Index
+from .unitary import Permutation
 
 SHIFT = ScaledIdentity | Identity
 DIAGONAL = Diagonal | SHIFT

@@ -8,18 +8,17 @@ from functools import reduce
 from typing import Any, ClassVar
 
 from ..backends import Array
-from ..info import ShapeError
+from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
-from .base import LinearOperator, dense_part
+from .base import LinearOperator
 from .context import Context, broadcast_batches, common_context, is_complex_number
 from .convert import operator_list
-from .diagonal import Diagonal
-from .identity import Identity, ScaledIdentity, scalar_of
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
 from .lowrank import LowRank
-from .memo import memo
+from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, beside, peek_scalar
-from .zero import Zero
+from .tree import memo
 
 
 class Sum(LinearOperator):
@@ -236,4 +235,4 @@ _KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "di
 _MERGE: dict[Any, Any] = {"diagonal": _merge_diagonals, "lowrank": _merge_lowrank}
 
 
-from .terms import sum_parts, terms_of_sum  # noqa: E402  (terms are sums too)
+from .terms import sum_parts, terms_of_sum

@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
-from ..info import MethodError
+from ..errors import MethodError
 from .base import LinearOperator
 from .context import Context, broadcast_batches, common_context
-from .memo import memo
 from .transposed import are_adjoint
+from .tree import memo
 
 NOT_A_SUM = (
     "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over the rows of X), scaled or shifted "
@@ -221,8 +221,6 @@ def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], ind
 
 
 # These ask how many terms they have, and are what terms are made of.
-from . import product, scaled  # noqa: E402
-from . import sum as sums  # noqa: E402
-from .diagonal import Diagonal  # noqa: E402
-from .identity import Identity, ScaledIdentity  # noqa: E402
-from .zero import Zero  # noqa: E402
+from . import product, scaled
+from . import sum as sums
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero

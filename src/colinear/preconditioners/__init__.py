@@ -6,14 +6,12 @@
 Any operator, array or function of A that approximates A^-1 is one too.
 """
 
-from .amg import AMG
-from .block_jacobi import BlockJacobi
+from __future__ import annotations
+
+from .base import as_preconditioner
 from .chebyshev import Chebyshev
-from .ic import IC
-from .ilu import ILU
-from .interface import as_preconditioner
-from .jacobi import Jacobi
-from .nystrom import Nystrom
-from .pivoted_cholesky import PivotedCholesky
+from .jacobi import BlockJacobi, Jacobi
+from .low_rank import Nystrom, PivotedCholesky
+from .sparse import AMG, IC, ILU
 
 __all__ = ["Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG", "as_preconditioner"]

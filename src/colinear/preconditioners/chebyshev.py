@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..backends import Array
+from ..factors.host import ChebyshevFactor
 from ..operators.base import LinearOperator
-from ..operators.preconditioner_factors import ChebyshevFactor
 from ..properties import PD
-from .interface import Preconditioner, compiled, held_fixed, positive_integer
+from .base import Preconditioner, compiled, held_fixed, positive_integer
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,10 @@
+"""The JAX backend: the names of `backends.NAMES`, each from the file that its kind is in."""
+
+from __future__ import annotations
+
+from .arrays import *
+from .closures import *
+from .control import *
+from .derivatives import *
+from .linalg import *
+from .sparse import *

@@ -1,0 +1,400 @@
+"""Dtypes, arrays in and out, arithmetic, reductions, products, Fourier transforms and random numbers in JAX."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..shared import through_single
+from . import sparse as _jax_sparse
+from .linalg import extreme_scale
+
+name = "jax"
+is_functional = True  # whether arrays are never written over, and loops are compiled
+array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False
+
+# dtypes ------------------------------------------------------------------------------------------------------------
+
+bool = jnp.dtype(jnp.bool_)
+float16, bfloat16, float32, float64 = map(jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
+complex64, complex128 = jnp.dtype(jnp.complex64), jnp.dtype(jnp.complex128)
+
+
+def dtype_from(dtype: Any) -> Any:
+    """The dtype called `dtype` ("float32"), or `dtype` itself; 32-bit for 64-bit ones where JAX has these switched off."""
+    return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
+
+
+def dtype_name(dtype: Any) -> str:
+    return jnp.dtype(dtype).name
+
+
+def result_type(*values: Any) -> Any:
+    """The dtype of a sum of these arrays, dtypes and Python scalars."""
+    return jnp.result_type(*values)
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if hasattr(x, "dtype") else jnp.result_type(x)
+
+
+def is_complex(x: Any) -> builtins.bool:
+    """Whether an array or dtype is complex."""
+    return jnp.issubdtype(_dtype(x), jnp.complexfloating)
+
+
+def is_floating(x: Any) -> builtins.bool:
+    """Whether an array or dtype is real or complex floating, not integer or boolean."""
+    return jnp.issubdtype(_dtype(x), jnp.inexact)
+
+
+def real_dtype(dtype: Any) -> Any:
+    return jnp.finfo(dtype).dtype
+
+
+def complex_dtype(dtype: Any) -> Any:
+    return jnp.promote_types(dtype, jnp.complex64)
+
+
+def eps(dtype: Any) -> float:
+    """The distance from 1 to the next number."""
+    return float(jnp.finfo(dtype).eps)
+
+
+def default_float() -> Any:
+    return dtype_from(jnp.float64)
+
+
+# arrays ------------------------------------------------------------------------------------------------------------
+
+
+def _or_none(dtype: Any) -> Any:
+    return None if dtype is None else dtype_from(dtype)  # an explicit float64 warns where 64 bits are switched off
+
+
+def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    return jnp.asarray(x, _or_none(dtype), device=device)
+
+
+def astype(x: Any, dtype: Any) -> jax.Array:
+    dtype = dtype_from(dtype)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
+        x = x.real  # JAX warns that it discards the imaginary part
+    return x.astype(dtype)
+
+
+def zeros(shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    return jnp.zeros(shape, _or_none(dtype), device=device)
+
+
+def ones(shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    return jnp.ones(shape, _or_none(dtype), device=device)
+
+
+def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    return jnp.full(shape, value, _or_none(dtype), device=device)
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> jax.Array:
+    return jnp.eye(n, m, dtype=_or_none(dtype), device=device)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> jax.Array:
+    start, stop = (0, start) if stop is None else (start, stop)
+    return jnp.arange(start, stop, step, _or_none(dtype), device=device)
+
+
+def device_of(x: Any) -> Any:
+    """The device, or sharding, of an array; None under tracing, where JAX decides."""
+    return None if isinstance(x, jax.core.Tracer) else getattr(x, "device", None)
+
+
+def to_device(x: Any, device: Any) -> jax.Array:
+    if device is None:
+        return x
+    if isinstance(device, str):  # "cpu", "gpu", "gpu:1"
+        kind, _, number = device.partition(":")
+        device = jax.devices(kind)[int(number or 0)]
+    return jax.device_put(x, device)
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    return np.asarray(x, np.float32 if x.dtype == bfloat16 else None)  # NumPy has no bfloat16
+
+
+def copy(x: Any) -> jax.Array:
+    return jnp.array(x)
+
+
+def own(x: Any, lenders: Any) -> jax.Array:
+    """`x` itself: JAX's arrays cannot be written to."""
+    return x
+
+
+def peek(x: Any) -> Any:
+    """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU), else None."""
+    if not isinstance(x, array_types):
+        return x
+    if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
+        return None
+    return np.asarray(x) if builtins.all(device.platform == "cpu" for device in x.devices()) else None
+
+
+def is_traced(x: Any) -> builtins.bool:
+    """Whether values cannot be seen: under jit, grad, vmap."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def staged(x: Any) -> jax.Array:
+    """`x`, but a traced copy inside a program that closes over it: JAX traces what is computed there, even from values that can be
+    seen, and who asks `is_traced` of a copy knows it."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(jax.lax.neg(np.float32(0)), jax.core.Tracer):
+        return x
+    return jnp.copy(x)
+
+
+def is_differentiated(*arrays: Any) -> builtins.bool:
+    """Whether derivatives of what is computed from these may be recorded."""
+    return builtins.any(isinstance(x, jax.core.Tracer) for x in arrays)
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
+
+
+# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+
+abs, conj, exp, log, sqrt, sin, cos, sign = jnp.abs, jnp.conj, jnp.exp, jnp.log, jnp.sqrt, jnp.sin, jnp.cos, jnp.sign
+real, imag, angle, where, reciprocal = jnp.real, jnp.imag, jnp.angle, jnp.where, jnp.reciprocal
+maximum, minimum, isfinite, isnan = jnp.maximum, jnp.minimum, jnp.isfinite, jnp.isnan
+logical_and, logical_or, logical_not = jnp.logical_and, jnp.logical_or, jnp.logical_not
+sum, prod, max, min, any, all, mean = jnp.sum, jnp.prod, jnp.max, jnp.min, jnp.any, jnp.all, jnp.mean
+argmax, argsort, sort, count_nonzero = jnp.argmax, jnp.argsort, jnp.sort, jnp.count_nonzero
+reshape, expand_dims, squeeze, moveaxis = jnp.reshape, jnp.expand_dims, jnp.squeeze, jnp.moveaxis
+permute_dims, broadcast_to, concat, stack, flip, roll = (
+    jnp.permute_dims,
+    jnp.broadcast_to,
+    jnp.concat,
+    jnp.stack,
+    jnp.flip,
+    jnp.roll,
+)
+take_along_axis, tril, triu, matrix_transpose = jnp.take_along_axis, jnp.tril, jnp.triu, jnp.matrix_transpose
+
+
+def take(x: Any, indices: Any, axis: int = 0) -> jax.Array:
+    return jnp.take(x, jnp.asarray(indices), axis=axis)  # jnp.take refuses lists
+
+
+def cumsum(x: Any, axis: int = -1) -> jax.Array:
+    return jnp.cumsum(x, axis=axis)
+
+
+def diagonal(x: Any, offset: int = 0) -> jax.Array:
+    """The diagonals of the matrices in the last two axes."""
+    return jnp.diagonal(x, offset, -2, -1)
+
+
+def make_diagonal(d: Any) -> jax.Array:
+    """The diagonal matrices, (..., n) -> (..., n, n)."""
+    n = d.shape[-1]
+    return jnp.where(jnp.eye(n, dtype=bool), d[..., None], jnp.zeros((), d.dtype))
+
+
+# XLA multiplies float32 in TensorFloat-32 (ten bits) on GPUs unless told otherwise, which no tolerance of ours survives.
+matmul = functools.partial(jnp.matmul, precision="highest")
+einsum = functools.partial(jnp.einsum, precision="highest")
+
+
+def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
+    """The inner products sum(conj(x) * y) along an axis."""
+    if x.shape == y.shape and x.ndim and x.size == x.shape[axis] and x.dtype.itemsize > 2:
+        # Of two vectors, a dot: XLA does not vectorise its sums on a CPU, which made a step of CG half as slow again.
+        left = tuple(size for i, size in enumerate(x.shape) if i != axis % x.ndim)
+        return jnp.vdot(x, y, precision="highest").reshape(left)
+    return jnp.sum(jnp.conj(x) * y, axis=axis)
+
+
+def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:
+    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry.
+
+    Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along two
+    axes, is the largest singular value.
+    """
+    scale = extreme_scale(x, axis) if x.size else jnp.ones((1,) * x.ndim, real_dtype(x.dtype))
+    parts = x / scale.astype(x.dtype)
+    square = jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True)
+    is_zero = square == 0
+    norm = scale * jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
+    return norm if keepdims else jnp.squeeze(norm, axis)
+
+
+_half = through_single(astype, frozenset({float16, bfloat16}), float32)
+
+
+@_half
+def fft(x: Any, axis: int = -1) -> jax.Array:
+    return jnp.fft.fft(x, axis=axis) if x.size else x.astype(complex_dtype(x.dtype))
+
+
+@_half
+def ifft(x: Any, axis: int = -1) -> jax.Array:
+    return jnp.fft.ifft(x, axis=axis) if x.size else x.astype(complex_dtype(x.dtype))
+
+
+@_half
+def fftn(x: Any, axes: Any = None) -> jax.Array:
+    return _each_axis(jnp.fft.fft, x, axes)
+
+
+@_half
+def ifftn(x: Any, axes: Any = None) -> jax.Array:
+    return _each_axis(jnp.fft.ifft, x, axes)
+
+
+def _each_axis(transform: Callable, x: Any, axes: Any) -> jax.Array:
+    """One axis after another: XLA has transforms of at most three."""
+    x = x.astype(complex_dtype(x.dtype))
+    for axis in range(x.ndim) if axes is None else axes:
+        x = transform(x, axis=axis) if x.size else x
+    return x
+
+
+@_half
+def rfftn(x: Any, axes: Any) -> jax.Array:
+    """The transform of real numbers: the first half of the last axis, which determines the rest."""
+    return _each_axis(jnp.fft.fft, jnp.fft.rfft(x, axis=axes[-1]), axes[:-1])
+
+
+@_half
+def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
+    """The real numbers of this shape (along the axes) of which `x` is the transform."""
+    for length, axis in zip(shape[:-1], axes[:-1], strict=True):
+        x = jnp.fft.ifft(x, length, axis)
+    return jnp.fft.irfft(x, shape[-1], axes[-1])
+
+
+# sparse and scattered ----------------------------------------------------------------------------------------------
+
+
+@_half
+def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
+    return _jax_sparse.multiply(data, structure, X)
+
+
+def sparse_array(data: Any, structure: Any) -> Any:
+    """The matrix in the framework's own format: JAX's BCOO."""
+    from jax.experimental.sparse import BCOO
+
+    batch, indices = data.shape[:-1], np.stack([structure.rows, structure.columns], axis=-1)
+    indices = jnp.broadcast_to(jnp.asarray(indices), (*batch, *indices.shape))
+    return BCOO((data, indices), shape=(*batch, *structure.shape), indices_sorted=True, unique_indices=True)
+
+
+def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> jax.Array:
+    """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
+    x = x.astype(jnp.result_type(x, values))
+    return x.at[(slice(None),) * (axis % x.ndim) + (jnp.asarray(index),)].add(values)
+
+
+def set_at(x: Any, key: Any, values: Any) -> jax.Array:
+    """A copy of `x` in which `x[key]` is `values`."""
+    return x.at[key].set(values)
+
+
+# random ------------------------------------------------------------------------------------------------------------
+
+
+def generator(seed: Any) -> Any:
+    """A key from an integer, a key, or a NumPy or torch generator. A key used twice gives the same numbers: split it."""
+    if isinstance(seed, array_types) and (seed.ndim > 0 or jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)):
+        return seed
+    if not isinstance(seed, int | np.integer | jax.Array | jax.core.Tracer):
+        from colinear.backends import numpy
+
+        seed = int(numpy.generator(seed).integers(2**31))
+    return jax.random.key(seed)
+
+
+def split(gen: Any, n: int = 2) -> list[Any]:
+    """`n` independent keys."""
+    return list(jax.random.split(gen, n))
+
+
+def fold_in(gen: Any, i: Any) -> Any:
+    """The source of the i-th block of numbers: a key of its own."""
+    return jax.random.fold_in(gen, i)
+
+
+def normal(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    """Standard normal numbers; complex ones have E|z|^2 = 1."""
+    return to_device(jax.random.normal(gen, _shape(shape), _float(dtype)), device)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _signs(gen: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Signs from single bits: a tenth of the time of JAX's, which draws 32 for each."""
+    size = math.prod(shape)
+    words = jax.random.bits(gen, (-(-size // 32),), "uint32")
+    bits = (words[:, None] >> jnp.arange(32, dtype="uint32")) & 1
+    return (1 - 2 * bits.reshape(-1)[:size].astype(dtype)).reshape(shape)
+
+
+def rademacher(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
+    dtype = _float(dtype)
+    if not is_complex(dtype):
+        return to_device(_signs(gen, _shape(shape), dtype), device)
+    values = jnp.array([1, 1j, -1, -1j], dtype)
+    return to_device(values[jax.random.randint(gen, _shape(shape), 0, len(values))], device)
+
+
+def uniform(gen: Any, shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
+    """Uniform numbers in [0, 1), or in the unit square if complex."""
+    dtype = _float(dtype)
+    if is_complex(dtype):
+        parts = jax.random.uniform(gen, (2, *_shape(shape)), real_dtype(dtype))
+        return to_device(jax.lax.complex(parts[0], parts[1]), device)
+    return to_device(jax.random.uniform(gen, _shape(shape), dtype), device)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def _float(dtype: Any) -> Any:
+    return default_float() if dtype is None else dtype_from(dtype)
+
+
+def axpy(a: Any, x: Any, y: Any) -> jax.Array:
+    """y + a x for vectors, written over y where the framework can."""
+    return y + a * x
+
+
+def xpby(x: Any, b: Any, y: Any) -> jax.Array:
+    """x + b y for vectors, written over y where the framework can."""
+    return x + b * y
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    return W - U * a[..., None, :] - V * b[..., None, :]
+
+
+def column_dot(X: Any, Y: Any) -> jax.Array:
+    """x^H y for each pair of columns, (..., k)."""
+    return jnp.einsum("...ik,...ik->...k", jnp.conj(X), Y)  # a fourth less time than a sum of products, on a processor
+
+
+def dot_real(x: Any, y: Any) -> jax.Array:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return jnp.vdot(x, y).real

@@ -1,0 +1,90 @@
+"""Loops, trees, host calls and compilation in JAX."""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+# control -----------------------------------------------------------------------------------------------------------
+
+
+def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(state)` while `cond(state)`. Forward derivatives only: JAX cannot reverse it."""
+    return jax.lax.while_loop(cond, body, state)
+
+
+def fori_loop(n: int, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(i, state)` for i in range(n)."""
+    return jax.lax.fori_loop(0, n, body, state)
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    return jax.lax.scan(lambda state, elements: step(state, *elements), state, arrays, reverse=reverse)[1]
+
+
+def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
+    """`if_true(*arguments)` or `if_false(*arguments)`."""
+    if not isinstance(predicate, jax.core.Tracer):
+        return if_true(*arguments) if predicate else if_false(*arguments)
+    return jax.lax.cond(predicate, if_true, if_false, *arguments)
+
+
+def call_host(f: Callable, *values: Any) -> jax.Array:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    from jax.experimental import io_callback
+
+    return io_callback(lambda *values: np.asarray(f(*values)), jax.ShapeDtypeStruct((), np.bool_), *values)
+
+
+def loop_map(f: Callable, *arrays: Any) -> jax.Array:
+    """`f` of the elements along the first axis, one after the other, stacked."""
+    return jax.lax.map(lambda elements: f(*elements), arrays)
+
+
+# trees, warnings ---------------------------------------------------------------------------------------------------
+
+
+def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
+    """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
+    jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+
+
+def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
+    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty tree."""
+    return jax.tree.map(f, tree, *rest)
+
+
+def jit(f: Any) -> Any:
+    """`f` compiled, once for each shape and dtype of its arguments."""
+    return jax.jit(f)
+
+
+def warn_later(predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning) -> None:
+    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`; under jit, when it is known."""
+
+    def warn(predicate: Any, *values: Any) -> None:
+        if np.any(predicate):
+            shown = [np.asarray(x) if isinstance(x, jax.Array) else x for x in values]
+            warnings.warn(message.format(*shown) if values else message, category, stacklevel=4)
+
+    if builtins.any(isinstance(x, jax.core.Tracer) for x in (predicate, *values)):
+        jax.debug.callback(warn, predicate, *values)
+    else:
+        warn(predicate, *values)
+
+
+def synchronize(x: Any) -> Any:
+    """`x`, once it has been computed."""
+    return jax.block_until_ready(x)
+
+
+def map_on_host(f: Callable, X: Any) -> Any:
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    return jax.pure_callback(lambda X: f(np.asarray(X)), shape, X, vmap_method="broadcast_all")

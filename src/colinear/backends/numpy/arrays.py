@@ -1,0 +1,376 @@
+"""Dtypes, arrays in and out, arithmetic, reductions, products, Fourier transforms and random numbers in NumPy."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..shared import through_single
+
+name = "numpy"
+is_functional = False  # whether arrays are never written over, and loops are compiled
+array_types = (np.ndarray,)
+
+# dtypes ------------------------------------------------------------------------------------------------------------
+
+bool = np.dtype(np.bool_)
+float16 = np.dtype(np.float16)
+bfloat16 = None
+float32 = np.dtype(np.float32)
+float64 = np.dtype(np.float64)
+complex64 = np.dtype(np.complex64)
+complex128 = np.dtype(np.complex128)
+
+
+def dtype_from(dtype: Any) -> Any:
+    """The dtype called `dtype` ("float32"), or `dtype` itself."""
+    return np.dtype(dtype)
+
+
+def dtype_name(dtype: Any) -> str:
+    return np.dtype(dtype).name
+
+
+def result_type(*values: Any) -> Any:
+    """The dtype of a sum of these arrays, dtypes and Python scalars."""
+    return np.result_type(*values)
+
+
+def is_complex(x: Any) -> builtins.bool:
+    """Whether an array or dtype is complex."""
+    return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).kind == "c"
+
+
+def is_floating(x: Any) -> builtins.bool:
+    """Whether an array or dtype is real or complex floating, not integer or boolean; long double has no linear algebra."""
+    return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).char in "efdFD"
+
+
+def real_dtype(dtype: Any) -> Any:
+    return np.finfo(dtype).dtype
+
+
+def complex_dtype(dtype: Any) -> Any:
+    return np.result_type(dtype, np.complex64)
+
+
+def eps(dtype: Any) -> float:
+    """The distance from 1 to the next number."""
+    return float(np.finfo(dtype).eps)
+
+
+def default_float() -> Any:
+    return float64
+
+
+# arrays ------------------------------------------------------------------------------------------------------------
+
+
+def asarray(x: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.asarray(x, dtype)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    dtype = np.dtype(dtype)
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = x.real  # NumPy warns that it discards the imaginary part
+    return x.astype(dtype, copy=False)
+
+
+def zeros(shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.zeros(shape, dtype or float64)
+
+
+def ones(shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.ones(shape, dtype or float64)
+
+
+def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.full(shape, value, dtype)
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.eye(n, m, dtype=dtype or float64)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> np.ndarray:
+    return np.arange(0, start, step, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype=dtype)
+
+
+def device_of(x: Any) -> str:
+    return "cpu"
+
+
+def to_device(x: Any, device: Any) -> Any:
+    if device is not None and str(device) != "cpu":
+        from colinear.info import DeviceError
+
+        raise DeviceError(f"NumPy arrays live on the cpu, not on {device}. Use A.to(backend='torch' or 'jax', device=...).")
+    return x
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    return np.asarray(x)
+
+
+def copy(x: Any) -> np.ndarray:
+    return np.array(x)
+
+
+def own(x: Any, lenders: Any) -> np.ndarray:
+    """`x` as an array that can be written to without changing one of the arrays in `lenders`: copied if need be."""
+    if x.flags.writeable and not builtins.any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in lenders):
+        return x
+    return np.array(x)
+
+
+def peek(x: Any) -> Any:
+    """The value if it can be seen now without cost, else None: in NumPy always the value."""
+    return x
+
+
+def is_traced(x: Any) -> builtins.bool:
+    """Whether values cannot be seen: in NumPy they always can."""
+    return False
+
+
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
+def is_differentiated(*arrays: Any) -> builtins.bool:
+    """Whether derivatives of what is computed from these are recorded."""
+    return False
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program."""
+    return False
+
+
+# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+
+abs, exp, log, sqrt, sin, cos, sign = np.abs, np.exp, np.log, np.sqrt, np.sin, np.cos, np.sign
+real, imag, angle, where = np.real, np.imag, np.angle, np.where
+maximum, minimum, isfinite, isnan = np.maximum, np.minimum, np.isfinite, np.isnan
+logical_and, logical_or, logical_not = np.logical_and, np.logical_or, np.logical_not
+sum, prod, max, min, any, all, mean = np.sum, np.prod, np.max, np.min, np.any, np.all, np.mean
+argmax, argsort, sort, count_nonzero = np.argmax, np.argsort, np.sort, np.count_nonzero
+reshape, expand_dims, squeeze, moveaxis, permute_dims = np.reshape, np.expand_dims, np.squeeze, np.moveaxis, np.permute_dims
+broadcast_to, concat, stack, flip, roll = np.broadcast_to, np.concat, np.stack, np.flip, np.roll
+take, take_along_axis, tril, triu, matrix_transpose = np.take, np.take_along_axis, np.tril, np.triu, np.matrix_transpose
+matmul, einsum = np.matmul, np.einsum
+
+
+def conj(x: Any) -> Any:
+    return np.conj(x) if np.iscomplexobj(x) else x  # numpy.conj copies real arrays
+
+
+def reciprocal(x: Any) -> Any:
+    return 1 / x  # numpy.reciprocal of integers is an integer
+
+
+def cumsum(x: Any, axis: int = -1) -> np.ndarray:
+    return np.cumsum(x, axis=axis)
+
+
+def diagonal(x: Any, offset: int = 0) -> np.ndarray:
+    """The diagonals of the matrices in the last two axes."""
+    return np.diagonal(x, offset, -2, -1)
+
+
+def make_diagonal(d: Any) -> np.ndarray:
+    """The diagonal matrices, (..., n) -> (..., n, n)."""
+    n = d.shape[-1]
+    out = np.zeros((*d.shape, n), d.dtype)
+    out.reshape(*d.shape[:-1], n * n)[..., :: n + 1] = d
+    return out
+
+
+def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
+    """The inner products sum(conj(x) * y) along an axis."""
+    return np.vecdot(x, y, axis=axis)  # type: ignore[call-overload]
+
+
+_axpy: dict[Any, Any] = {}  # BLAS's, by dtype
+
+
+def axpy(a: Any, x: Any, y: Any) -> Any:
+    """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
+    found = _axpy.get(y.dtype.char)
+    if found is None:
+        from scipy.linalg import get_blas_funcs
+
+        found = _axpy[y.dtype.char] = get_blas_funcs("axpy", (y,))
+    return found(x, y, a=a)
+
+
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    y *= b
+    y += x
+    return y
+
+
+_ROWS = 1024  # of a block, which stay in the processor's cache: new arrays of its size cost ten times the arithmetic
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    if V.ndim > 2:
+        V *= -b[..., None, :]
+        V += W
+        V -= U * a[..., None, :]
+        return V
+    scratch = np.empty((builtins.min(_ROWS, len(V)), V.shape[-1]), V.dtype)
+    for start in range(0, len(V), _ROWS):
+        rows = slice(start, start + _ROWS)
+        v = V[rows]
+        v *= -b
+        v += W[rows]
+        v -= np.multiply(U[rows], a, out=scratch[: len(v)])
+    return V
+
+
+def column_dot(X: Any, Y: Any) -> Any:
+    """x^H y for each pair of columns, (..., k)."""
+    return np.einsum("...ik,...ik->...k", conj(X), Y)
+
+
+def dot_real(x: Any, y: Any) -> Any:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    return float(x.dot(y)) if x.dtype.kind == "f" else float(np.vdot(x, y).real)
+
+
+def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> Any:
+    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
+    with np.errstate(over="ignore"):
+        size = np.linalg.vector_norm(x, axis=axis, keepdims=keepdims)
+    low = _least_norm(size.dtype)
+    if 0 in x.shape or (low < size.min() and size.max() < np.inf):
+        return size
+    largest = np.max(np.abs(x), axis=axis, keepdims=True)
+    scale = np.where((largest > 0) & (largest < np.inf), largest, 1).astype(size.dtype)
+    norm = scale * np.linalg.vector_norm(x / scale, axis=axis, keepdims=True)
+    return norm.reshape(size.shape)[()]
+
+
+@functools.cache
+def _least_norm(dtype: Any) -> float:
+    """The norm from which squares are exact enough: what they lose below the least number is less than eps."""
+    return float(np.sqrt(np.finfo(dtype).tiny / np.finfo(dtype).eps, dtype=np.float64))
+
+
+_half = through_single(astype, frozenset({float16}), float32)
+
+
+@_half
+def fft(x: Any, axis: int = -1) -> np.ndarray:
+    return np.fft.fft(x, axis=axis)
+
+
+@_half
+def ifft(x: Any, axis: int = -1) -> np.ndarray:
+    return np.fft.ifft(x, axis=axis)
+
+
+@_half
+def fftn(x: Any, axes: Any = None) -> np.ndarray:
+    return np.fft.fftn(x, axes=range(x.ndim) if axes is None else axes)
+
+
+@_half
+def ifftn(x: Any, axes: Any = None) -> np.ndarray:
+    return np.fft.ifftn(x, axes=range(x.ndim) if axes is None else axes)
+
+
+@_half
+def rfftn(x: Any, axes: Any) -> np.ndarray:
+    """The transform of real numbers: the first half of the last axis, which determines the rest."""
+    return np.fft.rfftn(x, axes=axes)
+
+
+@_half
+def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
+    """The real numbers of this shape (along the axes) of which `x` is the transform."""
+    return np.fft.irfftn(x, shape, axes=axes)
+
+
+def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> np.ndarray:
+    """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
+    out = np.array(x, np.result_type(x, values))
+    values = np.broadcast_to(values, (*x.shape[: axis % x.ndim], len(index), *x.shape[axis % x.ndim + 1 :]))
+    np.add.at(np.moveaxis(out, axis, 0), index, np.moveaxis(values, axis, 0))
+    return out
+
+
+def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
+    """A copy of `x` in which `x[key]` is `values`."""
+    out = np.array(x)
+    out[key] = values
+    return out
+
+
+# random ------------------------------------------------------------------------------------------------------------
+
+
+def generator(seed: Any) -> np.random.Generator:
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A generator is drawn from, so it moves on."""
+    if isinstance(seed, np.random.RandomState):
+        return np.random.Generator(seed._bit_generator)  # the same stream of bits
+    if hasattr(seed, "initial_seed"):  # torch.Generator
+        import torch
+
+        seed = int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
+    elif type(seed).__module__.startswith("jax"):
+        import jax
+
+        is_key = jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+        seed = np.asarray(jax.random.key_data(seed) if is_key else seed).ravel()
+    return np.random.default_rng(seed)
+
+
+def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
+    """`n` independent generators."""
+    return gen.spawn(n)
+
+
+def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
+
+
+def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
+    dtype = float64 if dtype is None else np.dtype(dtype)
+    if dtype.kind != "c":
+        return np.asarray(draw(shape)).astype(dtype, copy=False)
+    return (draw(shape) + 1j * draw(shape)).astype(dtype)
+
+
+def normal(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    """Standard normal numbers; complex ones have E|z|^2 = 1."""
+    draws = _draw(gen.standard_normal, shape, dtype)
+    return draws * draws.dtype.type(math.sqrt(0.5)) if draws.dtype.kind == "c" else draws
+
+
+def rademacher(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
+    dtype = float64 if dtype is None else np.dtype(dtype)
+    if dtype.kind != "c":  # from single bits: a twentieth of the time of integers
+        size = math.prod((shape,) if isinstance(shape, int) else shape)
+        signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(dtype)
+        signs *= 2
+        signs -= 1
+        return signs.reshape(shape)
+    return np.array([1, 1j, -1, -1j], dtype)[gen.integers(0, 4, shape)]
+
+
+def uniform(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+    """Uniform numbers in [0, 1), or in the unit square if complex."""
+    return _draw(gen.random, shape, dtype)

@@ -1,0 +1,164 @@
+"""Loops, trees and host calls in NumPy; derivatives, which NumPy does not have, raise."""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+# control -----------------------------------------------------------------------------------------------------------
+
+
+def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(state)` while `cond(state)`."""
+    while cond(state):
+        state = body(state)
+    return state
+
+
+def fori_loop(n: int, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(i, state)` for i in range(n)."""
+    for i in range(n):
+        state = body(i, state)
+    return state
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    places = range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return tree_map(lambda *found: np.stack(found), *[results[i] for i in places])
+
+
+def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
+    """`if_true(*arguments)` or `if_false(*arguments)`."""
+    return if_true(*arguments) if predicate else if_false(*arguments)
+
+
+def call_host(f: Callable, *values: Any) -> Any:
+    """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
+    return np.asarray(builtins.bool(f(*values)))
+
+
+def loop_map(f: Callable, *arrays: Any) -> np.ndarray:
+    """`f` of the elements along the first axis, one after the other, stacked."""
+    return np.stack([f(*elements) for elements in zip(*arrays, strict=True)])
+
+
+# derivatives -------------------------------------------------------------------------------------------------------
+
+
+def _no_derivatives(what: str) -> NoReturn:
+    from colinear.info import BackendError
+
+    raise BackendError(f"{what}: NumPy has no automatic differentiation. Use torch or JAX arrays (A.to(backend='torch')).")
+
+
+def jvp(f: Callable, x: Any, v: Any) -> NoReturn:
+    _no_derivatives("jvp")
+
+
+def vjp(f: Callable, x: Any) -> NoReturn:
+    _no_derivatives("vjp")
+
+
+def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> NoReturn:
+    _no_derivatives("linearise")
+
+
+def linear_transpose(f: Callable, x_like: Any) -> NoReturn:
+    _no_derivatives("linear_transpose")
+
+
+def custom_derivative(
+    f: Callable, jvp: Callable | None = None, vjp: Callable | None = None, ranks: tuple[int, ...] | None = None
+) -> Callable:
+    """`f` with its own derivatives: in NumPy, `f`."""
+    return f
+
+
+def stop_gradient(x: Any) -> Any:
+    return x
+
+
+def checkpoint(f: Callable) -> Callable:
+    """`f`, of which derivatives compute the intermediate values again instead of keeping them."""
+    return f
+
+
+def hoist(f: Callable, examples: Any, axes: Any = ()) -> tuple[Callable, tuple]:
+    """`f` itself, and no arrays that it closes over: NumPy has no derivatives to reach them."""
+    return f, ()
+
+
+def vmap(f: Callable, in_axes: Any = 0) -> Callable:
+    """`f` over a leading axis of its arguments (those whose axis is not None), by a Python loop."""
+
+    def mapped(*arguments: Any) -> Any:
+        axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(arguments)
+        moved = [x if axis is None else np.moveaxis(x, axis, 0) for x, axis in zip(arguments, axes, strict=True)]
+        size = next(len(x) for x, axis in zip(moved, axes, strict=True) if axis is not None)
+        results = [f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True))) for i in range(size)]
+        if isinstance(results[0], tuple):
+            return tuple(np.stack(parts) for parts in zip(*results, strict=True))
+        return np.stack(results)
+
+    return mapped
+
+
+# trees, warnings ---------------------------------------------------------------------------------------------------
+
+_nodes: dict[type, tuple[Callable, Callable]] = {}
+
+
+def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
+    """Make `cls` a tree: `flatten(x) -> (children, static)`, `unflatten(static, children) -> x`."""
+    _nodes[cls] = flatten, unflatten
+
+
+def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
+    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty tree."""
+    kind = type(tree)
+    if tree is None:
+        return None
+    if kind in _nodes:
+        flatten, unflatten = _nodes[kind]
+        children, static = flatten(tree)
+        return unflatten(static, tree_map(f, tuple(children), *(tuple(flatten(other)[0]) for other in rest)))
+    if isinstance(tree, dict):
+        return kind((key, tree_map(f, tree[key], *(other[key] for other in rest))) for key in tree)
+    if isinstance(tree, tuple | list):
+        mapped = (tree_map(f, *parts) for parts in zip(tree, *rest, strict=True))
+        return kind(*mapped) if hasattr(tree, "_fields") else kind(mapped)
+    return f(tree, *rest)
+
+
+def jit(f: Any) -> Any:
+    """`f` itself: compiled only where that is how the framework is used (JAX)."""
+    return f
+
+
+def warn_later(predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning) -> None:
+    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`; under jit, when it is known."""
+    if np.any(predicate):
+        warnings.warn(message.format(*values) if values else message, category, stacklevel=3)
+
+
+def synchronize(x: Any) -> Any:
+    """`x`, once it has been computed."""
+    return x
+
+
+def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives are for other frameworks."""
+    return tuple(rule.apply(x, constants))
+
+
+def map_on_host(f: Callable, X: Any) -> Any:
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    return f(X)

@@ -1,0 +1,457 @@
+"""Linear algebra for the NumPy backend: LAPACK for one matrix, and for many whichever loop is shorter.
+
+Nothing here raises on values: a factorisation that fails, or NaN in the input, shows as NaN in the answer.
+SciPy's submodules are reached as `scipy.linalg`, which imports them at first use: `import colinear` stays fast.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy
+
+from ..shared import packed_slogdet, through_single
+
+Array = Any
+
+MIRRORED = 128  # rows of a block of a triangle that is copied into the other
+LARGE = 32  # rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them together
+
+_half = through_single(lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32))
+
+
+@functools.cache
+def _lapack(name: str, character: str, module: str = "lapack") -> Callable:
+    """The LAPACK or BLAS routine for a dtype: SciPy's own search for it (get_lapack_funcs) costs 5 us a call."""
+    return getattr(getattr(scipy.linalg, module), {"f": "s", "d": "d", "F": "c", "D": "z"}[character] + name)
+
+
+def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
+    """Loop a function of arrays of these ranks over the leading dimensions, which broadcast."""
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            arrays, others = arguments[: len(ranks)], arguments[len(ranks) :]
+            if all(x.ndim == rank for x, rank in zip(arrays, ranks, strict=True)):
+                return function(*arguments, **options)
+            cores = [x.shape[x.ndim - rank :] for x, rank in zip(arrays, ranks, strict=True)]
+            batch = np.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True)))
+            wide = [np.broadcast_to(x, (*batch, *core)) for x, core in zip(arrays, cores, strict=True)]
+            results = [function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)]
+            if not results:  # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
+                ones = (np.ones(core, x.dtype) for x, core in zip(arrays, cores, strict=True))
+                return _map(lambda x: np.empty((*batch, *x.shape), x.dtype), function(*ones, *others, **options))
+            return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
+
+        return wrapped
+
+    return decorate
+
+
+def _map(f: Callable, *results: Any) -> Any:
+    """Apply `f` to arrays, or to the parts of tuples of arrays."""
+    return tuple(f(*xs) for xs in zip(*results, strict=True)) if isinstance(results[0], tuple) else f(*results)
+
+
+def _nan_on_failure(function: Callable) -> Callable:
+    """NaN where LAPACK does not converge, or might never (an infinity); other matrices of the batch keep their answers."""
+
+    def attempt(A: Array, *options: Any, **named: Any) -> Any:
+        try:
+            return function(A, *options, **named) if np.isfinite(A).all() else None
+        except np.linalg.LinAlgError:
+            return None
+
+    def one(A: Array, *options: Any) -> Any:
+        result = attempt(A, *options)
+        return _map(lambda x: np.full_like(x, np.nan), function(np.zeros_like(A), *options)) if result is None else result
+
+    @functools.wraps(function)
+    def wrapped(A: Array, *options: Any, **named: Any) -> Any:
+        result = attempt(A, *options, **named)
+        return _over_batch(2)(one)(A, *options, *named.values()) if result is None else result
+
+    return wrapped
+
+
+# Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
+
+
+@_half
+def cholesky(A: Array) -> tuple[Array, Array]:
+    """Factor Hermitian A = L L^H (its lower triangle is read). Returns L and ok; L is NaN where A is not positive definite."""
+    if A.ndim > 2 and A.shape[-1] >= LARGE and A.size:
+        return _cholesky_each(A)
+    if A.ndim > 2:
+        try:
+            L = np.linalg.cholesky(A)
+        except np.linalg.LinAlgError:
+            return _over_batch(2)(cholesky)(A)
+    elif A.size == 0:
+        return A.copy(), np.True_
+    else:
+        # The lower triangle of A in C order is the upper one of conj(A) in Fortran order: U^H U = conj(A), so L = U^T.
+        U, failure = _lapack("potrf", A.dtype.char)(A.T, lower=0, clean=1)
+        L = U.T
+        if failure:
+            return np.full_like(L, np.nan), np.False_
+    ok: Any = np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)  # OpenBLAS lets NaN through
+    return (L if ok.all() else np.where(ok[..., None, None], L, np.nan).astype(A.dtype)), ok
+
+
+def _cholesky_each(A: Array) -> tuple[Array, Array]:
+    """Factor matrix by matrix, in place: NumPy's own loop copies each into the other order and back."""
+    L = np.array(A, order="C")
+    ok = np.empty(A.shape[:-2], bool)
+    potrf = _lapack("potrf", A.dtype.char)
+    for i in np.ndindex(ok.shape):
+        ok[i] = potrf(L[i].T, lower=0, clean=1, overwrite_a=1)[1] == 0  # U^H U = conj(A), U = L^T as above
+    ok &= np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)
+    L[~ok] = np.nan
+    return L, ok
+
+
+@_half
+def cholesky_solve(L: Array, B: Array) -> Array:
+    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
+    L, B = _common(L, B)
+    if B.size and L.ndim == B.ndim == 2:
+        return _potrs(L, B)
+    if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
+        return solve_triangular(L, solve_triangular(L, B), adjoint=True)
+    batch = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
+    L, B = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (L, B))
+    X = np.empty(B.shape, B.dtype)
+    for i in np.ndindex(batch):
+        X[i] = _potrs(L[i], B[i])
+    return X
+
+
+@_half
+@_over_batch(2)
+def cholesky_inverse(L: Array) -> Array:
+    """A^-1 as a matrix from `cholesky(A)`, n^3 / 3 multiplications: two thirds of what triangular solves for the identity take."""
+    if not L.size:
+        return L.copy()
+    # The lower triangle of L in C order is the U of conj(A) = U^H U in Fortran order, whose inverse is the transpose of A^-1.
+    T = _lapack("potri", L.dtype.char)(np.ascontiguousarray(L).T, lower=0)[0].T
+    n = len(T)
+    for i in range(0, n, MIRRORED):  # the upper triangle from the lower, block by block: a transpose that stays in the cache
+        j = min(i + MIRRORED, n)
+        block = np.tril(T[i:j, i:j])
+        T[i:j, i:j] = block + np.tril(block, -1).conj().T
+        T[i:j, j:] = T[j:, i:j].conj().T
+    return T
+
+
+def _potrs(L: Array, B: Array) -> Array:
+    potrs = _lapack("potrs", B.dtype.char)
+    if L.flags.f_contiguous:
+        return potrs(L, B, lower=1)[0]
+    if B.dtype.kind == "f":  # C order: L^T is there uncopied, the U of A = U^T U
+        return potrs(L.T, B, lower=0)[0]
+    return potrs(L.T, B.conj(), lower=0)[0].conj()  # and for complex numbers that of conj(A) = U^H U
+
+
+@_half
+def lu_factor(A: Array) -> tuple[Array, Array]:
+    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
+    if A.size == 0:
+        return A.copy(), np.zeros((*A.shape[:-2], min(A.shape[-2:])), np.int32)
+    if A.ndim == 2:
+        return _lapack("getrf", A.dtype.char)(A)[:2]
+    if A.size // (A.shape[-2] * A.shape[-1]) > A.shape[-1] and A.shape[-1] < LARGE:
+        return _lu_together(A)
+    LU = np.matrix_transpose(np.array(np.matrix_transpose(A), order="C"))  # in LAPACK's order, to be factored in place
+    pivots = np.empty((*A.shape[:-2], min(A.shape[-2:])), np.int32)
+    getrf = _lapack("getrf", A.dtype.char)
+    for i in np.ndindex(A.shape[:-2]):
+        pivots[i] = getrf(LU[i], overwrite_a=1)[1]
+    return LU, pivots
+
+
+def _lu_together(A: Array) -> tuple[Array, Array]:
+    """Eliminate one column of all matrices at a time."""
+    m, n = A.shape[-2:]
+    LU = A.reshape(-1, m, n).copy()
+    which = np.arange(len(LU))
+    pivots = np.empty((len(LU), min(m, n)), np.int32)
+    for j in range(min(m, n)):
+        pivots[:, j] = j + np.abs(LU[:, j:, j]).argmax(1)
+        LU[which, pivots[:, j]], LU[:, j] = LU[:, j].copy(), LU[which, pivots[:, j]]
+        pivot = LU[:, j, j, None]
+        LU[:, j + 1 :, j] /= np.where(pivot == 0, 1, pivot)
+        LU[:, j + 1 :, j + 1 :] -= LU[:, j + 1 :, j, None] * LU[:, j, None, j + 1 :]
+    return LU.reshape(A.shape), pivots.reshape(*A.shape[:-2], min(m, n))
+
+
+def _common(*arrays: Array) -> list[Array]:
+    dtype = np.result_type(*arrays)
+    return [x.astype(dtype, copy=False) for x in arrays]
+
+
+@_half
+def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False) -> Array:
+    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
+    LU, B = _common(LU, B)
+    if LU.ndim == B.ndim == 2:
+        if B.size == 0:
+            return B.copy()
+        return _lapack("getrs", B.dtype.char)(LU, pivots, B, trans=2 if adjoint else 1 if transpose else 0)[0]
+    if LU.shape[-1] >= LARGE:
+        return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
+    order, _ = lu_permutation(pivots, LU.shape[-1])
+    if not (transpose or adjoint):
+        B = np.take_along_axis(*_broadcast(B, order[..., None]), axis=-2)
+        return solve_triangular(LU, solve_triangular(LU, B, True, True), False)
+    Y = solve_triangular(LU, B, False, False, transpose, adjoint)
+    Y = solve_triangular(LU, Y, True, True, transpose, adjoint)
+    return np.take_along_axis(*_broadcast(Y, np.argsort(order, -1)[..., None]), axis=-2)
+
+
+def _broadcast(X: Array, order: Array) -> tuple[Array, Array]:
+    batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-2])
+    return np.broadcast_to(X, (*batch, *X.shape[-2:])), np.broadcast_to(order, (*batch, *order.shape[-2:]))
+
+
+def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
+    """Turn row swaps into a permutation, A[perm] = L U, and its sign."""
+    perm = np.broadcast_to(np.arange(n), (*pivots.shape[:-1], n)).copy()
+    for j in range(pivots.shape[-1]):
+        swap = pivots[..., j, None].astype(np.intp)
+        moved = np.take_along_axis(perm, swap, -1)
+        np.put_along_axis(perm, swap, perm[..., j, None], -1)
+        perm[..., j, None] = moved
+    swaps = np.count_nonzero(pivots != np.arange(pivots.shape[-1]), axis=-1)
+    return perm, 1 - 2 * (swaps % 2)
+
+
+@_half
+@_over_batch(2)
+def ldl_factor(A: Array) -> tuple[Array, ...]:
+    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and `ldl_slogdet`.
+
+    Here Bunch and Kaufman's L D L^H as LAPACK packs it: D has blocks of size 1 and 2, those of size 2 where pivots < 0.
+    """
+    if A.size == 0:
+        return A.copy(), np.zeros(0, np.int32)
+    kind = "hetrf" if A.dtype.kind == "c" else "sytrf"
+    work, _ = _lapack(kind + "_lwork", A.dtype.char)(len(A), lower=1)
+    return _lapack(kind, A.dtype.char)(A, lower=1, lwork=int(work.real))[:2]
+
+
+def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
+    """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
+    return _ldl_solve(*factors, B)
+
+
+@_half
+@_over_batch(2, 1, 2)
+def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
+    packed, B = _common(packed, B)
+    if B.size == 0:
+        return B.copy()
+    kind = "hetrs" if packed.dtype.kind == "c" else "sytrs"
+    return _lapack(kind, packed.dtype.char)(packed, pivots, B, lower=1)[0]
+
+
+def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
+    """The sign and the logarithm of |det A| from `ldl_factor(A)`."""
+    from colinear.backends import numpy as xp
+
+    with np.errstate(divide="ignore"):
+        return packed_slogdet(xp, *factors)
+
+
+# orthogonal and spectral -------------------------------------------------------------------------------------------
+
+
+@_half
+def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
+    """Factor A = Q R; mode "reduced" or "complete"."""
+    if A.ndim > 2 or A.size == 0 or mode != "reduced":
+        return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
+    reflectors, scales = _reflectors(A)
+    k, char = len(scales), A.dtype.char
+    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(reflectors[:, :k], scales, lwork=-1)[1]
+    R = np.triu(reflectors[:k])
+    Q = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
+        reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1
+    )[0]
+    return Q, R
+
+
+@_half
+def qr_triangle(A: Array) -> Array:
+    """R of A = Q R, without Q."""
+    if A.ndim > 2 or A.size == 0:
+        return np.linalg.qr(A, "r")
+    return np.triu(_reflectors(A)[0][: min(A.shape)])
+
+
+def _reflectors(A: Array) -> tuple[Array, Array]:
+    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies twice."""
+    work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
+    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(np.array(A, order="F"), lwork=int(work.real), overwrite_a=1)
+    return packed, scales
+
+
+@_half
+@_over_batch(2)
+def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
+    """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows."""
+    Q, R, perm = scipy.linalg.qr(A, mode="economic", pivoting=True, check_finite=False)
+    return Q, R, perm.astype(np.intp)
+
+
+@_half
+@_nan_on_failure
+def eigh(A: Array) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
+    return tuple(np.linalg.eigh(A))  # type: ignore[return-value]
+
+
+@_half
+@_nan_on_failure
+def eigvalsh(A: Array) -> Array:
+    """Eigenvalues, ascending, of Hermitian A."""
+    return np.linalg.eigvalsh(A)
+
+
+@_half
+@_nan_on_failure
+def eig(A: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of any square A, always complex."""
+    values, vectors = np.linalg.eig(A)
+    dtype = np.result_type(A.dtype, np.complex64)
+    return values.astype(dtype), vectors.astype(dtype)
+
+
+@_half
+@_nan_on_failure
+def eigvals(A: Array) -> Array:
+    """Eigenvalues of any square A, always complex."""
+    return np.linalg.eigvals(A).astype(np.result_type(A.dtype, np.complex64))
+
+
+@_half
+@_nan_on_failure
+def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
+    """Factor A = U diag(s) V^H. Returns U, s, V^H."""
+    return tuple(np.linalg.svd(A, full_matrices))  # type: ignore[return-value]
+
+
+@_half
+def expm(A: Array) -> Array:
+    """The matrix exponential."""
+    if A.size == 0:
+        return A.copy()
+    if not np.isfinite(A).all():
+        return np.full_like(A, np.nan) if A.ndim == 2 else _over_batch(2)(expm)(A)
+    return scipy.linalg.expm(A)
+
+
+# triangular and banded solves --------------------------------------------------------------------------------------
+
+
+@_half
+def solve_triangular(
+    A: Array,
+    B: Array,
+    lower: bool = True,
+    unit_diagonal: bool = False,
+    transpose: bool = False,
+    adjoint: bool = False,
+) -> Array:
+    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other triangle is not read."""
+    A, B = _common(A, B)
+    batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+    if B.size == 0 or 0 in batch:
+        return np.zeros((*batch, *B.shape[-2:]), B.dtype)
+    if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
+        columns = np.moveaxis(B, -2, 0)
+        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal, transpose, adjoint)
+        return np.moveaxis(X.reshape(columns.shape), 0, -2)
+    if A.ndim == 2:
+        return _trsm(A, B, lower, unit_diagonal, transpose, adjoint)
+    if np.prod(batch) > A.shape[-1] and A.shape[-1] < LARGE:
+        return _substitute_together(A, B, lower, unit_diagonal, transpose, adjoint)
+    return _over_batch(2, 2)(_trsm)(A, B, lower, unit_diagonal, transpose, adjoint)
+
+
+def _trsm(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool) -> Array:
+    # BLAS, not LAPACK's trtrs: a zero on the diagonal then gives infinities, as in the other frameworks.
+    trsm = _lapack("trsm", B.dtype.char, "blas")
+    if A.flags.f_contiguous or (adjoint and B.dtype.kind == "c"):
+        return trsm(1, A, B, lower=lower, trans_a=2 if adjoint else int(transpose), diag=unit)
+    return trsm(1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit)  # C order: A^T, uncopied
+
+
+def _substitute_together(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool) -> Array:
+    """Substitute one row of all systems at a time."""
+    if transpose or adjoint:
+        A, lower = np.matrix_transpose(A), not lower
+        A = A.conj() if adjoint else A
+    n = A.shape[-1]
+    X = np.array(np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:])))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for i in range(n) if lower else range(n - 1, -1, -1):
+            known = slice(0, i) if lower else slice(i + 1, n)
+            X[..., i, :] -= (A[..., i, None, known] @ X[..., known, :])[..., 0, :]
+            if not unit:
+                X[..., i, :] /= A[..., i, i, None]
+    return X
+
+
+@_half
+def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
+    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch, n, k).
+
+    A batch is one long system whose parts are not coupled. NaN where the matrix is exactly singular.
+    """
+    lower, diag, upper, B = _common(lower, diag, upper, B)
+    batch = np.broadcast_shapes(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
+    n, k = B.shape[-2:]
+    gtsv = _lapack("gtsv", B.dtype.char)
+    if not batch and n > 1 and k:
+        *_, X, failure = gtsv(lower, diag, upper, B)
+        return np.full_like(B, np.nan) if failure else X
+    below, above = np.zeros((2, *batch, n), B.dtype)
+    below[..., : n - 1], above[..., : n - 1] = lower, upper
+    diag, B = np.broadcast_to(diag, (*batch, n)), np.broadcast_to(B, (*batch, n, k))
+    if B.size == 0:
+        return B.copy()
+    if diag.size == 1:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return B / diag[..., None]
+    *_, X, failure = gtsv(below.ravel()[:-1], diag.ravel(), above.ravel()[:-1], B.reshape(-1, k))
+    if failure and batch:
+        return _over_batch(1, 1, 1, 2)(solve_tridiagonal)(below[..., :-1], diag, above[..., :-1], B)
+    return np.full_like(B, np.nan) if failure else X.reshape(B.shape)
+
+
+@_half
+def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch, l+u+1, n), B (*batch, n, k).
+
+    widths is (l, u), the numbers of diagonals below and above the main one. NaN where the matrix is exactly singular.
+    """
+    l, u = widths
+    ab, B = _common(ab, B)
+    batch = np.broadcast_shapes(ab.shape[:-2], B.shape[:-2])
+    n, k = B.shape[-2:]
+    if B.size == 0 or 0 in batch:
+        return np.zeros((*batch, n, k), B.dtype)
+    ab, B = np.broadcast_to(ab, (*batch, l + u + 1, n)), np.broadcast_to(B, (*batch, n, k))
+    row = np.arange(l + u + 1)[:, None] - u + np.arange(n)
+    inside = np.where((row >= 0) & (row < n), ab, 0)  # what stands outside a matrix would couple it to its neighbour
+    work = np.zeros((2 * l + u + 1, n * (B.size // (n * k))), B.dtype, order="F")
+    work[l:] = np.moveaxis(inside, -2, 0).reshape(l + u + 1, -1)
+    _, _, X, failure = _lapack("gbsv", B.dtype.char)(l, u, work, B.reshape(-1, k), overwrite_ab=1)
+    if failure and batch:
+        return _over_batch(2, 2)(lambda ab, B: solve_banded(ab, widths, B))(ab, B)
+    return np.full_like(B, np.nan) if failure else X.reshape(B.shape)

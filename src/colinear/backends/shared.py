@@ -1,0 +1,140 @@
+"""What several backends share: half precision by single, products along bands, LAPACK's packed LDL^H, pivots of QR."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+# Half precision for routines that have none: LAPACK, FFTs and sparse kernels start at single
+# precision.
+
+
+def through_single(astype: Callable, halves: frozenset, single: Any) -> Callable[[Callable], Callable]:
+    """Make the decorator with which a backend computes in `single` whatever arrives in one of `halves`.
+
+    The answer is cast back unless a wider array was given too; complex answers stay complex64, as no framework
+    has linear algebra for half-precision complex numbers.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            given = [x.dtype for x in arguments if hasattr(x, "dtype")]
+            half = next((dtype for dtype in given if dtype in halves), None)
+            if half is None:
+                return function(*arguments, **options)
+            result = function(*(widen(x) for x in arguments), **options)
+            is_half = all(dtype in halves or "int" in str(dtype) for dtype in given)  # pivots are integers
+            return narrow(result, half) if is_half else result
+
+        return wrapped
+
+    def widen(x: Any) -> Any:
+        return astype(x, single) if getattr(x, "dtype", None) in halves else x
+
+    def narrow(result: Any, half: Any) -> Any:
+        if isinstance(result, tuple):
+            return tuple(narrow(part, half) for part in result)
+        return astype(result, half) if result.dtype == single else result
+
+    return decorate
+
+
+# Products with tridiagonal and banded matrices: what the derivatives of their solves need.
+#
+# A banded matrix is stored as in LAPACK, `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals
+# below the main one and u above.
+
+
+def _zeros(xp: Any, X: Any, rows: int) -> Any:
+    return xp.zeros((*X.shape[:-2], rows, X.shape[-1]), dtype=X.dtype, device=xp.device_of(X))
+
+
+def shift(xp: Any, X: Any, by: int) -> Any:
+    """Move the rows of (..., n, k) down by `by` (up if negative); zeros come in."""
+    n = X.shape[-2]
+    zeros = _zeros(xp, X, min(abs(by), n))
+    if by == 0 or n == 0:
+        return X
+    if abs(by) >= n:
+        return zeros
+    return xp.concat([zeros, X[..., :-by, :]] if by > 0 else [X[..., -by:, :], zeros], axis=-2)
+
+
+def tridiagonal_matmul(xp: Any, lower: Any, diag: Any, upper: Any, X: Any) -> Any:
+    """A X for the tridiagonal A with these diagonals of length n-1, n, n-1."""
+    if X.shape[-2] == 0:
+        return diag[..., None] * X
+    below, above = lower[..., None] * X[..., :-1, :], upper[..., None] * X[..., 1:, :]
+    below = xp.concat([_zeros(xp, below, 1), below], axis=-2)
+    return below + diag[..., None] * X + xp.concat([above, _zeros(xp, above, 1)], axis=-2)
+
+
+def banded_matmul(xp: Any, ab: Any, widths: tuple[int, int], X: Any) -> Any:
+    """A X. Column j of diagonal r contributes ab[r, j] X[j] to row j + r - u."""
+    l, u = widths
+    terms = [shift(xp, ab[..., r, :, None] * X, r - u) for r in range(l + u + 1)]
+    return sum(terms[1:], terms[0])
+
+
+def transposed(xp: Any, ab: Any, widths: tuple[int, int]) -> Any:
+    """A^T in the same storage, with widths (u, l): row r of it is row l + u - r, moved by l - r."""
+    l, u = widths
+    rows = [shift(xp, ab[..., l + u - r, :, None], l - r)[..., 0] for r in range(l + u + 1)]
+    return xp.stack(rows, axis=-2)
+
+
+def outer_in_band(xp: Any, Y: Any, X: Any, widths: tuple[int, int]) -> Any:
+    """The part of Y X^T inside the band: entry (u + i - j, j) is sum_k Y[i, k] X[j, k]."""
+    l, u = widths
+    return xp.stack([xp.sum(shift(xp, Y, u - r) * X, axis=-1) for r in range(l + u + 1)], axis=-2)
+
+
+# The determinant of a Hermitian matrix from LAPACK's packed L D L^H (sytrf, hetrf), for the
+# backends that have it.
+
+
+def packed_slogdet(xp: Any, packed: Any, pivots: Any) -> tuple[Any, Any]:
+    """Sign and log|det|: D has blocks of size 1, and of size 2 where two pivots < 0 stand together."""
+    d = xp.real(xp.diagonal(packed))
+    paired = pivots < 0
+    first = xp.logical_and(paired, xp.cumsum(xp.astype(paired, pivots.dtype), axis=-1) % 2 == 1)
+    below = xp.concat([xp.abs(xp.diagonal(packed, -1)), d[..., :1]], axis=-1)
+    # det [[a, e*], [e, c]] = |e|^2 ((a/|e|) (c/|e|) - 1); |e| is the scale of its block, so nothing overflows.
+    scale = xp.where(first, below, 1)
+    pair = (d / scale) * (xp.roll(d, -1, axis=-1) / scale) - 1
+    value = xp.where(paired, xp.where(first, pair, 1), d)
+    return xp.prod(xp.sign(value), axis=-1), xp.sum(xp.log(xp.abs(value)) + 2 * xp.log(scale), axis=-1)
+
+
+# The order of the columns in a QR factorisation with column pivoting, for frameworks that lack it.
+
+
+def pivot_order(xp: Any, A: Any) -> Any:
+    """The greedy order: at each step the column with the largest part outside the span of those taken.
+
+    By modified Gram-Schmidt on a copy, which orders well even where it would not orthogonalise well; the factors
+    themselves then come from the framework's QR of `A[:, order]`. Batched, without branches on values. O(m n min(m, n)).
+    """
+    n = A.shape[-1]
+    index = xp.arange(n, device=xp.device_of(A))
+    taken = index < 0  # none
+    order = []
+    for _ in range(min(A.shape[-2:])):
+        norms = xp.where(taken, -1.0, xp.vector_norm(A, axis=-2))
+        best = xp.argmax(norms, axis=-1, keepdims=True)
+        q = xp.take_along_axis(A, xp.expand_dims(best, -2), axis=-1)
+        norm = xp.vector_norm(q, axis=-2, keepdims=True)
+        q = q / xp.where(norm > 0, norm, 1.0)
+        A = A - q @ (xp.matrix_transpose(xp.conj(q)) @ A)
+        taken = xp.logical_or(taken, index == best)
+        order.append(best)
+    if not order:
+        return xp.broadcast_to(index, (*A.shape[:-2], n))
+    # The columns that remain when the rows are used up follow in their order: a stable sort by the step at which each was taken.
+    steps = xp.concat(order, axis=-1)
+    step_of = xp.where(
+        xp.expand_dims(steps, -1) == index, xp.expand_dims(xp.arange(len(order), device=xp.device_of(A)) - n, -1), 0
+    )
+    return xp.argsort(xp.min(step_of, axis=-2) * n + index, axis=-1)

@@ -1,0 +1,11 @@
+"""The PyTorch backend: the names of `backends.NAMES`, each from the file that its kind is in."""
+
+from __future__ import annotations
+
+from .arithmetic import *
+from .arrays import *
+from .control import *
+from .derivatives import *
+from .linalg import *
+from .programs import *
+from .sparse import *

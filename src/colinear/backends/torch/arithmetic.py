@@ -1,0 +1,304 @@
+"""Elementwise arithmetic, reductions, shapes, products and Fourier transforms in torch."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import torch.utils.checkpoint
+from torch._C import _functorch
+
+from ..shared import through_single
+from .arrays import asarray, astype, bfloat16, complex_dtype, float16, float32, peek, real_dtype
+from .derivatives import is_differentiated
+
+# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+
+abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
+sign = torch.sgn  # torch.sign refuses complex numbers
+real, angle, isnan, reciprocal = torch.real, torch.angle, torch.isnan, torch.reciprocal
+logical_and, logical_or, logical_not = torch.logical_and, torch.logical_or, torch.logical_not
+reshape, moveaxis, permute_dims, broadcast_to = torch.reshape, torch.movedim, torch.permute, torch.broadcast_to
+
+
+def isfinite(x: Any) -> torch.Tensor:
+    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)  # which looks at the imaginary part: see `imag`
+
+
+def imag(x: Any) -> torch.Tensor:
+    # torch refuses real tensors, and has no rule for vmap of the view that the imaginary part of a conjugate is
+    return x.resolve_conj().imag if x.is_complex() else torch.zeros_like(x)
+
+
+def where(condition: Any, x: Any, y: Any) -> torch.Tensor:
+    return torch.where(condition, x, y)
+
+
+def maximum(x: Any, y: Any) -> torch.Tensor:
+    return torch.maximum(*_tensors(x, y))
+
+
+def minimum(x: Any, y: Any) -> torch.Tensor:
+    return torch.minimum(*_tensors(x, y))
+
+
+def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
+    """Scalars become tensors, which torch's binary functions demand."""
+    if not isinstance(x, torch.Tensor):
+        x = torch.as_tensor(x, dtype=torch.result_type(y, x), device=y.device)
+    if not isinstance(y, torch.Tensor):
+        y = torch.as_tensor(y, dtype=torch.result_type(x, y), device=x.device)
+    return x, y
+
+
+def sum(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.sum(x, _axes(x, axis), keepdims)
+
+
+def mean(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.mean(x, _axes(x, axis), keepdims)
+
+
+def max(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.amax(x, _axes(x, axis), keepdims)
+
+
+def min(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.amin(x, _axes(x, axis), keepdims)
+
+
+def any(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.any(x, _axes(x, axis), keepdims)
+
+
+def all(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.all(x, _axes(x, axis), keepdims)
+
+
+def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.sum(x != 0, _axes(x, axis), keepdims)
+
+
+def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    for one in sorted((a % x.ndim for a in _axes(x, axis)), reverse=True):  # torch takes one axis at a time
+        x = torch.prod(x, one, keepdims)
+    return x
+
+
+def _axes(x: Any, axis: Any) -> tuple[int, ...]:
+    return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+
+
+def argmax(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    return torch.argmax(x, axis, keepdims)
+
+
+def argsort(x: Any, axis: int = -1, stable: builtins.bool = False) -> torch.Tensor:
+    return torch.argsort(x, dim=axis, stable=stable)
+
+
+def sort(x: Any, axis: int = -1) -> torch.Tensor:
+    return torch.sort(x, dim=axis).values
+
+
+def cumsum(x: Any, axis: int = -1) -> torch.Tensor:
+    return torch.cumsum(x, axis)
+
+
+def expand_dims(x: Any, axis: int) -> torch.Tensor:
+    return torch.unsqueeze(x, axis)
+
+
+def squeeze(x: Any, axis: Any) -> torch.Tensor:
+    return torch.squeeze(x, axis)
+
+
+def concat(arrays: Any, axis: int = 0) -> torch.Tensor:
+    return torch.cat(tuple(arrays), axis)
+
+
+def stack(arrays: Any, axis: int = 0) -> torch.Tensor:
+    return torch.stack(tuple(arrays), axis)
+
+
+def flip(x: Any, axis: Any = None) -> torch.Tensor:
+    return torch.flip(x, _axes(x, axis))
+
+
+def roll(x: Any, shift: Any, axis: Any = None) -> torch.Tensor:
+    return torch.roll(x, shift, axis)
+
+
+def _index(indices: Any, x: torch.Tensor) -> torch.Tensor:
+    return asarray(indices, torch.int64, x.device)
+
+
+def take(x: Any, indices: Any, axis: int = 0) -> torch.Tensor:
+    return x[(slice(None),) * (axis % x.ndim) + (_index(indices, x),)]
+
+
+def take_along_axis(x: Any, indices: Any, axis: int = -1) -> torch.Tensor:
+    return torch.take_along_dim(x, _index(indices, x), axis)
+
+
+def tril(x: Any, k: int = 0) -> torch.Tensor:
+    return torch.tril(x, k)
+
+
+def triu(x: Any, k: int = 0) -> torch.Tensor:
+    return torch.triu(x, k)
+
+
+def diagonal(x: Any, offset: int = 0) -> torch.Tensor:
+    """The diagonals of the matrices in the last two axes."""
+    return torch.diagonal(x, offset, -2, -1)
+
+
+def make_diagonal(d: Any) -> torch.Tensor:
+    """The diagonal matrices, (..., n) -> (..., n, n)."""
+    return torch.diag_embed(d)
+
+
+def matrix_transpose(x: Any) -> torch.Tensor:
+    return x.mT
+
+
+def matmul(x: Any, y: Any) -> torch.Tensor:
+    """The matrix product; torch's own refuses operands of two dtypes."""
+    if x.dtype != y.dtype:
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        x, y = x.to(dtype), y.to(dtype)
+    return torch.matmul(x, y)
+
+
+def einsum(formula: str, *arrays: Any) -> torch.Tensor:
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in arrays))
+    return torch.einsum(formula, *(x.to(dtype) for x in arrays))
+
+
+def vecdot(x: Any, y: Any, axis: int = -1) -> torch.Tensor:
+    """The inner products sum(conj(x) * y) along an axis."""
+    return torch.sum(x.conj() * y, axis)
+
+
+def axpy(a: Any, x: Any, y: Any) -> Any:
+    """y + a x for vectors, written over y (which must be contiguous) where the framework can."""
+    return y.addcmul_(x, a) if isinstance(a, torch.Tensor) else y.add_(x, alpha=a)
+
+
+def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    return torch.addcmul(W, V, b[..., None, :], value=-1, out=V).addcmul_(U, a[..., None, :], value=-1)
+
+
+def column_dot(X: Any, Y: Any) -> torch.Tensor:
+    """x^H y for each pair of columns, (..., k)."""
+    x, y = (None if is_differentiated(X, Y) or v.dtype in (float16, bfloat16) else peek(v) for v in (X, Y))
+    if x is None or y is None:
+        return torch.linalg.vecdot(X, Y, dim=-2)
+    # torch makes an array of all products first; NumPy sees the same memory, and sums as it goes: a fourth of the time.
+    return torch.from_numpy(np.asarray(np.einsum("...ik,...ik->...k", x.conj(), y)))
+
+
+def xpby(x: Any, b: Any, y: Any) -> Any:
+    """x + b y for vectors, written over y where the framework can."""
+    return torch.add(x, y, alpha=b, out=y)
+
+
+def dot_real(x: Any, y: Any) -> Any:
+    """The real part of x^H y for vectors: a number of Python's where values can be seen."""
+    found = torch.vdot(x, y).real if x.is_complex() else torch.dot(x, y)
+    return found.item() if x.is_cpu else found
+
+
+def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
+    """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry."""
+    size = torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
+    if not x.numel():
+        return size
+    limits = torch.finfo(size.dtype)
+    low = math.sqrt(limits.tiny / limits.eps)
+    seen = peek(size)
+    if seen is not None and low < seen.min() and seen.max() < math.inf:
+        return size
+    largest = torch.amax(torch.abs(x.detach()), dim=() if axis is None else axis, keepdim=True)
+    ordinary = ((largest > low) & (largest < math.sqrt(limits.max * limits.eps))) | (largest == 0) | ~torch.isfinite(largest)
+    scale = torch.where(ordinary, torch.ones_like(largest), largest)
+    norm = scale * torch.linalg.vector_norm(x / scale, dim=axis, keepdim=True)
+    return norm.reshape(size.shape)
+
+
+_half = through_single(astype, frozenset({float16, bfloat16}), float32)
+
+
+@_half
+def fft(x: Any, axis: int = -1) -> torch.Tensor:
+    return torch.fft.fft(x, dim=axis) if x.shape[axis] else x.to(complex_dtype(x.dtype))
+
+
+@_half
+def ifft(x: Any, axis: int = -1) -> torch.Tensor:
+    return torch.fft.ifft(x, dim=axis) if x.shape[axis] else x.to(complex_dtype(x.dtype))
+
+
+@_half
+def fftn(x: Any, axes: Any = None) -> torch.Tensor:
+    return torch.fft.fftn(x, dim=_axes(x, axes)) if x.numel() else x.to(complex_dtype(x.dtype))
+
+
+@_half
+def ifftn(x: Any, axes: Any = None) -> torch.Tensor:
+    return torch.fft.ifftn(x, dim=_axes(x, axes)) if x.numel() else x.to(complex_dtype(x.dtype))
+
+
+@_half
+def rfftn(x: Any, axes: Any) -> torch.Tensor:
+    """The transform of real numbers: the first half of the last axis, which determines the rest."""
+    axes = _axes(x, axes)
+    if not x.numel():  # MKL refuses them
+        sizes = [size // 2 + 1 if i == axes[-1] % x.ndim else size for i, size in enumerate(x.shape)]
+        return x.new_zeros(sizes, dtype=complex_dtype(x.dtype))
+    return torch.fft.rfftn(x, dim=axes)
+
+
+@_half
+def irfftn(x: Any, shape: Any, axes: Any) -> torch.Tensor:
+    """The real numbers of this shape (along the axes) of which `x` is the transform."""
+    axes = _axes(x, axes)
+    if not x.numel():
+        sizes = list(x.shape)
+        for axis, size in zip(axes, shape):
+            sizes[axis] = size
+        return x.new_zeros(sizes, dtype=real_dtype(x.dtype))
+    return torch.fft.irfftn(x, shape, dim=axes)
+
+
+# scattered ---------------------------------------------------------------------------------------------------------
+
+
+def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> torch.Tensor:
+    """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
+    index, axis = _index(index, x), axis % x.ndim
+    dtype = torch.promote_types(x.dtype, values.dtype)
+    values = values.to(dtype).expand(*x.shape[:axis], len(index), *x.shape[axis + 1 :])
+    return x.to(dtype).index_add(axis, index % builtins.max(x.shape[axis], 1), values)
+
+
+def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:
+    """A copy of `x` in which `x[key]` is `values`."""
+    key = tuple(_key(part, x) for part in key) if isinstance(key, tuple) else _key(key, x)
+    if _functorch.peek_interpreter_stack() is None:
+        out = x.clone()
+        out[key] = values
+        return out
+    # vmap cannot write batched values into a tensor that is not: find the places, and let index_copy make a new one.
+    places = torch.arange(x.numel(), device=x.device).reshape(x.shape)[key]
+    values = torch.as_tensor(values, dtype=x.dtype, device=x.device).expand(places.shape)
+    return x.reshape(-1).index_copy(0, places.reshape(-1), values.reshape(-1)).reshape(x.shape)
+
+
+def _key(part: Any, x: torch.Tensor) -> Any:
+    return asarray(part, device=x.device) if isinstance(part, (np.ndarray, list)) else part

@@ -1,0 +1,288 @@
+"""Dtypes, new arrays, random arrays, and arrays in and out of torch."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch.utils.checkpoint
+from torch._C import _functorch
+
+name = "torch"
+is_functional = False  # whether arrays are never written over, and loops are compiled
+array_types = (torch.Tensor,)
+
+# dtypes ------------------------------------------------------------------------------------------------------------
+
+bool = torch.bool
+float16, bfloat16, float32, float64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+complex64, complex128 = torch.complex64, torch.complex128
+
+
+def dtype_from(dtype: Any) -> torch.dtype:
+    """The dtype called `dtype` ("float32", or NumPy's), or `dtype` itself."""
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    return getattr(torch, dtype if isinstance(dtype, str) else np.dtype(dtype).name)
+
+
+def dtype_name(dtype: Any) -> str:
+    return str(dtype_from(dtype)).removeprefix("torch.")
+
+
+def result_type(*values: Any) -> torch.dtype:
+    """The dtype of a sum of these tensors, dtypes and scalars; as in torch, those without dimensions count less, numbers least.
+
+    Not `torch.result_type`: that takes two operands, and torch.compile cannot trace what returns a dtype.
+    """
+    full = flat = number = None
+    for value in values:
+        if isinstance(value, torch.dtype) or (isinstance(value, torch.Tensor) and value.ndim > 0):
+            full = _promote(full, value if isinstance(value, torch.dtype) else value.dtype)
+        elif isinstance(value, torch.Tensor):
+            flat = _promote(flat, value.dtype)
+        elif isinstance(value, builtins.bool | int | float | complex):
+            number = _promote(number, _dtype_of_number(value))
+        else:
+            full = _promote(full, dtype_from(getattr(value, "dtype", value)))
+    return _outrank(full, _outrank(flat, number))
+
+
+def _promote(x: torch.dtype | None, y: torch.dtype) -> torch.dtype:
+    return y if x is None or x is y else torch.promote_types(x, y)
+
+
+def _outrank(higher: torch.dtype | None, lower: torch.dtype | None) -> Any:
+    """The lower only matters where it is of a higher kind (integer, real, complex), and then for its kind alone if it can."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_complex or (higher.is_floating_point and not lower.is_complex):
+        return higher
+    if higher.is_floating_point:
+        return complex_dtype(higher)
+    return torch.promote_types(higher, lower) if higher is bool or lower.is_floating_point or lower.is_complex else higher
+
+
+def _dtype_of_number(x: Any) -> torch.dtype:
+    if isinstance(x, builtins.bool):
+        return bool
+    if isinstance(x, int):
+        return torch.int64
+    return torch.get_default_dtype() if isinstance(x, float) else complex_dtype(torch.get_default_dtype())
+
+
+def _dtype(x: Any) -> torch.dtype:
+    return x if isinstance(x, torch.dtype) else x.dtype if isinstance(x, torch.Tensor) else result_type(x)
+
+
+def is_complex(x: Any) -> builtins.bool:
+    """Whether a tensor or dtype is complex."""
+    return x.dtype.is_complex if isinstance(x, torch.Tensor) else _dtype(x).is_complex
+
+
+def is_floating(x: Any) -> builtins.bool:
+    """Whether a tensor or dtype is real or complex floating, not integer or boolean."""
+    dtype = x.dtype if isinstance(x, torch.Tensor) else _dtype(x)
+    return dtype.is_floating_point or dtype.is_complex
+
+
+_REAL_OF = {torch.complex32: float16, complex64: float32, complex128: float64}
+
+
+def real_dtype(dtype: Any) -> torch.dtype:
+    return _REAL_OF.get(dtype_from(dtype), dtype_from(dtype))  # not to_real(): Dynamo (2.13) does not trace it
+
+
+def complex_dtype(dtype: Any) -> torch.dtype:
+    return torch.promote_types(dtype_from(dtype), complex64)  # not to_complex(): complex32 has no linear algebra
+
+
+def eps(dtype: Any) -> float:
+    """The distance from 1 to the next number."""
+    return torch.finfo(dtype_from(dtype)).eps
+
+
+def default_float() -> torch.dtype:
+    return torch.get_default_dtype()
+
+
+# arrays ------------------------------------------------------------------------------------------------------------
+
+
+def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    dtype = None if dtype is None else dtype_from(dtype)
+    if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
+        x = np.asarray(x)
+        is_eager = not torch.compiler.is_compiling()  # dynamo knows neither flags nor strides, and needs no copy
+        if is_eager and (not x.flags.writeable or builtins.any(stride < 0 for stride in x.strides)):
+            x = x.copy()  # torch warns about the one and refuses the other
+    return torch.as_tensor(x, dtype=dtype, device=device)
+
+
+def astype(x: Any, dtype: Any) -> torch.Tensor:
+    dtype = dtype_from(dtype)
+    if x.is_complex() and not dtype.is_complex:
+        x = x.real  # torch warns that it discards the imaginary part
+    return x.to(dtype)
+
+
+def zeros(shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype and dtype_from(dtype), device=device)
+
+
+def ones(shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype and dtype_from(dtype), device=device)
+
+
+def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    shape = (shape,) if isinstance(shape, int) else shape
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype=dtype and dtype_from(dtype), device=device).expand(shape).clone()
+    return torch.full(shape, value, dtype=dtype and dtype_from(dtype), device=device)
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    return torch.eye(n, n if m is None else m, dtype=dtype and dtype_from(dtype), device=device)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    start, stop = (0, start) if stop is None else (start, stop)
+    return torch.arange(start, stop, step, dtype=dtype and dtype_from(dtype), device=device)
+
+
+def device_of(x: Any) -> torch.device:
+    return x.device
+
+
+def to_device(x: Any, device: Any) -> torch.Tensor:
+    return x if device is None else x.to(device)
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    if _functorch.is_functorch_wrapped_tensor(x):
+        x = _values(x)  # inside torch.func.grad or jvp
+        assert x is not None, "the values of this tensor cannot be seen here"
+    with torch._C._DisableFuncTorch():  # under a transformation the result of any operation would be wrapped again
+        x = x.detach()
+        return (x.float() if x.dtype == bfloat16 else x).numpy(force=True)  # NumPy has no bfloat16
+
+
+def copy(x: Any) -> torch.Tensor:
+    return x.clone()
+
+
+def own(x: torch.Tensor, lenders: Any) -> torch.Tensor:
+    """`x` as a tensor that can be written to without changing one of the tensors in `lenders`: cloned if need be."""
+    tensors = [y for y in lenders if isinstance(y, torch.Tensor)]
+    shared = builtins.any(y is x or (_memory(y) is not None and _memory(y) == _memory(x)) for y in tensors)
+    return x.clone() if shared else x
+
+
+def _memory(x: torch.Tensor) -> int | None:
+    """Where the numbers of a tensor are stored; None under a transformation, where nothing is written in place."""
+    try:
+        return None if torch.compiler.is_compiling() else x.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):  # a wrapper of torch.func, a sparse tensor
+        return None
+
+
+def _values(x: Any) -> Any:
+    """The tensor inside the wrappers of torch.func.grad and jvp, which have values; None if vmap or a trace hides them."""
+    if torch.compiler.is_compiling():
+        return None
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if not _functorch.is_gradtrackingtensor(x):
+            return None
+        x = _functorch.get_unwrapped(x)
+    return None if x.is_meta or _is_fake(x) else x
+
+
+def _is_fake(x: torch.Tensor) -> builtins.bool:
+    if type(x) in (torch.Tensor, torch.nn.Parameter):
+        return False
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(x, FakeTensor | FunctionalTensor)
+
+
+def peek(x: Any) -> Any:
+    """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU), else None."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = _values(x)
+    return None if x is None or x.device.type != "cpu" or x.layout != torch.strided else to_numpy(x)
+
+
+def is_traced(x: Any) -> builtins.bool:
+    """Whether values cannot be seen: under vmap, fake or meta tensors, and torch.compile."""
+    return isinstance(x, torch.Tensor) and _values(x) is None
+
+
+def staged(x: Any) -> Any:
+    """`x` itself: what is computed from values that can be seen can be seen too."""
+    return x
+
+
+def is_compiling() -> builtins.bool:
+    """Whether torch.compile traces the program: it takes no functions with derivatives of their own."""
+    return torch.compiler.is_compiling()
+
+
+# random ------------------------------------------------------------------------------------------------------------
+
+
+def generator(seed: Any) -> torch.Generator:
+    """A source of random numbers from an integer, a torch or NumPy generator, or a JAX key. It draws on the host."""
+    if isinstance(seed, torch.Generator):
+        return seed
+    if not isinstance(seed, int):
+        from colinear.backends import numpy
+
+        seed = int(numpy.generator(seed).integers(2**63))
+    return torch.Generator().manual_seed(seed % 2**64)
+
+
+def split(gen: torch.Generator, n: int = 2) -> list[torch.Generator]:
+    """`n` independent generators."""
+    with torch._C._DisableFuncTorch():
+        seeds = torch.randint(2**63 - 1, (n,), generator=gen, device=gen.device).tolist()
+    return [generator(seed) for seed in seeds]
+
+
+def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    return gen
+
+
+def _draw(draw: Callable, gen: torch.Generator, shape: Any, dtype: Any, device: Any) -> torch.Tensor:
+    # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for every element, as in JAX.
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    with torch._C._DisableFuncTorch():
+        return draw(shape, generator=gen, dtype=dtype, device=gen.device).to(device)
+
+
+def normal(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """Standard normal numbers; complex ones have E|z|^2 = 1."""
+    return _draw(torch.randn, gen, shape, dtype and dtype_from(dtype), device)
+
+
+def rademacher(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
+    dtype = default_float() if dtype is None else dtype_from(dtype)
+    if not dtype.is_complex:  # from single bits: a third of the time of integers
+        size = math.prod((shape,) if isinstance(shape, int) else shape)
+        octets = _draw(functools.partial(torch.randint, 256), gen, (-(-size // 8),), torch.uint8, device)
+        bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
+        return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
+    values = torch.tensor([1, 1j, -1, -1j], dtype=dtype, device=device)
+    return values[_draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)]
+
+
+def uniform(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """Uniform numbers in [0, 1), or in the unit square if complex."""
+    return _draw(torch.rand, gen, shape, dtype and dtype_from(dtype), device)

@@ -1,0 +1,340 @@
+"""Functions with what they close over as arguments; for `torch.compile`, one repair of Dynamo and one opaque operator."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import importlib.util
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch._C import _functorch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+
+# Functions of torch with what they close over as arguments.
+#
+# Autograd reaches a tensor that a function closes over only through the operations of the function
+# itself. Where a result has derivatives by a rule of its own (a solve, a spectrum), the rule must
+# know the tensor. So a function is called once while all calls of torch are watched: tensors with
+# derivatives that were not made there are what it closes over. Later calls run with others in
+# their place.
+
+
+MOST_OBJECTS = 300  # that are looked at before a function is called to see what it does
+
+_PLAIN = (int, float, complex, str, bytes, type(None), type(...), slice, range, np.generic, np.ndarray, torch.dtype, torch.device)
+_LIBRARIES = {"torch", "numpy", "scipy", "colinear", "builtins", "math", "cmath", "functools", "operator", "itertools", "typing"}
+
+
+def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Any = ()) -> tuple[Callable, tuple]:
+    """A function g and tensors h with `g(*arguments, *h) = f(*arguments)`: h are those f closes over that have derivatives.
+
+    Parameters
+    ----------
+    f : callable
+        Where it closes over none of them, it is g itself, and h is empty. It is not called if that can be seen from it.
+    examples : callable
+        Gives tuples of arguments; f is called with the first, and what it raises is raised here.
+    axes
+        Not needed: f takes arguments of any shape.
+    """
+    if torch.compiler.is_compiling() or _is_free(f):
+        return f, ()
+    arguments = examples()[0]
+    with torch.enable_grad(), _Recorder(arguments) as recorder:
+        f(*arguments)
+    hidden = tuple(recorder.hidden.values())
+    if not hidden:
+        return f, ()
+    hoisted = Hoisted(f, hidden)
+    with torch.enable_grad():
+        fixed = hoisted(*_map(torch.Tensor.detach, arguments), *(x.detach() for x in hidden))
+    if any(x.requires_grad for x in _tensors(fixed)):
+        raise TypeError(
+            f"{hoisted.__name__} closes over a tensor that requires gradients and hands it to what torch calls without saying so "
+            "(a custom autograd.Function, say). Pass that tensor as parameters=(...), or close over its detach()."
+        )
+    return hoisted, hidden
+
+
+class Hoisted:
+    """A function of its arguments and of the tensors that it closed over, which others stand in for when it is called."""
+
+    def __init__(self, f: Callable, hidden: tuple):
+        self.__name__ = getattr(f, "__name__", type(f).__name__)
+        self.f, self.hidden = f, hidden
+
+    def __call__(self, *arguments: Any) -> Any:
+        split = len(arguments) - len(self.hidden)
+        given = arguments[split:]
+        if all(mine is other for mine, other in zip(self.hidden, given, strict=True)):
+            return self.f(*arguments[:split])
+        with _Substitution(dict(zip(map(id, self.hidden), given, strict=True))):
+            return self.f(*arguments[:split])
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} of its arguments and {len(self.hidden)} tensors it closed over>"
+
+
+class _Recorder(TorchFunctionMode):
+    """Collects the tensors with derivatives that torch is called with, but for those that were given or made since."""
+
+    def __init__(self, given: Any):
+        super().__init__()
+        self.known = {id(x): x for x in _tensors(given)}  # kept, lest another has its id
+        self.hidden: dict[int, Any] = {}
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for x in _tensors((args, kwargs)):
+            if id(x) not in self.known and _has_derivatives(x):
+                self.hidden[id(x)] = x
+        found = function(*args, **(kwargs or {}))
+        for x in _tensors(found):
+            if id(x) not in self.hidden:
+                self.known[id(x)] = x
+        return found
+
+
+class _Substitution(TorchFunctionMode):
+    """Hands torch other tensors in place of some, which are known by their ids."""
+
+    def __init__(self, others: dict[int, Any]):
+        super().__init__()
+        self.others = others
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = _map(lambda x: self.others.get(id(x), x), (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
+def _has_derivatives(x: torch.Tensor) -> bool:
+    """Whether autograd, forward mode or a transform of torch.func follows a tensor."""
+    if x.requires_grad or _functorch.is_functorch_wrapped_tensor(x):
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif hasattr(type(value), "_matmat"):
+        yield from _tensors(list(value.leaves()))
+
+
+def _map(f: Callable, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return f(value)
+    if type(value) in (tuple, list):
+        return type(value)(_map(f, item) for item in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map(f, item) for item in value))
+    if type(value) is dict:
+        return {key: _map(f, item) for key, item in value.items()}
+    return value._map(lambda x: _map(f, x)) if hasattr(type(value), "_matmat") else value
+
+
+def _is_free(f: Any) -> bool:
+    """Whether it can be seen that a function reaches no tensor with derivatives; False where that is not clear."""
+    waiting, seen = [f], set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, _PLAIN) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        inside = _inside(value)
+        if inside is None or len(seen) > MOST_OBJECTS:
+            return False
+        waiting.extend(inside)
+    return True
+
+
+def _inside(value: Any) -> Sequence[Any] | None:
+    """What a value is made of, or None where that is not known."""
+    if isinstance(value, torch.Tensor):
+        return None if _has_derivatives(value) else ()
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return tuple(value)
+    if isinstance(value, dict):
+        return tuple(value.values())
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, types.FunctionType):
+        return _inside_function(value)
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return () if isinstance(value.__self__, types.ModuleType | None) else (value.__self__,)
+    if isinstance(value, (types.ModuleType, type)):
+        return () if _is_of_library(value) else None
+    if hasattr(type(value), "_matmat"):
+        return tuple(value.leaves())
+    return () if isinstance(value, (np.ufunc, torch.Size)) else None
+
+
+def _inside_function(f: types.FunctionType) -> Sequence[Any]:
+    inside = [f.__defaults__, f.__kwdefaults__]
+    for cell in f.__closure__ or ():
+        try:
+            inside.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    if not _is_of_library(f):
+        inside += [f.__globals__[name] for name in _names(f.__code__) if name in f.__globals__]
+    return inside
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names of globals (and attributes) in a function and those defined in it."""
+    return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+
+
+def _is_of_library(value: Any) -> bool:
+    name = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+    return str(name).partition(".")[0] in _LIBRARIES
+
+
+# One repair of `torch.compile`, without which it would multiply from the wrong side.
+#
+# While compiling, torch (2.13) hands `A @ x`, for an A that is no tensor, to `__torch_function__`
+# as `Tensor.matmul(x, A)`: it swaps the two sides and then calls the reversed method, but its
+# table of reversed methods leaves `@` out (`rskips` in `torch/_dynamo/variables/builtin.py`). That
+# is the same call as for `x @ A`, so nobody could tell them apart afterwards. We add the missing
+# entry, `Tensor.__rmatmul__`, as soon as that module is imported; importing it ourselves would
+# cost a second or more.
+
+
+_MODULE = "torch._dynamo.variables.builtin"
+
+
+class _Watcher(importlib.abc.MetaPathFinder):
+    """Waits for the import of one module and repairs it."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_repair(module: Any) -> None:
+                execute(module)
+                _repair(module)
+
+            spec.loader.exec_module = execute_and_repair  # type: ignore[method-assign]
+        return spec
+
+
+def _repair(module: Any) -> None:
+    table = getattr(module, "BUILTIN_TO_TENSOR_RFN_MAP", None)
+    if table is not None:
+        table.setdefault(operator.matmul, torch.Tensor.__rmatmul__)
+
+
+def sides_are_known() -> bool:
+    """Whether the compiler tells `A @ x` from `x @ A`: its table has the entry."""
+    table = getattr(sys.modules.get(_MODULE), "BUILTIN_TO_TENSOR_RFN_MAP", {})
+    return operator.matmul in table
+
+
+sides_are_known._dynamo_marked_constant = True  # type: ignore[attr-defined]  # traced code calls it once
+
+if _MODULE in sys.modules:
+    _repair(sys.modules[_MODULE])
+else:
+    sys.meta_path.insert(0, _Watcher())
+
+
+# One operator of torch, `colinear::call`, for what `torch.compile` must not trace: a loop whose
+# length depends on values.
+#
+# The compiler sees a single node, which runs Python when the program runs. What it runs, and how
+# that is differentiated, is a `Call` in a table; the node holds its number.
+
+
+class Call(NamedTuple):
+    """What the operator does.
+
+    Attributes
+    ----------
+    run : callable
+        `run(arrays)`, a list of new arrays.
+    like : callable
+        `like(arrays)`, arrays without values of the shapes and dtypes of those that `run` gives.
+    attach : callable
+        `attach(arrays, first)`, the first array that `run` gave, with its derivatives with respect to `arrays`; the others have none.
+    """
+
+    run: Callable[[Sequence[Any]], list[Any]]
+    like: Callable[[Sequence[Any]], list[Any]]
+    attach: Callable[[Sequence[Any], Any], Any]
+
+
+CALLS: list[Call] = []
+
+
+def call_opaquely(number: int, arrays: Sequence[Any]) -> list[Any]:
+    """What the call of this number makes of the arrays, as one node of a compiled program."""
+    return list(torch.ops.colinear.call(list(arrays), number))
+
+
+@torch.library.custom_op("colinear::call", mutates_args=(), schema="(Tensor[] arrays, int number) -> Tensor[]")
+def _call(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return CALLS[number].run(arrays)
+
+
+@_call.register_fake
+def _(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+    return CALLS[number].like(arrays)
+
+
+@torch.library.custom_op(
+    "colinear::pull", mutates_args=(), schema="(Tensor[] arrays, Tensor first, Tensor cotangent, int number) -> Tensor[]"
+)
+def _pull(arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int) -> list[torch.Tensor]:
+    moving = [i for i, x in enumerate(arrays) if x.is_floating_point() or x.is_complex()]
+
+    def pull() -> Sequence[Any]:
+        held = [x.detach() for x in arrays]
+        for i in moving:
+            held[i].requires_grad_()
+        with torch.enable_grad():
+            result = CALLS[number].attach(held, first.detach())
+            return torch.autograd.grad(result, [held[i] for i in moving], cotangent, allow_unused=True)
+
+    # Inside an operator nothing is recorded in its own thread.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        found = dict(zip(moving, thread.submit(pull).result(), strict=True))
+    parts = [found.get(i) for i in range(len(arrays))]
+    return [torch.zeros_like(x) if part is None else part.clone() for x, part in zip(arrays, parts, strict=True)]
+
+
+@_pull.register_fake
+def _(arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int) -> list[torch.Tensor]:
+    return [torch.empty_like(x) for x in arrays]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    arrays, ctx.number = inputs
+    ctx.save_for_backward(*arrays, output[0])
+
+
+def _back(ctx: Any, cotangents: Any) -> tuple[Any, None]:
+    *arrays, first = ctx.saved_tensors
+    parts = torch.ops.colinear.pull(arrays, first, cotangents[0], ctx.number)
+    return [part if x.is_floating_point() or x.is_complex() else None for x, part in zip(arrays, parts, strict=True)], None
+
+
+_call.register_autograd(_back, setup_context=_keep)

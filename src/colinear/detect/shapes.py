@@ -1,0 +1,364 @@
+"""What shows in where the entries stand and repeat: diagonals, bands, triangles, permutations, Toeplitz matrices, blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..operators.banded import Banded, Tridiagonal
+from ..operators.block import BlockDiag
+from ..operators.dense import Triangular
+from ..operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
+from ..operators.kronecker import Kronecker
+from ..operators.sparse import Sparse
+from ..operators.toeplitz import Circulant, Convolution, Toeplitz
+from ..operators.unitary import Permutation
+from .matrix import Found, Matrix, constant, entries_at, norm
+
+# What shows in where the entries stand: nothing, diagonals, bands, triangles, permutations.
+
+
+FEW = 200  # rows up to which a triangle is kept dense, however empty
+MANY = 64  # rows for which NumPy is faster than Python
+
+
+def zero(M: Matrix, tol: float) -> Found | str:
+    """No entry at all."""
+    if M.nnz:
+        return f"{M.nnz} entries are not zero"
+    return Found("zero", Zero(*M.shape, like=M.like))
+
+
+def diagonal(M: Matrix, tol: float) -> Found | str:
+    """Entries on the diagonal alone; c I if they are all c."""
+    beside = M.rows != M.columns
+    if not M.is_square:
+        return "not square"
+    if M.weights(tol)[beside].sum() > tol**2:
+        return f"{np.count_nonzero(beside)} entries beside it"
+    d = M.S.diagonal()
+    c = constant(d, tol / 2)
+    if c is None:
+        return Found("diagonal", Diagonal(d))
+    if c == 1:
+        return Found("identity", Identity(len(d), like=d))
+    return Found("scaled identity", ScaledIdentity(np.asarray(c, d.dtype), len(d)))
+
+
+def permutation(M: Matrix, tol: float) -> Found | str:
+    """One entry in each row and column: P, c P, or diag(d) P."""
+    M = M.dropped(tol)
+    n = M.shape[0]
+    if not M.is_square or M.nnz != n or not np.all(np.diff(M.S.indptr) == 1) or len(np.unique(M.columns)) != n:
+        return "not one entry in each row and column"
+    P = Permutation(M.columns, like=M.like)
+    c = constant(M.values, tol / 2)
+    if c is None:
+        return Found("scaled permutation", Diagonal(M.values) @ P)
+    return Found("permutation", P) if c == 1 else Found("multiple of a permutation", c * P)
+
+
+def tridiagonal(M: Matrix, tol: float) -> Found | str:
+    """Entries on the diagonal and beside it."""
+    if not M.is_square or M.shape[0] < 4:
+        return "not square" if not M.is_square else "too small to matter"
+    far = np.abs(M.columns - M.rows) > 1
+    if M.weights(tol)[far].sum() > tol**2:
+        return f"{np.count_nonzero(far)} entries further from the diagonal"
+    return Found("tridiagonal", Tridiagonal(*(M.S.diagonal(k) for k in (-1, 0, 1))))
+
+
+def banded(M: Matrix, tol: float) -> Found | str:
+    """Few diagonals: taken from the main one outwards until the rest is what the tolerance allows."""
+    m, n = M.shape
+    weights = np.bincount(M.columns - M.rows + (m - 1), M.weights(tol), m + n - 1)
+    offsets = np.flatnonzero(weights) - (m - 1)
+    outwards = offsets[np.argsort(-np.abs(offsets), kind="stable")]
+    spent = np.cumsum(weights[outwards + (m - 1)])
+    kept = np.sort(outwards[np.searchsorted(spent, tol**2, side="right") :])
+    if not len(kept):
+        return "nothing would be left"
+    stored = int(np.sum(np.minimum(m, n - kept) - np.maximum(0, -kept)))
+    if stored > min(2 * M.nnz, m * n // 2):
+        return f"its {len(kept)} diagonals, from {kept[0]} to {kept[-1]}, hold {stored} places for {M.nnz} entries"
+    detail, kept = f"{len(kept)} diagonals from {kept[0]} to {kept[-1]}", kept.tolist()
+    return Found("banded", Banded([M.S.diagonal(k) for k in kept], kept, (m, n)), detail)
+
+
+def triangular(M: Matrix, tol: float) -> Found | str:
+    """Nothing above, or nothing below the diagonal."""
+    if not M.is_square:
+        return "not square"
+    weights = M.weights(tol)
+    above, below = M.columns > M.rows, M.columns < M.rows
+    for name, others in (("lower triangular", above), ("upper triangular", below)):
+        if weights[others].sum() <= tol**2:
+            return _triangle(M.without(~others) if others.any() else M, name)
+    return f"{np.count_nonzero(above)} entries above the diagonal, {np.count_nonzero(below)} below"
+
+
+def permuted_triangular(M: Matrix, tol: float) -> Found | str:
+    """A = P^T L Q with triangular L, if there is one with a diagonal without zeros.
+
+    A row with one entry left comes next, and takes its column away from the others: a topological order, in time O(nnz). Whichever
+    of several such rows comes first, none of them stands in another's way, so the order is found if there is one.
+    """
+    M = M.dropped(tol)
+    n = M.shape[0]
+    if not M.is_square:
+        return "not square"
+    counts = np.diff(M.S.indptr)
+    if not np.any(counts == 1) or not np.any(np.bincount(M.columns, minlength=n) == 1):
+        return "no row, or no column, has a single entry to begin with"
+    rows, columns = _order(M, counts)
+    if len(rows) < n:
+        return f"no row with a single entry is left after {len(rows)} of {n}"
+    inner = _triangle(M.part(rows, columns), "lower triangular")
+    if isinstance(inner, str):
+        return inner
+    P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
+    kind = "of rows and columns alike" if np.array_equal(rows, columns) else "of rows and of columns"
+    return Found("permuted triangular", P.T @ inner.operator @ Q, f"a permutation {kind}", (inner,))
+
+
+def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
+    """Rows with one entry left, with the column of that entry, in the order in which they come to be so."""
+    by_column = M.S.tocsc()
+    left = counts.astype(np.int64)
+    sums = np.zeros(M.shape[0], np.int64)  # of the columns that each row has left: of one, it is the column
+    np.add.at(sums, M.rows, M.columns)
+    rows, columns = [], []
+    ready = np.flatnonzero(left == 1)
+    while len(ready) >= MANY:  # many at once, while there are many
+        taken, first = np.unique(sums[ready], return_index=True)
+        rows.append(ready[first])
+        columns.append(taken)
+        starts, lengths = by_column.indptr[taken], np.diff(by_column.indptr)[taken]
+        places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        others = by_column.indices[places]
+        np.subtract.at(left, others, 1)
+        np.subtract.at(sums, others, np.repeat(taken, lengths))
+        others = np.unique(others)
+        ready = others[left[others] == 1]
+    if len(ready):
+        one_by_one = _order_one_by_one(by_column, ready.tolist(), left.tolist(), sums.tolist())
+        rows.append(one_by_one[0])
+        columns.append(one_by_one[1])
+    empty = np.zeros(0, np.int64)
+    return np.concatenate([*rows, empty]), np.concatenate([*columns, empty])
+
+
+def _order_one_by_one(by_column: Any, ready: list[int], left: list[int], sums: list[int]) -> tuple[Any, Any]:
+    """The same where there is little to do at a time."""
+    starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
+    rows, columns = [], []
+    for row in ready:  # which grows
+        if left[row] != 1:
+            continue
+        column = sums[row]
+        rows.append(row)
+        columns.append(column)
+        for other in rows_of[starts[column] : starts[column + 1]]:
+            left[other] -= 1
+            sums[other] -= column
+            if left[other] == 1:
+                ready.append(other)
+    return np.array(rows, np.int64), np.array(columns, np.int64)
+
+
+def _triangle(M: Matrix, name: str) -> Found | str:
+    """Dense, or sparse if it is too large to be written down or has few entries: both are solved by substitution."""
+    if M.dense is None or (M.shape[0] > FEW and M.density < 0.1):
+        return Found(name, Sparse(M.S))
+    return Found(name, Triangular(M.dense, lower=name.startswith("lower")))
+
+
+# What shows in entries that repeat along diagonals: circulant and Toeplitz matrices.
+
+
+SAMPLE = 256  # entries that are looked at before all are
+LEAST = 4  # rows from which a diagonal can be said to repeat
+
+
+def circulant(M: Matrix, tol: float) -> Found | str:
+    """A[i, j] depends on i - j mod n alone."""
+    n = M.shape[0]
+    if not M.is_square or n < LEAST:
+        return "not square" if not M.is_square else "too small to matter"
+    if tol == 0 and not _may_repeat(M):
+        return "the entries of a diagonal differ"
+    col = _shared(M, (M.rows - M.columns) % n, np.full(n, n), tol)
+    return "the entries of a wrapped diagonal differ" if col is None else Found("circulant", Circulant(col))
+
+
+def toeplitz(M: Matrix, tol: float) -> Found | str:
+    """A[i, j] depends on i - j alone."""
+    m, n = M.shape
+    if min(m, n) < LEAST:
+        return "too small to matter"
+    if tol == 0 and not _may_repeat(M):
+        return "the entries of a diagonal differ"
+    offsets = np.arange(1 - n, m)
+    lengths = np.minimum(m, n + offsets) - np.maximum(0, offsets)
+    shared = _shared(M, M.rows - M.columns + (n - 1), lengths, tol)
+    if shared is None:
+        return "the entries of a diagonal differ"
+    col, row = shared[n - 1 :], shared[n - 1 :: -1]
+    if m == n and np.array_equal(row, col.conj()) and np.isreal(col[0]):
+        return Found("Toeplitz", Toeplitz(col))
+    return Found("Toeplitz", Toeplitz(col, row))
+
+
+def _may_repeat(M: Matrix) -> bool:
+    """Whether the second row of a dense matrix is the first one, moved: what most matrices fail."""
+    return M.dense is None or np.array_equal(M.dense[1, 1:], M.dense[0, :-1])
+
+
+def block_circulant(M: Matrix, tol: float) -> Found | str:
+    """Circulant in blocks and inside of them, as a periodic convolution of two dimensions is."""
+    n = M.shape[0]
+    if not M.is_square or n < LEAST**2 or not M.nnz:
+        return "not square" if not M.is_square else "too small to matter"
+    rows, columns, values = M.sample(SAMPLE)
+    for p in (k for k in range(2, n // 2 + 1) if n % k == 0):
+        if tol == 0:  # what is in row i is in the first row, moved
+            first = (columns // p - rows // p) % (n // p) * p + (columns % p - rows % p) % p
+            if not np.array_equal(entries_at(M, np.zeros_like(first), first), values):
+                continue
+        labels = (M.rows // p - M.columns // p) % (n // p) * p + (M.rows % p - M.columns % p) % p
+        kernel = _shared(M, labels, np.full(n, n), tol)
+        if kernel is not None:
+            grid = (n // p, p)
+            return Found("periodic convolution", Convolution(kernel.reshape(grid), grid), f"on a grid of {n // p} x {p}")
+    return "no way to cut it into blocks gives a periodic convolution"
+
+
+def _shared(M: Matrix, labels: Any, sizes: Any, tol: float) -> Any:
+    """For entries in classes, of so many places each: the value of each class, its mean if they may differ by `tol`, or None."""
+    if tol == 0:
+        counts = np.bincount(labels, minlength=len(sizes))
+        values = np.zeros(len(sizes), M.values.dtype)
+        values[labels] = M.values
+        full = (counts == 0) | (counts == sizes)
+        return values if full.all() and np.array_equal(values[labels], M.values) else None
+    sums = np.bincount(labels, M.values.real, len(sizes))
+    if M.values.dtype.kind == "c":
+        sums = sums + 1j * np.bincount(labels, M.values.imag, len(sizes))
+    means = (sums / sizes).astype(M.values.dtype)  # the nearest such matrix
+    missing = sizes - np.bincount(labels, minlength=len(sizes))
+    apart = np.hypot(norm(M.values - means[labels]), norm(np.sqrt(missing) * np.abs(means)))
+    return means if apart <= tol * M.norm else None
+
+
+# What falls apart: block diagonal matrices, in whatever order their rows and columns come.
+
+
+MOST_BLOCKS = 256  # that differ: each is searched, and multiplied on its own
+
+
+def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+    """A = P^T blockdiag(B_1, ..., B_k) Q by the connected components of its graph, each block searched in its turn.
+
+    Rows and columns are permuted alike where the graph of a square matrix falls apart; else on their own, where the graph that joins
+    rows with columns does. Blocks that are all the same are I ⊗ B.
+    """
+    M = M.dropped(tol)
+    labels = _labels(M)
+    if labels is None:
+        return "its graph is connected"
+    rows, columns, sizes = _arranged(*labels)
+    alike = M.is_square and np.array_equal(rows, columns)
+    block = _repeated(M, rows, columns, sizes)
+    if block is None and len(sizes) > MOST_BLOCKS:
+        return f"{len(sizes)} components are more than {MOST_BLOCKS}"
+    if block is not None:
+        part = search(block, tol / 2)
+        parts: tuple[Found, ...] = (part,)
+        inner = Kronecker(Identity(len(sizes)), part.operator)
+        detail = f"{len(sizes)} equal blocks of {_size(*sizes[0])}"
+    else:
+        parts = tuple(search(each, tol / 2) for each in _blocks(M, rows, columns, sizes))
+        inner = BlockDiag(*(part.operator for part in parts))
+        largest = max(sizes, key=lambda size: size[0] * size[1])
+        detail = f"{len(sizes)} blocks, the largest of {_size(*largest)}"
+    if _is_sorted(rows) and _is_sorted(columns):
+        return Found("block diagonal", inner, detail, parts)
+    P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
+    detail += ", after a permutation of rows and columns" + (" alike" if alike else "")
+    return Found("permuted block diagonal", P.T @ inner @ (P if alike else Q), detail, parts)
+
+
+def _labels(M: Matrix) -> tuple[Any, Any] | None:
+    """The number of the component of each row and of each column, or None if there is one only."""
+    from scipy.sparse import block_array, csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    m, n = M.shape
+    pattern = csr_array((np.ones(M.nnz, np.int8), M.columns, M.S.indptr), shape=(m, n))
+    if M.is_square:
+        count, labels = connected_components(pattern, directed=True, connection="weak")
+        if count > 1:
+            return labels, labels
+    count, labels = connected_components(block_array([[None, pattern], [pattern.T, None]]), directed=False)
+    return (labels[:m], labels[m:]) if count > 1 else None
+
+
+def _arranged(of_rows: Any, of_columns: Any) -> tuple[Any, Any, list[tuple[int, int]]]:
+    """The order of rows and of columns by components, and their sizes; single entries, and rows and columns of zeros, last and together.
+
+    Together they are one diagonal block, or one of zeros.
+    """
+    count = 1 + max(of_rows.max(initial=0), of_columns.max(initial=0))
+    heights, widths = np.bincount(of_rows, minlength=count), np.bincount(of_columns, minlength=count)
+    is_empty = (heights == 0) | (widths == 0)
+    is_single = (heights == 1) & (widths == 1)
+    if is_single.sum() == count:  # nothing but a permutation of a diagonal: found before
+        is_single[:] = False
+    group = np.where(is_empty, 2, np.where(is_single, 1, 0))
+    first = np.full(count, len(of_rows))
+    np.minimum.at(first, of_rows, np.arange(len(of_rows)))
+    place = np.empty(count, np.int64)
+    place[np.lexsort((first, group))] = np.arange(count)
+    rows, columns = np.argsort(place[of_rows], kind="stable"), np.argsort(place[of_columns], kind="stable")
+    large = np.flatnonzero(group == 0)
+    large = large[np.argsort(place[large])]
+    sizes = [(int(heights[k]), int(widths[k])) for k in large]
+    for kind in (1, 2):
+        height, width = int(heights[group == kind].sum()), int(widths[group == kind].sum())
+        if height or width:
+            sizes.append((height, width))
+    return rows, columns, sizes
+
+
+def _blocks(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) -> list[Matrix]:
+    blocks, top, left = [], 0, 0
+    for height, width in sizes:
+        blocks.append(M.part(rows[top : top + height], columns[left : left + width]))
+        top, left = top + height, left + width
+    return blocks
+
+
+def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) -> Matrix | None:
+    """The block, if there are several and they are all the same."""
+    count, (height, width) = len(sizes), sizes[0]
+    if count < 2 or M.nnz % count or any(size != (height, width) for size in sizes) or not height or not width:
+        return None
+    S = M.S[rows][:, columns]
+    S.sort_indices()
+    each = M.nnz // count
+    lengths = np.diff(S.indptr).reshape(count, height)
+    places = S.indices.reshape(count, each) - width * np.arange(count)[:, None]
+    values = S.data.reshape(count, each)
+    if not all(np.all(x == x[0]) for x in (lengths, places, values)):
+        return None
+    return M.part(rows[:height], columns[:width])
+
+
+def _is_sorted(order: Any) -> bool:
+    return bool(np.all(order[1:] > order[:-1]))
+
+
+def _size(m: int, n: int) -> str:
+    return f"{m}x{n}"

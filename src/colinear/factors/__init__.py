@@ -1,0 +1,1 @@
+"""What functions return: operators that hold a factorisation, a solver or a function of a matrix."""

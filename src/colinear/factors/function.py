@@ -1,0 +1,187 @@
+"""f(A) known by its products alone, and f of Kronecker products and sums where derivatives are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from ..autodiff import kronecker as derivatives
+from ..backends import Array, namespace_of
+from ..operators.base import LinearOperator
+from ..operators.context import Context, broadcast_batches
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal
+from ..operators.kronecker import Kronecker
+from ..operators.printing import bracketed
+from ..operators.product import Product
+from ..operators.tree import memo
+from .inverse import Implicit
+
+# f(A) known by its products alone: what `exp(A)` and others return for an A that is too large to
+# be formed.
+
+
+class FunctionOf(LinearOperator):
+    """A function of A, applied to vectors by `evaluate(A, X)`, which gives f(A) X.
+
+    Users write `exp(A)`, `sqrt(A, Krylov())` and so on.
+
+    Parameters
+    ----------
+    A : LinearOperator
+    evaluate : callable
+        Static: no arrays inside.
+    name : str
+        Of the function.
+    complex : bool
+        Whether products of real vectors may be complex.
+    mirrored : bool
+        Whether f(A)^H = f(A^H).
+    """
+
+    A: LinearOperator
+    evaluate: Callable[[LinearOperator, Array], Array]
+    name: str
+    complex: bool
+    mirrored: bool
+
+    _product_is_a_run: ClassVar[bool] = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.A.shape
+
+    @memo
+    def _context(self) -> Context:
+        own = self.A._context
+        return Context(own.backend, self.A.xp.complex_dtype(self.A.dtype) if self.complex else self.A.dtype, own.device)
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(A=self.A.H) if self.mirrored else LinearOperator._adjoint(self)
+
+    def _transpose(self) -> LinearOperator:
+        return self._replace(A=self.A.T)
+
+    def _matmat(self, X: Array) -> Array:
+        return self.evaluate(self.A, X)
+
+    @property
+    def _flops(self) -> float:
+        return 40.0 * (self.A.flops + 40.0 * self.A.shape[-1])
+
+    def _expression(self) -> str:
+        return f"{self.name}({self.A._expression()})"
+
+
+# f of a Kronecker product or sum where derivatives are recorded: multiplied by as V diag(φ) V^H,
+# differentiated without V's derivative.
+
+
+class KroneckerFunction(LinearOperator):
+    """f(a C + b I) for C = A_1 ⊗ A_2 ⊗ ... (or ⊕), self-adjoint; products and the diagonal have derivatives also where eigenvalues repeat.
+
+    Everything else is asked of `by_eigenvectors()`, which is the same as a product of operators.
+
+    Attributes
+    ----------
+    whole : operator
+        a C + b I.
+    factors : tuple of arrays
+        The factors, their eigenvalues and eigenvectors (these are constants), a and b: flat, as `autodiff.kronecker.Factors` has them.
+    constants : tuple of arrays
+        Numbers that f needs.
+    f : callable
+        f(x, *constants), entry by entry.
+    is_sum : bool
+        Whether C is a Kronecker sum.
+    is_inverse : bool
+        Whether f(x) = 1 / x: then products are differentiated by the equation that they solve.
+    """
+
+    whole: LinearOperator
+    factors: tuple[Array, ...]
+    constants: tuple[Array, ...]
+    f: Callable[..., Array]
+    is_sum: bool
+    is_inverse: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.whole.shape
+
+    @memo
+    def _context(self) -> Context:
+        return self._held._context
+
+    def _infer(self) -> int:
+        return self._held.properties
+
+    @memo
+    def _parts(self) -> derivatives.Factors:
+        return derivatives.Factors.of(self.factors)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The rows of the factors."""
+        return self._parts.sizes
+
+    @property
+    def _grid(self) -> derivatives.Grid:
+        return derivatives.Grid(lambda x: self.f(x, *self.constants), self.is_sum)
+
+    @memo
+    def _held(self) -> LinearOperator:
+        """V diag(φ) V^H, without derivatives."""
+        xp: Any = namespace_of(self.factors[0])
+        return self._expanded(xp, derivatives.Factors.of([xp.stop_gradient(x) for x in self.factors]))
+
+    def by_eigenvectors(self) -> LinearOperator:
+        """V diag(φ) V^H, with the derivatives of eigenpairs."""
+        return self._expanded(self.xp, self._parts.differentiable(self.xp))._claim(self._claims)
+
+    def _expanded(self, xp: Any, parts: derivatives.Factors) -> LinearOperator:
+        phi = self._grid.of(parts.values, parts.a, parts.b)
+        phi = xp.reshape(phi, (*phi.shape[: phi.ndim - len(parts.values)], -1))
+        V = Kronecker(*(Dense(V) for V in parts.vectors))
+        return Product(V, Diagonal(phi), V.H)
+
+    def diagonal(self, left: Sequence[Array] | None = None, right: Sequence[Array] | None = None) -> Array:
+        """The diagonal of (L_1 ⊗ L_2 ⊗ ...) f(a C + b I) (R_1 ⊗ R_2 ⊗ ...), with its derivative; the matrices are I if not given."""
+        xp, k = self.xp, self._parts
+        if left is None or right is None:
+            left = right = [xp.eye(n, dtype=self.whole.dtype, device=self._context.device) for n in k.sizes]
+        found = derivatives.diagonal(xp, self._grid, k, left, right)
+        return found if self.is_complex else xp.real(found)
+
+    def _matmat(self, X: Array) -> Array:
+        if self.is_inverse:
+            return Implicit._of(self.whole, self._held, None)._matmat(X)
+        xp = self.xp
+        X = xp.astype(X, xp.result_type(self.dtype, X.dtype))
+        X = xp.broadcast_to(X, (*broadcast_batches(self.batch_shape, X.shape[:-2]), *X.shape[-2:]))
+        return derivatives.product(xp, self._grid, self._parts, X)
+
+    def _transpose(self) -> LinearOperator:
+        if not self.whole.is_complex:
+            return self
+        xp, k = self.xp, self._parts  # A^T = conj(A) for self-adjoint A, with the same eigenvalues
+        k = k._replace(matrices=tuple(map(xp.conj, k.matrices)), vectors=tuple(map(xp.conj, k.vectors)))
+        flipped: LinearOperator = self._replace(whole=self.whole.T, factors=k.flat())
+        return flipped
+
+    def _adjoint(self) -> LinearOperator:
+        return self if self._is_self_adjoint else self.by_eigenvectors().H
+
+    def _conj(self) -> LinearOperator:
+        return self._transpose() if self._is_self_adjoint else self.by_eigenvectors().conj()
+
+    @property
+    def _is_self_adjoint(self) -> bool:
+        return not self.xp.is_complex(self._grid.of(self._parts.values, self._parts.a, self._parts.b))
+
+    @property
+    def _flops(self) -> float:
+        return self._held.flops
+
+    def _expression(self) -> str:
+        return f"{bracketed(self.whole, None)}^-1" if self.is_inverse else f"f({self.whole._expression()})"

@@ -1,0 +1,209 @@
+"""A^-1 as an operator that keeps its factorisation: what `inv` returns when nothing simpler is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_matrix
+from ..backends import Array, namespace_of
+from ..errors import ShapeError
+from ..operators.base import LinearOperator
+from ..operators.context import Context, broadcast_batches
+from ..operators.dense import Dense
+from ..operators.printing import bracketed
+from ..operators.tree import memo
+
+
+class Implicit(LinearOperator):
+    """A^-1, or A^+ of a rectangular A, multiplied by as `solver`, which is a constant; differentiated by A x = b.
+
+    An inverse by eigenvectors has no derivative of its own where eigenvalues repeat, the derivative of a factorisation costs several
+    times the factorisation, and factors on the host have none. The solution has one all the same. A is taken as a general matrix:
+    where a factorisation reads one triangle only, the gradient is still that of all entries.
+
+    Attributes
+    ----------
+    find : callable, optional
+        `find(A, method)`: the inverse once more, with derivatives of its own.
+    """
+
+    A: LinearOperator
+    solver: LinearOperator
+    find: Callable[[Any, Any], LinearOperator] | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, m, n = self.A.shape
+        return (*batch, n, m)
+
+    @memo
+    def _context(self) -> Context:
+        return self.A._context
+
+    def _infer(self) -> int:
+        return self.A.properties | self.solver.properties
+
+    def _transpose(self) -> LinearOperator:
+        return Implicit._of(self.A.T, self.solver.T, None)
+
+    def _adjoint(self) -> LinearOperator:
+        return Implicit._of(self.A.H, self.solver.H, None)
+
+    def _conj(self) -> LinearOperator:
+        return Implicit._of(self.A.conj(), self.solver.conj(), None)
+
+    def _matmat(self, X: Array) -> Array:
+        xp, own = namespace_of(X), self.A.arrays()
+        if not xp.is_differentiated(X, *own):
+            return self.solver._matmat(X)
+        batch = broadcast_batches(self.A.shape[:-2], X.shape[:-2])
+        dtype = own[0].dtype if isinstance(self.A, Dense) else self.A.dtype
+        X = X if X.dtype == dtype else xp.astype(X, xp.result_type(dtype, X.dtype))
+        X = X if batch == X.shape[:-2] else xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+        return self._solve(xp, X, own)
+
+    def _to_dense(self) -> Array:
+        xp, own = self.xp, self.A.arrays()
+        if not xp.is_differentiated(*own):
+            return self.solver._to_dense()
+        *batch, _, n = self.shape
+        eye = xp.broadcast_to(xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n))
+        held = len(self.solver.arrays())
+        first = lambda _, *arrays: (self.solver.with_arrays(arrays[len(arrays) - held :])._to_dense(),)  # noqa: E731
+        return self._solve(xp, eye, own, first=first)
+
+    def _solve(self, xp: Any, X: Array, own: tuple[Array, ...], **options: Any) -> Array:
+        options["least_squares"] = self.shape[-1] != self.shape[-2]
+        held = self.solver.arrays()
+        if not isinstance(self.A, Dense):
+            rule = equation(self, lambda inverse, B: inverse.solver._matmat(B), **options)
+            return rule(X, (*own, *map(xp.stop_gradient, held)))
+
+        def solve(B: Array, is_adjoint: bool, *arrays: Array) -> Array:
+            solver = self.solver.with_arrays(arrays)
+            return (solver.H if is_adjoint else solver)._matmat(B)
+
+        return of_matrix(xp, len(self.shape) - 2, solve, **options)(X, (*own, *held))
+
+    @property
+    def slogdet(self) -> Callable[[], tuple[Array, Array]]:
+        """Gives the sign and the logarithm of |det A|, if the solver knows them."""
+        self.solver.slogdet  # type: ignore[attr-defined] # noqa: B018
+        return lambda: _slogdet(self.A._to_dense(), self.solver)
+
+    @property
+    def _flops(self) -> float:
+        return self.solver.flops
+
+
+def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
+    xp, batch = namespace_of(A), A.ndim - 2
+
+    def value(A: Array, *arrays: Array) -> tuple[Array, Array]:
+        return solver.with_arrays(arrays).slogdet()
+
+    def adjoint_inverse(A: Array, *arrays: Array) -> Array:
+        return Implicit._of(Dense._of(A), solver.with_arrays(arrays), None).H._to_dense()
+
+    def push(primals: tuple, tangents: tuple, output: Any) -> tuple[Array, Array]:
+        z = xp.sum(xp.conj(adjoint_inverse(*primals)) * tangents[0], axis=(-2, -1))  # tr(A^-1 dA)
+        sign = output[0]
+        return sign * 1j * xp.imag(z) if xp.is_complex(sign) else sign * 0 * z, xp.real(z)
+
+    def pull(primals: tuple, output: Any, cotangents: tuple) -> tuple:
+        g = cotangents[1]
+        if xp.is_complex(output[0]):
+            g = g - 1j * xp.imag(xp.conj(cotangents[0]) * output[0])
+        return g[..., None, None] * adjoint_inverse(*primals), *(None,) * (len(primals) - 1)
+
+    arrays = solver.arrays()
+    ranks = (2, *(x.ndim - batch for x in arrays))
+    sign, logarithm = xp.custom_derivative(value, push, pull, ranks)(A, *arrays)
+    return sign, logarithm
+
+
+def differentiable(xp: Any, make: Any, A: Array) -> Any:
+    """`make(xp, A)`, a factor and more, with the derivatives of what is computed from the factor."""
+    if not xp.is_differentiated(A) or xp.is_compiling():
+        return make(xp, A)
+    factor, *more = make(xp, xp.stop_gradient(A))
+    return Implicit._of(Dense._of(A), factor, None), *more
+
+
+def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
+    """`solver.solve(X, form)`, for a matrix that only the host can multiply by; differentiable in X.
+
+    `form` says what of the solver's matrix it is: itself ("N"), its transpose ("T"), adjoint ("H") or conjugate ("C").
+    """
+    xp = namespace_of(X)
+    forward, backward = (
+        lambda x, form=form: (xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), x[0]),)
+        for form in (form, CONJUGATED[TRANSPOSED[form]])
+    )
+    return xp.linear_rule(LinearMap(xp, forward, backward, lambda constants: (2,)), (X,))[0]
+
+
+class Inverse(LinearOperator):
+    """The inverse of A, applied by `factor`, an operator that multiplies by A^-1 (through triangular solves, say).
+
+    Users write `inv(A)`, which makes the factorisation; rules may look at `A` and at `factor` again (its determinant is known).
+    A product costs one with the factor, 2 n^2 for a dense factorisation.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A_inverse = co.inv(np.array([[0.0, 2.0], [1.0, 0.0]]))
+    >>> type(A_inverse).__name__, type(A_inverse.factor).__name__
+    ('Inverse', 'LUFactor')
+    """
+
+    A: LinearOperator
+    factor: LinearOperator
+
+    def __new__(cls, A: LinearOperator, factor: LinearOperator) -> Any:
+        if A.shape[-1] != A.shape[-2] or factor.shape[-2:] != A.shape[-2:]:
+            raise ShapeError(f"Inverse: A is {A.shape[-2]}x{A.shape[-1]} and its factor {factor.shape[-2]}x{factor.shape[-1]}.")
+        return cls._of(A, factor)
+
+    @property
+    def operands(self) -> tuple[LinearOperator, ...]:
+        return (self.A,)
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return self.A.shape
+
+    def _infer(self) -> int:
+        return self.A.properties  # each of the six passes to the inverse (a PSD operator that has one is PD)
+
+    def _transpose(self) -> LinearOperator:
+        return Inverse._of(self.A.T, self.factor.T)
+
+    def _adjoint(self) -> LinearOperator:
+        return Inverse._of(self.A.H, self.factor.H)
+
+    def _conj(self) -> LinearOperator:
+        return Inverse._of(self.A.conj(), self.factor.conj())
+
+    def _matmat(self, X: Array) -> Array:
+        Y = self.factor._matmat(X)
+        if Y.dtype == X.dtype:
+            return Y
+        return self.xp.astype(Y, self.xp.result_type(self.A.dtype, X.dtype))  # half precision is factored in single
+
+    def _matvec(self, x: Array) -> Array:
+        y = self.factor._matvec(x)
+        if y.dtype == x.dtype:
+            return y
+        return self.xp.astype(y, self.xp.result_type(self.A.dtype, x.dtype))
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return self.factor._residual_bound(X, B)
+
+    @property
+    def _flops(self) -> float:
+        return self.factor.flops
+
+    def _expression(self) -> str:
+        return f"{bracketed(self.A, None)}^-1"

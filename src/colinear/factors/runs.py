@@ -1,0 +1,186 @@
+"""Runs of iterations: with products that may fail themselves, and as one node of a program of `torch.compile`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..backends import Array, get, namespace_of
+from ..info import Info, recording
+from ..methods.iterate import Outcome, described
+from ..methods.loop import Watch
+from ..operators.base import LinearOperator
+from ..status import Status, combine, failed, settle
+
+# Iterations that multiply with operators whose products are iterations themselves: is the answer
+# judged by products that failed?
+#
+# What such products report comes from the body of a loop and means nothing outside of it, so the
+# loop drops it. Yet the residual of the answer is computed by them. So when the loop has ended,
+# one more product, with the answer, is listened to: where that fails, so does the answer.
+
+
+def multiplies_by_iteration(A: LinearOperator) -> bool:
+    """Whether a product with A may be a run of a method, which may fail."""
+    waiting: list[Any] = [A]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, LinearOperator):
+            if node._product_is_a_run:
+                return True
+            waiting.extend(getattr(node, name) for name in node._dynamic)
+        elif isinstance(node, tuple):
+            waiting.extend(node)
+    return False
+
+
+def _is_failure(status: Any) -> bool:
+    """Whether it is seen to be one: in JAX the statuses of a loop are tracers of it."""
+    return isinstance(status, Status) and status.is_failure
+
+
+def heard(info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ()) -> Info:
+    """The info of an answer X, judged by products with A; `dropped` are the reports of the loop that found it.
+
+    Costs one product where A multiplies by iterations, or where a report of the loop was a failure (a preconditioner's does no harm).
+    """
+    if not multiplies_by_iteration(A) and not any(_is_failure(each._status) for each in dropped):
+        return info
+    with recording() as reports:
+        A @ X
+    told = [each for each in reports if failed(each._status) is not False]
+    if not told:
+        return info
+    worst = combine(each._status for each in told)
+    name = worst.name if isinstance(worst, Status) else "its status"
+    message = f"a product with A, which is {told[0].method or 'a function'} itself, failed ({name}). {info.message}".rstrip()
+    converged = info.converged & (worst < int(Status.STOPPED))
+    return info.replace(status=combine([info._status, worst]), converged=converged, message=message)
+
+
+# Iterations under `torch.compile`: one node of the compiled program, which runs Python's loop when
+# the program runs.
+#
+# Traced, a loop would be unrolled to its last possible step. So the operator is taken apart, while
+# torch compiles, into its arrays, which the program has, and its skeleton, nested tuples of
+# constants, which goes into a table. The node puts the two together again.
+
+
+def outcome_when_run(inverse: Any, B: Array, watch: Watch, tol: float, warns: bool) -> Outcome:
+    """What a run of `inverse` on B will give, when the program runs; a failure is a warning then, if it `warns`."""
+    arrays: list[Array] = []
+    objects: list[Any] = []
+    xp = namespace_of(B)
+    description = skeleton(xp, inverse, arrays, objects)
+    number = _number((description, tuple(watch._replace(record=False)), tol, warns), *objects)
+    X, status, iterations, matvecs, residual = xp.call_opaquely(number, [B, *arrays])
+    return Outcome(X, status, iterations, matvecs, residual, None)
+
+
+def skeleton(xp: Any, value: Any, arrays: list[Array], objects: list[Any]) -> tuple[Any, ...]:
+    """What `value` is but for its arrays and for objects without a description, which are appended to the lists."""
+    cls = type(value)
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        return ("constant", value)
+    if isinstance(value, (tuple, list)):
+        return ("sequence", cls, tuple([skeleton(xp, item, arrays, objects) for item in value]))
+    if hasattr(cls, "_matmat"):
+        return ("operator", cls, value._claims, tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in cls._fields]))
+    if getattr(cls, "_is_method", False):
+        kept = tuple([name for name in _fields_of(cls) if not callable(getattr(value, name))])  # a callback is in the `Watch`
+        return ("method", cls, kept, tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in kept]))
+    if isinstance(value, xp.array_types):
+        arrays.append(value)
+        return ("array",)
+    if callable(value):
+        xp.break_graph("colinear: an iteration with an operator that holds a function leaves the compiled graph")
+    objects.append(value)
+    return ("object",)
+
+
+def _whole(description: tuple[Any, ...], arrays: Iterator[Array], objects: Iterator[Any]) -> Any:
+    """The value of a skeleton."""
+    kind, *rest = description
+    if kind == "constant":
+        return rest[0]
+    if kind == "array":
+        return next(arrays)
+    if kind == "object":
+        return next(objects)
+    parts = [_whole(part, arrays, objects) for part in rest[-1]]
+    if kind == "sequence":
+        return rest[0](*parts) if hasattr(rest[0], "_fields") else rest[0](parts)
+    if kind == "method":
+        return rest[0](**dict(zip(rest[1], parts, strict=True)))
+    whole: LinearOperator = rest[0]._of(*parts)
+    return whole._claim(rest[1]) if rest[1] else whole
+
+
+# ---------------------------------------------------------------------------------------------------- while torch compiles
+
+
+def _fields_of(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+_numbers: dict[Any, int] = {}
+
+
+def _number(key: tuple[Any, ...], *objects: Any) -> int:
+    """The number of the call that this skeleton stands for."""
+    known = (key, tuple(map(id, objects)))
+    if known not in _numbers:
+        for each in objects:
+            _check_known(each)
+        _numbers[known] = get("torch").add_call(*_call(key, objects))
+    return _numbers[known]
+
+
+def _check_known(each: Any) -> None:
+    """Refuse what was made inside the compiled function: Dynamo has no values of it."""
+    names = getattr(type(each), "__slots__", ())
+    if type(each).__module__.startswith("colinear") and not (
+        getattr(each, "__dict__", None) or any(hasattr(each, x) for x in names)
+    ):
+        raise NotImplementedError(f"torch.compile: make the {type(each).__name__} outside of the compiled function.")
+
+
+# Dynamo calls these, instead of tracing them, and takes what they return for a constant.
+_fields_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_number._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
+    from .iterated import attached, outcome_of
+
+    description, watching, tol, warns = key
+    watch = Watch(*watching)
+
+    def inverse_of(arrays: Sequence[Array]) -> Any:
+        return _whole(description, iter(arrays), iter(objects))
+
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        B, *leaves = arrays
+        xp, inverse = namespace_of(B), inverse_of(leaves)
+        outcome = outcome_of(inverse, B, watch, tol)
+        if warns:
+            settle(described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None), "warn")
+        counts = (xp.asarray(x, dtype="int64") for x in (outcome.status, outcome.iterations, outcome.matvecs))
+        return [x.clone() for x in (outcome.X, *counts, outcome.residual)]
+
+    def like(arrays: Sequence[Array]) -> list[Array]:
+        B, *leaves = arrays
+        xp, inverse = namespace_of(B), inverse_of(leaves)
+        *batch, _, k = B.shape
+        empty = functools.partial(xp.zeros, device=xp.device_of(B))
+        counts = [empty(shape, dtype="int64") for shape in ((*batch, k), (*batch, k), ())]
+        real = xp.real_dtype(B.dtype)
+        return [empty((*batch, inverse.A.shape[-1], k), dtype=B.dtype), *counts, empty((*batch, k), dtype=real)]
+
+    def attach(arrays: Sequence[Array], X: Array) -> Array:
+        B, *leaves = arrays
+        return attached(inverse_of(leaves), B, X, watch, tol)
+
+    return run, like, attach

@@ -1,0 +1,475 @@
+"""Inverses of structured matrices, and orthonormal columns of banded ones, as operators."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..backends import shared as _banded
+from ..operators.base import LinearOperator, conjugate_leaves
+from ..operators.bounds import bound_by_norm, bound_of_tridiagonal
+from ..operators.context import Context, broadcast_batches, context_of
+from ..operators.tree import memo
+from ..operators.unitary import fourier_flops, pad_end, sine_transform
+from ..properties import STIEFEL, UNITARY
+
+# Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
+# eigenvectors.
+#
+# They are what `inv` keeps inside an `Inverse`, as the dense ones of `factors.py`.
+
+
+class FourierFactor(LinearOperator):
+    """F^-1 diag(symbol) F over a grid: what multiplies each frequency by a number, such as the inverse of a circulant matrix.
+
+    Of a real operator (`real`) the symbol is that of the real transform: half of the last dimension.
+    """
+
+    symbol: Array
+    grid: tuple[int, ...]
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = 1
+        for size in self.grid:
+            n *= size
+        return (*self.symbol.shape[: -len(self.grid)], n, n)
+
+    @memo
+    def _context(self) -> Context:
+        backend, dtype, device = context_of("FourierFactor", (self.symbol,))
+        return Context(backend, self.xp.real_dtype(dtype) if self.real else dtype, device)
+
+    @memo
+    def xp(self) -> Any:
+        return namespace_of(self.symbol)
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(symbol=self.xp.conj(self.symbol))
+
+    def _conj(self) -> LinearOperator:  # frequency k of the conjugate is the conjugate of frequency -k
+        axes = tuple(range(-len(self.grid), 0))
+        mirrored = self.xp.roll(self.xp.flip(self.symbol, axis=axes), (1,) * len(axes), axis=axes)
+        return self._replace(symbol=self.xp.conj(mirrored))
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint() if self.real else self._conj()._adjoint()
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        n, k = X.shape[-2:]
+        if self.real and xp.is_complex(X):  # two real transforms cost as much as a complex one
+            Y = self._matmat(xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+            return Y[..., :k] + 1j * Y[..., k:]
+        if n == 0 or k == 0:
+            return X + xp.zeros((*self.shape[:-2], n, k), dtype=self.dtype, device=xp.device_of(X))
+        dtype = xp.result_type(self.dtype, X.dtype)
+        x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
+        axes = tuple(range(-1 - len(self.grid), -1))
+        if self.real:
+            y = xp.irfftn(self.symbol[..., None] * xp.rfftn(x, axes=axes), self.grid, axes=axes)
+        else:
+            y = xp.ifftn(self.symbol[..., None] * xp.fftn(x, axes=axes), axes=axes)
+        return xp.astype(xp.reshape(y, (*y.shape[: -1 - len(self.grid)], n, k)), dtype)
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        xp, size = self.xp, self.xp.abs(self.xp.stop_gradient(self.symbol))
+        least = float(xp.min(size))
+        return 100 * xp.eps(X.dtype) * float(xp.max(size)) / least if least > 0 else None  # rounding times the condition
+
+    @property
+    def _flops(self) -> float:
+        return 2 * fourier_flops(self.grid, self.real)
+
+
+class TridiagonalFactor(LinearOperator):
+    """A^-1 of a tridiagonal A, by elimination with pivoting: O(n) for each right side."""
+
+    lower: Array
+    diag: Array
+    upper: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = self.diag.shape[-1]
+        return (*broadcast_batches(*(d.shape[:-1] for d in (self.lower, self.diag, self.upper))), n, n)
+
+    def _transpose(self) -> LinearOperator:
+        return TridiagonalFactor._of(self.upper, self.diag, self.lower)
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        return namespace_of(X).solve_tridiagonal(self.lower, self.diag, self.upper, X)
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return bound_of_tridiagonal((self.lower, self.diag, self.upper), X, B)
+
+    @property
+    def _flops(self) -> float:
+        return 10.0 * self.diag.shape[-1]
+
+
+class BandedFactor(LinearOperator):
+    """A^-1 of a banded A, by elimination with pivoting: O(n l (l + u)) for each block of right sides.
+
+    As LAPACK stores it: `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals below the main one and u above.
+    """
+
+    ab: Array
+    widths: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = self.ab.shape[-1]
+        return (*self.ab.shape[:-2], n, n)
+
+    def _transpose(self) -> LinearOperator:
+        return BandedFactor._of(_banded.transposed(self.xp, self.ab, self.widths), self.widths[::-1])
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        return namespace_of(X).solve_banded(self.ab, self.widths, X)
+
+    @property
+    def _flops(self) -> float:
+        lower, upper = self.widths
+        return 2.0 * self.ab.shape[-1] * (lower + 1) * (lower + upper + 1)
+
+
+class SpectralFactor(LinearOperator):
+    """V diag(d) W, a function of a matrix in a basis of eigenvectors, W = V^-1; the real part of it if the matrix is real."""
+
+    V: LinearOperator
+    d: Array
+    W: LinearOperator
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*broadcast_batches(self.V.shape[:-2], self.d.shape[:-1], self.W.shape[:-2]), *self.V.shape[-2:])
+
+    def _adjoint(self) -> LinearOperator:
+        return SpectralFactor._of(self.W.H, self.xp.conj(self.d), self.V.H, self.real)
+
+    def _conj(self) -> LinearOperator:
+        return self if self.real else SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint() if self.real else SpectralFactor._of(self.W.T, self.d, self.V.T, False)
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        Y = self.V @ (self.d[..., None] * (self.W @ X))
+        return xp.real(Y) if self.real and not xp.is_complex(X) else Y
+
+    @property
+    def _flops(self) -> float:
+        return self.V.flops + self.W.flops + self.d.shape[-1]
+
+
+class SylvesterFactor(LinearOperator):
+    """(A ⊕ B)^-1 from the Schur forms A = Q S Q^H and B^T = P R P^H (Bartels and Stewart 1972): A X + X B^T = C, on the host.
+
+    S and R are triangular, so S Y + Y R = Q^H C P is solved by substitution (LAPACK's trsyl): O(n m (n + m)) for each right side.
+    `form` is "N" for the inverse and "H" for its adjoint; `real` says that A and B are.
+    """
+
+    Q: Array
+    S: Array
+    P: Array
+    R: Array
+    form: str
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = self.S.shape[-1] * self.R.shape[-1]
+        return (n, n)
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(form="H" if self.form == "N" else "N")
+
+    def _conj(self) -> LinearOperator:
+        return self if self.real else conjugate_leaves(self)
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint()._conj()
+
+    def _matmat(self, X: Array) -> Array:
+        from scipy.linalg.lapack import ztrsyl
+
+        n, m = self.S.shape[-1], self.R.shape[-1]
+        letter = "C" if self.form == "H" else "N"
+        columns = np.moveaxis(np.reshape(X, (*X.shape[:-2], n, m, X.shape[-1])), -1, -3)
+        F = np.conj(self.Q.T) @ columns @ self.P
+        Y = np.empty_like(F)
+        for i in np.ndindex(F.shape[:-2]):
+            Y[i], scale, _ = ztrsyl(self.S, self.R, F[i], trana=letter, tranb=letter)
+            Y[i] *= scale  # trsyl solves for scale C, to avoid overflow
+        Z = np.reshape(np.moveaxis(self.Q @ Y @ np.conj(self.P.T), -3, -1), X.shape)
+        return Z.real if self.real and X.dtype.kind != "c" else Z
+
+    @property
+    def _flops(self) -> float:
+        n, m = self.S.shape[-1], self.R.shape[-1]
+        return 10.0 * n * m * (n + m)
+
+
+class StackedBlocks(LinearOperator):
+    """diag(A_1, ..., A_k) of the k matrices along the last batch dimension of one operator: all are multiplied at once."""
+
+    A: LinearOperator
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *batch, count, m, n = self.A.shape
+        return (*batch, count * m, count * n)
+
+    def _transpose(self) -> LinearOperator:
+        return StackedBlocks._of(self.A.T)
+
+    def _adjoint(self) -> LinearOperator:
+        return StackedBlocks._of(self.A.H)
+
+    def _conj(self) -> LinearOperator:
+        return StackedBlocks._of(self.A.conj())
+
+    def _matmat(self, X: Array) -> Array:
+        xp, (count, m, n) = namespace_of(X), self.A.shape[-3:]
+        Y = self.A @ xp.reshape(X, (*X.shape[:-2], count, n, X.shape[-1]))
+        return xp.reshape(Y, (*Y.shape[:-3], count * m, X.shape[-1]))
+
+    @property
+    def _flops(self) -> float:
+        return self.A.shape[-3] * self.A.flops
+
+
+# The inverse of a power of A ⊕ B for tridiagonal A, B of constant diagonals: transforms along the
+# lines of B, elimination across.
+#
+# Half of the transforms that diagonalising both would take (Hockney 1965). In NumPy only, whose
+# loops run over rows.
+
+
+class LineFactor(LinearOperator):
+    """(S^-1 L^-H D^-1 L^-1 S)^power, where L D L^H factors A + λ I for every eigenvalue λ of B at once.
+
+    Attributes
+    ----------
+    multipliers : array, (m - 1, n)
+        The diagonal below the main one of L.
+    pivots : array, (m, n)
+    power : int
+    norm : float
+        At least that of (A ⊕ B)^power.
+    """
+
+    multipliers: Array
+    pivots: Array
+    power: int
+    norm: float
+
+    def _residual_bound(self, X: Array, B: Array) -> float | None:
+        return bound_by_norm(self.norm, X, B)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        size = self.pivots.shape[0] * self.pivots.shape[1]
+        return (size, size)
+
+    def _matmat(self, X: Array) -> Array:
+        m, n = self.pivots.shape
+        batch, k = X.shape[:-2], X.shape[-1]
+        grid = np.reshape(X, (*batch, m, n, k)).astype(np.result_type(X, self.pivots), copy=False)
+        Y = sine_transform(grid, (-2,))
+        for _ in range(self.power):
+            self._eliminate(Y)
+        return np.reshape(sine_transform(Y, (-2,), overwrite=True), X.shape)
+
+    _rmatmat = _matmat  # it is real and symmetric
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    def _eliminate(self, Y: Array) -> None:
+        """In place."""
+        rows, multipliers = np.moveaxis(Y, -3, 0), self.multipliers[..., None]
+        product = np.empty(rows.shape[1:], Y.dtype)
+        for i in range(1, len(rows)):
+            np.multiply(multipliers[i - 1], rows[i - 1], out=product)
+            rows[i] -= product
+        Y /= self.pivots[..., None]
+        for i in range(len(rows) - 2, -1, -1):
+            np.multiply(multipliers[i], rows[i + 1], out=product)
+            rows[i] -= product
+
+    @property
+    def _flops(self) -> float:
+        return 60.0 * self.shape[-1]
+
+
+# The inverse of A ⊕ B ⊕ ... ⊕ c I from the Schur forms of the terms, in every framework: for terms
+# without good eigenvectors.
+
+
+class SchurFactor(LinearOperator):
+    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row, the last one at once.
+
+    Attributes
+    ----------
+    bases, triangles : tuple of arrays
+        Q and upper triangular T of every term, complex. They are held fixed: derivatives do not go through them.
+    form : str
+        "N" for the inverse and "H" for its adjoint.
+    real : bool
+        Whether all terms are.
+    """
+
+    bases: tuple[Array, ...]
+    triangles: tuple[Array, ...]
+    form: str
+    real: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = math.prod([T.shape[-1] for T in self.triangles])
+        return (n, n)
+
+    def _adjoint(self) -> LinearOperator:
+        return self._replace(form="H" if self.form == "N" else "N")
+
+    def _conj(self) -> LinearOperator:
+        return self if self.real else conjugate_leaves(self)
+
+    def _transpose(self) -> LinearOperator:
+        return self._adjoint()._conj()
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        Y = self._changed(xp, xp.astype(X, xp.result_type(X.dtype, self.triangles[0].dtype)), to_schur=True)
+        Y = self._changed(xp, self._solved(xp, 0, 0.0, Y), to_schur=False)
+        return xp.astype(xp.real(Y), X.dtype) if self.real and not xp.is_complex(X) else Y
+
+    def _changed(self, xp: Any, X: Array, to_schur: bool) -> Array:
+        """Q^H ⊗ P^H ⊗ ... or Q ⊗ P ⊗ ... times X: each factor multiplies the leading axis, which is then moved to the end."""
+        batch, k, Y = X.shape[:-2], X.shape[-1], X
+        for Q in self.bases:
+            Q = xp.conj(xp.matrix_transpose(Q)) if to_schur else Q
+            Y = xp.matmul(Q, xp.reshape(Y, (*batch, Q.shape[-1], self.shape[-1] * k // Q.shape[-1])))
+            Y = xp.matrix_transpose(Y)
+        return xp.matrix_transpose(xp.reshape(Y, (*batch, k, self.shape[-1])))
+
+    def _solved(self, xp: Any, level: int, shift: Any, C: Array) -> Array:
+        """(T_level ⊕ ... ⊕ T_last + shift I)^-1 C, or its adjoint's, from the last row up, or from the first one down."""
+        T, adjoint = self.triangles[level], self.form == "H"
+        n = T.shape[-1]
+        if level == len(self.triangles) - 1:
+            M = T + shift * xp.eye(n, dtype=T.dtype, device=xp.device_of(T))
+            return xp.solve_triangular(xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=adjoint)
+        rows = xp.reshape(C, (*C.shape[:-2], n, C.shape[-2] // n, C.shape[-1]))
+        found: dict[int, Array] = {}
+        for i in range(n) if adjoint else reversed(range(n)):
+            row = rows[..., i, :, :]
+            for j, Y in found.items():
+                row = row - (xp.conj(T[j, i]) if adjoint else T[i, j]) * Y
+            found[i] = self._solved(xp, level + 1, shift + T[i, i], row)
+        return xp.reshape(xp.stack([found[i] for i in range(n)], axis=-3), C.shape)
+
+    @property
+    def _flops(self) -> float:
+        return 10.0 * self.shape[-1] * sum(T.shape[-1] for T in self.triangles)
+
+
+# Orthonormal columns as a chain of small unitary matrices, each acting on the last rows of the one
+# before: Q of a banded A = Q R.
+
+
+class UnitaryChain(LinearOperator):
+    """The first n columns of Q_1 Q_2 ... Q_c, where Q_i acts on w rows from row (i - 1)(w - overlap) on, cut to m rows.
+
+    A product costs 2 c w^2 flops for each column, one matrix of the chain after the other.
+
+    Attributes
+    ----------
+    blocks : array, (*batch, c, w, w)
+    overlap : int
+        How many rows neighbours share.
+    m, n : int
+        The size. Rows past the chain are zero.
+    """
+
+    blocks: Array
+    overlap: int
+    m: int
+    n: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.blocks.shape[:-3], self.m, self.n)
+
+    def _infer(self) -> int:
+        return UNITARY if self.m == self.n else STIEFEL
+
+    _conj = conjugate_leaves
+
+    def _matmat(self, X: Array) -> Array:
+        """Q_1 (Q_2 (... (Q_c X))): what Q_i leaves in its first rows goes to the one before it."""
+        xp, blocks, lapping = namespace_of(X), self.blocks, self.overlap
+
+        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, Array]:
+            Y = xp.matmul(Q, xp.concat([rows, carry], axis=-2))
+            return Y[..., :lapping, :], Y[..., lapping:, :]
+
+        X = self._spread(xp, X)
+        split = X.shape[-2] - lapping
+        carry, done = self._run(xp, step, X[..., split:, :], blocks, X[..., :split, :], reverse=True)
+        return self._cut(xp, xp.concat([carry, done], axis=-2), self.m)
+
+    def _rmatmat(self, X: Array) -> Array:
+        """Q_c^H (... (Q_1^H X)): what Q_i^H leaves in its last rows goes to the next."""
+        xp, lapping = namespace_of(X), self.overlap
+        split = self.blocks.shape[-1] - lapping
+
+        def step(carry: Array, Q: Array, rows: Array) -> tuple[Array, Array]:
+            Y = xp.matmul(Q, xp.concat([carry, rows], axis=-2))
+            return Y[..., split:, :], Y[..., :split, :]
+
+        X = self._spread(xp, X)
+        adjoints = xp.conj(xp.matrix_transpose(self.blocks))
+        carry, done = self._run(xp, step, X[..., :lapping, :], adjoints, X[..., lapping:, :], reverse=False)
+        return self._cut(xp, xp.concat([done, carry], axis=-2), self.n)
+
+    def _spread(self, xp: Any, X: Array) -> Array:
+        """X in the dtype and batch of the result, with as many rows as the chain."""
+        count, width = self.blocks.shape[-3:-1]
+        X = xp.astype(X, xp.result_type(X.dtype, self.blocks.dtype))
+        X = xp.broadcast_to(X, (*broadcast_batches(self.shape[:-2], X.shape[:-2]), *X.shape[-2:]))
+        return self._cut(xp, X, count * (width - self.overlap) + self.overlap)
+
+    def _cut(self, xp: Any, X: Array, rows: int) -> Array:
+        return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
+
+    def _run(self, xp: Any, step: Any, carry: Array, blocks: Array, X: Array, reverse: bool) -> tuple[Array, Array]:
+        """The recurrence over the chain: the last carry, and the rows that are done."""
+        count, k = blocks.shape[-3], X.shape[-1]
+        each = blocks.shape[-1] - self.overlap
+        parts = xp.moveaxis(xp.reshape(X, (*X.shape[:-2], count, each, k)), -3, 0)
+
+        def both(carry: Array, Q: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
+            carry, done = step(carry, Q, rows)
+            return carry, (carry, done)
+
+        carries, done = xp.scan(both, carry, xp.moveaxis(blocks, -3, 0), parts, reverse=reverse)
+        done = xp.moveaxis(done, 0, -3)
+        return carries[0 if reverse else -1], xp.reshape(done, (*done.shape[:-3], count * each, k))
+
+    @property
+    def _flops(self) -> float:
+        count, width = self.blocks.shape[-3:-1]
+        return 2.0 * count * width**2

@@ -1,0 +1,451 @@
+"""What the functions share: arrays and their values, reports of zeros, orthonormal columns; and the transposes as functions."""
+
+from __future__ import annotations
+
+import cmath
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..backends import Array, is_array, namespace_of
+from ..dispatch import function
+from ..dispatch.patterns import Pattern
+from ..errors import ShapeError, TooLargeError
+from ..info import Info, report
+from ..methods import Method
+from ..operators.base import LinearOperator, inside_out
+from ..operators.block import hstack
+from ..operators.context import given_context
+from ..operators.dense import Dense
+from ..operators.diagonal import Diagonal, Identity
+from ..operators.lowrank import LowRank
+from ..operators.product import Product
+from ..operators.sliced import Sliced
+from ..operators.sum import Sum
+from ..operators.transposed import Adjoint, Transpose
+from ..operators.tree import index_or_array
+from ..operators.unitary import Permutation
+from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
+from ..status import Status
+
+# Arrays as the functions see them: as matrices, in which precision, and whether their values can
+# be looked at.
+
+
+LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs it and nobody asked
+
+
+def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
+    """I of n dimensions, or as many as A has columns, in A's framework, dtype and device."""
+    return Identity(A.shape[-1] if n is None else n, like=None if A.is_neutral else A)
+
+
+def ones_beside(A: LinearOperator) -> Array:
+    """A right side of ones: what `explain` takes where none is given."""
+    return A.xp.ones((A.shape[-2],), dtype=A.dtype, device=A._context.device)
+
+
+def square_size(function: str, A: LinearOperator, need: str, instead: str) -> int:
+    """The size of a square operator, or an error that says what else to use."""
+    m, n = A.shape[-2:]
+    if m != n:
+        raise ShapeError(f"{function}: A is {m}x{n}; {need} needs a square operator. {instead}".rstrip())
+    return n
+
+
+def is_half(xp: Any, dtype: Any) -> bool:
+    """Whether a dtype is of half precision. By size: NumPy has no bfloat16, and takes None for float64 in comparisons."""
+    return getattr(dtype, "itemsize", 0) == 2
+
+
+def wide(xp: Any, x: Array) -> Array:
+    """Half precision in single precision, in which all linear algebra is done; anything else as it is."""
+    return xp.astype(x, xp.float32) if is_half(xp, x.dtype) else x
+
+
+def dense(A: LinearOperator) -> Array:
+    """The matrix to compute with; traced, if what is computed from it will be. One that is not there is formed up to `LARGEST`."""
+    size = math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
+    if size > LARGEST and not isinstance(A, Dense):
+        m, n = A.shape[-2:]
+        raise TooLargeError(
+            f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have to be formed, which takes "
+            f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), name an iterative method, show its "
+            f"structure, or form it yourself: Dense(A.to_dense())."
+        )
+    return A.xp.staged(wide(A.xp, A._dense()))
+
+
+def narrow(xp: Any, x: Array, dtype: Any) -> Array:
+    """A result in the precision of `dtype`, real or complex as it is. There is no half-precision complex: that stays single."""
+    if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
+        return x
+    return xp.astype(x, dtype)
+
+
+def outer(combine: Any, v: Array, w: Array) -> Array:
+    """combine(v_i, w_j) for all pairs, i slow and j fast."""
+    grid = combine(v[..., :, None], w[..., None, :])
+    return namespace_of(grid).reshape(grid, (*grid.shape[:-2], grid.shape[-2] * grid.shape[-1]))
+
+
+def is_square(A: LinearOperator) -> bool:
+    """Whether A has as many rows as columns."""
+    return A.shape[-1] == A.shape[-2]
+
+
+def is_vector(b: Any, *others: Any) -> bool:
+    """Whether a right side is one vector, given as an array or as a list."""
+    return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
+
+
+def is_watched(xp: Any, x: Array) -> bool:
+    """Whether values are traced or derivatives are recorded."""
+    return xp.is_traced(x) or xp.is_differentiated(x)
+
+
+def values_are_seen(A: LinearOperator) -> bool:
+    """Whether its numbers can be seen, and no derivatives are recorded."""
+    return not any(is_watched(A.xp, leaf) for leaf in A.arrays())
+
+
+def seen(xp: Any, x: Array) -> Any:
+    """The values on the host, None under tracing."""
+    values = xp.peek(x)
+    return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
+
+
+def quiet(xp: Any) -> Any:
+    """NumPy's own warnings silenced where infinities and NaN are expected and turned into a status."""
+    return np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext()
+
+
+# Reciprocals and reports of zeros and infinities, for the rules that divide by numbers instead of
+# factoring.
+
+
+CACHED = 2**20  # bytes
+FEW = 16  # numbers
+
+Implementation = TypeVar("Implementation", bound=Callable[..., Any])
+
+
+def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
+    """The operands of A, neutral ones in its framework, dtype and device: alone they would give NumPy's numbers."""
+    return tuple([place(operand, A) for operand in A.operands])
+
+
+def once_each(compute: Callable[[LinearOperator], Any], operands: Sequence[LinearOperator]) -> list[Any]:
+    """`compute` of every operand, but once for neighbours that are the same object: the factors of A ⊗ A, say."""
+    found: list[Any] = []
+    for i, operand in enumerate(operands):
+        found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
+    return found
+
+
+def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
+    """Matrices of one size in groups to be stacked: in NumPy such as stay in the processor's cache together, else all."""
+    size = int(getattr(blocks[0].A, "nbytes", 0))
+    step = max(1, CACHED // max(1, size)) if xp.name == "numpy" else len(blocks)
+    return [blocks[start : start + step] for start in range(0, len(blocks), step)]
+
+
+def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
+    """An operand of A, in A's framework, dtype and device if it is neutral."""
+    if operand._context.backend is not None or A._context.backend is None:
+        return operand
+    return operand.to(backend=A.backend, device=A._context.device, dtype=A.dtype)
+
+
+def reciprocal(x: Any) -> Any:
+    """1 / x of an array or a number; a zero is reported as SINGULAR, NaN or infinity as NONFINITE."""
+    xp = namespace_of(x)
+    if xp is None:
+        fine = x != 0 and x - x == 0  # the latter is false for NaN and infinity
+        if not fine:
+            report(Info(Status.SINGULAR if x == 0 else Status.NONFINITE))
+        return 1 / x if x != 0 else float("inf")
+    if xp.name == "numpy" and x.size <= FEW and _are_plain(x):
+        return np.asarray(1 / x)
+    with quiet(xp):
+        inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
+        # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's reciprocal is infinite.
+        fine = xp.all(xp.isfinite(x * inverse))
+    if xp.is_traced(fine) or not bool(fine):
+        report_values(xp, x)
+    return inverse
+
+
+def _are_plain(x: Any) -> bool:
+    """Whether all are real and far from zero and infinity; of few, Python's numbers tell it sooner than NumPy's arrays."""
+    return x.dtype.kind == "f" and x.dtype.itemsize >= 4 and all(1e-30 < abs(number) < 1e30 for number in x.ravel().tolist())
+
+
+def reciprocal_spectrum(xp: Any, values: Array) -> Array:
+    """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working accuracy."""
+    if 0 in values.shape:
+        return values
+    smallest, largest = extreme_magnitudes(xp, values)
+    status = xp.where(smallest <= MARGIN * xp.eps(values.dtype) * largest, int(Status.SINGULAR), int(Status.SUCCESS))
+    report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))  # NaN stays through min and max
+    with quiet(xp):
+        return 1 / values
+
+
+def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
+    """The smallest and the largest of |x| along the last axis; where all are seen to be positive, without computing |x|."""
+    if not xp.is_complex(values) and not xp.is_traced(values):
+        smallest = xp.min(values, axis=-1)
+        if bool(xp.all(smallest > 0)):
+            return smallest, xp.max(values, axis=-1)
+    size = xp.abs(values)
+    return xp.min(size, axis=-1), xp.max(size, axis=-1)
+
+
+def report_values(xp: Any, x: Array) -> None:
+    """Report zeros (SINGULAR) and NaN or infinity (NONFINITE) among numbers that will be divided by."""
+    if 0 in x.shape:
+        return
+    status = xp.where(xp.any(x == 0, axis=-1) if x.ndim else x == 0, int(Status.SINGULAR), int(Status.SUCCESS))
+    finite = xp.isfinite(x)
+    report_status(xp, xp.where(xp.all(finite, axis=-1) if x.ndim else finite, status, int(Status.NONFINITE)))
+
+
+def report_status(xp: Any, status: Array, **details: Any) -> None:
+    """Report a status if it is bad, or if it cannot be seen yet."""
+    values = seen(xp, status)
+    if values is None:
+        report(Info(status, **details))
+    elif values.size and values.max() > 0:
+        report(Info(Status(int(values.max())), **details))
+
+
+def report_finite(xp: Any, x: Array, **details: Any) -> None:
+    """Report NaN or infinity in a result."""
+    report_status(xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details)
+
+
+def report_arrays(A: LinearOperator) -> None:
+    """Report NaN or infinity among the numbers that A itself holds; those of its operands are not looked at."""
+    names = ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic
+    held = [getattr(A, name) for name in names]
+    for x in held:
+        if is_array(x):
+            report_finite(namespace_of(x), x)
+        elif isinstance(x, (float, complex)) and not cmath.isfinite(x):
+            report(Info(Status.NONFINITE))
+
+
+def report_leaves(A: LinearOperator) -> None:
+    """Report NaN or infinity anywhere in the tree, for rules that do not look at all of it."""
+    for part in inside_out(A):
+        report_arrays(part)
+
+
+def reports_nonfinite(implementation: Implementation) -> Implementation:
+    """Decorate a rule whose answer hides NaN and infinity that A itself holds, or is made of other numbers: they are reported."""
+
+    @functools.wraps(implementation)
+    def call(A: Any, *arguments: Any) -> Any:
+        report_arrays(A)
+        return implementation(A, *arguments)
+
+    return call  # type: ignore[return-value]
+
+
+def is_positive(D: Any) -> bool:
+    """Whether a diagonal matrix is known to be positive: by its values, where they can be seen at no cost, or by a claim."""
+    if isinstance(D, Identity):
+        return True
+    entries = D.d if isinstance(D, Diagonal) else D.c
+    xp = namespace_of(entries)
+    values = entries if xp is None else xp.peek(entries)
+    if values is None:
+        return bool(D.properties & POSITIVE_DEFINITE)
+    return not np.iscomplexobj(values) and bool(np.all(np.asarray(values) > 0))
+
+
+def has_no_zero(x: Array) -> bool:
+    """Whether no number is zero; taken for granted where values cannot be seen at no cost."""
+    values = namespace_of(x).peek(x)
+    return values is None or bool((values != 0).all())
+
+
+# An operator looked at in blocks of its columns, so that its matrix is never there as a whole.
+
+
+BLOCK = 1 << 20  # entries at a time
+
+
+def by_columns(A: LinearOperator, measure: Callable[[Array, Any], Array], count: int | None = None) -> Array:
+    """`measure(columns, places)`, a number for each column, of the first `count` columns (default: all): (*batch, count).
+
+    `columns` is (*batch, m, width), `places` their indices. The last block may reach past the end: those columns are zero, and their
+    numbers are dropped.
+    """
+    xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
+    count = n if count is None else count
+    width = min(count, max(1, BLOCK // (max(m, n) * max(1, math.prod(A.batch_shape)))))
+    blocks = -(-count // width)
+    columns, within = (xp.arange(size, device=device) for size in (n, width))
+
+    def numbers(start: Array) -> Array:
+        places = start + within
+        return measure(A @ xp.astype(columns[:, None] == places, A.dtype), places)
+
+    found = xp.moveaxis(xp.loop_map(numbers, width * xp.arange(blocks, device=device)), 0, -2)
+    return xp.reshape(found, (*A.batch_shape, blocks * width))[..., :count]
+
+
+# Orthonormal columns as operators: some of them, all of them in another order, and those that are
+# missing to a basis.
+#
+# What `svd`, `qr` and `nullspace` return is put together from these, so it keeps the structure of
+# its parts.
+
+
+def orthonormal(*patterns: Any) -> Pattern:
+    """The pattern of operators with orthonormal columns, of any class: more specific than each of the patterns that it meets."""
+    whole = Stiefel | Stiefel
+    for pattern in patterns:
+        whole = whole | Stiefel[pattern]
+    return whole
+
+
+def has_orthonormal_columns(A: LinearOperator) -> bool:
+    """Whether A^H A = I is known."""
+    return bool(A.properties & STIEFEL)
+
+
+def has_orthonormal_rows(A: LinearOperator) -> bool:
+    """Whether A A^H = I is known: A is unitary, or was made as the adjoint or transpose of orthonormal columns."""
+    made_from = (A.__dict__.get("_adjoint_of"), A.__dict__.get("_transpose_of"), A.A if type(A) in (Adjoint, Transpose) else None)  # type: ignore[attr-defined]
+    return bool(A.properties & UNITARY) or any(B is not None and has_orthonormal_columns(B) for B in made_from)
+
+
+def first_columns(A: LinearOperator, k: int) -> LinearOperator:
+    """The first k columns; of orthonormal ones they are known to be so."""
+    return A if k == A.shape[-1] else Sliced(A, slice(None), range(k))._claim(A.properties & STIEFEL)
+
+
+def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> LinearOperator:
+    """Columns of Q: first those numbered `places[order]` (`order`, if no places are given), then the others, k in all.
+
+    Where the order can be seen and is the same for a whole batch they are picked; otherwise all are permuted and k are kept.
+    """
+    xp, n = namespace_of(order), Q.shape[-1]
+    rest = np.arange(0) if places is None else np.setdiff1d(np.arange(n), places)
+    visible = seen(xp, order)
+    if visible is None:
+        chosen = order if places is None else xp.take(xp.asarray(places, device=xp.device_of(order)), order, axis=0)
+        others = xp.broadcast_to(xp.asarray(rest, device=xp.device_of(order)), (*order.shape[:-1], len(rest)))
+        perm = xp.concat([chosen, others], axis=-1)
+    else:
+        chosen = np.asarray(visible) if places is None else places[np.asarray(visible)]
+        perm = np.concatenate([chosen, np.broadcast_to(rest, (*chosen.shape[:-1], len(rest)))], axis=-1)
+        if (perm[..., :k] == np.arange(k)).all():
+            return first_columns(Q, k)
+        if k < n and perm.ndim == 1:
+            return Sliced(Q, slice(None), perm[:k])._claim(Q.properties & STIEFEL)
+    P = Permutation._of(index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None))
+    return first_columns(Product(Q, P.T)._claim(Q.properties & STIEFEL), k)
+
+
+def _is_first_of_identity(U: LinearOperator) -> bool:
+    """Whether U is the first columns of an identity."""
+    return isinstance(U, Sliced) and isinstance(U.A, Identity) and U.rows == range(U.shape[-2]) and U.cols == range(U.shape[-1])
+
+
+def complement(U: LinearOperator) -> LinearOperator:
+    """Orthonormal columns that complete those of U (m x r) to a basis: m x (m - r), kept as m x r numbers.
+
+    They are the last columns of the block reflector H = I - W (I + |U_1|)^-1 W^H with W = U + [S; 0], where U_1 = S |U_1| is the
+    polar decomposition of the first r rows: H U = -[S; 0], and I + |U_1| is never ill-conditioned.
+    """
+    m, r = U.shape[-2:]
+    if r in (0, m) or _is_first_of_identity(U):
+        return Sliced(identity_like(U, m), slice(None), range(r, m))._claim(STIEFEL)
+    xp = U.xp
+    M = wide(xp, U.to_dense())
+    X, s, Yh = xp.svd(M[..., :r, :])
+    W = xp.concat([M[..., :r, :] + xp.matmul(X, Yh), M[..., r:, :]], axis=-2)
+    core = -xp.matmul(xp.conj(xp.matrix_transpose(Yh)) / (1 + s)[..., None, :], Yh)
+    W, core = narrow(xp, W, U.dtype), narrow(xp, core, U.dtype)
+    H = Sum(identity_like(U, m), LowRank(W, core=core))._claim(UNITARY | SELF_ADJOINT)
+    return Sliced(H, slice(None), range(r, m))._claim(STIEFEL)
+
+
+def completed(U: LinearOperator, k: int) -> LinearOperator:
+    """Orthonormal columns, and as many more of the complement as make k."""
+    r = U.shape[-1]
+    if k <= r:
+        return first_columns(U, k)
+    if r == 0 or _is_first_of_identity(U):
+        return first_columns(identity_like(U, U.shape[-2]), k)
+    return hstack(U, first_columns(complement(U), k - r))._claim(STIEFEL)
+
+
+# The transposes and the matrix itself, as functions. They have nothing to choose, so any method
+# will do.
+
+
+def transposed(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The transpose, `A.T`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.transpose([[1.0, 2.0]]).shape
+    (2, 1)
+    """
+    return A.T
+
+
+def adjoint_of(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The conjugate transpose, `A.H`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.adjoint([[1j, 2.0]]).to_dense()
+    array([[0.-1.j],
+           [2.-0.j]])
+    """
+    return A.H
+
+
+def conjugate(A: LinearOperator, method: Method | None = None) -> LinearOperator:
+    """The complex conjugate, `A.conj()`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.conj([[1j]]).to_dense()
+    array([[0.-1.j]])
+    """
+    return A.conj()
+
+
+def matrix(A: LinearOperator, method: Method | None = None) -> Array:
+    """The matrix, `A.to_dense()`.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> co.to_dense(co.Identity(2))
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    return A.to_dense()
+
+
+transpose = function("transpose", base=transposed, rewrites=False)
+adjoint = function("adjoint", base=adjoint_of, rewrites=False)
+conj = function("conj", base=conjugate, rewrites=False)
+to_dense = function("to_dense", base=matrix, rewrites=False)
+
+MARGIN = 10  # by which a condition number must stay below what the dtype can tell from infinity

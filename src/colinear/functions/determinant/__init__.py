@@ -1,0 +1,267 @@
+"""Determinants. All rules are those of `slogdet`; `logdet` and `det` are read off it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial, reduce
+from operator import add, mul
+from typing import Any
+
+from ...autodiff import functions as determinants
+from ...backends import Array, namespace_of
+from ...dispatch import function, rule
+from ...dispatch.resolution import Choice, Cost
+from ...errors import DerivativeWarning
+from ...factors.dense import slogdet_of_diagonal
+from ...factors.inverse import differentiable
+from ...info import Info, report
+from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense, Triangular
+from ...operators.diagonal import Diagonal, ScaledIdentity
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import Status
+from ..common import dense, narrow, quiet, report_status, seen, square_size
+from ..diagonal import diag
+from ..solve.auto import is_too_large, itemsize
+from ..solve.dense import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
+from ..solve.elimination import fits_as_a_whole
+from ..stochastic.estimators import announce
+from ..stochastic.quadrature import logarithm_by_quadrature
+
+NEED = "a determinant"
+NO_DERIVATIVE = "{}: A is singular, and log|det A| has no derivative there."
+
+
+def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
+    """The sign of the determinant and the logarithm of its absolute value, det A = sign exp(logabsdet).
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : Auto, Cholesky, LDL, LU or SLQ, optional
+        Of the base case. `Auto` takes Cholesky for positive semidefinite A, else LU; for a positive semidefinite A too large to be
+        formed it estimates by SLQ, with an ApproximationWarning, and `info.error` is the standard error.
+
+    Returns
+    -------
+    sign : array, (*batch)
+        1, -1 or 0; a number of modulus 1, or 0, for complex A.
+    logabsdet : array, (*batch)
+        Real; -inf for a singular A, as in NumPy.
+
+    Notes
+    -----
+    n^3 / 3 flops by Cholesky, 2 n^3 / 3 by LU.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> sign, logabsdet = co.slogdet(np.array([[0.0, 2.0], [1.0, 0.0]]))
+    >>> float(sign), float(np.exp(logabsdet))
+    (-1.0, 2.0)
+    """
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
+    is_free, like = isinstance(chosen, Auto), partial(one, A)
+    if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
+        found = SLQ(tol=chosen.tol) if is_free else chosen
+        why = f"{'the matrix would not fit into memory' if is_free else 'asked for'}; Lanczos from random vectors"
+        work = Cost(found.most * 50 * A.flops, 40.0 * A.shape[-1] * found.most)
+        return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
+    is_positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    name = ("Cholesky" if is_positive else "LU") if is_free else chosen.name
+    why = f"A is {'' if is_positive else 'not '}known to be positive semidefinite" if is_free else "asked for"
+
+    def cost() -> Cost:
+        size = math.prod(A.shape)
+        return Cost((2 if name == "LU" else 1) * A.shape[-1] * size / 3, float(itemsize(A)) * size)
+
+    return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
+
+
+def _by_quadrature(A: LinearOperator, method: SLQ, is_free: bool) -> tuple[Array, Array]:
+    if is_free:
+        announce("logdet", A, method.name)
+    logarithm = logarithm_by_quadrature(A, method)
+    return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
+
+
+def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Array]:
+    xp, M = A.xp, dense(A)
+    with quiet(xp):
+        if determinants.is_polynomial():
+            found = _factor(xp, xp.stop_gradient(M), name, is_free).slogdet()
+            sign, logarithm = determinants.polynomial(xp, M, *found)
+        else:
+            factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, M, name, is_free),), M)
+            sign, logarithm = factor.slogdet()
+    if A.properties & SELF_ADJOINT and A.is_complex:
+        sign = xp.astype(real_sign(xp, sign), sign.dtype)  # the product of the pivots' phases is real but for rounding
+    finite = xp.all(xp.isfinite(M), axis=(-2, -1))
+    report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
+    return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
+
+
+def needs_estimate(A: LinearOperator, method: Any) -> bool:
+    """Whether `Auto` leaves it to SLQ: the matrix of a positive semidefinite A does not fit into memory."""
+    return bool(A.properties & POSITIVE_SEMIDEFINITE) and not getattr(method, "exact", True) and is_too_large(A)
+
+
+def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
+    """The factorisation by the method; where one from the lower triangle does not reproduce M,
+    the status says so, and `Auto` takes LU."""
+    name = name if M.shape[-1] else "LU"
+    if is_free and name == "Cholesky" and xp.is_traced(M):
+        return cholesky_or_lu(xp, M)[0]
+    factor, broken = MAKE[name](xp, M)
+    right = is_of(xp, name, factor, M)
+    if right is None:
+        return factor
+    right = right if broken is None else xp.logical_and(right, xp.logical_not(broken))
+    if not is_free:
+        wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
+        message = ONE_TRIANGLE[name] if name == "LDL" else ""
+        report_status(xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message)
+    elif not seen(xp, right).all():
+        report(Info(Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"))
+        return MAKE["LU"](xp, M)[0]
+    return factor
+
+
+def report_logarithm(xp: Any, logarithm: Array) -> None:
+    """-inf is the logarithm of a singular operator's determinant; NaN and inf are those of no finite matrix."""
+    report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
+
+
+slogdet = function("slogdet", base=sign_and_logarithm)
+
+
+# ---------------------------------------------------------------------------------------------------- what the rules share
+
+
+def one(A: LinearOperator) -> tuple[Array, Array]:
+    """1 and its logarithm, of A's batch shape."""
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    xp, device = A.xp, A._context.device
+    sign = xp.ones(A.batch_shape, dtype=A.dtype, device=device)
+    return sign, xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device)
+
+
+def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
+    """Sign and logarithm of c^n, of c's batch shape."""
+    xp, n = A.xp, A.shape[-1]
+    if namespace_of(c) is None:
+        c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
+    with quiet(xp):
+        sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
+    return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
+
+
+def real_sign(xp: Any, sign: Array) -> Array:
+    """The sign of a determinant that is real but for rounding."""
+    return xp.real(sign) if determinants.is_polynomial() else xp.sign(xp.real(sign))
+
+
+def reciprocal_determinant(xp: Any, sign: Array, logarithm: Array) -> tuple[Array, Array]:
+    """1 / det A"""
+    return 1 / sign if determinants.is_polynomial() else xp.conj(sign), -logarithm
+
+
+def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
+    """Sign and logarithm of a product of powers of determinants."""
+    sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
+    return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
+
+
+# ---------------------------------------------------------------------------------------------------- logdet and det
+
+
+def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) -> Array:
+    """log|det A|, real; -inf for a singular operator.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : optional
+        As for `slogdet`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> float(co.logdet(co.ScaledIdentity(np.e, 3)))
+    3.0
+    """
+    square_size("logdet", A, NEED, "Its singular values are svd(A)[1].")
+    with determinants.polynomials(False):
+        _, logarithm = slogdet(A, method)
+    if lacks_derivative(A.xp, logarithm):
+        A.xp.warn_later(True, NO_DERIVATIVE.format("logdet"), category=DerivativeWarning)
+    return logarithm
+
+
+def determinant(A: LinearOperator, method: Method | None = None) -> Array:
+    """The determinant. Use `slogdet` where it might overflow.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    method : optional
+        As for `slogdet`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> float(co.det(co.Diagonal([2.0, 3.0])).round(12))
+    6.0
+    """
+    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    xp = A.xp
+    if xp.is_differentiated(*A.leaves()) and not xp.is_compiling():
+        with determinants.polynomials():
+            sign, logarithm = slogdet(A, method)
+    else:
+        sign, logarithm = slogdet(A, method)
+    if lacks_derivative(xp, logarithm):
+        if fits_as_a_whole(A):
+            return det_dense(Dense(dense(A)), None)
+        xp.warn_later(True, NO_DERIVATIVE.format("det"), category=DerivativeWarning)
+    with quiet(xp):
+        return sign * xp.exp(logarithm)
+
+
+def lacks_derivative(xp: Any, logarithm: Array) -> bool:
+    """Whether derivatives of log|det A| are recorded, and some A is seen to be singular: there are none."""
+    if not xp.is_differentiated(logarithm):
+        return False
+    values = seen(xp, xp.stop_gradient(logarithm))
+    return values is not None and bool((values == -math.inf).any())
+
+
+logdet = function("logdet", base=logarithm_of_determinant, forwards=True, rewrites=False)
+det = function("det", base=determinant, forwards=True, rewrites=False)
+
+
+@rule(det, Dense)
+def det_dense(A: Any, method: Any) -> Array:
+    """det A = ± ∏ u_ii for A = P L U: without a detour over logarithms, which would cost digits
+
+    and which have no derivative where A is singular, as the determinant has."""
+    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    if method is not None and not isinstance(method, Auto | LU):
+        return determinant(A, method)
+    xp, M = A.xp, dense(A)
+    with quiet(xp):
+        product = determinants.det(xp, M)
+        report_status(xp, xp.where(xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)))
+    return narrow(xp, product, A.dtype)
+
+
+@rule(det, Diagonal | Triangular | ScaledIdentity)
+def det_by_diagonal(A: Any, method: Any) -> Array:
+    """det T = ∏ t_ii: without a detour over logarithms, which would cost digits"""
+    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    xp, d = A.xp, diag(A, method)
+    report_status(xp, xp.where(xp.all(xp.isfinite(d), axis=-1), int(Status.SUCCESS), int(Status.NONFINITE)))
+    with quiet(xp):
+        return xp.prod(d, axis=-1)

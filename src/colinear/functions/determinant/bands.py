@@ -1,0 +1,145 @@
+"""Determinants by elimination along bands and on the host, and in closed form for the sine transform."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array
+from ...dispatch import rule
+from ...dispatch.resolution import Cost
+from ...factors.dense import slogdet_of_diagonal
+from ...info import Info, report
+from ...methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
+from ...operators.banded import Banded, Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.diagonal import Diagonal
+from ...operators.product import Product
+from ...operators.rewrites import is_compact
+from ...operators.sparse import Sparse
+from ...operators.toeplitz import Toeplitz
+from ...operators.unitary import Sine
+from ...properties import POSITIVE_SEMIDEFINITE
+from ...status import Status
+from ..common import is_square, values_are_seen
+from ..diagonal import diag
+from ..diagonal.bands import last_minor
+from ..solve.auto import sparse_work
+from . import one, report_logarithm, sign_and_logarithm, slogdet
+from .rules import Determinant, from_host, rows_of
+
+# Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
+# More rules of `slogdet`.
+#
+# Under tracing, and where derivatives are recorded, the base case takes them; tridiagonal ones
+# have a rule for that too.
+
+
+LARGE_TOEPLITZ = 512  # rows from which elimination of displacements is faster than LU
+
+
+@rule(slogdet, Tridiagonal, when=values_are_seen, like=one)
+def slogdet_tridiagonal(A: Any, method: Any) -> Determinant:
+    """det T = ± ∏ u_ii for T = P L U, elimination along three diagonals"""
+    if not A.shape[-1]:
+        return one(A)
+    return from_host(A, [tridiagonal_slogdet(*row) for row in rows_of(A, A.lower, A.diag, A.upper)])
+
+
+@rule(slogdet, Tridiagonal)
+def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
+    """det T = θ_n, θ_i = d_i θ_(i-1) - l_(i-1) u_(i-1) θ_(i-2): a product of n matrices of 2 x 2"""
+    if not A.shape[-1]:
+        return one(A)
+    minor, logarithm = last_minor(A.xp, A.xp.broadcast_to(A.diag, A.shape[:-1]), A.lower * A.upper)
+    sign, last = slogdet_of_diagonal(A.xp, minor[..., None])
+    report_logarithm(A.xp, last)
+    return sign, last + logarithm
+
+
+def is_narrow_and_seen(A: Any) -> bool:
+    """Whether A is square, elimination within its band cheaper than of the whole matrix, and its numbers can be seen."""
+    return is_compact(A) and values_are_seen(A)
+
+
+@rule(slogdet, Banded, when=is_narrow_and_seen, like=one)
+def slogdet_banded(A: Any, method: Any) -> Determinant:
+    """det B = ± ∏ u_ii for B = P L U, elimination within the band"""
+    return from_host(A, [banded_slogdet(row, A.offsets, A.n) for row in rows_of(A, *A.diagonals)])
+
+
+def is_square_and_seen(A: LinearOperator) -> bool:
+    """Whether A is square and its numbers can be seen."""
+    return is_square(A) and values_are_seen(A)
+
+
+@rule(slogdet, Sparse, when=is_square_and_seen, cost=lambda A: Cost(*sparse_work(A)[::2]), like=one)
+def slogdet_sparse(A: Any, method: Any) -> Determinant:
+    """det S = ± ∏ u_ii for P S Q = L U, which stay sparse"""
+    if not A.shape[-1]:
+        return one(A)
+    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    return from_host(A, [sparse_slogdet(row, A.structure, positive) for (row,) in rows_of(A, A.data)])
+
+
+def is_large_and_seen(A: LinearOperator) -> bool:
+    """Whether A is square, so large that the dense factorisation is slower, and its numbers can be seen."""
+    return A.shape[-1] == A.shape[-2] >= LARGE_TOEPLITZ and values_are_seen(A)
+
+
+@rule(
+    slogdet,
+    Toeplitz,
+    when=is_large_and_seen,
+    cost=lambda A: Cost(40.0 * A.shape[-1] * math.prod(A.shape[:-1]), 160.0 * math.prod(A.shape[:-1])),
+    like=one,
+)
+def slogdet_toeplitz(A: Any, method: Any) -> Any:
+    """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination of its displacement, O(n^2)"""
+    row = A.xp.conj(A.col) if A.row is None else A.row
+    found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]
+    if all(reliable for _, _, reliable in found):
+        return from_host(A, [(sign, logarithm) for sign, logarithm, _ in found])
+    report(Info(Status.FELL_BACK, method="LU", message="the displacement grew during its elimination"))
+    return sign_and_logarithm(A, method)
+
+
+# Rules for the sine transform and for what it diagonalises: entries and determinants in closed
+# form.
+
+
+@rule(diag, Sine)
+def diag_sine(A: Any, method: Any) -> Array:
+    """diag(S)_j = (2 / (n + 1))^1/2 sin(π j^2 / (n + 1)), a Kronecker product over the grid"""
+    # j^2 mod 2 (n + 1) in integers, so that the angles are small and exact
+    lines = [np.sin(np.pi * (np.arange(1, n + 1) ** 2 % (2 * n + 2)) / (n + 1)) * math.sqrt(2 / (n + 1)) for n in A.grid]
+    return A.xp.asarray(reduce(np.kron, lines), dtype=A.dtype, device=A._context.device)
+
+
+@rule(slogdet, Sine)
+def slogdet_sine(A: Any, method: Any) -> Determinant:
+    """det S = (-1)^((n - t) / 2): its eigenvalues are 1 and -1, and its trace t is the product of n_i mod 2 over the grid"""
+    trace = math.prod(size % 2 for size in A.grid)
+    sign, logarithm = one(A)
+    return sign * (-1) ** ((A.shape[-1] - trace) // 2), logarithm
+
+
+@rule(diag, Product[Sine, Diagonal, Sine])  # type: ignore[misc]
+def diag_of_sines(A: Any, method: Any) -> Array:
+    """diag(S diag(d) S)_j = Σ_k d_k (1 - cos(2π j k / (n + 1))) / (n + 1), a Fourier transform along each axis of the grid"""
+    S, D, R = A.operands
+    if S.grid != R.grid or 0 in A.shape:
+        return diag.base(A, method)
+    xp, batch = A.xp, A.batch_shape
+    values = xp.reshape(xp.astype(D.d, A.dtype), (*batch, *S.grid))
+    for axis in range(-len(S.grid), 0):
+        line = xp.moveaxis(values, axis, -1)
+        zero = xp.zeros((*line.shape[:-1], 1), dtype=line.dtype, device=xp.device_of(line))
+        padded = xp.concat([zero, line], axis=-1)
+        cosines = 0.5 * (xp.fft(padded) + xp.ifft(padded) * padded.shape[-1])  # exactly real for real d but for rounding
+        cosines = cosines if xp.is_complex(line) else xp.astype(xp.real(cosines), line.dtype)
+        values = xp.moveaxis((cosines[..., :1] - cosines[..., 1:]) / padded.shape[-1], -1, axis)
+    return xp.reshape(values, (*batch, A.shape[-1]))

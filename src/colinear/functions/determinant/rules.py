@@ -1,0 +1,334 @@
+"""The rules of `slogdet` for families and compositions, and what all its rules share."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...autodiff.functions import is_polynomial
+from ...backends import Array
+from ...dispatch import rule
+from ...dispatch.patterns import arrange
+from ...factors.dense import LUFactor, slogdet_of_diagonal
+from ...factors.inverse import Inverse
+from ...methods.determinants import parity
+from ...operators.base import LinearOperator
+from ...operators.block import BlockDiag
+from ...operators.dense import Triangular
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
+from ...operators.kronecker import Kronecker
+from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators.product import Product
+from ...operators.scaled import Scaled
+from ...operators.sparse_algebra import DIAGONAL
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Convolution
+from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...operators.tree import Index
+from ...operators.unitary import FFT, Permutation
+from ...properties import UNITARY, Unitary
+from ..common import narrow, once_each, place, placed, quiet, report_leaves, reports_nonfinite, seen, square_size
+from ..diagonal.rules import has_thin_waist
+from ..solve.elimination import report_weak_entries, strengthened, weak_entries
+from ..solve.families import periodic_kernel, rank_is_below_size, wraps_around
+from ..solve.inverse import all_square, inv
+from ..solve.sums import capacitance, rank_of, shift_is_zero
+from ..spectrum.rules import is_similarity
+from ..stochastic.estimators import powers_of_estimates
+from . import NEED, logdet, multiplied, one, real_sign, reciprocal_determinant, report_logarithm, slogdet, slogdet_of_power
+
+# Determinants of low rank and by Fourier transforms, and what the rules of `slogdet` share.
+
+
+Determinant = tuple[Array, Array]
+
+
+def singular(A: LinearOperator) -> Determinant:
+    """0 and -inf; 1 and 0 for the empty matrix."""
+    sign, logarithm = one(A)
+    return (0 * sign, logarithm - math.inf) if A.shape[-1] else (sign, logarithm)
+
+
+def from_values(A: LinearOperator, values: Array) -> Determinant:
+    """From the eigenvalues: complex ones perhaps, though A is real."""
+    with quiet(A.xp):
+        return from_sign(A, *slogdet_of_diagonal(A.xp, values))
+
+
+def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
+    """From a sign, complex perhaps though A is real, and a logarithm."""
+    xp = A.xp
+    with quiet(xp):
+        report_logarithm(xp, logarithm)
+        if not A.is_complex and xp.is_complex(sign):
+            sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
+        return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
+
+
+def from_host(A: LinearOperator, found: Any) -> Determinant:
+    """Signs and logarithms computed on the host, as arrays of A's framework."""
+    empty = [np.ones(A.batch_shape)] * 2  # of an empty batch
+    sign, logarithm = [np.reshape(np.asarray(x), A.batch_shape) for x in zip(*found, strict=True)] or empty
+    xp, device = A.xp, A._context.device
+    logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
+    report_logarithm(xp, logarithm)
+    return xp.asarray(sign, dtype=A.dtype, device=device), logarithm
+
+
+def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
+    """Arrays (*batch, ...) on the host, by elements of A's batch: a list of tuples."""
+    count, host = math.prod(A.batch_shape), [np.asarray(seen(A.xp, x)) for x in arrays]
+    wide = [np.broadcast_to(x, (*A.batch_shape, x.shape[-1])).reshape(count, x.shape[-1]) for x in host]
+    return list(zip(*wide, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------- known determinants
+
+
+@rule(slogdet, Zero)
+def slogdet_zero(A: Any, method: Any) -> Determinant:
+    """det 0 = 0"""
+    square_size("slogdet", A, NEED, "")
+    return singular(A)
+
+
+@rule(slogdet, Projection)
+@reports_nonfinite
+def slogdet_projection(A: Any, method: Any) -> Determinant:
+    """det(Q Q^H) = 0, or 1 if Q is square"""
+    return singular(A) if A.Q.shape[-1] < A.shape[-1] else one(A)
+
+
+@rule(slogdet, Householder)
+@reports_nonfinite
+def slogdet_householder(A: Any, method: Any) -> Determinant:
+    """det(I - 2 v v^H / v^H v) = -1"""
+    sign, logarithm = one(A)
+    reflects = A.xp.any(A.v != 0, axis=-1)  # v = 0 gives the identity
+    return A.xp.where(reflects, -sign, sign), logarithm
+
+
+@rule(slogdet, FFT)
+def slogdet_fft(A: Any, method: Any) -> Determinant:
+    """det F = (-1)^b (-i)^c i^d, for eigenvalues -1, -i and i that occur (n+2)/4, (n+1)/4 and (n-1)/4 times, rounded down"""
+    total, quarters = A.shape[-1], 0
+    for n in A.grid:
+        quarters += (2 * ((n + 2) // 4) - (n + 1) // 4 + max(n - 1, 0) // 4) * (total // n if n else 0)
+    sign, logarithm = one(A)
+    return sign * 1j ** (-quarters % 4 if A.inverse else quarters % 4), logarithm
+
+
+@rule(slogdet, LowRank, when=rank_is_below_size)
+@rule(slogdet, Product, when=has_thin_waist)
+def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
+    """det(U C V^H) = 0 where the rank is below n"""
+    report_leaves(A)
+    square_size("slogdet", A, NEED, "")
+    return singular(A)
+
+
+# ---------------------------------------------------------------------------------------------------- Fourier
+
+
+@rule(slogdet, Circulant)
+def slogdet_circulant(A: Any, method: Any) -> Determinant:
+    """det C = ∏ (F c)_k, the product of the symbol"""
+    return one(A) if 0 in A.shape else _product_of_symbol(A, A.col, A.shape[-1:])
+
+
+@rule(slogdet, Convolution, when=wraps_around)
+def slogdet_convolution(A: Any, method: Any) -> Determinant:
+    """det K = ∏ (F k)_j, the product of the symbol over the grid"""
+    return one(A) if 0 in A.shape else _product_of_symbol(A, periodic_kernel(A), A.grid)
+
+
+def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determinant:
+    """Of a real column half of the symbol is enough: the other half is conjugate to it, but for frequencies 0 and n / 2."""
+    xp, axes, batch = A.xp, tuple(range(-len(grid), 0)), A.batch_shape
+    if A.is_complex or is_polynomial():  # |z| of a pair of conjugates has no derivative at zero
+        return from_values(A, xp.reshape(xp.fftn(column, axes=axes), (*batch, A.shape[-1])))
+    half, n = xp.rfftn(column, axes=axes), grid[-1]
+    paired, alone = half[..., 1 : (n + 1) // 2], [half[..., :1], half[..., n // 2 :]][: 2 - n % 2]
+    sign, logarithm = from_values(A, xp.reshape(xp.concat(alone, axis=-1), (*batch, -1)))
+    if paired.shape[-1]:
+        size = xp.reshape(xp.abs(paired), (*batch, -1))
+        positive, twice = slogdet_of_diagonal(xp, size)
+        report_logarithm(xp, twice)
+        sign, logarithm = sign * positive, logarithm + 2 * twice
+    return spread(A, (sign, logarithm))
+
+
+def spread(A: LinearOperator, determinant: Determinant) -> Determinant:
+    """Of A's batch shape and dtype, which blocks that decide nothing may have given it."""
+    xp, (sign, logarithm) = A.xp, determinant
+    logarithm = xp.astype(xp.broadcast_to(logarithm, A.batch_shape), xp.real_dtype(A.dtype))
+    return xp.astype(xp.broadcast_to(sign, A.batch_shape), A.dtype), logarithm
+
+
+# Determinants that are known, or read off a diagonal: more rules of `slogdet`.
+
+
+@rule(slogdet, Identity)
+def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
+    """det I = 1"""
+    return one(A)
+
+
+@rule(slogdet, ScaledIdentity)
+def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(c I) = c^n"""
+    sign, logarithm = slogdet_of_power(A, A.c)
+    report_logarithm(A.xp, logarithm)
+    return sign, logarithm
+
+
+@rule(slogdet, Diagonal)
+def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
+    """det diag(d) = ∏ d_i"""
+    sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
+    report_logarithm(A.xp, logarithm)
+    return sign, logarithm
+
+
+@rule(slogdet, Triangular)
+def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
+    """det T = ∏ t_ii"""
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    if A.unit:
+        return one(A)
+    sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
+    report_logarithm(A.xp, logarithm)
+    return sign, logarithm
+
+
+@rule(slogdet, Permutation)
+def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
+    """det P = (-1)^(n - cycles)"""
+    positive, zero = one(A)
+    if isinstance(A.perm, Index):
+        parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
+        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
+    else:  # traced, so its cycles cannot be counted: its matrix is factored
+        sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
+    return positive * sign, zero
+
+
+# Determinants of compositions from those of their operands: more rules of `slogdet`.
+
+
+@rule(slogdet, Scaled, estimates=True)
+@reports_nonfinite
+def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(c A) = c^n det A"""
+    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    power, whole = slogdet_of_power(A, A.scalar), slogdet(A.A, method)
+    return power[0] * whole[0], power[1] + whole[1]
+
+
+@rule(slogdet, Product, when=all_square)
+def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(A B) = det A det B, both square"""
+    return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
+
+
+@rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
+def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
+    """det diag(A, B) = det A det B, both square"""
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, placed(A), method, [1] * len(A.operands))
+    return multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
+
+
+@rule(slogdet, Kronecker, when=all_square, estimates=True)
+def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
+    n = A.shape[-1]
+    if not n:
+        return one(A)
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands])
+    parts = once_each(lambda factor: slogdet(factor, method), placed(A))
+    return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
+
+
+@rule(slogdet, Transpose, estimates=True, hereditary=True)
+def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
+    """det A^T = det A"""
+    return slogdet(A.A, method)
+
+
+@rule(slogdet, Adjoint | Conjugate, estimates=True, hereditary=True)
+def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
+    """det A^H = det conj(A) = conj(det A)"""
+    sign, logarithm = slogdet(A.A, method)
+    return A.xp.conj(sign), logarithm
+
+
+@rule(slogdet, Inverse, hereditary=True)
+def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
+    """det A^-1 = 1 / det A, from the factorisation that is there"""
+    known = partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
+    with quiet(A.xp):
+        sign, logarithm = slogdet(A.A, method) if known is None else known()
+        return reciprocal_determinant(A.xp, narrow(A.xp, sign, A.dtype), narrow(A.xp, logarithm, A.dtype))
+
+
+def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
+    """Whether the entries of D too small to be divided by, and the rank, are together below the size.
+
+    Where the rank alone is not, all of D may be small although A is well-conditioned, and the lemma saves nothing.
+    """
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    rank = rank_of(low_rank)
+    return rank < A.shape[-1] and not shift_is_zero(D) and rank + len(weak_entries(low_rank, D)) < A.shape[-1]
+
+
+@rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]
+def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
+    """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are nearly zero"""
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    if len(weak := weak_entries(low_rank, D)):
+        low_rank, D = strengthened(low_rank, D, weak)
+    report_weak_entries(low_rank, D)
+    K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
+    return multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])
+
+
+# Determinants of unitary operators and of what is similar to a simpler operator.
+
+
+@rule(slogdet, Product[LinearOperator, ..., LinearOperator], when=is_similarity)  # type: ignore[misc]
+def slogdet_similarity(A: Any, method: Any) -> Determinant:
+    """det(V A V^-1) = det A, for unitary V and V^-1 = V^H too"""
+    return spread(A, slogdet(place(Product(*A.operands[1:-1]), A), method))
+
+
+@rule(logdet, Unitary)
+@reports_nonfinite
+def logdet_unitary(A: Any, method: Any) -> Array:
+    """log |det Q| = 0"""
+    return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+
+
+def has_unitary_factor(A: LinearOperator) -> bool:
+    """Whether the factors are square, and some of them unitary."""
+    return all_square(A) and any(factor.properties & UNITARY for factor in A.operands)
+
+
+@rule(logdet, Product, when=has_unitary_factor)
+def logdet_of_rest(A: Any, method: Any) -> Array:
+    """log |det(Q A)| = log |det A| for unitary Q"""
+    if is_similarity(A):
+        return slogdet_similarity(A, method)[1]
+    rest = [factor for factor in placed(A) if not factor.properties & UNITARY]
+    total = logdet(Product(*rest), method) if rest else logdet_unitary(A, method)
+    return spread(A, (A.xp.ones(()), total))[1]
+
+
+@rule(logdet, Unitary[Product])
+def logdet_unitary_product(A: Any, method: Any) -> Array:
+    """log |det Q| = 0"""
+    return logdet_unitary(A, method)

@@ -1,0 +1,372 @@
+"""The rules of `diag`: diagonals that are stored or known, of products without the product, and of inverses."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ...autodiff import kronecker as resolvents
+from ...autodiff.kronecker import Grid
+from ...backends import Array
+from ...dispatch import rule
+from ...dispatch.patterns import arrange
+from ...factors.inverse import Implicit, Inverse
+from ...factors.structured import SpectralFactor
+from ...methods import fitting
+from ...operators.banded import Banded, Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense, Triangular
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
+from ...operators.kernel import Kernel
+from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators.neutral import dense_part
+from ...operators.product import Product
+from ...operators.rewrites import simplify
+from ...operators.scaled import beside
+from ...operators.sparse import Sparse
+from ...operators.sparse_algebra import SHIFT
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Convolution, Toeplitz
+from ...operators.tree import Index
+from ...operators.unitary import FFT, Permutation
+from ..common import placed, reciprocal, seen
+from . import diag, exact_diagonal, ones_on_diagonal, zero_diagonal
+from .bands import tridiagonal_inverse_diagonal
+
+# Diagonals that are stored or known: more rules of `diag`.
+
+
+POINTS = 32  # of a kernel at a time: it computes all pairs of them, and the diagonal is kept
+
+
+def _constant(A: LinearOperator, c: Array) -> Array:
+    """c, of A's batch shape, for each entry of the diagonal."""
+    return c[..., None] * A.xp.ones((min(A.shape[-2:]),), dtype=c.dtype, device=A._context.device)
+
+
+@rule(diag, Dense)
+def diag_dense(A: Any, method: Any) -> Array:
+    """diag A is read off"""
+    fitting("diag", method)
+    return A.xp.diagonal(A.A)
+
+
+@rule(diag, Diagonal)
+def diag_diagonal(A: Any, method: Any) -> Array:
+    """diag(diag(d)) = d"""
+    return A.d
+
+
+@rule(diag, Identity | ScaledIdentity)
+def diag_identity(A: Any, method: Any) -> Array:
+    """diag(c I) = c, n times"""
+    c = scalar_of(A)
+    return beside(c) * A.xp.ones((A.shape[-1],), dtype=A.dtype, device=A._context.device)
+
+
+@rule(diag, Zero)
+def diag_zero(A: Any, method: Any) -> Array:
+    """diag 0 = 0"""
+    return zero_diagonal(A)
+
+
+@rule(diag, Permutation)
+def diag_permutation(A: Any, method: Any) -> Array:
+    """diag(P)_i = 1 where perm_i = i, else 0"""
+    if isinstance(A.perm, Index):
+        return A.xp.asarray(A.perm.host == np.arange(A.shape[-1]), dtype=A.dtype, device=A._context.device)
+    return A.xp.astype(A.perm == A.xp.arange(A.shape[-1], device=A._context.device), A.dtype)
+
+
+@rule(diag, Triangular)
+def diag_triangular(A: Any, method: Any) -> Array:
+    """diag T is stored, or all ones"""
+    return ones_on_diagonal(A) if A.unit else A.xp.diagonal(A.A)
+
+
+@rule(diag, Tridiagonal)
+def diag_tridiagonal(A: Any, method: Any) -> Array:
+    """diag T is stored"""
+    return A.xp.broadcast_to(A.diag, A.shape[:-1])
+
+
+@rule(diag, Banded)
+def diag_banded(A: Any, method: Any) -> Array:
+    """diag B is stored, or zero"""
+    return zero_diagonal(A) if 0 not in A.offsets else zero_diagonal(A) + A.diagonals[A.offsets.index(0)]
+
+
+@rule(diag, Circulant | Toeplitz)
+def diag_toeplitz(A: Any, method: Any) -> Array:
+    """diag T = t_0, n times"""
+    return zero_diagonal(A) if 0 in A.shape else zero_diagonal(A) + A.col[..., :1]
+
+
+@rule(diag, Convolution)
+def diag_convolution(A: Any, method: Any) -> Array:
+    """diag K: the kernel at its origin, n times"""
+    if 0 in A.shape:
+        return zero_diagonal(A)
+    kernel, origin = A._fitted()
+    return _constant(A, kernel[(..., *origin)])
+
+
+@rule(diag, FFT)
+def diag_fft(A: Any, method: Any) -> Array:
+    """diag(F)_j = exp(-2πi j^2 / n) / sqrt(n), a Kronecker product over the grid"""
+    sign = 1 if A.inverse else -1
+    # j^2 mod n in integers, so that the angles are small and exact
+    lines = [np.exp(sign * 2j * np.pi * (np.arange(n) ** 2 % n) / n) / math.sqrt(n) for n in A.grid]
+    return A.xp.asarray(reduce(np.kron, lines), dtype=A.dtype, device=A._context.device)
+
+
+@rule(diag, Householder)
+def diag_householder(A: Any, method: Any) -> Array:
+    """diag(I - 2 v v^H / v^H v)_i = 1 - 2 |v_i|^2 / v^H v"""
+    if 0 in A.shape:
+        return zero_diagonal(A)
+    w, squared = A._scaled()
+    return A.xp.astype(1 - 2 * (A.xp.real(A.xp.conj(w) * w) / squared)[..., 0], A.dtype)
+
+
+@rule(diag, Projection)
+def diag_projection(A: Any, method: Any) -> Array:
+    """diag(Q Q^H)_i = |Q_i|^2"""
+    return A.xp.sum(A.Q * A.xp.conj(A.Q), axis=-1)
+
+
+@rule(diag, LowRank)
+def diag_low_rank(A: Any, method: Any) -> Array:
+    """diag(U C V^H)_i = (U C)_i · conj(V_i)"""
+    xp, size = A.xp, min(A.shape[-2:])
+    U = A.U if A.core is None else xp.matmul(A.U, A.core)
+    V = A.U if A.V is None else A.V
+    return xp.sum(U[..., :size, :] * xp.conj(V[..., :size, :]), axis=-1)
+
+
+@rule(diag, Sparse)
+def diag_sparse(A: Any, method: Any) -> Array:
+    """diag S: the entries stored on it"""
+    structure = A.structure
+    places = structure.memo.get("diagonal")
+    if places is None:
+        places = structure.memo["diagonal"] = (structure.rows == structure.columns).nonzero()[0]
+    return A.xp.scatter_add(zero_diagonal(A), structure.rows[places], A.xp.take(A.data, places, axis=-1), axis=-1)
+
+
+@rule(diag, Kernel)
+def diag_kernel(A: Any, method: Any) -> Array:
+    """diag(K)_i = k(x_i, y_i), in blocks of points"""
+    fitting("diag", method)
+    xp, batch, size = A.xp, A.batch_shape, min(A.shape[-2:])
+    if 0 in (size, *batch):
+        return zero_diagonal(A)
+    blocks = -(-size // POINTS)
+    which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(xp, A._context.device)  # the last point repeats
+    tiles, point_batch = [], A._point_batch
+    for points in A._points():
+        points = xp.broadcast_to(xp.take(points, which, axis=-2), (*point_batch, blocks * POINTS, points.shape[-1]))
+        tiles.append(xp.reshape(points, (math.prod(point_batch) * blocks, POINTS, points.shape[-1])))
+    found = xp.loop_map(lambda x, y: xp.diagonal(A._entries(x, y)), *tiles)  # (tiles, *parameter_batch, points)
+    return xp.reshape(xp.moveaxis(found, 0, -2), (*batch, blocks * POINTS))[..., :size]
+
+
+# Diagonals of products, without the product, and of inverses, where the structure gives them: more
+# rules of `diag`.
+
+
+# ---------------------------------------------------------------------------------------------------- products
+
+
+def waist(A: LinearOperator) -> tuple[int, int]:
+    """The smallest dimension inside a product, and before which factor it is."""
+    return min((factor.shape[-2], i) for i, factor in enumerate(A.operands[1:], 1))
+
+
+def has_thin_waist(A: LinearOperator) -> bool:
+    """Whether a dimension inside the product is smaller than those outside."""
+    return waist(A)[0] < min(A.shape[-2:])
+
+
+def is_thin_and_filled(A: LinearOperator) -> bool:
+    """Whether a dimension inside the product is smaller than those outside, and it is not sparse."""
+    return has_thin_waist(A) and simplify.find(A).is_base
+
+
+@rule(diag, Product, when=is_thin_and_filled)
+def diag_thin_product(A: Any, method: Any) -> Array:
+    """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
+    fitting("diag", method)
+    xp, factors, size, cut = A.xp, placed(A), min(A.shape[-2:]), waist(A)[1]
+    L, R = (Product(*part)._dense() for part in (factors[:cut], factors[cut:]))
+    return xp.sum(L[..., :size, :] * xp.matrix_transpose(R[..., :, :size]), axis=-1)
+
+
+@rule(diag, Product[Dense, Dense])  # type: ignore[misc]
+def diag_dense_product(A: Any, method: Any) -> Array:
+    """diag(A B)_i = Σ_j A_ij B_ji"""
+    fitting("diag", method)
+    size = min(A.shape[-2:])
+    return A.xp.einsum("...ij,...ji->...i", A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size])
+
+
+@rule(diag, Product[Sparse, Sparse])  # type: ignore[misc]
+def diag_sparse_product(A: Any, method: Any) -> Array:
+    """diag(S T)_i = Σ_j S_ij T_ji, over the places that S and T^T share"""
+    S, T = A.operands[0], A.operands[1].T
+    keys: Any = [B.structure.rows.astype(np.int64) * B.shape[-1] + B.structure.columns for B in (S, T)]
+    _, first, second = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
+    keep = S.structure.rows[first] < min(A.shape[-2:])
+    first, second = first[keep], second[keep]
+    products = A.xp.take(S.data, first, axis=-1) * A.xp.take(T.data, second, axis=-1)
+    return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[first], products, axis=-1)
+
+
+@rule(diag, Product[Sparse, Dense])  # type: ignore[misc]
+def diag_sparse_dense_product(A: Any, method: Any) -> Array:
+    """diag(S B)_i = Σ_j S_ij B_ji, over the places of S"""
+    S, B = A.operands
+    places = np.flatnonzero(S.structure.rows < min(A.shape[-2:]))
+    rows, columns = (Index(x[places]).on(A.xp, A._context.device) for x in (S.structure.rows, S.structure.columns))
+    products = A.xp.take(S.data, places, axis=-1) * B.A[..., columns, rows]
+    return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[places], products, axis=-1)
+
+
+@rule(diag, Product[Dense, Sparse])  # type: ignore[misc]
+def diag_dense_sparse_product(A: Any, method: Any) -> Array:
+    """diag(B S) = diag(S^T B^T)"""
+    return diag(Product(A.operands[1].T, A.operands[0].T), method)
+
+
+@rule(diag, Product[Diagonal, ...], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
+def diag_of_scaled_rows(A: Any, method: Any) -> Array:
+    """diag(diag(d) A) = d * diag A"""
+    size = min(A.shape[-2:])
+    return A.operands[0].d[..., :size] * diag(Product(*placed(A)[1:]), method)
+
+
+@rule(diag, Product[..., Diagonal], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
+def diag_of_scaled_columns(A: Any, method: Any) -> Array:
+    """diag(A diag(d)) = diag A * d"""
+    size = min(A.shape[-2:])
+    return diag(Product(*placed(A)[:-1]), method) * A.operands[-1].d[..., :size]
+
+
+@rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * min(A.shape[-2:]))  # type: ignore[misc]
+def diag_product_with_low_rank(A: Any, method: Any) -> Array:
+    """diag(A U C V^H B) = diag((A U C) (V^H B))"""
+    before, low_rank, after = arrange(A, ..., LowRank, ...)
+    U = low_rank.U if low_rank.core is None else A.xp.matmul(low_rank.U, low_rank.core)
+    V = Dense(low_rank.U if low_rank.V is None else low_rank.V)
+    return diag(Product(*before, Dense(U), V.H, *after), method)
+
+
+@rule(diag, Product[Dense, Diagonal, Dense])  # type: ignore[misc]
+def diag_of_diagonalised(A: Any, method: Any) -> Array:
+    """diag(A diag(d) B) = (A * B^T) d"""
+    L, D, R = A.operands
+    size = min(A.shape[-2:])
+    return A.xp.einsum("...ij,...j,...ji->...i", L.A[..., :size, :], D.d, R.A[..., :, :size])
+
+
+def factors_pair_up(A: LinearOperator) -> bool:
+    """Whether the factors of the first and of the last Kronecker product have transposed shapes, one by one."""
+    first, last = (A.operands[i].operands for i in (0, -1))
+    return [P.shape[-2:] for P in first] == [Q.shape[-2:][::-1] for Q in last]
+
+
+@rule(diag, Product[Kronecker, Diagonal, Kronecker], when=factors_pair_up)  # type: ignore[misc]
+def diag_of_diagonalised_kronecker(A: Any, method: Any) -> Array:
+    """diag((A ⊗ B) diag(d) (C ⊗ D)) = (A * C^T ⊗ B * D^T) d"""
+    L, D, R = A.operands
+    pairs = zip(placed(L), placed(R), strict=True)
+    entries = Kronecker(*(P._dense() * A.xp.matrix_transpose(Q._dense()) for P, Q in pairs))
+    return (entries @ D.d[..., None])[..., 0]
+
+
+# ---------------------------------------------------------------------------------------------------- inverses
+
+
+@rule(diag, Inverse[Triangular])  # type: ignore[misc]
+def diag_inverse_triangular(A: Any, method: Any) -> Array:
+    """diag(T^-1) = 1 / diag T"""
+    return reciprocal(diag(A.A, method))
+
+
+@rule(diag, Inverse[Tridiagonal])  # type: ignore[misc]
+def diag_inverse_tridiagonal(A: Any, method: Any) -> Array:
+    """diag(T^-1)_i = 1 / (p_i + q_i - t_ii), p and q the pivots of elimination from above and from below"""
+    T = A.A
+    found = tridiagonal_inverse_diagonal(A.xp, T.lower, zero_diagonal(T) + T.diag, T.upper)
+    return A.xp.astype(found, A.dtype)
+
+
+def wraps_around(A: LinearOperator) -> bool:
+    """Whether the operator that is inverted commutes with shifts of a periodic grid."""
+    return getattr(A.operands[0], "boundary", "wrap") == "wrap"
+
+
+@rule(diag, Inverse[Circulant | Convolution], when=wraps_around)  # type: ignore[misc]
+def diag_inverse_circulant(A: Any, method: Any) -> Array:
+    """diag(C^-1) = (C^-1 e_1)_1, n times: C^-1 is circulant too"""
+    first = A.xp.astype(A.xp.arange(A.shape[-1], device=A._context.device) == 0, A.dtype)
+    return zero_diagonal(A) + (A @ first)[..., :1]
+
+
+def factor_is_spectral(A: LinearOperator) -> bool:
+    """Whether the inverse is kept as eigenvectors and eigenvalues."""
+    return isinstance(A.factor, SpectralFactor)  # type: ignore[attr-defined]
+
+
+@rule(diag, Inverse, when=factor_is_spectral)
+def diag_spectral_inverse(A: Any, method: Any) -> Array:
+    """diag(V diag(1/λ) V^-1) = (V * V^-T) (1/λ)"""
+    factor = A.factor
+    found = diag(Product(factor.V, Diagonal(factor.d), factor.W), method)
+    return A.xp.astype(A.xp.real(found) if factor.real else found, A.dtype)
+
+
+PRODUCTS = 1e8  # flops that n products may take where derivatives are recorded: they are right for every kind of factor
+
+
+def factor_is_known(A: LinearOperator) -> bool:
+    """Whether products are differentiated by the equation that they solve, and how they are made is known."""
+    return isinstance(A.factor, Implicit) and A.factor.find is not None  # type: ignore[attr-defined]
+
+
+@rule(diag, Inverse, when=factor_is_known)
+def diag_known_inverse(A: Any, method: Any) -> Array:
+    """diag((V ⊗ W) diag(1/z) (V ⊗ W)^-1) = (V * V^-T ⊗ W * W^-T) (1/z), with the derivative of the inverse"""
+    known = A.factor
+    if A.shape[-1] * A.flops <= PRODUCTS:
+        return exact_diagonal(A)
+    spectral = known.solver.factor if isinstance(known.solver, Inverse) else None
+    found = _diagonal_by_resolvents(A, spectral) if isinstance(spectral, SpectralFactor) else None
+    if found is not None:
+        return found
+    return diag(known.find(known.A, None), method)
+
+
+def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
+    """diag(A^-1) for A = C or C + c I, C a Kronecker product or sum; None where eigenvectors are seen to serve as well, in less time."""
+    xp, whole = A.xp, A.A
+    kronecker, c = whole, 0.0
+    if isinstance(whole, Sum):
+        kronecker, shift = arrange(whole, Kronecker | KroneckerSum, SHIFT)
+        c = scalar_of(shift)
+    dtype = spectral.d.dtype
+    V, W = ([xp.astype(factor.to_dense(), dtype) for factor in side.operands] for side in (spectral.V, spectral.W))
+    matrices = [xp.astype(dense_part(factor, whole), dtype) for factor in kronecker.operands]
+    held = [xp.stop_gradient(M) for M in matrices]
+    values = [xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)]  # diag(V^-1 A V)
+    harmless = [seen(xp, resolvents.are_harmless(xp, v, X)) for v, X in zip(values, V)]
+    if all(known is not None and bool(known) for known in harmless):
+        return None
+    a, b = (xp.astype(xp.asarray(x, device=A._context.device), dtype) for x in (1.0, c))
+    grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))
+    found = resolvents.inverse_diagonal(xp, grid, matrices, values, V, a, b)
+    return xp.broadcast_to(xp.astype(found if A.is_complex else xp.real(found), A.dtype), A.shape[:-1])

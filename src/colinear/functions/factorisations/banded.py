@@ -1,0 +1,293 @@
+"""A = P L U, L L^H and Q R of banded and sparse matrices, within their bands and fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array
+from ...dispatch import rule
+from ...dispatch.resolution import Cost
+from ...factors.structured import UnitaryChain
+from ...info import Info, report
+from ...methods.sparse_direct import factors_in_order, stays_sparse
+from ...operators.banded import Banded, Tridiagonal, natural_length
+from ...operators.base import LinearOperator
+from ...operators.diagonal import ScaledIdentity
+from ...operators.rewrites import is_scattered
+from ...operators.sparse import Sparse, from_coordinates
+from ...operators.unitary import Permutation, pad_end
+from ...status import Status
+from ..common import identity_like, is_half, is_watched, narrow, report_finite, reports_nonfinite, seen, values_are_seen, wide
+from . import cholesky, lu, lu_factors, lu_like, qr, qr_like
+from .rules import report_positive
+
+# A = P L U of banded matrices, within the band, and of sparse ones, both on the host; A = L L^H of
+# sparse ones.
+
+
+Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
+
+
+def band_is_seen(A: Any) -> bool:
+    """Whether it is square and of a narrow band, whose values can be seen with no derivative asked."""
+    if isinstance(A, Banded) and is_scattered(A):
+        return False
+    offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
+    narrow = A.shape[-1] == A.shape[-2] and 2 * (max(map(abs, offsets)) + 1) < A.shape[-1]
+    return narrow and 0 not in A.batch_shape and values_are_seen(A)
+
+
+@rule(lu, Tridiagonal | Banded, when=band_is_seen, like=lu_like)
+def lu_banded(A: Any, method: Any) -> Factors:
+    """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a column: sparse if rows were swapped"""
+    xp, n, batch = A.xp, A.shape[-1], A.batch_shape
+    diagonals, offsets = (A.diagonals, A.offsets) if isinstance(A, Banded) else ((A.lower, A.diag, A.upper), (-1, 0, 1))
+    seen_diagonals = [np.broadcast_to(_on_host(xp, d), (*batch, d.shape[-1])) for d in diagonals]
+    each = [_factored([d[at] for d in seen_diagonals], offsets, n) for at in np.ndindex(batch)]
+    below = max(0, -min(offsets))
+    packed, swaps = (np.stack(parts).reshape(*batch, *parts[0].shape) for parts in zip(*each))
+    report_finite(xp, xp.asarray(packed), method="LU")
+
+    def put(x: Any) -> Array:
+        return xp.asarray(x, dtype=A.dtype, device=A._context.device)
+
+    main = packed.shape[-2] - 1 - below
+    U = Banded([put(packed[..., main - k, k:]) for k in range(main + 1)], range(main + 1), (n, n))
+    multipliers = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
+    if (swaps == np.arange(n)).all():
+        rows = [np.ones((*batch, n), packed.dtype), *multipliers]
+        return identity_like(A, n), Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)), U
+    order, L = _reordered(A, swaps, np.concatenate(multipliers, axis=-1), below)
+    return Permutation(order, like=A).T, L, U
+
+
+def _on_host(xp: Any, d: Array) -> Any:
+    return np.asarray(seen(xp, xp.astype(d, xp.float32) if is_half(xp, d.dtype) else d))
+
+
+def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
+    """LAPACK's gbtrf: U above and the multipliers below, and the row exchanges."""
+    from scipy.linalg import get_lapack_funcs
+
+    below, above = max(0, -min(offsets)), max(0, *offsets)
+    band = np.zeros((2 * below + above + 1, n), np.result_type(np.float32, *diagonals), order="F")
+    for d, k in zip(diagonals, offsets, strict=True):
+        band[below + above - k, max(k, 0) : max(k, 0) + len(d)] = d
+    packed, swaps, _ = get_lapack_funcs("gbtrf", (band,))(band, below, above)
+    return packed, swaps
+
+
+def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
+    """The order of the rows after all exchanges, and where the multipliers of each diagonal are then: those of a column belong to
+    the rows that were below it when it was eliminated."""
+    rows = np.arange(n).tolist()
+    owner = np.zeros((below, n), np.int64)
+    for j, swap in enumerate(swaps.tolist()):
+        rows[j], rows[swap] = rows[swap], rows[j]
+        beneath = rows[j + 1 : j + 1 + below]
+        owner[: len(beneath), j] = beneath
+    order = np.asarray(rows)
+    place = np.argsort(order)
+    return (
+        order,
+        np.concatenate([place[owner[i - 1, : n - i]] for i in range(1, below + 1)]),
+        np.concatenate([np.arange(n - i) for i in range(1, below + 1)]),
+    )
+
+
+def _reordered(A: Any, swaps: Any, multipliers: Any, below: int) -> tuple[Any, LinearOperator]:
+    """The order of the rows, and L with its rows in that order: sparse, all of a batch in one pattern."""
+    batch, n = A.batch_shape, A.shape[-1]
+    followed = [_followed(swaps[at], below, n) for at in np.ndindex(batch)]
+    diagonal, ones = np.arange(n), np.ones(n, multipliers.dtype)
+    entries = [
+        (np.concatenate([diagonal, rows]), np.concatenate([diagonal, columns]), np.concatenate([ones, multipliers[at]]))
+        for at, (_, rows, columns) in zip(np.ndindex(batch), followed)
+    ]
+    return np.reshape([order for order, *_ in followed], (*batch, n)), _stacked(A, entries)
+
+
+# ---------------------------------------------------------------------------------------------------- sparse matrices
+
+SMALL_SPARSE_ROWS = 500  # below which the dense factorisation is as fast
+LARGEST_SPARSE_FACTOR = 20_000_000  # entries
+
+
+def is_sparse_and_seen(A: Any, definite: bool) -> bool:
+    """Whether A is square, its values can be seen with no derivative asked, and the factors stay sparse in its order."""
+    n, memo = A.shape[-1], A.structure.memo
+    if A.shape[-2] != n or n < SMALL_SPARSE_ROWS or 4 * A.nnz > n * n or 0 in A.shape or is_watched(A.xp, A.data):
+        return False
+    key = ("stays sparse", definite)
+    if key not in memo:
+        memo[key] = stays_sparse(A.structure, definite, min(LARGEST_SPARSE_FACTOR, n * n / 8))
+    return bool(memo[key])
+
+
+def stays_sparse_with_pivots(A: Any) -> bool:
+    """Whether the factors of A = P L U stay sparse, whatever the pivots, and values can be seen."""
+    return is_sparse_and_seen(A, definite=False)
+
+
+@rule(lu, Sparse, when=stays_sparse_with_pivots, like=lu_like)
+def lu_sparse(A: Any, method: Any) -> Any:
+    """S = P L U by sparse elimination, the columns in their order"""
+    values = _rows_on_host(A)
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE, method="LU"))
+        I = identity_like(A, A.shape[-1])
+        return I, I, ScaledIdentity(np.nan, A.shape[-1], like=A)
+    try:
+        each = [factors_in_order(data, A.structure, False) for data in values]
+    except ArithmeticError:  # exactly singular
+        return lu_factors(A, method)
+    L, U = (_stacked(A, [(X.row, X.col, X.data) for X in factors]) for factors in list(zip(*each))[:2])
+    report_finite(A.xp, U.data, method="LU")
+    return Permutation(np.reshape([order for *_, order in each], A.shape[:-1]), like=A).T, L, U
+
+
+def stays_sparse_without_pivots(A: Any) -> bool:
+    """Whether the factor of A = L L^H stays sparse, and values can be seen."""
+    return is_sparse_and_seen(A, definite=True)
+
+
+@rule(cholesky, Sparse, when=stays_sparse_without_pivots, like=identity_like)
+@reports_nonfinite
+def cholesky_sparse(A: Any, method: Any) -> LinearOperator:
+    """S = L L^H by sparse elimination, rows and columns in their order"""
+    each = [_lower_factor(data, A.structure) for data in _rows_on_host(A)]
+    fine = A.xp.asarray(np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape))
+    report_positive(A.xp, A.xp.asarray(fine, device=A._context.device))
+    return _stacked(A, each)
+
+
+def _lower_factor(data: Any, structure: Any) -> tuple[Any, Any, Any]:
+    """Rows, columns and values of L with A = L L^H; NaN where A is not positive definite."""
+    from scipy.sparse import csr_array
+
+    n, limit = structure.shape[0], np.finfo(data.dtype).eps ** 0.5
+    S = csr_array((data, structure.columns, structure.indptr), shape=structure.shape)
+    mirror = S.conj().T
+    try:
+        if not (abs(S - mirror) - limit * (abs(S) + abs(mirror))).max() <= 0:  # also of NaN
+            raise ArithmeticError
+        L, U, order = factors_in_order(data, structure, True)
+        pivots = U.diagonal()  # A = L D L^H
+        if not (np.array_equal(order, np.arange(n)) and np.all(pivots.real > 0)):
+            raise ArithmeticError
+    except ArithmeticError:
+        return np.arange(n), np.arange(n), np.full(n, np.nan, data.dtype)
+    return L.row, L.col, L.data * np.sqrt(pivots.real)[L.col]
+
+
+def _rows_on_host(A: Any) -> Any:
+    """The values of each matrix of a batch."""
+    return _on_host(A.xp, A.data).reshape(-1, A.nnz)
+
+
+def _stacked(A: Any, entries: list[tuple[Any, Any, Any]]) -> Any:
+    """Matrices given by rows, columns and values as the batch of A, all in one pattern."""
+    rows, columns = (np.concatenate([entry[i] for entry in entries]) for i in (0, 1))
+    structure, places = from_coordinates(rows, columns, A.shape[-2:])
+    starts = np.cumsum([0, *(len(values) for *_, values in entries)])
+    places = np.arange(len(rows)) if places is None else places
+    data = np.zeros((len(entries), structure.nnz), entries[0][2].dtype)
+    for row, (*_, values), start in zip(data, entries, starts):
+        row[places[start : start + len(values)]] = values
+    data = A.xp.asarray(data.reshape(*A.batch_shape, -1), dtype=A.dtype, device=A._context.device)
+    return Sparse.from_parts(data, structure)
+
+
+# A = Q R of tridiagonal and banded matrices: R has a band again, and Q is a chain of small unitary
+# matrices. Linear time and memory.
+
+
+ROWS = 24  # that a matrix of the chain adds: as many as keep the loop short and its matrices cheap
+
+
+def widths(A: Any) -> tuple[int, int]:
+    """How many diagonals there are below and above the main one."""
+    return (1, 1) if isinstance(A, Tridiagonal) else (max(0, -min(A.offsets)), max(0, *A.offsets))
+
+
+def band_is_narrow(A: Any) -> bool:
+    """Whether R has fewer diagonals than half of the columns."""
+    return 2 * sum(widths(A)) < min(A.shape[-2:])
+
+
+def rows_each(A: Any) -> int:
+    """How many rows each matrix of the chain adds."""
+    return max(1, widths(A)[0], min(ROWS, A.shape[-1] // 4))
+
+
+def chain_cost(A: Any) -> Cost:
+    """Of the factors of all windows."""
+    (lower, upper), size = widths(A), rows_each(A)
+    count = -(-min(A.shape[-2:]) // size)
+    return Cost(count * (size + lower) ** 2 * (4.0 * (size + lower) + 2 * upper), 8.0 * count * (size + lower) ** 2)
+
+
+@rule(qr, Tridiagonal | Banded, when=band_is_narrow, cost=chain_cost, like=qr_like)
+def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """B = (Q_1 Q_2 ...) R, where Q_i triangulates the next few columns, which are zero below the rows that it acts on; R has as
+    many diagonals above the main one as B has on both sides of it"""
+    (lower, upper), (m, n) = widths(A), A.shape[-2:]
+    if lower == 0 and m == n:
+        return identity_like(A, n), A
+    xp, k, size = A.xp, min(m, n), rows_each(A)
+    count, width = -(-k // size), lower + upper
+    by_rows = _by_rows(A, count * size + lower)
+
+    def step(carry: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
+        # What is left of the rows before, and the next rows; the columns start where the rows before are not yet triangular.
+        window = xp.concat([pad_end(xp, carry, (width + size,), (-1,)), _skewed(xp, rows)], axis=-2)
+        Q, _ = xp.qr(window[..., : size + lower])  # square, so that it has a derivative
+        done = xp.matmul(xp.conj(xp.matrix_transpose(Q)), window)
+        return done[..., size:, size:], (Q, _straightened(xp, done[..., :size, :], width + 1))
+
+    first = _skewed(xp, by_rows[..., :lower, :])[..., lower:]
+    rows = xp.reshape(by_rows[..., lower:, :], (*A.batch_shape, count, size, width + 1))
+    blocks, R = xp.scan(step, first, xp.moveaxis(rows, -3, 0))
+    blocks, R = xp.moveaxis(blocks, 0, -3), xp.reshape(xp.moveaxis(R, 0, -3), (*A.batch_shape, -1, width + 1))
+    report_finite(xp, R, method="QR")
+    diagonals = [narrow(xp, R[..., : natural_length(j, k, n), j], A.dtype) for j in range(width + 1)]
+    return UnitaryChain._of(narrow(xp, blocks, A.dtype), lower, m, k), Banded(diagonals, range(width + 1), (k, n))
+
+
+def _by_rows(A: Any, rows: int) -> Array:
+    """B[i, j] = A[i, i + j - l]: the band by rows, (*batch, rows, l + u + 1). Past the end the diagonal is 1, so that no window is
+    singular for that."""
+    xp, (lower, upper), (m, n) = A.xp, widths(A), A.shape[-2:]
+    diagonals = (A.lower, A.diag, A.upper) if isinstance(A, Tridiagonal) else A.diagonals
+    by_offset = dict(zip((-1, 0, 1) if isinstance(A, Tridiagonal) else A.offsets, diagonals))
+    end = max(rows, m)
+
+    def constant(value: float, count: int) -> Array:
+        return wide(xp, xp.full((*A.batch_shape, count), value, dtype=A.dtype, device=A._context.device))
+
+    def column(k: int) -> Array:
+        d = by_offset.get(k)
+        if d is None:
+            d = constant(0.0, natural_length(k, m, n))
+        d = wide(xp, xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype))
+        before = max(0, -k)
+        after = constant(0.0 if k else 1.0, end - before - d.shape[-1])
+        return xp.concat([constant(0.0, before), d, after], axis=-1)[..., :rows]
+
+    return xp.stack([column(k) for k in range(-lower, upper + 1)], axis=-1)
+
+
+def _skewed(xp: Any, rows: Array) -> Array:
+    """Each row moved one place further to the right than the one before it: (..., s, w) -> (..., s, s + w - 1), by strides alone."""
+    s, w = rows.shape[-2:]
+    flat = xp.reshape(pad_end(xp, rows, (s + w,), (-1,)), (*rows.shape[:-2], s * (s + w)))
+    return xp.reshape(flat[..., : s * (s + w - 1)], (*rows.shape[:-2], s, s + w - 1))
+
+
+def _straightened(xp: Any, rows: Array, width: int) -> Array:
+    """The contrary: (..., s, s + w - 1) -> (..., s, w), the first w numbers of each row from the main diagonal on."""
+    s, w = rows.shape[-2:]
+    flat = pad_end(xp, xp.reshape(rows, (*rows.shape[:-2], s * w)), (s * (w + 1),), (-1,))
+    return xp.reshape(flat, (*rows.shape[:-2], s, w + 1))[..., :width]

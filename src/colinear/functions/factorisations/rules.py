@@ -1,0 +1,416 @@
+"""The rules of `cholesky`, `lu` and `qr`: factors that keep the structure of the operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ... import autodiff
+from ...backends import Array, namespace_of
+from ...dispatch import rule
+from ...info import Info, report
+from ...operators.banded import Banded, Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.batch import broadcast_batch
+from ...operators.block import Block, BlockDiag
+from ...operators.dense import Dense, Triangular
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
+from ...operators.kronecker import Kronecker
+from ...operators.lowrank import LowRank
+from ...operators.product import Product
+from ...operators.rewrites import is_scattered
+from ...operators.scaled import Scaled, peek_scalar
+from ...operators.transposed import Conjugate
+from ...operators.unitary import Permutation
+from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
+from ...status import Status
+from ..common import (
+    completed,
+    has_no_zero,
+    has_orthonormal_columns,
+    identity_like,
+    is_watched,
+    orthonormal,
+    placed,
+    quiet,
+    report_finite,
+    report_status,
+    reports_nonfinite,
+)
+from ..singular.rules import phase
+from ..solve.inverse import all_square
+from . import cholesky, lu, qr
+
+# The rules of `lu` and `qr`: factors that keep the structure of the operator.
+
+
+Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
+
+
+# ---------------------------------------------------------------------------------------------------- lu
+
+
+@rule(lu, Identity | Diagonal | ScaledIdentity)
+@reports_nonfinite
+def lu_diagonal(A: Any, method: Any) -> Factors:
+    """D = I I D"""
+    I = identity_like(A, A.shape[-1])
+    return I, I, A
+
+
+@rule(lu, Permutation)
+def lu_permutation(A: Any, method: Any) -> Factors:
+    """P = P I I"""
+    I = broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
+    return A, I, I
+
+
+def triangle_needs_no_pivots(A: LinearOperator) -> bool:
+    """Whether a triangle is upper, has ones on its diagonal, or has no zero there."""
+    T: Any = A
+    return T.shape[-1] == T.shape[-2] and (not T.lower or T.unit or has_no_zero(T.xp.diagonal(T.A)))
+
+
+@rule(lu, Triangular, when=triangle_needs_no_pivots)
+@reports_nonfinite
+def lu_triangular(A: Any, method: Any) -> Factors:
+    """U = I I U, and L = I (L D^-1) D for the diagonal D of L"""
+    I = identity_like(A, A.shape[-1])
+    if not A.lower or A.unit:
+        return (I, I, A) if not A.lower else (I, A, I)
+    d = A.xp.diagonal(A.A)
+    return I, Triangular(A.A / d[..., None, :], lower=True, unit=True), Diagonal(d)
+
+
+@rule(lu, Scaled)
+@reports_nonfinite
+def lu_scaled(A: Any, method: Any) -> Factors:
+    """c A = P L (c U) for A = P L U"""
+    P, L, U = lu(placed(A)[0], method)
+    return P, L, Scaled(A.scalar, U)
+
+
+@rule(lu, Conjugate)
+def lu_conjugate(A: Any, method: Any) -> Factors:
+    """conj(A) = P conj(L) conj(U) for A = P L U"""
+    P, L, U = lu(A.A, method)
+    return P, L.conj(), U.conj()
+
+
+@rule(lu, Kronecker, when=all_square)
+def lu_kronecker(A: Any, method: Any) -> Factors:
+    """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
+    P, L, U = (Kronecker(*factors) for factors in zip(*(lu(factor, method) for factor in placed(A))))
+    return P, L, U
+
+
+@rule(lu, BlockDiag, when=all_square)
+def lu_block_diagonal(A: Any, method: Any) -> Factors:
+    """diag(A, B) = diag(P, Q) diag(L, M) diag(U, V) for A = P L U, B = Q M V"""
+    P, L, U = (BlockDiag(*factors) for factors in zip(*(lu(block, method) for block in placed(A))))
+    return P, L, U
+
+
+# ---------------------------------------------------------------------------------------------------- qr
+
+
+@rule(
+    qr,
+    orthonormal(
+        Diagonal | ScaledIdentity | Triangular | LowRank | Tridiagonal | Banded,
+        Scaled | Conjugate | Kronecker | BlockDiag | Product,
+    ),
+)
+@reports_nonfinite
+def qr_orthonormal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """Q = Q I"""
+    return A, broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape)
+
+
+@rule(qr, Diagonal)
+def qr_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """diag(d) = diag(d / |d|) diag(|d|)"""
+    report_finite(A.xp, A.d, method="QR")
+    return Diagonal(phase(A.d))._claim(UNITARY), Diagonal(A.xp.astype(A.xp.abs(A.d), A.dtype))
+
+
+@rule(qr, ScaledIdentity)
+@reports_nonfinite
+def qr_scaled_identity(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """c I = I (c I)"""
+    return broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), A
+
+
+def is_upper_triangle(A: LinearOperator) -> bool:
+    """Whether a triangle is square and upper."""
+    return A.shape[-1] == A.shape[-2] and not A.lower  # type: ignore[attr-defined]
+
+
+@rule(qr, Triangular, when=is_upper_triangle)
+@reports_nonfinite
+def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """R = I R"""
+    return identity_like(A, A.shape[-1]), A
+
+
+@rule(qr, Scaled)
+@reports_nonfinite
+def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """c A = Q (c R) for A = Q R"""
+    Q, R = qr(placed(A)[0], method)
+    return broadcast_batch(Q, A.batch_shape), Scaled(A.scalar, R)
+
+
+@rule(qr, Conjugate)
+def qr_conjugate(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """conj(A) = conj(Q) conj(R) for A = Q R"""
+    Q, R = qr(A.A, method)
+    return Q.conj(), R.conj()
+
+
+def all_tall_or_all_wide(A: LinearOperator) -> bool:
+    """Whether no operand has more rows than columns, or none has fewer."""
+    shapes = [operand.shape[-2:] for operand in A.operands]
+    return all(m >= n for m, n in shapes) or all(m <= n for m, n in shapes)
+
+
+@rule(qr, Kronecker, when=all_tall_or_all_wide)
+def qr_kronecker(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide"""
+    Q, R = (Kronecker(*factors) for factors in zip(*(qr(factor, method) for factor in placed(A))))
+    return Q, R
+
+
+@rule(qr, BlockDiag, when=all_tall_or_all_wide)
+def qr_block_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """diag(A, B) = diag(Q, P) diag(R, S) for A = Q R, B = P S, both tall or both wide"""
+    Q, R = (BlockDiag(*factors) for factors in zip(*(qr(block, method) for block in placed(A))))
+    return Q, R
+
+
+def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
+    """Whether the first factor has orthonormal columns, and what remains as many in its basis as A."""
+    Q = A.operands[0]
+    return has_orthonormal_columns(Q) and min(A.shape[-2:]) == min(Q.shape[-1], A.shape[-1])
+
+
+@rule(qr, Product, when=left_factor_is_unitary_or_tall)
+def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """Q A = (Q P) R for A = P R and Q^H Q = I"""
+    Q, *rest = placed(A)
+    P, R = qr(Product(*rest), method)
+    return Product(Q, P)._claim(STIEFEL), broadcast_batch(R, A.batch_shape)
+
+
+@rule(qr, LowRank)
+def qr_low_rank(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
+    """U C V^H = (Q P) [R; 0] for U = Q S and S C V^H = P R, which has as many rows as the rank"""
+    xp, k = A.xp, min(A.shape[-2:])
+    Q, S = autodiff.qr(xp, A.U)
+    inner = S if A.core is None else xp.matmul(S, A.core)
+    right = xp.matmul(inner, xp.conj(xp.matrix_transpose(A.U if A.V is None else A.V)))
+    P, R = qr(Dense(right), method)
+    basis = Dense(xp.matmul(Q, P.to_dense()))._claim(STIEFEL)
+    if basis.shape[-1] == k:
+        return basis, R
+    return completed(basis, k), Block([[R], [Zero(k - basis.shape[-1], A.shape[-1], like=A)]])
+
+
+# The rules of `cholesky`: factors that keep the structure of the operator.
+
+
+NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
+
+
+def report_positive(xp: Any, fine: Array, **details: Any) -> None:
+    """Report NOT_POSITIVE_DEFINITE where it is not fine."""
+    report_status(xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details)
+
+
+# ---------------------------------------------------------------------------------------------------- cholesky
+
+
+@rule(cholesky, Identity)
+def cholesky_identity(A: Any, method: Any) -> LinearOperator:
+    """I = I I^H"""
+    return A
+
+
+@rule(cholesky, ScaledIdentity)
+@reports_nonfinite
+def cholesky_scaled_identity(A: Any, method: Any) -> LinearOperator:
+    """c I = (√c I) (√c I)^H"""
+    return A._replace(c=_positive_root(A.c))
+
+
+@rule(cholesky, Diagonal)
+@reports_nonfinite
+def cholesky_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(d) = diag(√d) diag(√d)"""
+    return Diagonal(_positive_root(A.d))
+
+
+def _positive_root(c: Any) -> Any:
+    """√c of what must be positive: NaN and a status where it is not."""
+    xp = namespace_of(c)
+    if xp is None:
+        positive = c.real > 0 and c.imag == 0
+        if not positive:
+            report(Info(Status.NOT_POSITIVE_DEFINITE, method="Cholesky"))
+        return math.sqrt(c.real) if positive else math.nan
+    positive = xp.logical_and(xp.real(c) > 0, xp.imag(c) == 0)
+    report_positive(xp, xp.all(positive, axis=-1) if c.ndim else positive)
+    with quiet(xp):
+        root = xp.where(positive, xp.sqrt(xp.real(c)), math.nan)
+    return xp.asarray(xp.astype(root, c.dtype) if xp.is_complex(c) else root)
+
+
+def scalar_is_positive(A: LinearOperator) -> bool:
+    """Whether the scalar is positive (taken for granted of a real one that cannot be seen)."""
+    c: Any = A.scalar  # type: ignore[attr-defined]
+    value, xp = peek_scalar(c), namespace_of(c)
+    if value is not None:
+        return value.real > 0 and value.imag == 0
+    values = xp.peek(c)
+    return not xp.is_complex(c) if values is None else bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
+
+
+@rule(cholesky, Scaled, when=scalar_is_positive)
+def cholesky_scaled(A: Any, method: Any) -> LinearOperator:
+    """c A = (√c L) (√c L)^H for A = L L^H and c > 0"""
+    return Scaled(_positive_root(A.scalar), cholesky(placed(A)[0], method))
+
+
+@rule(cholesky, Conjugate)
+def cholesky_conjugate(A: Any, method: Any) -> LinearOperator:
+    """conj(A) = conj(L) conj(L)^H for A = L L^H"""
+    return cholesky(A.A, method).conj()
+
+
+@rule(cholesky, BlockDiag, when=all_square)
+def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
+    return BlockDiag(*(cholesky(block, method) for block in placed(A)))
+
+
+@rule(cholesky, Kronecker, when=all_square)
+def cholesky_kronecker(A: Any, method: Any) -> LinearOperator:
+    """A ⊗ B = (L ⊗ M) (L ⊗ M)^H for A = L L^H, B = M M^H; or for -A and -B, both negative"""
+    return Kronecker(*(cholesky(factor, method) for factor in _of_one_sign(placed(A))))
+
+
+def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, ...]:
+    """Factors that are definite only up to numbers whose product is 1, such as two negative ones, made positive if seen to be so."""
+    known = all(factor.properties & POSITIVE_SEMIDEFINITE for factor in factors)
+    if known or any(factor.batch_shape or 0 in factor.shape for factor in factors):
+        return factors
+    values = [peek_scalar(phase(factor[0, 0])) for factor in factors]
+    if any(value is None for value in values) or all(value == 1 for value in values) or abs(np.prod(values) - 1) > 1e-6:
+        return factors
+    return tuple(Scaled(value.conjugate(), factor) for value, factor in zip(values, factors))
+
+
+@rule(cholesky, Tridiagonal)
+@reports_nonfinite
+def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
+    """T = L L^H with two diagonals in L: δ_i+1 = a_i+1 - |b_i|^2 / δ_i, l_ii = √δ_i, l_i+1,i = b_i / √δ_i"""
+    xp = A.xp
+    if not A.shape[-1]:
+        return identity_like(A, 0)
+    with quiet(xp):
+        if xp.name == "numpy" and not A.batch_shape and (L := _by_host(A)) is not None:
+            return L
+        pivots = _pivots(xp, xp.real(A.diag), xp.abs(A.lower) if A.is_complex else A.lower)
+        fine = xp.logical_and(xp.all(pivots > 0, axis=-1), _is_mirrored(xp, A.lower, A.upper))
+        if A.is_complex:
+            fine = xp.logical_and(fine, _is_mirrored(xp, A.diag, A.diag))
+        d = xp.sqrt(xp.where(fine[..., None], pivots, math.nan))
+        report_positive(xp, fine)
+        return Banded._of((xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1])
+
+
+def _by_host(A: Any) -> LinearOperator | None:
+    """L by LAPACK's pttrf, which gives L D L^H with a unit diagonal in L; None where all is not plainly well."""
+    from scipy.linalg import get_lapack_funcs
+
+    if A.shape[-1] < 2 or A.dtype.itemsize < 4 or not (A.lower is A.upper or np.array_equal(A.lower, np.conj(A.upper))):
+        return None
+    diag = np.real(A.diag)
+    if A.is_complex and not np.array_equal(diag, A.diag):
+        return None
+    d, multipliers, failure = get_lapack_funcs("pttrf", (diag, A.lower))(diag, A.lower)
+    if failure or not np.all(d > 0):
+        return None
+    np.sqrt(d, out=d)
+    multipliers *= d[:-1]
+    return Banded._of((d.astype(A.dtype, copy=False), multipliers), (0, -1), A.shape[-1], A.shape[-1])
+
+
+def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
+    """Whether a diagonal is the conjugate of its mirror image, to the accuracy of the dtype."""
+    limit = xp.eps(below.dtype) ** 0.5 * (xp.abs(below) + xp.abs(above))
+    return xp.all(xp.abs(above - xp.conj(below)) <= limit, axis=-1)
+
+
+def _pivots(xp: Any, a: Array, b: Array) -> Array:
+    """δ_i+1 = a_i+1 - b_i^2 / δ_i, a loop of the length of the matrix."""
+    n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
+    a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
+    if xp.name == "jax":
+        return xp.fori_loop(n - 1, lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]), a)
+    if xp.name == "numpy" or not (is_watched(xp, a) or is_watched(xp, b) or xp.peek(a) is None):
+        return xp.asarray(_host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a))
+    pivots = [a[..., 0]]
+    for i in range(n - 1):
+        pivots.append(a[..., i + 1] - b[..., i] ** 2 / pivots[-1])
+    return xp.stack(pivots, axis=-1)
+
+
+def _host_pivots(a: Any, b: Any) -> Any:
+    """The same by LAPACK's pttrf; the pivots from the first that is not positive are NaN."""
+    from scipy.linalg import get_lapack_funcs
+
+    factor = get_lapack_funcs("pttrf", (a, b))
+    pivots = np.empty_like(a)
+    for at in np.ndindex(a.shape[:-1]):
+        pivots[at], _, info = factor(a[at], b[at])
+        pivots[at][info - 1 if info > 0 else a.shape[-1] :] = np.nan
+    return pivots
+
+
+def band_is_on_the_host(A: LinearOperator) -> bool:
+    """Whether A is square and its values can be seen by LAPACK, with no derivative asked."""
+    return (
+        A.shape[-1] == A.shape[-2] != 0
+        and not is_scattered(A)
+        and not any(is_watched(A.xp, d) or A.xp.peek(d) is None for d in A.leaves())
+    )
+
+
+@rule(cholesky, Banded, when=band_is_on_the_host)
+def cholesky_banded(A: Any, method: Any) -> LinearOperator:
+    """A = L L^H, where L has the band of A: n b^2 flops for b diagonals below the main one"""
+    from scipy.linalg import LinAlgError, cholesky_banded
+
+    xp, n, batch = A.xp, A.shape[-1], A.batch_shape
+    width = max(map(abs, A.offsets))
+    diagonals = {k: np.broadcast_to(xp.to_numpy(d), (*batch, d.shape[-1])) for k, d in zip(A.offsets, A.diagonals)}
+    band = np.zeros((*batch, width + 1, n), dtype=np.result_type(*diagonals.values()))
+    mirror = band.copy()
+    for k, d in diagonals.items():
+        if k <= 0:
+            band[..., -k, : n + k] = d
+        if k >= 0:
+            mirror[..., k, : n - k] = np.conj(d)
+    fine = np.all(np.abs(band - mirror) <= xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror)), axis=(-2, -1))
+    fine = np.array(fine)
+    for at in np.ndindex(batch):
+        try:
+            band[at] = cholesky_banded(band[at], lower=True) if fine[at] else np.nan
+        except LinAlgError:
+            fine[at], band[at] = False, np.nan
+    report_positive(xp, xp.asarray(fine, device=A._context.device))
+    factor = [xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device) for k in range(width + 1)]
+    return Banded(factor, range(0, -width - 1, -1), (n, n))

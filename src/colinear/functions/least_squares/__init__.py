@@ -1,0 +1,352 @@
+"""Least squares and the pseudoinverse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ... import autodiff
+from ...backends import Array
+from ...dispatch import function
+from ...dispatch.resolution import Choice, Cost
+from ...factors.inverse import Implicit, Inverse
+from ...info import Info, is_detailed, report
+from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
+from ...methods.lsqr import for_least_squares
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Zero
+from ...operators.neutral import placed_beside
+from ...operators.product import Product
+from ...status import Status, combine
+from ..common import MARGIN, dense, is_half, is_vector, is_watched, narrow, ones_beside, quiet, seen, values_are_seen
+from ..matrix_functions.kronecker import factored
+from ..singular import cutoff, svd
+from ..solve import System, relative_residual, right_side
+from ..solve.auto import MEMORY, has_adjoint, is_automatic, is_iterative, iterate, iterated, least_squares_work, try_least_squares
+
+
+def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> Choice:
+    """The Moore-Penrose pseudoinverse A^+ = V Σ^+ U^H, as an operator that keeps these factors.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    rtol : float, optional
+        Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
+    method : Auto, SVD, RandomizedSVD, CG, LSQR or LSMR, optional
+        `CG` runs on the normal equations. `RandomizedSVD(rank=k)` gives the pseudoinverse of the
+        approximation of A by k singular triplets, by all of them if no rank is given; the status is
+        INACCURATE where a triplet is not found to `tol` (default sqrt(eps)) of its singular value.
+
+    Returns
+    -------
+    LinearOperator, (*batch, n, m)
+        `pinv(A) @ b` is the minimum-norm solution of least squares.
+
+    Notes
+    -----
+    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed. Where A does not fit into
+    memory each product is a run of LSMR.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.pinv(np.array([[2.0], [0.0]])).to_dense()
+    array([[0.5, 0. ]])
+    """
+    checked_rtol("pinv", rtol)
+    chosen: Any = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
+    like = lambda: Zero(A.shape[-1], A.shape[-2], like=A)  # noqa: E731
+    if is_iterative(chosen):
+        return iterate(A, chosen, lambda: iterated(A, chosen, consistent=False), like)
+    if isinstance(chosen, RandomizedSVD):
+        return Choice(
+            lambda: _by_samples(A, rtol, chosen), "RandomizedSVD", None, "asked for: A^+ = V Σ^+ U^H from random vectors"
+        )
+    if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
+        iterate_all = lambda lsmr, most: iterated(A, lsmr, consistent=False)  # noqa: E731
+        if (iteration := try_least_squares(A, method, (), 1, iterate_all, like)) is not None:
+            return iteration
+    plain = partial(_from_triplets, A, rtol, chosen, method)
+    run = partial(_with_derivative, A, rtol, chosen, plain) if 0 not in A.shape and not values_are_seen(A) else plain
+    return Choice(run, "SVD", None, "A^+ = V Σ^+ U^H", plain)
+
+
+def _from_triplets(A: LinearOperator, rtol: Any, chosen: Method, method: Method | None) -> LinearOperator:
+    xp = A.xp
+    U, s, V = svd(A, None, chosen)
+    if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
+        U, s, V = svd(Dense(A.to_dense()), None, method)
+    return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
+
+
+def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOperator:
+    """V Σ^+ U^H from triplets found by random vectors.
+
+    An error e of a triplet moves 1 / s by e / s^2, so each triplet is judged by its own s.
+    """
+    xp, k = A.xp, None if method.rank is None else min(method.rank, *A.shape[-2:])
+    (U, s, V), info = svd(A, k, method, info=True)
+    kept = s > cutoff(xp, s, A, rtol)
+    if info.residual is not None and s.shape[-1]:
+        with quiet(xp):
+            held = xp.stop_gradient(s)
+            own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)  # |A v - s u| / s
+        missed = xp.where(xp.all(own <= method.tolerance(xp, A.dtype)), int(Status.SUCCESS), int(Status.INACCURATE))
+        visible = seen(xp, missed)
+        worst = combine([info._status, missed if visible is None else Status(int(visible))])
+        info = info.replace(status=worst, residual=own, converged=own <= method.tolerance(xp, A.dtype))
+    report(info.replace(function="", rule=""))
+    return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
+
+
+def _with_derivative(A: LinearOperator, rtol: Any, method: Method, otherwise: Callable[[], LinearOperator]) -> LinearOperator:
+    """A^+ with its derivative, which is known also where singular values repeat or are zero; else that of their vectors."""
+    xp = A.xp
+    if not A.batch_shape and not svd.find(A).is_base and (parts := factored(A)) is not None:
+        least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[..., 0]
+        return parts.function(lambda x, least: inverted(xp, x, xp.abs(x) > least), least)
+    M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
+    held = Dense(M) if M is not None else A.detach()
+    U, s, V = svd(held, None, method)
+    kept = s > cutoff(xp, s, A, rtol)
+    inverse = Product(V, Diagonal(inverted(xp, s, kept)), U.H)
+    known = known_pseudoinverse(A, inverse)
+    visible = seen(xp, kept)
+    if known is None and A.shape[-1] == A.shape[-2] and visible is not None and visible.all() and inverse.dtype == A.dtype:
+        return Inverse._of(A, Implicit._of(A, inverse, None))  # A^+ = A^-1
+    return otherwise() if known is None else known
+
+
+def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
+    """A^+, which is there as `inverse`, with its derivative, if a matrix of its size is among its factors anyway; else None."""
+    xp, least = A.xp, min(A.shape[-2:])
+    if not any(isinstance(factor, Dense) and min(factor.shape[-2:]) >= least for factor in inverse.operands or (inverse,)):
+        return None
+    return Dense(narrow(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
+
+
+def checked_rtol(function: str, rtol: Any) -> Any:
+    """A relative size below which singular values count as zero, or an error."""
+    if rtol is not None and not rtol >= 0:
+        raise ValueError(f"{function}: rtol is {rtol!r}; it must not be negative.")
+    return rtol
+
+
+def inverted(xp: Any, s: Array, kept: Array) -> Array:
+    """1 / s where kept and zero elsewhere; NaN stays."""
+    return xp.where(kept, 1 / xp.where(kept, s, 1), xp.where(xp.isnan(s), s, 0 * s))
+
+
+def _iterates(A: LinearOperator, method: Method | None) -> bool:
+    """Whether `Auto` may iterate with A: no rule knows more of it."""
+    return is_automatic(method) and 0 not in A.shape and has_adjoint(A) and pinv.find(A).is_base and svd.find(A).is_base
+
+
+PSEUDOINVERSE = (SVD, RandomizedSVD, CG, LSQR, LSMR)  # the methods of `pinv`
+LSTSQ = (SVD, QR, CG, LSQR, LSMR, SVRG)  # and of `lstsq`
+
+
+def suits_any(A: LinearOperator, method: Method) -> bool:
+    """Whether the method is for A: all are here, CG too, which runs on the normal equations."""
+    return True
+
+
+pinv = function("pinv", base=pseudoinverse, suits=suits_any)
+
+
+# ---------------------------------------------------------------------------------------------------- lstsq
+
+
+def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
+    """The x of smallest norm among those that minimise |b - A x|.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    b : array or operator
+        One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
+    method : Auto, SVD, QR, CG, LSQR, LSMR or SVRG, optional
+        `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
+        `CG` runs on the normal equations, with the residual b - A x itself (CGLS), and ends when
+        `LSQR` does.
+        `SVRG` takes minibatches of the rows of A and solves A^H A x = A^H b, until |A^H r| <= tol |A^H b|.
+
+    Notes
+    -----
+    `info.residual` is |b - A x| / |b|, which need not be small; a rank below min(m, n) is in `info.message`.
+    Large sparse and matrix-free operators, which no rule knows more of, are not formed: `Auto` multiplies by them (LSMR) as long as
+    that is likely to be cheaper, until |A^H r| <= tol |A| |r|, with a tol of eps^(3/4) unless one is asked for.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.lstsq(np.array([[1.0], [1.0]]), np.array([1.0, 3.0])).round(12)
+    array([2.])
+    """
+    chosen: Any = for_least_squares(fitting("lstsq", method, *LSTSQ))
+    b = right_side("lstsq", A, b, A.shape[-2])
+    if isinstance(b, LinearOperator):
+        return Choice(lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b, "pseudoinverse", None, "X = A^+ B")
+    A = placed_beside(A, b) if A.is_neutral else A  # it takes framework and precision from b
+    if is_iterative(chosen):
+        return iterate(A, chosen, lambda: _by_iteration(A, b, chosen), partial(solution_like, A, b))
+    if is_automatic(method) and _iterates(A, method):
+        s, like = System.of(A, b), partial(solution_like, A, b)
+        run = lambda lsmr, most: _by_trial(A, s, lsmr, most, method, chosen)  # noqa: E731
+        if (iteration := try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)) is not None:
+            return iteration
+    return _without_trial(A, System.of(A, b), method, chosen)
+
+
+def solution_like(A: LinearOperator, b: Array) -> Array:
+    """Zeros of the shape of the solution of least squares with the right sides b."""
+    batch, columns = A.batch_shape if b.ndim < 3 else b.shape[:-2], b.shape[1:] if b.ndim < 3 else b.shape[-1:]
+    return A.xp.zeros((*batch, A.shape[-1], *columns), dtype=A.dtype, device=A._context.device)
+
+
+def _by_trial(A: LinearOperator, s: System, lsmr: LSMR, most: int | None, method: Method | None, chosen: Any) -> Any:
+    """The solution by LSMR if it converges in as many products, else from a factorisation."""
+    X, info = iterated(A, lsmr, consistent=False).run(s.B, s.is_vector)
+    if most is None or info.status is Status.NONFINITE or not info.failed:
+        report(info)
+        return s.answer(X)
+    return _without_trial(A, s, method, chosen)
+
+
+def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: Any) -> Choice:
+    """The choice where iterations are not tried, or have been tried."""
+    like = partial(solution_like, A, s.b)
+    has_rules = not (pinv.find(A).is_base and svd.find(A).is_base)
+    if isinstance(chosen, QR) or (is_automatic(method) and not has_rules and _fits_triangle(A, s)):
+        m, n = max(A.shape[-2:]), min(A.shape[-2:])
+        cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
+        if isinstance(chosen, QR):
+            return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", cost, "asked for", like)
+        run = lambda: _by_triangle(A, s, lambda: _judged(A, s, chosen, partial(_by_triplets, method)))  # noqa: E731
+        return Choice(run, "QR", cost, "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full", like)
+    if has_rules or not values_are_seen(A):
+
+        def like_pseudoinverse() -> Array:
+            pinv(A, None, method)
+            return like()
+
+        run = lambda: _judged(A, s, chosen, partial(_by_pseudoinverse, method))  # noqa: E731
+        return Choice(run, "pseudoinverse", None, "x = A^+ b", like_pseudoinverse)
+
+    def like_triplets() -> Array:
+        svd(A, None, method)
+        return like()
+
+    run = lambda: _judged(A, s, chosen, partial(_by_triplets, method))  # noqa: E731
+    return Choice(run, "SVD", None, "x = V Σ^+ U^H b", like_triplets)
+
+
+def _judged(A: LinearOperator, s: System, chosen: Method, solution: Callable[..., tuple[Array, Array, str]]) -> Array:
+    """The solution that `solution(A, B)` finds; reports its residual."""
+    xp, B = s.xp, s.B
+    with quiet(xp):
+        X, full, message = solution(A, B)
+        residual = relative_residual(xp, B - A @ X, B)
+        status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
+        status = xp.where(xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]), status, int(Status.NONFINITE))
+    values = seen(xp, status)
+    worst = status if values is None else Status(int(values.max(initial=0)))
+    report(Info(worst, residual=residual, method=chosen.name, message=message))
+    return s.answer(X)
+
+
+def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
+    """A^+ b by CG, LSQR, LSMR or SVRG: nothing is factored."""
+    vector = b.ndim == 1
+    B = b[:, None] if vector else b
+    if isinstance(method, SVRG) and 0 not in A.shape:
+        # From zero all steps stay in the range of A^H, so that of all solutions it is the one of smallest norm.
+        X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
+        residual = relative_residual(A.xp, B - A @ X, B)
+        report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
+    else:
+        X = iterated(A, method, consistent=False).solve(B, vector)
+    return X[..., 0] if vector else X
+
+
+def _by_pseudoinverse(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+    """A^+ B, whether all is well (of any rank), and a word about the rank."""
+    fine = A.xp.ones(A.batch_shape, dtype=A.xp.bool, device=A.xp.device_of(B))
+    return pinv(A, None, method) @ B, fine, ""
+
+
+def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+    """V Σ^+ U^H B, whether all is well (of any rank), and a word about the rank."""
+    xp, Q = A.xp, None
+    fine = xp.ones(A.batch_shape, dtype=xp.bool, device=xp.device_of(B))
+    if A.shape[-2] > A.shape[-1]:  # A = Q R first: long singular vectors are not needed
+        Q, R = xp.qr(dense(A))
+        U, s, V = svd(Dense(R), None, method)
+    else:
+        U, s, V = svd(A, None, method)
+    kept = s > cutoff(xp, s, A)
+    visible, message = seen(xp, kept), ""
+    if visible is not None and not visible.all():
+        ranks = visible.sum(-1)
+        message = f"the rank is {ranks if ranks.ndim else int(ranks)} of {min(A.shape[-2:])}: the solution of smallest norm"
+    B = B if Q is None else xp.matmul(xp.conj(xp.matrix_transpose(Q)), B)
+    return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
+
+
+def _fits_triangle(A: LinearOperator, s: System) -> bool:
+    """Whether [A b] may be factored without Q: A is tall, b has few columns, and no more than the answer is asked for."""
+    (m, n), k, xp = A.shape[-2:], s.B.shape[-1], s.xp
+    if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or is_half(xp, A.dtype):
+        return False
+    return A.dtype == s.B.dtype and A.batch_shape == s.B.shape[:-2] and values_are_seen(A) and not is_watched(xp, s.B)
+
+
+def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:
+    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; `otherwise()` where the rank may not be full.
+
+    [A b] = Q [R c; 0 d] gives x = R^-1 c. Each singular value of A is at least 1 / |R^-1|_F, and the largest at most |R|_F, so
+    the rank is full where |R|_F |R^-1|_F is well below the reciprocal of the cutoff.
+    """
+    xp, B, (m, n) = s.xp, s.B, A.shape[-2:]
+    with quiet(xp):
+        X = _triangular_solution(xp, dense(A), B, m, n)
+    return otherwise() if X is None else s.answer(X)
+
+
+def _triangular_solution(xp: Any, M: Array, B: Array, m: int, n: int) -> Array | None:
+    triangle = xp.qr_triangle(xp.concat([M, B], axis=-1))
+    R = triangle[..., :n, :n]
+    inverse = xp.solve_triangular(R, xp.eye(n, dtype=M.dtype, device=xp.device_of(M)), lower=False)
+    condition = xp.vector_norm(R, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1))
+    if not bool(xp.all(MARGIN * m * xp.eps(M.dtype) * condition < 1)):
+        return None
+    X = xp.solve_triangular(R, triangle[..., :n, n:], lower=False)
+    return X if bool(xp.all(xp.isfinite(X))) else None
+
+
+def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+    """From A = Q R (tall), x = R^-1 Q^H b; from A^H = Q R (wide), x = Q R^-H b, the solution of smallest norm."""
+    xp, M, (m, n) = A.xp, dense(A), A.shape[-2:]
+    tall = m >= n
+    Q, R = autodiff.qr(xp, M if tall else xp.conj(xp.matrix_transpose(M)))
+    d = xp.abs(xp.diagonal(R))
+    full = xp.all(d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d), axis=-1)
+    visible = seen(xp, full)
+    message = "" if visible is None or visible.all() else "A does not have full rank, which QR needs; use SVD()"
+    if tall:
+        return xp.solve_triangular(R, xp.matmul(xp.conj(xp.matrix_transpose(Q)), B), lower=False), full, message
+    return xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True)), full, message
+
+
+lstsq = function(
+    "lstsq",
+    base=minimum_norm_solution,
+    examples={"b": ones_beside},
+    suits=suits_any,
+    rewrites=pinv,
+    one_column=is_vector,
+)

@@ -1,0 +1,442 @@
+"""The null space, and its rules: orthonormal bases that keep the structure of the parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from ... import autodiff
+from ...backends import Array, namespace_of
+from ...dispatch import function, rule
+from ...dispatch.resolution import Choice, Cost
+from ...errors import BackendError, ShapeError
+from ...info import Info, report
+from ...methods import SVD, SVRG, Method, fitting
+from ...operators.base import LinearOperator
+from ...operators.block import Block, BlockDiag, hstack
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
+from ...operators.kronecker import Kronecker
+from ...operators.lowrank import LowRank, Projection
+from ...operators.product import Product
+from ...operators.scaled import Scaled
+from ...operators.sparse import Sparse
+from ...operators.sparse_algebra import SHIFT
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Convolution
+from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...operators.tree import Index
+from ...operators.unitary import Permutation
+from ...properties import POSITIVE_DEFINITE, STIEFEL
+from ...status import Status
+from ..common import (
+    complement,
+    dense,
+    first_columns,
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+    identity_like,
+    is_watched,
+    narrow,
+    once_each,
+    orthonormal,
+    place,
+    placed,
+    reordered,
+    reports_nonfinite,
+    seen,
+)
+from ..singular import cutoff, norm, svd
+from ..spectrum.order import grid_of, is_periodic, symbol
+from ..spectrum.shift_invert import sampled_nullspace
+from . import checked_rtol
+
+# The null space.
+
+
+def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> Any:
+    """An orthonormal basis of the vectors x with A x = 0.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, m, n)
+    rtol : float, optional
+        Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
+    method : Auto, SVD or SVRG, optional
+        `SVRG` finds it by products with minibatches of a sum, or of the rows of A; what it cannot tell from zero by its `tol`
+        counts as zero.
+
+    Returns
+    -------
+    LinearOperator, (*batch, n, nullity)
+        Of orthonormal columns; their number depends on values, so it cannot be traced, and must be the same throughout a batch.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.nullspace(np.array([[1.0, 1.0]])).shape
+    (2, 1)
+    """
+    fitting("nullspace", method, SVD, SVRG)
+    checked_rtol("nullspace", rtol)
+    if 0 in A.shape[-2:]:
+        return identity_like(A)
+    (m, n), batch, like = A.shape[-2:], math.prod(A.batch_shape), partial(null_vectors_like, A)
+    if isinstance(method, SVRG):
+        cost = Cost(method.typical(m, n) * A.flops, 8.0 * n * method.vectors)
+        return Choice(lambda: sampled_nullspace(A, rtol, method), "SVRG", cost, "asked for", like)
+    cost, why = (
+        Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),
+        "the right singular vectors of the negligible singular values",
+    )
+    return Choice(lambda: null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol)), "SVD", cost, why, like)
+
+
+def null_vectors_like(A: LinearOperator) -> LinearOperator:
+    """Columns of the identity, as many as the null space has at least."""
+    return identity_like(A)[:, : max(A.shape[-1] - A.shape[-2], 0)]
+
+
+def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOperator:
+    """Right singular vectors of the singular values up to `limit(s)`, and those that have none."""
+    xp, M = A.xp, dense(A)
+    visible(xp, M)
+    U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
+    ranks, finite = seen(xp, xp.sum(s > limit(s), axis=-1)), seen(xp, xp.all(xp.isfinite(s), axis=-1))
+    if not finite.all():
+        report(Info(Status.NONFINITE, method="SVD"))
+    rank = same_throughout(A, ranks[finite] if finite.any() else ranks)  # of NaN there is no rank: it takes that of the others
+    V = xp.conj(xp.matrix_transpose(Vh))
+    kept, V = V[..., :rank], V[..., rank:]
+    report(Info(method="SVD"))
+    if xp.is_differentiated(M) and 0 not in V.shape:
+        inverse = xp.matmul(kept / s[..., None, :rank], xp.conj(xp.matrix_transpose(U[..., :rank])))
+        V = autodiff.nullspace(xp, M, V, inverse)
+    return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
+
+
+def visible(xp: Any, x: Array) -> Array:
+    """The values that decide on the size of the answer, or an error if they cannot be seen."""
+    x = xp.stop_gradient(x)  # in JAX, what is only differentiated can be seen then
+    if xp.is_traced(x):
+        raise BackendError(
+            "nullspace: the number of columns depends on values, which cannot be seen under jit, vmap or compilation. "
+            "Call it outside, or use svd(A) and keep all columns."
+        )
+    return seen(xp, x)
+
+
+def same_throughout(A: LinearOperator, ranks: Any) -> int:
+    """The rank that all matrices of a batch share, or an error."""
+    n = A.shape[-1]
+    if ranks.size and ranks.min() != ranks.max():
+        raise ShapeError(
+            f"nullspace: the null spaces of this batch have dimensions from {n - ranks.max()} to {n - ranks.min()}, "
+            f"which no single operator holds. Call it for each matrix: nullspace(A[i])."
+        )
+    return int(ranks.max(initial=0))
+
+
+nullspace = function("nullspace", base=orthonormal_nullspace)
+
+
+# Vectors that permutations leave as they are: the null space of P - I, and of several of these
+# under each other.
+#
+# P x = x says that x is constant along each cycle of P; the same for several permutations, that it
+# is constant along each orbit of the group that they generate. Orbits are the connected components
+# of a graph with an edge from i to p(i) for each of them, so they take time in proportion to n,
+# where an SVD would take n³. Kronecker products of permutations are permutations: the layers of a
+# network that is equivariant to permutations of nodes (Maron et al., Invariant and equivariant
+# graph networks, 2019) are these.
+
+
+MOVED: Any = Sum[Permutation | Kronecker, SHIFT]  # type: ignore[misc]
+
+
+def moved(A: LinearOperator) -> np.ndarray | None:
+    """p with (A x)[i] = x[p[i]] - x[i], if A is one permutation less the identity, known now."""
+    if not isinstance(A, Sum) or len(A.operands) != 2 or len(A.shape) != 2 or not A.shape[-1]:
+        return None
+    P, shift = sorted(A.operands, key=lambda term: isinstance(term, ScaledIdentity))
+    if not isinstance(shift, ScaledIdentity) or not isinstance(shift.c, int | float | complex) or shift.c != -1:
+        return None
+    factors = P.operands if isinstance(P, Kronecker) else (P,)
+    p = np.zeros(1, np.int64)
+    for factor in factors:
+        if isinstance(factor, Permutation) and isinstance(factor.perm, Index):
+            q = factor.perm.host
+        elif isinstance(factor, Identity):
+            q = np.arange(factor.shape[-1])
+        else:
+            return None
+        p = (p[:, None] * q.size + q).reshape(-1)
+    return p
+
+
+def leaves_orbits(A: Any) -> bool:
+    """Whether it is a permutation less the identity, or several under each other."""
+    rows = [row[0] for row in A.blocks if len(row) == 1] if isinstance(A, Block) else [A]
+    return len(rows) == len(getattr(A, "blocks", rows)) and all(B is not None and moved(B) is not None for B in rows)
+
+
+@rule(nullspace, MOVED, when=leaves_orbits)
+@rule(nullspace, Block, when=leaves_orbits)
+def nullspace_orbits(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """P x = x for permutations P: x is constant along the orbits of the group that they generate"""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    parts, n = A.operands if isinstance(A, Block) else (A,), A.shape[-1]
+    # The smallest singular value that is not zero is more than this part of the largest: that of a path through all places.
+    if checked_rtol("nullspace", rtol) is not None and rtol > 1 / (2 * n * math.sqrt(len(parts))):
+        return nullspace.base(A, rtol, method)
+    ends = np.concatenate([p for part in parts if (p := moved(part)) is not None])
+    starts = np.tile(np.arange(n), len(parts))
+    graph = coo_array((np.ones(ends.size, np.int8), (starts, ends)), shape=(n, n))
+    count, orbit = connected_components(graph, directed=False)
+    weights = 1 / np.sqrt(np.bincount(orbit))
+    basis = Sparse(coo_array((weights[orbit], (np.arange(n), orbit)), shape=(n, count)).tocsr())
+    if A.is_neutral:
+        return basis._claim(STIEFEL)
+    return basis.to(backend=A.backend, device=A._context.device, dtype=A.dtype)._claim(STIEFEL)
+
+
+# The rules of `nullspace`: orthonormal bases that keep the structure of the parts.
+#
+# The null space of constraints that are stacked, as of equivariant layers, is an intersection;
+# that of a Kronecker product is made of the null spaces and the row spaces of its factors.
+
+
+COMPOSED = Kronecker | BlockDiag | Block | Product | Scaled | Conjugate | Adjoint | Transpose
+SIMPLE = Diagonal | ScaledIdentity | LowRank | Zero | Projection | Circulant | Convolution
+
+
+def nothing(A: LinearOperator) -> LinearOperator:
+    """The basis without vectors."""
+    return first_columns(identity_like(A, A.shape[-1]), 0)
+
+
+# ---------------------------------------------------------------------------------------------------- known null spaces
+
+
+@rule(nullspace, orthonormal(COMPOSED, SIMPLE, MOVED))
+@reports_nonfinite
+def nullspace_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(Q) = {0} where Q^H Q = I"""
+    checked_rtol("nullspace", rtol)
+    return nothing(A)
+
+
+@rule(nullspace, Zero)
+def nullspace_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(0) is everything"""
+    checked_rtol("nullspace", rtol)
+    return identity_like(A, A.shape[-1])
+
+
+@rule(nullspace, Diagonal)
+@reports_nonfinite
+def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(diag(d)): the columns of I where d is zero"""
+    xp, size = A.xp, A.xp.abs(A.d)
+    if not A.shape[-1]:
+        return identity_like(A, 0)
+    kept = size > cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
+    rank = same_throughout(A, visible(xp, kept).sum(-1))
+    return reordered(identity_like(A, A.shape[-1]), xp.argsort(kept * 1, axis=-1, stable=True), A.shape[-1] - rank)
+
+
+@rule(nullspace, Projection)
+@reports_nonfinite
+def nullspace_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(Q Q^H): what completes Q to a basis"""
+    checked_rtol("nullspace", rtol)
+    return complement(Dense(A.Q)._claim(STIEFEL))
+
+
+@rule(nullspace, LowRank)
+def nullspace_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(U C V^H): what completes the right singular vectors to a basis"""
+    thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
+    _, s, V = svd(A, thin, method)
+    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    return complement(first_columns(V, same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))))
+
+
+def zeros_can_be_seen(A: Any) -> bool:
+    """Whether it is one periodic operator, whose values can be seen."""
+    return not A.batch_shape and is_periodic(A) and not is_watched(A.xp, symbol(A))
+
+
+@rule(nullspace, Circulant | Convolution, when=zeros_can_be_seen)
+def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(F^H diag(c) F): the columns of F^H where c is zero, in pairs of cosines and sines for a real operator"""
+    xp, n, grid = A.xp, A.shape[-1], grid_of(A)
+    size = xp.reshape(xp.abs(symbol(A)), (n,))
+    limit = cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
+    kept = visible(xp, size > limit)
+    if not np.isfinite(visible(xp, size)).all():
+        return nullspace.base(A, rtol, method)
+    waves = np.stack(np.unravel_index(np.flatnonzero(~kept), grid))  # their frequencies, one for each axis
+    places = np.stack(np.unravel_index(np.arange(n), grid))
+    angles = 2 * np.pi * sum(np.outer(p, w) % m / m for p, w, m in zip(places, waves, grid))
+    V = np.exp(1j * angles) / np.sqrt(n)
+    if not A.is_complex:  # of w and -w, one gives its cosine and the other its sine
+        opposite = np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid) if waves.size else waves[0]
+        own = np.flatnonzero(~kept)
+        V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
+    return Dense(xp.asarray(V, dtype=A.dtype, device=A._context.device))._claim(STIEFEL)
+
+
+# ---------------------------------------------------------------------------------------------------- compositions
+
+
+def scalars_are_alike(A: LinearOperator) -> bool:
+    """Whether the scalar can be seen, and is zero throughout a batch or nowhere."""
+    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar  # type: ignore[attr-defined]
+    xp = namespace_of(c)
+    if xp is None:
+        return True
+    return not xp.is_traced(c) and len(set((xp.to_numpy(c) != 0).reshape(-1).tolist())) == 1
+
+
+@rule(nullspace, ScaledIdentity | Scaled, when=scalars_are_alike)
+@reports_nonfinite
+def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(c A) = null(A), or everything if c = 0"""
+    checked_rtol("nullspace", rtol)
+    c: Any = A.c if isinstance(A, ScaledIdentity) else A.scalar
+    xp = namespace_of(c)
+    if not (c != 0 if xp is None else xp.to_numpy(c).reshape(-1)[0] != 0):
+        return identity_like(A, A.shape[-1])
+    return nothing(A) if isinstance(A, ScaledIdentity) else nullspace(placed(A)[0], rtol, method)
+
+
+@rule(nullspace, Conjugate)
+def nullspace_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(conj(A)) = conj(null(A))"""
+    return nullspace(A.A, rtol, method).conj()
+
+
+@rule(nullspace, Adjoint | Transpose)
+def nullspace_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A^H): what completes the left singular vectors of A to a basis; its conjugate for A^T"""
+    U, s, _ = svd(A.A, min(A.shape[-2:]), method)
+    kept = s > cutoff(A.xp, s, A, checked_rtol("nullspace", rtol))
+    rank = same_throughout(A, visible(A.xp, A.xp.sum(kept, axis=-1)))
+    found = complement(first_columns(U, rank)) if rank else identity_like(A, A.shape[-1])
+    return found if isinstance(A, Adjoint) else found.conj()
+
+
+def left_factor_is_injective(A: LinearOperator) -> bool:
+    """Whether the first factor is known to have full column rank."""
+    return bool(A.operands[0].properties & (STIEFEL | POSITIVE_DEFINITE))
+
+
+@rule(nullspace, Product, when=left_factor_is_injective)
+def nullspace_of_injective_times(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A B) = null(B) if A has full column rank"""
+    return nullspace(Product(*placed(A)[1:]), rtol, method)
+
+
+def right_factor_is_unitary(A: LinearOperator) -> bool:
+    """Whether the last factor is known to be unitary."""
+    last = A.operands[-1]
+    return has_orthonormal_columns(last) and has_orthonormal_rows(last)
+
+
+@rule(nullspace, Product, when=right_factor_is_unitary)
+def nullspace_of_times_unitary(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A Q) = Q^H null(A) for unitary Q"""
+    *rest, Q = placed(A)
+    return Product(Q.H, nullspace(Product(*rest), rtol, method))._claim(STIEFEL)
+
+
+@rule(nullspace, Kronecker)
+def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """null(A ⊗ B) = [null(A) ⊗ I, row(A) ⊗ null(B)], each to its own rounding"""
+    first, *others = placed(A)
+    rest = Kronecker(*others)
+    N, M = nullspace(first, rtol, method), nullspace(rest, rtol, method)
+    if not N.shape[-1]:  # the rows of A span everything
+        return Kronecker(identity_like(A, first.shape[-1]), M)._claim(STIEFEL)
+    everything = Kronecker(N, identity_like(A, rest.shape[-1]))._claim(STIEFEL)
+    if not M.shape[-1] or N.shape[-1] == N.shape[-2]:
+        return everything
+    return hstack(everything, Kronecker(complement(N), M))._claim(STIEFEL)
+
+
+def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> float | None:
+    """`rtol` for part i, so that negligible is what is so beside the largest part."""
+    base = max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol
+    return base * max(sizes) / sizes[i] if 0 < sizes[i] <= max(sizes) < math.inf else None
+
+
+def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
+    """The norms of the parts: largest singular values if `rtol` is given; of roundings no one counts the factor sqrt(n)."""
+    order = "fro" if rtol is None else 2
+
+    def size(part: LinearOperator) -> float:
+        return float(visible(A.xp, A.xp.asarray(norm(place(part, A), order))).max(initial=0))
+
+    return once_each(size, A.operands)
+
+
+@rule(nullspace, BlockDiag)
+def nullspace_block_diagonal(A: Any, rtol: Any, method: Any) -> Any:
+    """null(diag(A, B)) = diag(null(A), null(B))"""
+    checked_rtol("nullspace", rtol)
+    found = partial(_nullspaces, A, rtol, method)
+    return Choice(lambda: found(_sizes(A, rtol)), like=lambda: found([1.0] * len(A.operands)))
+
+
+def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOperator:
+    """The null spaces of blocks of these sizes."""
+    limits = {id(block): _relative_to(A, sizes, i, rtol) for i, block in enumerate(A.operands)}
+
+    def null_of(block: LinearOperator) -> LinearOperator:
+        limit = limits[id(block)]
+        if limit is not None and limit >= 1:
+            return identity_like(A, block.shape[-1])  # all of the block is negligible beside the largest
+        return nullspace(place(block, A), limit, method)
+
+    return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
+
+
+def is_a_stack(A: LinearOperator) -> bool:
+    """Whether the blocks stand in one column, and none is empty (nor each a permutation less the identity, of which more is known)."""
+    one_column = all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+    return one_column and not leaves_orbits(A)
+
+
+@rule(nullspace, Block, when=is_a_stack)
+def nullspace_stack(A: Any, rtol: Any, method: Any) -> Any:
+    """null([A; B]) = N null(B N) for N = null(A), the intersection of both"""
+    checked_rtol("nullspace", rtol)
+
+    def of_images(M: LinearOperator, limit: float) -> LinearOperator:
+        return null_vectors(M, lambda s: limit + 0 * s)
+
+    def like(M: LinearOperator, limit: float) -> LinearOperator:
+        return nullspace(M, rtol, method)
+
+    found = partial(_intersection, A, rtol, method)
+    return Choice(lambda: found(_sizes(A, rtol), of_images), like=lambda: found([1.0] * len(A.operands), like))
+
+
+def _intersection(A: Any, rtol: Any, method: Any, sizes: list[float], of_images: Callable[..., LinearOperator]) -> LinearOperator:
+    """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is the null space of B N."""
+    limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
+    first, *rest = placed(A)
+
+    def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:
+        if not N.shape[-1]:
+            return N
+        return Product(N, of_images(Product(B, N), limit))._claim(STIEFEL)
+
+    return reduce(restrict, rest, nullspace(first, _relative_to(A, sizes, 0, rtol), method))

@@ -1,0 +1,274 @@
+"""The rules of `pinv` and `lstsq`.
+
+Where nothing stands here `pinv` goes through the rules of `svd`: A^+ = V Σ^+ U^H. The identities below hold for every operator that
+their rules match; (A B)^+ = B^+ A^+ does not in general.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...backends import Array, namespace_of
+from ...dispatch import rule
+from ...dispatch.resolution import Choice
+from ...factors.function import KroneckerFunction
+from ...factors.inverse import Inverse
+from ...info import Info, report
+from ...operators.banded import Banded, Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.block import Block, BlockDiag
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
+from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators.lowrank import LowRank, Projection
+from ...operators.product import Product
+from ...operators.scaled import Scaled
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Convolution, Toeplitz
+from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...properties import POSITIVE_DEFINITE
+from ...status import Status
+from ..common import MARGIN, has_no_zero, narrow, orthonormal, placed, quiet, reports_nonfinite, seen, values_are_seen, wide
+from ..singular import svd
+from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
+from ..solve import relative_residual, right_side
+from ..solve.dense import column_norms, probe
+from ..solve.inverse import inv
+from ..spectrum.order import grid_of, is_periodic, symbol
+from . import checked_rtol, inverted, known_pseudoinverse, lstsq, pinv, solution_like
+
+COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse
+SIMPLE = Diagonal | ScaledIdentity | Circulant | Convolution | LowRank | Zero | Projection
+SOLVED = Sum | KroneckerSum | Tridiagonal | Banded | Toeplitz
+
+
+def negligible(A: LinearOperator, sizes: Array, rtol: Any) -> Array:
+    """The size up to which numbers count as zero beside the largest of `sizes`."""
+    xp = A.xp
+    largest = xp.max(sizes, axis=-1, keepdims=True) if sizes.shape[-1] else sizes
+    return largest * (max(A.shape[-2:]) * xp.eps(A.dtype) if checked_rtol("pinv", rtol) is None else rtol)
+
+
+# ---------------------------------------------------------------------------------------------------- known pseudoinverses
+
+
+@rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction))
+@reports_nonfinite
+def pinv_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """Q^+ = Q^H where Q^H Q = I"""
+    checked_rtol("pinv", rtol)
+    return A.H
+
+
+@rule(pinv, Diagonal)
+@reports_nonfinite
+def pinv_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """diag(d)^+ = diag(1 / d), zero where d is"""
+    size = A.xp.abs(A.d)
+    return Diagonal(inverted(A.xp, A.d, size > negligible(A, size, rtol)))._claim(A._claims)
+
+
+@rule(pinv, ScaledIdentity)
+@reports_nonfinite
+def pinv_scaled_identity(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(c I)^+ = c^-1 I, zero where c is"""
+    checked_rtol("pinv", rtol)
+    return A._replace(c=_inverted_scalar(A.c))
+
+
+def _inverted_scalar(c: Any) -> Any:
+    xp = namespace_of(c)
+    return (1 / c if c else 0 * c) if xp is None else xp.asarray(inverted(xp, c, c != 0))
+
+
+@rule(pinv, Zero)
+def pinv_zero(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """0^+ = 0^T"""
+    checked_rtol("pinv", rtol)
+    return A.T
+
+
+@rule(pinv, Projection)
+@reports_nonfinite
+def pinv_projection(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(Q Q^H)^+ = Q Q^H"""
+    checked_rtol("pinv", rtol)
+    return A
+
+
+@rule(pinv, Circulant | Convolution, when=is_periodic)
+@reports_nonfinite
+def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(F^H diag(λ) F)^+ = F^H diag(λ)^+ F"""
+    xp, grid = A.xp, grid_of(A)
+    values = symbol(A)
+    size = xp.abs(values)
+    limit = negligible(A, xp.reshape(size, A.shape[:-1]), rtol)
+    limit = xp.reshape(limit, (*A.batch_shape, *(1 for _ in grid)))
+    kernel = xp.ifftn(inverted(xp, values, size > limit), axes=tuple(range(-len(grid), 0)))
+    kernel = kernel if A.is_complex else xp.astype(xp.real(kernel), A.dtype)
+    return (Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid))._claim(A._claims)
+
+
+@rule(pinv, LowRank, direct=True)
+def pinv_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(U C V^H)^+ = Y Σ^+ X^H for the singular triplets X, Σ, Y of the QR factors, of the size of the rank"""
+    thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
+    X, s, Y = svd(A, thin, method)
+    return Product(Y, Diagonal(inverted(A.xp, s, s > negligible(A, s, rtol))), X.H)._claim(A._claims)
+
+
+# ---------------------------------------------------------------------------------------------------- compositions
+
+
+def has_own_rounding(A: LinearOperator, rtol: Any = None) -> bool:
+    """Whether negligible is what rounding is for each part: no `rtol` is given for the whole."""
+    return checked_rtol("pinv", rtol) is None
+
+
+@rule(pinv, Kronecker, when=has_own_rounding)
+def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B)^+ = A^+ ⊗ B^+, each to its own rounding"""
+    return Kronecker(*(pinv(factor, None, method) for factor in A.operands))._claim(A._claims)
+
+
+@rule(pinv, BlockDiag, direct=True)
+def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
+    xp, triplets = A.xp, each_svd(placed(A), max(A.shape[-2:]), method)
+    if not A.is_complex and any(U.is_complex for U, _, _ in triplets):  # in a Fourier basis: each to its own rounding
+        return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
+    limit = negligible(A, xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1), rtol)
+    blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
+    if not values_are_seen(A):
+        known = [known_pseudoinverse(*pair) for pair in zip(placed(A), blocks, strict=True)]
+        blocks = [block if own is None else own for block, own in zip(blocks, known, strict=True)]
+    return BlockDiag(*blocks)._claim(A._claims)
+
+
+@rule(pinv, Product, when=left_factor_is_orthonormal)
+def pinv_orthonormal_times(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(Q A)^+ = A^+ Q^H where Q^H Q = I"""
+    Q, *rest = placed(A)
+    return Product(pinv(Product(*rest), rtol, method), Q.H)._claim(A._claims)
+
+
+@rule(pinv, Product, when=right_factor_is_orthonormal)
+def pinv_times_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A Q^H)^+ = Q A^+ where Q^H Q = I"""
+    *rest, Q = placed(A)
+    return Product(Q.H, pinv(Product(*rest), rtol, method))._claim(A._claims)
+
+
+@rule(pinv, Scaled)
+@reports_nonfinite
+def pinv_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(c A)^+ = c^-1 A^+, zero where c is"""
+    return Scaled(_inverted_scalar(A.scalar), pinv(A.A, rtol, method))._claim(A._claims)
+
+
+@rule(pinv, Transpose)
+def pinv_transpose(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A^T)^+ = (A^+)^T"""
+    return pinv(A.A, rtol, method).T
+
+
+@rule(pinv, Adjoint)
+def pinv_adjoint(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A^H)^+ = (A^+)^H"""
+    return pinv(A.A, rtol, method).H
+
+
+@rule(pinv, Conjugate)
+def pinv_conjugate(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """conj(A)^+ = conj(A^+)"""
+    return pinv(A.A, rtol, method).conj()
+
+
+@rule(pinv, Inverse, when=has_own_rounding)
+def pinv_inverse(A: Any, rtol: Any, method: Any) -> LinearOperator:
+    """(A^-1)^+ = A"""
+    return A.A
+
+
+def has_structured_inverse(A: LinearOperator, rtol: Any = None) -> bool:
+    """Whether `inv` has a rule for A, and `svd` has none, and no singular values are to be compared."""
+    return has_own_rounding(A, rtol) and A.shape[-1] == A.shape[-2] != 0 and not inv.find(A).is_base and svd.find(A).is_base
+
+
+@rule(pinv, SOLVED, when=has_structured_inverse)
+def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> Any:
+    """A^+ = A^-1 if A turns out to be nonsingular, V Σ^+ U^H otherwise"""
+    inverse, info = inv(A, None, info=True)
+    return Choice(lambda: _if_nonsingular(A, method, inverse, info), like=lambda: inverse)
+
+
+def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
+    xp = A.xp
+    p = probe(xp, A.shape[-1], A.dtype, A._context.device)
+    with quiet(xp):
+        image, x = (wide(xp, B @ xp.astype(p, A.dtype)) for B in (A, inverse))
+        growth = MARGIN * A.shape[-1] * xp.eps(x.dtype) * column_norms(xp, image) * column_norms(xp, x)
+        regular = seen(xp, growth < column_norms(xp, p) ** 2)
+    if bool(A.properties & POSITIVE_DEFINITE) if regular is None else regular.all() and not info.failed:
+        report(info.replace(function="", rule=""))
+        return inverse
+    return pinv.base(A, None, method)
+
+
+# ---------------------------------------------------------------------------------------------------- stacks
+
+
+def is_regularised_stack(A: LinearOperator) -> bool:
+    """Whether A stands in one column, one part is diagonal without zeros, and sum of A_i^H A_i has a structured inverse."""
+    if any(len(row) > 1 for row in A.blocks) or A.shape[-1] == 0 or A.is_neutral:  # type: ignore[attr-defined]
+        return False
+    full = any(isinstance(B, Identity) or (isinstance(B, (Diagonal, ScaledIdentity)) and _is_regular(B)) for B in A.operands)
+    return full and not inv.find(gram(A)).is_base
+
+
+def _is_regular(B: Any) -> bool:
+    d = B.d if isinstance(B, Diagonal) else B.c
+    return bool(d != 0) if namespace_of(d) is None else has_no_zero(d)
+
+
+def gram(A: LinearOperator) -> LinearOperator:
+    """A^H A of a stack, part by part; of wide and low-rank parts in low-rank form."""
+    return Sum(*(_gram_of(B) for B in placed(A)))
+
+
+def _gram_of(B: Any) -> LinearOperator:
+    if isinstance(B, LowRank):  # V C^H (U^H U) C V^H
+        left = B.U if B.core is None else B.xp.matmul(B.U, B.core)
+        return LowRank(B.U if B.V is None else B.V, core=B.xp.matmul(B.xp.conj(B.xp.matrix_transpose(left)), left))
+    return LowRank(B.H.A) if isinstance(B, Dense) and B.shape[-2] < B.shape[-1] else B.H @ B  # type: ignore[attr-defined]
+
+
+@rule(lstsq, Block, when=is_regularised_stack, direct=True)
+def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
+    """[A; D] x = [b; c]: (A^H A + D^H D) x = A^H b + D^H c by a structured solve, refined once, its gradient looked at"""
+    b = right_side("lstsq", A, b, A.shape[-2])
+    if isinstance(b, LinearOperator):
+        return lstsq.base(A, b, method)
+    G = gram(A)._claim(POSITIVE_DEFINITE)
+    inverse, info = inv(G, None, info=True)
+    return Choice(lambda: _by_normal_equations(A, b, method, inverse, info), like=lambda: solution_like(A, b))
+
+
+def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
+    xp = A.xp
+    vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
+    B = wide(xp, b[:, None] if vector else b)
+    with quiet(xp):
+        start = A.H @ B
+        X = inverse @ start
+        X = X + inverse @ (A.H @ (B - A @ X))
+        R = B - A @ X
+        gradient = column_norms(xp, A.H @ R) / xp.where(column_norms(xp, start) == 0, 1, column_norms(xp, start))
+        accurate = gradient <= xp.eps(dtype) ** 0.5
+    if seen(xp, accurate) is not None and not (seen(xp, accurate).all() and not info.failed):
+        return lstsq.base(A, b, method)
+    status: Any = Status.SUCCESS if seen(xp, accurate) is not None else xp.where(accurate, 0, int(Status.INACCURATE))
+    report(Info(status, residual=relative_residual(xp, R, B), method="normal equations"))
+    X = narrow(xp, X, dtype)
+    return X[..., 0] if vector else X

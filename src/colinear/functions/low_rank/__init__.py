@@ -1,0 +1,235 @@
+"""Low-rank approximations from few products or few columns: ordinary operators, which compose with all others."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from ...backends import Array, program
+from ...dispatch import function
+from ...errors import MethodError
+from ...info import Info, is_detailed, recording, report
+from ...methods.sampling import check_seed, drawn_seed
+from ...operators.base import LinearOperator
+from ...operators.lowrank import LowRank
+from ...preconditioners.low_rank import approximation, partial_factor
+from ...properties import POSITIVE_SEMIDEFINITE
+from ...status import Status, combine
+from ..common import is_half, narrow, quiet, seen, square_size
+from ..diagonal import diag
+
+# What the approximations share: their checks, and how far off they are.
+
+
+ROUNDING = 100  # times n eps, of the largest entry, from which a negative number is none of rounding
+PROBES = 10  # random vectors that the error is estimated by
+
+
+def checked_rank(function: str, A: LinearOperator, rank: Any, name: str = "rank") -> int:
+    """A rank that A can have, or an error."""
+    m, n = A.shape[-2:]
+    try:
+        count = index(rank)
+    except TypeError:
+        raise ValueError(f"{function}: {name} is {rank!r}; it must be a whole number.") from None
+    if not 1 <= count <= min(m, n):
+        raise ValueError(f"{function}: {name} is {count}; for an operator of {m}x{n} it is between 1 and {min(m, n)}.")
+    return count
+
+
+def checked_seed(function: str, seed: Any) -> Any:
+    """An integer or a JAX key."""
+    check_seed(function, seed)
+    return drawn_seed(seed)
+
+
+def needs_positive(function: str, A: LinearOperator) -> None:
+    square_size(function, A, "a positive semidefinite approximation", "Use cur(A, rank) or interpolative(A, rank).")
+    if not A.properties & POSITIVE_SEMIDEFINITE:
+        raise MethodError(
+            f"{function}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) if it is so, "
+            "or use cur(A, rank) or svd(A, rank, RandomizedSVD())."
+        )
+
+
+def single(A: LinearOperator) -> LinearOperator:
+    """Half precision as single precision, in which linear algebra is done."""
+    return A.to(dtype=A.xp.float32) if is_half(A.xp, A.dtype) else A
+
+
+def compiled(f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOperator, ...] = ()) -> Any:
+    """f(A, *beside, *options), in JAX compiled once for each structure and shape; what A's products report of themselves is reported."""
+    if A.backend != "jax":
+        return f(A, *beside, *options)
+    try:
+        run = program("jax", _reported, f, options)
+    except TypeError:  # a seed that has no hash, such as a key
+        return f(A, *beside, *options)
+    result, worst = run(A, *beside)
+    if seen(A.xp, worst) is None:
+        report(Info(worst))
+    elif int(worst):
+        report(Info(Status(int(worst))))
+    return result
+
+
+def _reported(xp: Any, f: Any, options: tuple[Any, ...], *operators: LinearOperator) -> tuple[Any, Array]:
+    with recording() as reports:
+        result = f(*operators, *options)
+    worst = combine([info._status for info in reports])
+    return result, xp.asarray(int(worst)) if isinstance(worst, Status) else worst
+
+
+def tell(
+    A: LinearOperator,
+    approximation: LinearOperator,
+    method: str,
+    matvecs: int,
+    seed: Any,
+    error: Any = None,
+    indefinite: Any = False,
+) -> None:
+    """Report how far off an approximation is: |A - B| / |A| in the Frobenius norm, by random vectors, unless `error` is known.
+
+    The products that this takes are made only if someone asked for the Info. `indefinite` says whether an A that was said to be
+    positive semidefinite is seen not to be.
+    """
+    if not is_detailed():
+        if error is not None or indefinite is not False:
+            report(Info(_status(A, 0.0 if error is None else error, indefinite), method=method))
+        return
+    if error is None:
+        error, matvecs = compiled(estimated, A, seed, beside=(approximation,)), matvecs + PROBES
+    report(Info(_status(A, error, indefinite), matvecs=matvecs, error=error, method=method))
+
+
+def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Array:
+    """|A - B| / |A|, estimated: E |M ω|^2 = |M|_F^2."""
+    xp = A.xp
+    probes = xp.normal(xp.split(xp.generator(seed), 5)[4], (A.shape[-1], PROBES), dtype=A.dtype, device=A._context.device)
+    product = A @ probes
+    size = xp.vector_norm(product, axis=(-2, -1))
+    return xp.vector_norm(product - approximation @ probes, axis=(-2, -1)) / xp.where(size == 0, 1, size)
+
+
+def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
+    """NONFINITE where there is NaN or infinity, in A or in the answer; NOT_POSITIVE_DEFINITE where A is seen not to be so."""
+    xp = A.xp
+    worst: Any = int(Status.SUCCESS)
+    if indefinite is not False:
+        worst = xp.where(xp.any(indefinite), int(Status.NOT_POSITIVE_DEFINITE), worst)
+    worst = xp.where(xp.all(xp.isfinite(xp.asarray(error))), worst, int(Status.NONFINITE))
+    return worst if seen(xp, worst) is None else Status(int(worst))
+
+
+# Nyström approximation from a random block (Tropp, Yurtsever, Udell and Cevher 2017): the
+# algorithm is the preconditioner's.
+
+
+OVERSAMPLING = 10  # columns of Ω beyond the rank: the last ones of a block are found poorly
+
+
+def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
+    """A low-rank approximation from below of a positive semidefinite operator, A Ω (Ω^H A Ω)^+ (A Ω)^H with a random Ω.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+        Known to be positive semidefinite.
+    rank : int
+        At least 1 and at most n.
+    seed : int, JAX key, or NumPy or torch generator
+        Of Ω.
+
+    Returns
+    -------
+    LowRank, (*batch, n, n)
+        U U^H, positive semidefinite, where A - U U^H is so too but for rounding.
+
+    Notes
+    -----
+    `rank + 10` products, of one block, of which the best `rank` dimensions are kept, and O(n rank^2). With `info=True`, `info.error`
+    estimates |A - U U^H| / |A| in the Frobenius norm, by ten products more. As a preconditioner: `Nystrom(rank)`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> x = np.linspace(0, 1, 200)
+    >>> K = co.PSD(np.exp(-((x[:, None] - x) ** 2)))
+    >>> K_low, info = co.nystrom(K, rank=12, info=True)
+    >>> bool(info.error < 1e-6)
+    True
+    >>> x = co.solve(K_low + 0.1 * co.Identity(200), np.ones(200))  # by Woodbury's formula
+    """
+    needs_positive("nystrom", A)
+    rank, xp, K, seed = checked_rank("nystrom", A, rank), A.xp, single(A), checked_seed("nystrom", seed)
+    width = min(A.shape[-1], rank + OVERSAMPLING)
+    with quiet(xp):
+        U, values = compiled(approximation, K, width, seed)
+        found = LowRank(narrow(xp, (U * xp.sqrt(values)[..., None, :])[..., :rank], A.dtype))
+        # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is told from that by the error.
+        tell(A, found, "Nystrom", width, seed, indefinite=xp.logical_not(xp.all(xp.isfinite(U), axis=(-2, -1))))
+    return found
+
+
+nystrom = function("nystrom", base=randomized_nystrom, rewrites=False)
+
+
+# Randomly pivoted partial Cholesky factorisation (Chen, Epperly, Tropp and Webber 2024): the
+# recurrence is `PivotedCholesky`'s.
+
+
+def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
+    """A low-rank approximation L L^H of a positive semidefinite operator from its diagonal and `rank` of its columns, drawn at random.
+
+    Each column is drawn with a probability proportional to the diagonal that remains: columns that tell much are likely, and, unlike
+    those of the largest entry, outliers are not all that is seen.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+        Known to be positive semidefinite.
+    rank : int
+        At least 1 and at most n.
+    seed : int, JAX key, or NumPy or torch generator
+        Of the pivots.
+
+    Returns
+    -------
+    LowRank, (*batch, n, n)
+        L L^H, which agrees with A in the rows and columns of the pivots; A - L L^H is positive semidefinite but for rounding.
+
+    Notes
+    -----
+    n (rank + 1) entries and O(n rank^2): a kernel matrix is never formed. With `info=True`, `info.error` is
+    trace(A - L L^H) / trace(A), which is known and not an estimate. The error is near that of the best approximation, on average.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> x = np.linspace(0, 1, 500)[:, None]
+    >>> K = co.PSD(co.Kernel(lambda x, y: np.exp(-((x - y.T) ** 2)), x))
+    >>> K_low, info = co.rp_cholesky(K, rank=12, info=True)
+    >>> bool(info.error < 1e-6)
+    True
+    """
+    needs_positive("rp_cholesky", A)
+    rank, xp, K, seed = checked_rank("rp_cholesky", A, rank), A.xp, single(A), checked_seed("rp_cholesky", seed)
+    with quiet(xp):
+        L, remaining, lowest = compiled(_factor, K, rank, seed)
+        d = xp.real(diag(K))
+        total, scale = xp.sum(d, axis=-1), xp.max(xp.abs(d), axis=-1)
+        error = xp.sum(remaining, axis=-1) / xp.where(total == 0, 1, total)
+        found = LowRank(narrow(xp, L, A.dtype))
+        rounding = ROUNDING * A.shape[-1] * xp.eps(K.dtype)
+        tell(A, found, "RPCholesky", rank, seed, error, lowest < -rounding * scale)
+    return found
+
+
+def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Array]:
+    xp = K.xp
+    draws = xp.uniform(xp.generator(seed), (*K.batch_shape, rank), dtype=xp.real_dtype(K.dtype), device=K._context.device)
+    return partial_factor(K, rank, draws)
+
+
+rp_cholesky = function("rp_cholesky", base=random_pivots, rewrites=False)

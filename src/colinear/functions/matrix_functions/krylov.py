@@ -1,0 +1,312 @@
+"""f(A) as an operator whose products run a Krylov method: for A too large to be formed, and where `Krylov()` is asked for."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ... import autodiff, backends
+from ...backends import Array, program
+from ...dispatch.resolution import Cost
+from ...errors import MethodError
+from ...factors.function import FunctionOf
+from ...info import Info, recording, report
+from ...methods import Auto, Krylov, Method
+from ...methods.basis import pick, plain
+from ...methods.krylov_function import function_times
+from ...operators.autograd import linearised
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense
+from ...operators.scaled import Scaled
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import FIRST_FAILURE, Status, combine
+from ..common import is_half, narrow, quiet
+from ..solve.inverse import LARGEST_DENSE
+from .krylov_derivatives import KrylovRuns, jostled, relative_change
+from .scalars import closed_over, refuse_derivative
+
+STEPS = 200  # the most of a run, unless told
+HALVINGS = 10  # of an exponent that is too large for one run
+MOVED = 0.125  # roundings of the largest Ritz value by which the others are wrong, as measured
+ZERO = 10  # roundings of the largest Ritz value up to which another is zero
+CUT = 16  # roundings of the largest entry up to which an eigenvalue is on the negative axis
+LOST = 1e-6  # of a product that is said to be real, the imaginary part that is lost with a status
+COMPLEX = "f is complex on the spectrum of A, and the product of a real A is kept real: give A as a complex operator"
+ROOM = 30_000_000  # numbers in the bases of the columns that are run together
+
+
+def runs_krylov(A: LinearOperator, method: Method) -> bool:
+    """Whether f(A) is left to products: it is asked for, or A is too large to be formed."""
+    if isinstance(method, Krylov):
+        return True
+    return isinstance(method, Auto) and A.shape[-1] > LARGEST_DENSE and not isinstance(A, Dense)
+
+
+def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator:
+    """f(A) for a `Scalar` f of `matrix_functions`."""
+    hermitian, positive = bool(A.properties & SELF_ADJOINT), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    chosen = method if isinstance(method, Krylov) else Krylov(tol=method.tol)
+    is_complex = A.is_complex or (f.principal and not (hermitian and positive))
+    mirrored = f.name != "apply" or hermitian
+    operator = FunctionOf._of(
+        A, functools.partial(_evaluate, f, chosen, is_complex), f.name, is_complex and not A.is_complex, mirrored
+    )
+    if not hermitian or (f.principal and not positive):
+        return operator
+    return operator._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+
+
+def cost(A: LinearOperator, method: Any) -> Cost:
+    """Of one product with f(A)."""
+    n, steps = A.shape[-1], getattr(method, "max_iters", None) or STEPS
+    return Cost(steps * (A.flops + 4.0 * steps * n), 8.0 * steps * n)
+
+
+def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Array) -> Array:
+    """f(A) X, columns in groups for which there is room; reports how it went."""
+    xp = backends.namespace_of(X)
+    leaves = A.arrays()
+    if xp.is_compiling():
+        raise MethodError(f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of what is compiled.")
+    batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
+    dtype = xp.result_type(X.dtype, A.dtype)
+    out = xp.complex_dtype(dtype) if is_complex else dtype
+    if 0 in X.shape:
+        return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
+    X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
+    if xp.is_complex(X) and not A.is_complex:
+        # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding would move each to a side of its own.
+        k = X.shape[-1]
+        Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
+        return Y[..., :k] + 1j * Y[..., k:]
+    runs, hidden = KrylovRuns(f, method), closed_over(f, A)
+    if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):  # else torch records the run itself
+        X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
+    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
+        return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
+    fixed = A.detach()
+    result, error, steps, status, parts = _product(xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype))
+    tol, message = method.tolerance(xp, dtype), ""
+    if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
+        lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
+        status = pick(xp, plain(xp, lost & (status < int(Status.INACCURATE))), int(Status.INACCURATE), status)
+        message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
+        result = xp.real(result)
+    seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+    iterations = steps // X.shape[-1] if isinstance(steps, int) else None
+    report(Info(seen_status, error <= tol, iterations, matvecs=steps, error=error, method="Krylov", message=message))
+    result = xp.astype(result, out)
+    if not xp.is_differentiated(X, *leaves):
+        return result
+    X = xp.astype(X, out)
+    for _ in range(parts - 1):  # an exponential taken in parts is differentiated so
+        X = autodiff.krylov_product(runs, (1 / parts) * A, X, None)
+    return autodiff.krylov_product(runs, A if parts == 1 else (1 / parts) * A, X, result)
+
+
+def _product(xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array) -> tuple[Array, Array, Any, Any, int]:
+    """f(A) X, its estimated error, the products with A, the worst status, and in how many parts an exponential was taken."""
+    m, width = _sizes(A, X, method)
+    run = program(xp.name, _program, f, method, m)
+    groups, errors, steps, statuses, most = [], [], 0, [], 1
+    for i in range(0, X.shape[-1], width):
+        group = X[..., i : i + width]
+        Y, error, count, status = run(A, group)
+        if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
+            Y, error, count, status, parts = _in_parts(xp, f, method, m, A, group)
+            most = max(most, parts)
+        groups.append(Y)
+        errors.append(error)
+        statuses.append(status)
+        steps = steps + count * min(width, X.shape[-1] - i)
+    status = functools.reduce(lambda a, b: pick(xp, a > b, a, b), statuses)
+    return xp.concat(groups, axis=-1), xp.concat(errors, axis=-1), steps, status, most
+
+
+def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
+    """The most steps of a run, and how many columns there is room for."""
+    m = min(A.shape[-1], method.max_iters or STEPS)
+    return m, max(1, ROOM // (m * A.shape[-1] * math.prod(X.shape[:-2])))
+
+
+def _ran_out(xp: Any, status: Any) -> bool:
+    return not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
+
+
+def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
+    """exp(A) X = exp(A/s) ... exp(A/s) X, with s doubled until one part converges."""
+    tol, total = method.tolerance(xp, X.dtype), 0
+    for parts in (2**i for i in range(1, HALVINGS + 1)):
+        B = (1 / parts) * A
+        run = program(xp.name, _program, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m)
+        Y, error, count, status = run(B, X)
+        total = total + count
+        if int(status) == Status.SUCCESS:
+            break
+    else:
+        return Y, error, total, status, 1
+    for _ in range(parts - 1):  # errors of parts add up; where they would shrink, that is on the safe side
+        Y, more, count, again = run(B, Y)
+        error, total, status = error + more, total + count, pick(xp, again > status, again, status)
+    return Y, error, total, status, parts
+
+
+def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
+    """One run, a program in JAX."""
+    A = linearised(A)
+    work = xp.float32 if is_half(xp, X.dtype) else X.dtype
+    B = xp.astype(xp.matrix_transpose(X), work)  # (*batch, columns, n)
+    noise = xp.normal(xp.generator(method.seed), B.shape, dtype=work, device=xp.device_of(X))
+    size = xp.vector_norm(B, axis=-1)
+    start = xp.where((size > 0)[..., None], B, noise)
+    tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
+    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    with quiet(xp):
+        A, c = _turned(A)
+        if A.properties & SELF_ADJOINT:
+            small = functools.partial(_of_hermitian, xp, f, positive, c)
+            found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True, has_pole=f.pole)
+        else:
+            found = _one_by_one(xp, A, start, noise, f, m, tol)
+    Y, error, steps, done, _, doubt = found
+    given = size != 0  # NaN is
+    Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
+    finite = plain(xp, xp.all(xp.isfinite(Y)))
+    done = done | plain(xp, xp.all((error <= tol) | xp.logical_not(given)))
+    doubtful = plain(xp, xp.any(given & xp.logical_not(doubt <= tol)))
+    singular = plain(xp, xp.any(given & (doubt == math.inf)))
+    late = pick(xp, doubtful, int(Status.INACCURATE), int(Status.MAX_ITERATIONS))
+    status = pick(xp, done, int(Status.SUCCESS), late)
+    status = pick(xp, finite, status, int(Status.NONFINITE))
+    status = pick(xp, singular, int(Status.SINGULAR), status)
+    return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(given, error, 0 * size), steps, status
+
+
+def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:
+    """B and c of A = c B with B self-adjoint and A not, as in exp(-i t H): Lanczos serves there too. Else A and None."""
+    if isinstance(A, Scaled) and A.A.properties & SELF_ADJOINT and not A.properties & SELF_ADJOINT and not A.A.is_complex:
+        c = A.scalar
+        if not getattr(c, "ndim", 0):
+            return A.A, c
+    return A, None
+
+
+def _lanes(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
+    """Products with all columns at once, which the run holds by rows."""
+    return lambda X: xp.matrix_transpose(A @ xp.matrix_transpose(X[..., 0]))[..., None]
+
+
+def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, m: int, tol: float) -> Any:
+    """Arnoldi for each column of each element of a batch."""
+    lanes, results = start.shape[:-1], []
+    run = functools.partial(function_times, m=m, tol=tol, hermitian=False, has_pole=f.pole)
+    small = functools.partial(_of_general, xp, f)
+    for place in _places(lanes):
+        one = A[place[:-1]] if len(place) > 1 else A
+        results.append(run(xp, one.__matmul__, start[place], noise[place], small))
+    Y = xp.reshape(xp.stack([r.X for r in results], axis=0), (*lanes, start.shape[-1]))
+    error = xp.reshape(xp.stack([r.error for r in results], axis=0), lanes)
+    steps = functools.reduce(lambda a, b: pick(xp, a > b, a, b), [r.steps for r in results])
+    doubt = xp.reshape(xp.stack([r.doubt for r in results], axis=0), lanes)
+    done, finite = (functools.reduce(lambda a, b: a & b, [r[i] for r in results]) for i in (3, 4))
+    return Y, error, steps, done, finite, doubt
+
+
+def _places(lanes: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.ndindex(*lanes)
+
+
+# ---------------------------------------------------------------------------------------------------- f of the small matrix
+
+
+def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Array, Array, Array]:
+    """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s.
+
+    It is as good as f is where Ritz values move by a part of a rounding of the largest: near a pole that is little.
+    """
+    values, Q = xp.eigh(T)
+    if c is not None:
+        values = c * values
+        Q = xp.astype(Q, values.dtype)
+    scale = xp.max(xp.real(values), axis=-1) * (1 if f.name == "exp" else 0)
+    if f.name == "exp":
+        values = values - scale[..., None]
+    if f.principal and c is None:
+        if positive:  # what is negative is rounding
+            floor = xp.eps(T.dtype) * xp.max(xp.abs(values), axis=-1, keepdims=True)
+            values = xp.maximum(values, floor if f.pole else 0 * floor)
+        else:
+            values = xp.astype(values, xp.complex_dtype(values.dtype))
+    weights = f.of(xp, values) * xp.conj(Q[..., 0, :])
+    doubt = _doubt_near_pole(xp, f, values, weights, Q[..., 0, :]) if f.pole else 0 * scale
+    return xp.matmul(Q, weights[..., None])[..., 0], scale, doubt
+
+
+def _doubt_near_pole(xp: Any, f: Any, values: Array, weights: Array, first: Array) -> Array:
+    """The relative change of f(T) e_1 if all Ritz values move as they do by rounding; infinite if one that counts cannot be told
+    from zero."""
+    eps, size = xp.eps(values.dtype), xp.abs(values)
+    largest = xp.max(size, axis=-1, keepdims=True)
+    moved = f.of(xp, values + xp.astype(MOVED * eps * largest, values.dtype)) * xp.conj(first)
+    zero = xp.any((size <= ZERO * eps * largest) & (xp.abs(first) > math.sqrt(eps)), axis=-1)
+    doubt = relative_change(xp, weights, moved, 1)
+    return xp.where(xp.logical_or(zero, doubt != doubt), math.inf, doubt)
+
+
+def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
+    """The first column of f(H), as c e^s, by the dense algorithm of each function, which needs no eigenvectors and judges itself.
+    Those of other f do: what they are worth shows when H is moved by a few roundings."""
+    from .. import matrix_functions as dense
+
+    known = {
+        "exp": lambda A: dense.exp(A),
+        "log": lambda A: dense.log(A),
+        "sqrt": lambda A: dense.sqrt(A),
+        "isqrt": lambda A: dense.isqrt(A),
+    }
+    scale = doubt = 0 * xp.real(H[..., 0, 0])
+    if f.name == "exp":
+        scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
+        H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
+    if f.name in known and not (xp.name == "jax" and f.name != "exp"):
+        with recording() as reports:
+            column = known[f.name](Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[..., :, 0]
+        doubt = doubt + _doubt_of(xp, reports)
+    else:
+        column = _by_eigenvectors(xp, f, H)
+        doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
+        if f.mirrored and not xp.is_complex(H):
+            column = xp.real(column)
+    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale, doubt
+
+
+def _doubt_of(xp: Any, reports: list[Info]) -> Any:
+    """What the status of a dense function says of its result: nothing is wrong, all may be, or there is none."""
+    worst = combine([info._status for info in reports])
+    if not isinstance(worst, Status):  # it cannot be seen yet
+        return xp.where(worst == int(Status.SINGULAR), math.inf, xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0))
+    return 0.0 if not worst.is_failure else math.inf if worst is Status.SINGULAR else 1.0
+
+
+def _above_cut(xp: Any, H: Array) -> Array:
+    """A complex H, moved by a few roundings if eigenvalues are within that of the negative axis, so that all of these are above it."""
+    if not xp.is_complex(H):  # whose real eigenvalues are real to the last digit
+        return H
+    values, step = xp.eigvals(H), CUT * xp.eps(H.dtype) * xp.max(xp.abs(H))
+    if not bool(xp.any((xp.abs(xp.imag(values)) <= step) & (xp.real(values) < -step))):
+        return H
+    return H + 2j * step * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
+
+
+def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
+    values, V = xp.eig(H)
+    if f.principal:  # within rounding of the cut they are on it, and so above it
+        flat = (xp.abs(xp.imag(values)) <= CUT * xp.eps(H.dtype) * xp.max(xp.abs(values))) & (xp.real(values) < 0)
+        values = xp.where(flat, xp.astype(xp.real(values), values.dtype), values)
+    unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
+    return xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]

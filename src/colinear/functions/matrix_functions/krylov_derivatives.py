@@ -1,0 +1,274 @@
+"""What the derivatives of f(A) B by `Krylov()` are computed by: runs on columns in groups, f of the small matrices, and how it went."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ... import backends
+from ...autodiff.functions import divided_differences
+from ...autodiff.krylov import Dual
+from ...backends import Array, program
+from ...info import Info
+from ...methods import Krylov, roots
+from ...methods.basis import pick
+from ...methods.krylov_derivatives import adjoint_factors, tangent_times
+from ...operators.base import LinearOperator
+from ...operators.tree import directional, pullback
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import Status, settle
+from ..common import is_half, quiet
+
+
+@dataclass(frozen=True)
+class KrylovRuns:
+    """The maps of `autodiff.krylov`, for a `Scalar` f. Failures are warned of: nobody else will, as the answer itself is there."""
+
+    f: Any
+    method: Krylov
+
+    @property
+    def name(self) -> str:
+        return str(self.f.name)
+
+    def times(self, A: LinearOperator, X: Array, transposed: bool = False) -> Array:
+        """f(A) X, or f(A^T) X."""
+        from .krylov import _product
+
+        xp = backends.namespace_of(X)
+        Y, error, steps, status, _ = _product(xp, self.f, self.method, A.T if transposed else A, X)
+        self._report(xp, error, steps, status)
+        return xp.astype(Y, X.dtype)
+
+    def along(self, A: LinearOperator, moved: tuple, X: Array, transposed: bool = False) -> Array:
+        """L(A, dA) X, or L(A^T, dA^T) X."""
+        xp, groups = backends.namespace_of(X), []
+        for group in self._groups(xp, A, X):
+            for parts in self._partitions():
+                run = program(xp.name, _along, self.f, self.method, self._steps(A), transposed, parts)
+                Y, error, steps, status = run(A, tuple(moved), group)
+                if not self._ran_out(xp, status):
+                    break
+            self._report(xp, error, steps, status)
+            B = _part(A.T if transposed else A, parts)
+            for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
+                group = self.times(B, group)
+                more, error, steps, status = run(A, tuple(moved), group)
+                self._report(xp, error, steps, status)
+                Y = self.times(B, Y) + more
+            groups.append(Y)
+        return xp.astype(xp.concat(groups, axis=-1), X.dtype)
+
+    def back(self, A: LinearOperator, X: Array, G: Array) -> tuple[Array, ...]:
+        """What G, a cotangent of f(A) X, is for the leaves of A that move."""
+        xp, total = backends.namespace_of(X), None
+        for part, cotangent in zip(self._groups(xp, A, X), self._groups(xp, A, G), strict=True):
+            for parts in self._partitions():
+                run = program(xp.name, _back, self.f, self.method, self._steps(A), parts)
+                W, V, error, steps, status = run(A, part, cotangent)
+                if not self._ran_out(xp, status):
+                    break
+            B, left = _part(A, parts), [cotangent]
+            for _ in range(parts - 1):  # of y = e^B ... e^B x, each factor has its own x and g
+                left.append(xp.conj(self.times(B, xp.conj(left[-1]), transposed=True)))
+            for i, g in enumerate(reversed(left)):
+                if parts > 1:
+                    W, V, error, steps, status = run(A, part, g)
+                    part = self.times(B, part) if i < parts - 1 else part
+                self._report(xp, error, steps, status)
+                found = tuple(x for x in pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W) if x is not None)
+                total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+        assert total is not None
+        return total
+
+    def _partitions(self) -> list[int]:
+        """In how many parts an exponential may be taken, where the steps are too few for one."""
+        from .krylov import HALVINGS
+
+        return [2**i for i in range(HALVINGS + 1)] if self.f.name == "exp" and self.method.max_iters is None else [1]
+
+    def _ran_out(self, xp: Any, status: Any) -> bool:
+        return not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
+
+    def _steps(self, A: LinearOperator) -> int:
+        from .krylov import STEPS
+
+        return min(A.shape[-1], self.method.max_iters or STEPS + STEPS // 2)  # derivatives converge a little later
+
+    def _groups(self, xp: Any, A: LinearOperator, X: Array) -> list[Array]:
+        """Columns for which there is room: four bases are kept for each."""
+        from .krylov import _sizes
+
+        self._check(A)
+        width = max(1, _sizes(A, X, self.method)[1] // 4)
+        return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
+
+    def _check(self, A: LinearOperator) -> None:
+        if isinstance(A, Dual) and self.f.name == "apply":
+            raise NotImplementedError(
+                "apply: products by Krylov() have no second derivatives with respect to A, since nothing is known of f but its values. "
+                "Use Eigh(), or exp, log, sqrt, isqrt or power."
+            )
+
+    def _report(self, xp: Any, error: Array, steps: Any, status: Any) -> None:
+        status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+        info = Info(status, matvecs=steps, error=error, method="Krylov", function=self.f.name)
+        settle(info.replace(message="This was a product for a derivative."), "warn")
+
+
+def _times(xp: Any, V: Array, dtype: Any, parts: int, A: LinearOperator) -> Array:
+    return xp.astype(_part(A, parts) @ V, dtype)
+
+
+def _part(A: LinearOperator, parts: int) -> LinearOperator:
+    return A if parts == 1 else (1 / parts) * A
+
+
+# ---------------------------------------------------------------------------------------------------- programs
+
+
+def _along(
+    xp: Any, f: Any, method: Krylov, m: int, transposed: bool, parts: int, A: LinearOperator, moved: tuple, X: Array
+) -> Any:
+    side = lambda A: _part(A.T if transposed else A, parts)  # noqa: E731
+    (start,), noise, (size,), tol = _starts(xp, method, X)
+    multiply = _on_rows(xp, side(A))
+    move = _by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
+    with quiet(xp):
+        found = tangent_times(xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol)
+    Y, error, steps, done, finite, _ = found
+    return xp.matrix_transpose(Y), error, steps, _status(xp, done, finite)
+
+
+def _back(xp: Any, f: Any, method: Krylov, m: int, parts: int, A: LinearOperator, X: Array, G: Array) -> Any:
+    A = _part(A, parts)
+    (start, cotangent), noise, (size, other), tol = _starts(xp, method, X, G)
+    with quiet(xp):
+        found = adjoint_factors(
+            xp,
+            _on_rows(xp, A),
+            _on_rows(xp, A.H),
+            start,
+            cotangent,
+            size * other,
+            noise,
+            _corner(xp, f, A, True),
+            m=m,
+            tol=tol,
+        )
+    W, V, error, steps, done, finite = found
+    columns = [xp.matrix_transpose(xp.reshape(F, (*F.shape[:-3], F.shape[-3] * F.shape[-2], F.shape[-1]))) for F in (W, V)]
+    return *columns, error, steps, _status(xp, done, finite)
+
+
+def _starts(xp: Any, method: Krylov, *columns: Array) -> tuple[list[Array], Array, list[Array], float]:
+    """Columns as rows, random ones for those that are zero; random numbers; the norms of the columns; the tolerance."""
+    work = xp.float32 if is_half(xp, columns[0].dtype) else columns[0].dtype
+    given = [xp.astype(xp.matrix_transpose(X), work) for X in columns]
+    noise = xp.normal(xp.generator(method.seed), given[0].shape, dtype=work, device=xp.device_of(given[0]))
+    sizes = [xp.vector_norm(B, axis=-1) for B in given]
+    starts = [xp.where((size > 0)[..., None], B, noise) for B, size in zip(given, sizes, strict=True)]
+    return starts, noise, sizes, max(method.tolerance(xp, columns[0].dtype), 4 * xp.eps(work))
+
+
+def _on_rows(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
+    return _by_rows(xp, A.__matmul__)
+
+
+def _by_rows(xp: Any, multiply: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Products with all columns at once, which the run holds by rows, (*batch, columns, n)."""
+    return lambda X: xp.matrix_transpose(multiply(xp.matrix_transpose(X)))
+
+
+def _status(xp: Any, done: Any, finite: Any) -> Any:
+    return pick(xp, finite, pick(xp, done, int(Status.SUCCESS), int(Status.MAX_ITERATIONS)), int(Status.NONFINITE))
+
+
+# ---------------------------------------------------------------------------------------------------- f of small matrices
+
+
+def jostled(xp: Any, H: Array) -> Array:
+    """H moved by a few roundings."""
+    j = xp.arange(H.shape[-1], dtype=xp.real_dtype(H.dtype), device=xp.device_of(H))
+    pattern = xp.cos(1 + j[:, None] + 3 * j * j)
+    return H + xp.astype(4 * xp.eps(H.dtype) * xp.max(xp.abs(H), axis=(-2, -1), keepdims=True) * pattern, H.dtype)
+
+
+def relative_change(xp: Any, X: Array, Y: Array, axes: int) -> Array:
+    """|X - Y| / |X| along the last axes."""
+    change, size = (xp.sqrt(xp.sum(xp.abs(Z) ** 2, axis=tuple(range(-axes, 0)))) for Z in (X - Y, X))
+    return change / xp.where(size == 0, 1, size)
+
+
+def _corner(xp: Any, f: Any, A: LinearOperator, conjugated: bool) -> Callable[..., tuple[Array, Array, Array]]:
+    """The corner of f([S C; 0 T]), as X e^s, with what it is wrong by at least; if `conjugated`, of conj(f(conj(.)))."""
+    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    of = functools.partial(_of_hermitian, xp, f, positive) if A.properties & SELF_ADJOINT else functools.partial(_of_any, xp, f)
+    if not conjugated:
+        return of
+
+    def flipped(*blocks: Array) -> tuple[Array, Array, Array]:
+        X, scale, doubt = of(*(xp.conj(block) for block in blocks))
+        return xp.conj(X), scale, doubt
+
+    return flipped
+
+
+def _of_hermitian(xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
+    """Q (D ∘ Q^H C P) P^H for S = Q Λ Q^H and T = P M P^H, with the divided differences D_ij = f[λ_i, μ_j]."""
+    (left, Q), (right, P) = (xp.eigh((B + xp.conj(xp.matrix_transpose(B))) / 2) for B in (S, T))
+    scale = 0 * left[..., 0]
+    if f.name == "exp":
+        scale = xp.maximum(xp.max(left, axis=-1), xp.max(right, axis=-1))
+        left, right = left - scale[..., None], right - scale[..., None]
+    if f.principal and positive:  # what is negative is rounding
+        size = xp.maximum(xp.max(xp.abs(left), axis=-1), xp.max(xp.abs(right), axis=-1))[..., None]
+        left, right = (xp.maximum(x, xp.eps(x.dtype) * size) for x in (left, right))
+    elif f.principal:
+        left, right = (xp.astype(x, xp.complex_dtype(x.dtype)) for x in (left, right))
+    D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
+    inside = D * xp.matmul(xp.conj(xp.matrix_transpose(Q)), xp.matmul(C, P))
+    Q, P = (xp.astype(x, xp.result_type(x.dtype, inside.dtype)) for x in (Q, P))
+    return xp.matmul(Q, xp.matmul(inside, xp.conj(xp.matrix_transpose(P)))), scale, 0 * scale
+
+
+def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
+    """By the algorithms that need no eigenvectors; for functions of which nothing is known, by divided differences, and what the
+    eigenvectors are worth shows when S and T are moved by a few roundings."""
+    j, scale = S.shape[-1], 0 * xp.real(S[..., 0, 0])
+    if f.principal or f.name == "apply":
+        S, C, T = (xp.astype(B, xp.complex_dtype(B.dtype)) for B in (S, C, T))
+    if f.name == "apply":
+        X, Y = _by_eigenvectors(xp, f, S, C, T), _by_eigenvectors(xp, f, jostled(xp, S), C, jostled(xp, T))
+        return X, scale, relative_change(xp, X, Y, 2)
+    if f.name == "exp":
+        scale = xp.maximum(*(xp.max(xp.real(xp.eigvals(B)), axis=-1) for B in (S, T)))
+        shift = xp.astype(scale, S.dtype)[..., None, None] * xp.eye(j, dtype=S.dtype, device=xp.device_of(S))
+        S, T = S - shift, T - shift
+    # C is given the size of S, lest it steer the algorithm.
+    size, other = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
+    factor = xp.where(size > 0, size, 1) / xp.where(other > 0, other, 1)
+    upper, lower = xp.concat([S, C / factor], axis=-1), xp.concat([0 * S, T], axis=-1)
+    return factor * _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))[..., :j, j:], scale, 0 * scale
+
+
+def _by_eigenvectors(xp: Any, f: Any, S: Array, C: Array, T: Array) -> Array:
+    (left, Q), (right, P) = xp.eig(S), xp.eig(T)
+    D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
+    inside = D * xp.lu_solve(*xp.lu_factor(Q), xp.matmul(C, P))
+    flipped = xp.lu_solve(*xp.lu_factor(P), xp.matrix_transpose(xp.matmul(Q, inside)), transpose=True)
+    return xp.matrix_transpose(flipped)
+
+
+def _of_matrix(xp: Any, f: Any, M: Array) -> Array:
+    if f.name == "exp":
+        return xp.expm(M)
+    if f.name in ("sqrt", "isqrt"):
+        return roots.square_root(xp, M)[0 if f.name == "sqrt" else 1]
+    if f.name == "log":
+        return roots.logarithm(xp, M)
+    if isinstance(f.exponent, int):
+        return roots.integer_power(xp, M, f.exponent)
+    return xp.expm(f.exponent * roots.logarithm(xp, M))

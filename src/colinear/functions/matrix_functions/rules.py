@@ -1,0 +1,365 @@
+"""The rules of `exp`, `log`, `sqrt`, `isqrt`, `power` and `apply`, one for all six where they can be."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import autodiff
+from ...backends import Array, namespace_of
+from ...dispatch import Function, rule
+from ...info import recording, report
+from ...operators.base import LinearOperator
+from ...operators.block import BlockDiag
+from ...operators.dense import Dense, Triangular
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
+from ...operators.kronecker import Kronecker
+from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators.product import Product
+from ...operators.scaled import Scaled, beside, peek_scalar
+from ...operators.sparse_algebra import SHIFT
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Convolution
+from ...operators.unitary import Permutation
+from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
+from ...status import Status
+from ..common import is_watched, narrow, reports_nonfinite, seen, square_size, wide
+from ..spectrum import eig, not_empty
+from ..spectrum.compositions import split_shift
+from ..spectrum.order import cycles, grid_of, is_periodic, mirrored, symbol
+from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, two_factors
+from . import apply, exp, identity_like, isqrt, log, power, sqrt
+from .dense import on_spectrum, real_if_real
+from .scalars import EXP, ISQRT, LOG, SQRT, Scalar, as_integer, as_scalar, of_values, power_of
+
+# How one rule serves all six functions of a matrix, and what these rules share.
+
+
+POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
+
+
+class Call(NamedTuple):
+    """A call of one of the six functions: f of numbers, the same call for a part of A, the base case, and the method."""
+
+    f: Scalar
+    again: Callable[[LinearOperator], LinearOperator]
+    base: Callable[[LinearOperator], Any]
+    method: Any = None
+
+
+Implementation = Callable[[Any, Call], LinearOperator]
+ALL = (exp, log, sqrt, isqrt, power, apply)
+SCALARS = {exp: EXP, log: LOG, sqrt: SQRT, isqrt: ISQRT}
+
+
+def rules(
+    functions: tuple[Function, ...], pattern: Any, when: Any = None, hereditary: bool = False
+) -> Callable[[Implementation], Implementation]:
+    """Decorate a rule of several of the functions, written as `of_something(A, call)`."""
+
+    def register(implementation: Implementation) -> Implementation:
+        for g in functions:
+            name = g.name + implementation.__name__.removeprefix("of")
+            rule(g, pattern, when=when, name=name, hereditary=hereditary)(_rule_of(g, implementation))
+        return implementation
+
+    return register
+
+
+def _rule_of(g: Function, implementation: Implementation) -> Callable[..., LinearOperator]:
+    def call_of(f: Scalar, *arguments: Any) -> Call:
+        def again(B: LinearOperator) -> LinearOperator:
+            return g(arguments[0], B, *arguments[1:]) if g is apply else g(B, *arguments)
+
+        return Call(f, again, lambda A: g.base(A, *arguments), arguments[-1])
+
+    if g in SCALARS:
+
+        def of(A: Any, method: Any) -> LinearOperator:
+            return implementation(A, call_of(SCALARS[g], method))
+
+    elif g is power:
+
+        def of(A: Any, p: Any, method: Any) -> LinearOperator:  # type: ignore[misc]
+            return implementation(A, call_of(power_of(p), p, method))
+
+    else:
+
+        def of(A: Any, f: Any, method: Any) -> LinearOperator:  # type: ignore[misc]
+            if not callable(f) or isinstance(f, LinearOperator):
+                raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
+            return implementation(A, call_of(as_scalar(f), f, method))
+
+    of.__doc__ = inspect.getdoc(implementation)
+    return of
+
+
+def claimed(A: LinearOperator, f: Scalar, values: Array, result: LinearOperator) -> LinearOperator:
+    """f(A) with what is known of it, for self-adjoint A and these values of f."""
+    if A.xp.is_complex(values) or not A.properties & SELF_ADJOINT:
+        return result
+    return result._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+
+
+def at(A: LinearOperator, f: Scalar, *points: float) -> Array:
+    """f at a few points, in the precision of A."""
+    xp = A.xp
+    x = xp.asarray(np.asarray(points), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    return of_values(xp, f, x, min(points) >= 0)
+
+
+def combined(A: LinearOperator, a: Any, b: Any) -> LinearOperator:
+    """a I + b A, without what is plainly zero."""
+    n, a = A.shape[-1], A.xp.asarray(a)  # NumPy makes numbers of 0-dimensional arrays, which would forget their precision
+    if peek_scalar(b) == 0:
+        return ScaledIdentity(A.xp.broadcast_to(a, A.batch_shape), n)
+    term = A if peek_scalar(b) == 1 else Scaled(b, A)
+    return term if peek_scalar(a) == 0 else Sum(ScaledIdentity(a, n), term)
+
+
+def of_positive_parts(A: LinearOperator, base: Callable[[LinearOperator], Any], compute: Callable[[], Any]) -> Any:
+    """`compute()`, which moves f past a product or an inverse, as holds for positive parts only; `base(A)` if one is seen to be another.
+
+    Each part would be right by itself, on the principal branch, and what is made of them on another.
+    """
+    with recording(detailed=True) as reports:
+        result = compute()
+    if any(info._status is Status.FELL_BACK for info in reports):
+        return base(A)
+    for info in reports:
+        report(info)
+    return result
+
+
+# The rules of `exp`, `log`, `sqrt`, `isqrt`, `power` and `apply`: where the structure of A is that
+# of f(A).
+#
+# Most hold for every f, so they are written once, for a function f of numbers, and registered with
+# all six functions. Those that move f past a product, a scalar or an inverse hold on the principal
+# branch only where the parts are positive, or the power whole.
+
+
+@rules(ALL, Diagonal)
+def of_diagonal(A: Any, call: Call) -> LinearOperator:
+    """f(diag(d)) = diag(f(d))"""
+    xp, f = A.xp, call.f
+    d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
+    values = of_values(xp, f, d, bool(A.properties & POSITIVE_SEMIDEFINITE))
+    return Diagonal(values)._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0)
+
+
+@rules(ALL, SHIFT)
+def of_identity(A: Any, call: Call) -> LinearOperator:
+    """f(c I) = f(c) I"""
+    xp = A.xp
+    c = xp.asarray(scalar_of(A), dtype=A.dtype, device=A._context.device)
+    values = of_values(xp, call.f, c[..., None], bool(A.properties & POSITIVE_SEMIDEFINITE))
+    c = values[..., 0].item() if A.is_neutral and xp.name == "numpy" else values[..., 0]
+    return ScaledIdentity(c, A.shape[-1], like=A if A.is_neutral else None)
+
+
+@rules(ALL, Zero)
+def of_zero(A: Any, call: Call) -> LinearOperator:
+    """f(0 I) = f(0) I"""
+    n = square_size(call.f.name, A, f"{call.f.name}(A)", "")
+    c = at(A, call.f, 0.0)[..., 0]
+    return ScaledIdentity(A.xp.broadcast_to(c, A.batch_shape), n, like=A)
+
+
+@rules(ALL, Projection, when=not_empty)
+@reports_nonfinite
+def of_projection(A: Any, call: Call) -> LinearOperator:
+    """f(P) = f(0) I + (f(1) - f(0)) P"""
+    is_all = A.Q.shape[-1] == A.shape[-1]
+    values = at(A, call.f, 1.0 if is_all else 0.0, 1.0)
+    return claimed(A, call.f, values, combined(A, values[0], values[1] - values[0]))
+
+
+@rules(ALL, Householder, when=not_empty)
+@reports_nonfinite
+def of_householder(A: Any, call: Call) -> LinearOperator:
+    """f(H) = (f(1) + f(-1)) / 2 I + (f(1) - f(-1)) / 2 H"""
+    values = at(A, call.f, -1.0, 1.0)
+    minus, plus = values[0], values[1]
+    return claimed(A, call.f, values, combined(A, (plus + minus) / 2, (plus - minus) / 2))
+
+
+@rules(ALL, Circulant, when=not_empty)
+@rules(ALL, Convolution, when=is_periodic)
+def of_circulant(A: Any, call: Call) -> LinearOperator:
+    """f(F^H diag(c) F) = F^H diag(f(c)) F with the Fourier transform F: a circulant again"""
+    xp, f, grid, n = A.xp, call.f, grid_of(A), A.shape[-1]
+    axes = tuple(range(-len(grid), 0))
+    values = symbol(A)
+    is_hermitian = bool(A.properties & SELF_ADJOINT) or (f.name != "apply" and _is_plainly_hermitian(A))
+    x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
+    y = of_values(xp, f, x, bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
+    column = xp.ifftn(xp.reshape(y, values.shape), axes=axes)
+    if not A.is_complex and (f.mirrored or (is_hermitian and not xp.is_complex(y))):
+        column = xp.real(column)
+    column = narrow(xp, real_if_real(xp, A, column), A.dtype)
+    result = Circulant(column) if isinstance(A, Circulant) else Convolution(column, grid)
+    return claimed(A, f, y, result)
+
+
+def _is_plainly_hermitian(A: Any) -> bool:
+    """Whether the first column can be seen to be that of a self-adjoint circulant, as the base case looks at matrices."""
+    xp = A.xp
+    kernel = A.col if isinstance(A, Circulant) else A.kernel
+    if is_watched(xp, kernel):
+        return False
+    if isinstance(A, Circulant):
+        return bool(seen(xp, xp.all(A.col == xp.conj(mirrored(xp, A.col, (-1,))))))
+    axes = tuple(range(-len(A.grid), 0))
+    centered = all(2 * o + 1 == kernel.shape[axis] for o, axis in zip(A.origin, axes, strict=True))
+    return centered and bool(seen(xp, xp.all(kernel == xp.conj(xp.flip(kernel, axis=axes)))))
+
+
+@rules((exp, log, sqrt, isqrt, apply), Permutation, when=cycles_can_be_seen)
+def of_permutation(A: Any, call: Call) -> LinearOperator:
+    """f(P) = R^T diag(f(C), ...) R: along each of its cycles a permutation is a circulant C"""
+    xp = A.xp
+    order, counts = cycles(A.perm.host)
+
+    def along(m: int) -> LinearOperator:
+        shift = np.eye(1, m, m - 1)[0]  # C[i, i + 1] = 1
+        return call.again(Circulant(xp.asarray(shift, dtype=A.dtype, device=A._context.device)))
+
+    blocks = [Kronecker(Identity(count), along(m)) if count > 1 else along(m) for count, m in counts]
+    R = Permutation(order)
+    return Product(R.T, BlockDiag(*blocks), R)
+
+
+def has_power_by_cycles(A: Any, p: Any = 1) -> bool:
+    """Whether p is whole, or the cycles can be seen."""
+    return as_integer(p) is not None or cycles_can_be_seen(A)
+
+
+@rule(power, Permutation, when=has_power_by_cycles)
+def power_permutation(A: Any, p: Any, method: Any) -> LinearOperator:
+    """P^p for whole p is a permutation; other powers by cycles"""
+    whole = as_integer(p)
+    if whole is None:
+        again: Callable[[Any], LinearOperator] = lambda B: power(B, p, method)  # noqa: E731
+        return of_permutation(A, Call(power_of(p), again, again))
+    base, result = A if whole >= 0 else A.T, identity_like(A)
+    whole = abs(whole)
+    while whole:
+        result = Product(base, result) if whole & 1 else result
+        whole >>= 1
+        base = base.compose(base) if whole else base
+    return result
+
+
+def low_rank_is_small(A: Any) -> bool:
+    """Whether the rank of the low-rank term is below the size."""
+    return rank_is_small(next(term for term in (A.operands or (A,)) if isinstance(term, LowRank)))
+
+
+@rules(ALL, SelfAdjoint[LowRank], when=low_rank_is_small)
+@rules(ALL, SelfAdjoint[Sum[LowRank, SHIFT]], when=low_rank_is_small)  # type: ignore[misc]
+def of_low_rank(A: Any, call: Call) -> LinearOperator:
+    """f(c I + Q Λ Q^H) = f(c) I + Q (f(Λ + c) - f(c)) Q^H for Q^H Q = I"""
+    xp, f, n = A.xp, call.f, A.shape[-1]
+    c, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
+    if _is_smooth(A, term, f):
+        return _of_gram_matrix(A, c, term, f)
+    Q, small, _ = compressed(term._claim(SELF_ADJOINT))
+    values, Z = eig(small._claim(SELF_ADJOINT), None, "LM")
+    c = xp.real(xp.asarray(c, dtype=A.dtype, device=A._context.device))[..., None]
+    c = xp.broadcast_to(c, (*A.batch_shape, 1))
+    shifted = xp.broadcast_to(values + c, (*A.batch_shape, values.shape[-1]))
+    y = of_values(xp, f, xp.concat([shifted, c], axis=-1), bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
+    rest, inner = y[..., -1], xp.make_diagonal(y[..., :-1] - y[..., -1:])
+    return claimed(A, f, y, _shifted(A, rest, LowRank((Dense(Q) @ Z).to_dense(), None, inner)))
+
+
+def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOperator:
+    """c I + the low-rank term, without a c that is seen to be zero and to stay so."""
+    visible = None if A.xp.is_differentiated(c) else seen(A.xp, c)
+    if visible is None or (visible != 0).any():
+        return Sum(ScaledIdentity(c, A.shape[-1]), low_rank)
+    return low_rank
+
+
+def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
+    """Whether derivatives are recorded of f(c I + U U^H), and f has some at c: where U is zero, or of lower rank, A = Q R has none."""
+    return (term is not A or not (f.principal or f.pole)) and _is_recorded(A, term)
+
+
+def _is_recorded(A: Any, term: Any) -> bool:
+    """Whether derivatives are recorded of an operator with the term U U^H."""
+    xp = A.xp
+    plain = term.V is None and term.core is None and not xp.is_compiling()
+    return plain and xp.is_differentiated(*A.arrays())
+
+
+def multiple_is_recorded(A: Any) -> bool:
+    """Whether derivatives are recorded of a (c I + U U^H), and U has fewer columns than rows."""
+    term = next(term for term in (A.A.operands or (A.A,)) if isinstance(term, LowRank))
+    return rank_is_small(term) and _is_recorded(A, term)
+
+
+@rules((exp, apply), SelfAdjoint[Scaled[LowRank]], when=multiple_is_recorded)  # type: ignore[misc]
+@rules((exp, apply), SelfAdjoint[Scaled[Sum[LowRank, SHIFT]]], when=multiple_is_recorded)  # type: ignore[misc]
+def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
+    """f(a (c I + U U^H)) = f(a c) I + U a h(a U^H U) U^H, h(x) = (f(a c + x) - f(a c)) / x"""
+    c, term = split_shift(A.A) if isinstance(A.A, Sum) else (0.0, A.A)
+    return _of_gram_matrix(A, A.scalar * c, term, call.f, A.scalar)
+
+
+def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> LinearOperator:
+    """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q and R, which have no derivative at U = 0"""
+    xp, U, positive = A.xp, wide(A.xp, term.U), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
+    M = a * xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
+    M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
+    values, Z = xp.eigh(xp.stop_gradient(M))
+    c = xp.broadcast_to(xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape)
+    points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
+    y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
+    F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
+    low_rank = LowRank(term.U, None, narrow(xp, a * F, A.dtype))
+    return claimed(A, f, y, _shifted(A, narrow(xp, y[..., -1], A.dtype), low_rank))
+
+
+def rank_is_below_half(A: Any) -> bool:
+    """Whether A is square and twice the rank of its low-rank term below its size."""
+    term = next(term for term in (A.operands or (A,)) if isinstance(term, LowRank))
+    ranks = term.U.shape[-1], (term.U if term.V is None else term.V).shape[-1]
+    return A.shape[-1] == A.shape[-2] and 0 < 2 * min(ranks) < A.shape[-1]
+
+
+@rules((exp, power), LowRank, when=rank_is_below_half)
+@rules((exp, log, sqrt, isqrt, power), Sum[LowRank, SHIFT], when=rank_is_below_half)  # type: ignore[misc]
+def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
+    """f(c I + U V^H) = f(c) I + U F V^H, where f([[c I + V^H U, I], [0, c I]]) = [[*, F], [0, f(c) I]]
+
+    F is the divided difference of f at c + V^H U and c, found with no division: right also where V^H U is singular.
+    """
+    xp = A.xp
+    if isinstance(A, LowRank) and not call.f.mirrored:
+        return call.base(A)  # singular, so there may be no root
+    shift, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
+    U, V = two_factors(term)
+    inner = xp.matmul(xp.conj(xp.matrix_transpose(V)), U)
+    r = inner.shape[-1]
+    I = xp.astype(xp.eye(r, dtype=inner.dtype, device=A._context.device), A.dtype)
+    corner = xp.broadcast_to(beside(shift, 2) * I, (*A.batch_shape, r, r))
+    one = xp.broadcast_to(I, corner.shape)
+    rows = [xp.concat([corner + inner, one], axis=-1), xp.concat([0 * one, corner], axis=-1)]
+    F = call.again(Dense(xp.concat(rows, axis=-2))).to_dense()
+    return Sum(ScaledIdentity(F[..., -1, -1], A.shape[-1]), LowRank(U, V, F[..., :r, r:]))
+
+
+@rules(ALL, Triangular, when=not_empty)
+def of_triangular(A: Any, call: Call) -> LinearOperator:
+    """f(T) is triangular"""
+    square_size(call.f.name, A, f"{call.f.name}(A)", "")
+    upper = A._transpose() if A.lower else A  # Schur's form, as the algorithms want it
+    X = call.again(Dense(upper.to_dense())._claim(A.properties))
+    result = Triangular(X.A, lower=False)._claim(X._claims) if isinstance(X, Dense) else X
+    return result.T if A.lower else result

@@ -1,0 +1,210 @@
+"""Some singular triplets without the whole decomposition: by iteration, from random vectors, or through the small Gram matrix."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ... import autodiff
+from ...backends import Array, program
+from ...dispatch.resolution import Cost
+from ...errors import DerivativeWarning
+from ...factors.runs import heard
+from ...info import Info, recording, report
+from ...methods import Auto, GolubKahan, Method, RandomizedSVD
+from ...methods.basis import pick
+from ...methods.golub_kahan import golub_kahan
+from ...methods.randomized_svd import randomized_svd
+from ...operators.autograd import linearised
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense
+from ...operators.product import Product
+from ...properties import STIEFEL
+from ...status import Status
+from ..common import is_half, is_watched, narrow, quiet, seen
+from ..solve.inverse import LARGEST_DENSE
+from ..spectrum.iterate import FLOOR, check_visible, watcher
+from ..spectrum.order import PENALTY, STEPS
+
+SMALLEST = 400  # of the smaller dimension, from which iterating may pay
+TALL = 8  # rows to a column from which the Gram matrix pays
+ORTHOGONAL = 1e-10  # loss of orthogonality up to which the left vectors of the Gram matrix's way are taken
+
+UNSETTLED = (
+    "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of triplets that have: they are off by about "
+    "the residual over the distance of singular values. Raise power_iterations or oversampling, or use GolubKahan()."
+)
+
+Result = tuple[LinearOperator, Array, LinearOperator]
+
+
+# ---------------------------------------------------------------------------------------------------- the choice
+
+
+def is_affordable(A: LinearOperator) -> bool:
+    """Whether the matrix may be formed: it is stored, or small."""
+    return isinstance(A, Dense) or math.prod(A.shape[-2:]) <= LARGEST_DENSE**2
+
+
+def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
+    """The method that `Auto` iterates by; None for the dense way."""
+    m, n = A.shape[-2:]
+    smaller = min(m, n)
+    chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
+    affordable = is_affordable(A)
+    if k == 0 or smaller < SMALLEST or 5 * k > smaller:
+        return None
+    watched = any(is_watched(A.xp, leaf) for leaf in A.arrays())
+    if affordable and watched:  # the dense way has derivatives
+        return None
+    if not affordable:
+        return chosen
+    return chosen if PENALTY * cost(A, k, chosen).flops < 20.0 * math.prod(A.shape) * smaller else None
+
+
+def cost(A: LinearOperator, k: int, method: Any) -> Cost:
+    """What a run is expected to cost."""
+    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+    if isinstance(method, RandomizedSVD):
+        width, passes = k + method.oversampling, 2 + 2 * method.power_iterations
+        return Cost(batch * passes * width * (A.flops + 2.0 * (m + n) * width), 8.0 * batch * width * (m + n))
+    size = method.size(min(m, n), k)
+    return Cost(batch * STEPS * size * 2 * (A.flops + 4.0 * size * (m + n)), 8.0 * batch * (m + n) * (size + 3))
+
+
+# ---------------------------------------------------------------------------------------------------- by iteration and at random
+
+
+def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callable[[], Result] | None) -> Result:
+    """Triplets as `svd` returns them, with residuals recomputed: the larger of |A v - s u| and |A^H u - s v|, relative to |A|.
+
+    Where the run fails, and there is one, `otherwise()` is returned.
+    """
+    xp = A.xp
+    check_visible("svd", A, method.name)
+    fixed = A.detach()
+    m, n = A.shape[-2:]
+    dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
+    place = {"dtype": dtype, "device": A._context.device}
+    generators = xp.split(xp.generator(method.seed), 3)
+    if isinstance(method, RandomizedSVD):
+        width = min(m, n, k + method.oversampling)
+        arrays = [xp.normal(generators[0], (*A.batch_shape, n, width), **place)]
+    else:
+        arrays = [xp.normal(g, (*A.batch_shape, size), **place) for g, size in zip(generators, (n, n, m))]
+        if method.x0 is not None:
+            arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
+    static = method if isinstance(method, RandomizedSVD) else method.without_arrays()
+    watched = not isinstance(method, RandomizedSVD) and (method.callback is not None or method.progress)
+    run = functools.partial(_run, xp, static, k) if watched else program(xp.name, _run, static, k)
+    with recording() as dropped, quiet(xp):
+        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(fixed, fixed.H, *arrays)
+    tol = method.tolerance(xp, A.dtype)
+    lenient = isinstance(method, RandomizedSVD) and method.tol is None
+    converged = residual <= (math.inf if lenient else tol)
+    status = _status(xp, xp.all(converged), done, finite, stopped, tol)
+    if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
+        report(Info(Status.FELL_BACK, matvecs=matvecs, message=f"{method.name} failed ({status.name}); SVD gave the answer"))
+        return otherwise()
+    message = _advice(method, status)
+    info = Info(status, converged, steps, matvecs, residual, error, method=method.name, message=message)
+    info = heard(info, fixed, V, dropped)
+    report(heard(info, fixed.H, U, dropped))
+    leaves = A.arrays()
+    if leaves and xp.is_differentiated(*leaves):
+        if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
+            xp.warn_later(xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)), UNSETTLED, category=DerivativeWarning)
+        U, s, V = autodiff.triplets(A, U, s, V)
+    U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
+    return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+
+
+def _advice(method: Any, status: Any) -> str:
+    """The parameter of the method that helps where its triplets have not converged."""
+    if isinstance(method, RandomizedSVD):
+        is_poor = status in (Status.INACCURATE, Status.STAGNATION) if isinstance(status, Status) else False
+        return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
+    return method.advice if status is Status.MAX_ITERATIONS else ""
+
+
+def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float) -> Any:
+    poor = int(Status.STAGNATION if tol < FLOOR * xp.eps(xp.float64) else Status.INACCURATE)
+    late = pick(xp, stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
+    status = pick(xp, right, int(Status.SUCCESS), pick(xp, done, poor, late))
+    status = pick(xp, finite, status, int(Status.NONFINITE))
+    return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+
+
+def _run(xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperator, *arrays: Array) -> Any:
+    """One run, a program in JAX."""
+    A, adjoint = linearised(A), linearised(adjoint)
+    if isinstance(method, RandomizedSVD):
+        U, s, V = randomized_svd(xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations)
+        matvecs, steps = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations
+        ended = (True, xp.all(xp.isfinite(s)), False)
+    else:
+        size = method.size(min(A.shape[-2:]), k)
+        found = golub_kahan(
+            xp,
+            A.__matmul__,
+            adjoint.__matmul__,
+            arrays[0],
+            (arrays[1], arrays[2]),
+            k,
+            m=size,
+            tol=method.tolerance(xp, arrays[0].dtype),
+            max_iters=method.limit(min(A.shape[-2:]), size),
+            again=method.repeated,
+            watch=watcher(method, k),
+        )
+        U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
+        matvecs, steps, ended = found.matvecs, found.iterations, (found.done, found.finite, found.stopped)
+    size = xp.max(s, axis=-1, keepdims=True)
+    size = xp.where(size == 0, 1, size)
+    right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
+    left = xp.vector_norm(adjoint @ U - V * s[..., None, :], axis=-2)
+    error = None
+    if isinstance(method, RandomizedSVD):  # of the Frobenius norms, by a few random x
+        X = arrays[0][..., : min(6, arrays[0].shape[-1])]
+        X = xp.roll(X, 1, axis=-2)
+        E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(xp.conj(xp.matrix_transpose(V)), X))
+        whole = xp.vector_norm(A @ X, axis=(-2, -1))
+        error = xp.vector_norm(E, axis=(-2, -1)) / xp.where(whole == 0, 1, whole)
+    return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
+
+
+# ---------------------------------------------------------------------------------------------------- through the Gram matrix
+
+
+def gram_pays(A: LinearOperator, k: int) -> bool:
+    """Whether A is a stored matrix, tall and narrow (or wide and low), of which few triplets are asked, and its values can be seen."""
+    m, n = A.shape[-2:]
+    stored = isinstance(A, Dense) and not is_watched(A.xp, A.A) and not is_half(A.xp, A.dtype)
+    return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
+
+
+def gram_triplets(A: Any, k: int, method: Method) -> Result | None:
+    """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate enough.
+
+    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U: where that matters it is refused.
+    """
+    xp, M = A.xp, A.A
+    if M.shape[-2] < M.shape[-1]:
+        flipped = gram_triplets(Dense(xp.conj(xp.matrix_transpose(M))), k, method)
+        return None if flipped is None else (flipped[2], flipped[1], flipped[0])
+    with quiet(xp):
+        G = xp.matmul(xp.conj(xp.matrix_transpose(M)), M)
+        squares, V = xp.eigh(G)
+        squares, V = xp.flip(squares[..., -k:], axis=-1), xp.flip(V[..., -k:], axis=-1)
+        loss = xp.eps(M.dtype) * xp.max(squares[..., 0] / squares[..., -1])
+        if not seen(xp, loss) <= ORTHOGONAL * math.sqrt(xp.eps(M.dtype) / 2.2e-16):
+            return None
+        s = xp.sqrt(squares)
+        R = xp.matmul(G, V) - V * squares[..., None, :]  # A^H u - s v = (A^H A v - s^2 v) / s
+        residual = xp.vector_norm(R, axis=-2) / (s * s[..., :1])
+    if not seen(xp, xp.all(residual <= method.tolerance(xp, A.dtype))):
+        return None
+    report(Info(residual=residual, method="Gram"))
+    return Product(A, Dense(V / s[..., None, :]))._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)

@@ -1,0 +1,239 @@
+"""The rules of `norm`."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from itertools import combinations
+from operator import mul
+from typing import Any
+
+from ...backends import Array, namespace_of
+from ...dispatch import rule
+from ...operators.banded import Banded, Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.block import BlockDiag
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
+from ...operators.kronecker import Kronecker
+from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators.product import Product
+from ...operators.rewrites import simplify
+from ...operators.scaled import Scaled
+from ...operators.sliced import Sliced
+from ...operators.sparse import Sparse
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Toeplitz
+from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...operators.unitary import FFT, Permutation, Sine
+from ...properties import Stiefel
+from ..common import has_orthonormal_columns, has_orthonormal_rows, placed, quiet, report_finite, reports_nonfinite, seen
+from ..diagonal import diag
+from ..spectrum.rules import two_factors
+from . import checked_order, frobenius, norm, root
+from .rules import compressed
+
+# ---------------------------------------------------------------------------------------------------- known norms
+
+
+@rule(norm, Zero)
+def norm_zero(A: Any, ord: Any, method: Any) -> Array:
+    """|0| = 0"""
+    checked_order("norm", ord)
+    return A.xp.zeros((), dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+
+
+@rule(norm, Diagonal)
+@reports_nonfinite
+def norm_diagonal(A: Any, ord: Any, method: Any) -> Array:
+    """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares"""
+    return _norm_of_entries(A.xp, A.xp.abs(A.d), checked_order("norm", ord))
+
+
+@rule(norm, Identity | ScaledIdentity | Permutation)
+@reports_nonfinite
+def norm_scaled_permutation(A: Any, ord: Any, method: Any) -> Array:
+    """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
+    xp, n = A.xp, A.shape[-1]
+    c = scalar_of(A)
+    ones = xp.ones((*A.batch_shape, n), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    return _norm_of_entries(xp, ones, checked_order("norm", ord)) * (abs(c) if namespace_of(c) is None else xp.abs(c))
+
+
+def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
+    """Of a matrix with at most one entry, of these sizes, in each row and column."""
+    if order == "fro" and sizes.shape[-1]:
+        return frobenius(xp, sizes[..., None])
+    if order in ("nuc", "fro") or not sizes.shape[-1]:
+        return xp.sum(sizes, axis=-1)
+    return (xp.max if order > 0 else xp.min)(sizes, axis=-1)
+
+
+@rule(norm, Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced])
+@reports_nonfinite
+def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
+    """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
+    order, xp = checked_order("norm", ord), A.xp
+    if order not in ("fro", "nuc", 2, -2):
+        return norm.base(A, ord, method)
+    ones = xp.ones((*A.batch_shape, A.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    return _norm_of_entries(xp, ones, order)
+
+
+@rule(norm, Projection)
+@reports_nonfinite
+def norm_projection(A: Any, ord: Any, method: Any) -> Array:
+    """|Q Q^H| is r^1/2 (Frobenius) or r (nuclear) for the r columns of Q"""
+    if checked_order("norm", ord) not in ("fro", "nuc"):
+        return norm.base(A, ord, method)
+    ones = A.xp.ones((*A.batch_shape, A.Q.shape[-1]), dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+    return _norm_of_entries(A.xp, ones, ord)
+
+
+# ---------------------------------------------------------------------------------------------------- by the entries
+
+
+def has_entries(A: LinearOperator) -> bool:
+    """Whether A has rows and columns, and stores some of its entries."""
+    return 0 not in A.shape[-2:] and any(0 not in getattr(leaf, "shape", ()) for leaf in A.leaves())
+
+
+@rule(norm, Sparse | Banded | Tridiagonal | Toeplitz | Circulant, when=has_entries)
+def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
+    """|A|_F^2 = 1^T |A|^2 1, |A|_1 = max 1^T |A|, |A|_inf = max |A| 1, where |A| and |A|^2 by entries have A's structure"""
+    order, xp = checked_order("norm", ord), A.xp
+    unsure = isinstance(A, Toeplitz) and order in (-1, -math.inf)  # sums by Fourier transforms are right beside the largest only
+    if order in ("nuc", 2, -2) or unsure:
+        return norm.base(A, ord, method)
+    ones = xp.ones((A.shape[-2 if order in (1, -1) else -1], 1), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    with quiet(xp):
+        if order != "fro":
+            sizes = A._map(xp.abs)
+            sums = ((sizes.T if abs(order) == 1 else sizes) @ ones)[..., 0]
+            result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
+        else:
+            held = map(xp.stop_gradient, A.leaves())
+            largest = reduce(xp.maximum, (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in held if leaf.shape[-1]))
+            scale = xp.where(largest > 0, largest, 1)
+            squares = A._map(lambda leaf: (xp.abs(leaf) / scale) ** 2)
+            result = scale[..., 0] * root(xp, xp.sum(squares @ ones, axis=(-2, -1)))
+    report_finite(xp, result)
+    return result
+
+
+@rule(norm, LowRank)
+def norm_low_rank(A: Any, ord: Any, method: Any) -> Array:
+    """|U C V^H|_F = |R C S^H|_F for U = Q R, V = P S"""
+    if checked_order("norm", ord) != "fro":
+        return norm.base(A, ord, method)
+    xp, known = A.xp, A.arrays()
+    if not xp.is_differentiated(*known):
+        return norm(Dense(compressed(A)[1]), ord, method)
+    size = norm(Dense(compressed(A.detach())[1]), ord, method)
+    return _with_derivative_of_square(xp, A, size)
+
+
+def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
+    """|X Y^H|_F, which is `size`, with the derivative of its square tr(X^H X Y^H Y): that of Q and R is none where rank is lost.
+
+    Of a zero matrix it is taken to be zero, as that of the norm of a vector.
+    """
+    grams, unit = [], size
+    for B in two_factors(A):  # by parts of the largest entry, lest squares overflow
+        largest = xp.max(xp.abs(xp.stop_gradient(B)), axis=(-2, -1))
+        scale = xp.where(largest > 0, largest, 1)
+        B, unit = B / scale[..., None, None], unit / scale
+        grams.append(xp.matmul(xp.conj(xp.matrix_transpose(B)), B))
+    square = xp.real(xp.sum(grams[0] * xp.matrix_transpose(grams[1]), axis=(-2, -1)))
+    return size * xp.sqrt(1 + (square - xp.stop_gradient(square)) / xp.where(unit > 0, unit**2, 1))
+
+
+# ---------------------------------------------------------------------------------------------------- compositions
+
+
+@rule(norm, Scaled)
+@reports_nonfinite
+def norm_scaled(A: Any, ord: Any, method: Any) -> Array:
+    """|c A| = |c| |A|"""
+    size = norm(placed(A)[0], ord, method)
+    return size * (abs(A.scalar) if namespace_of(A.scalar) is None else A.xp.abs(A.scalar))
+
+
+@rule(norm, Transpose | Adjoint)
+def norm_transpose(A: Any, ord: Any, method: Any) -> Array:
+    """|A^T| = |A|, but the largest row sum of one is the largest column sum of the other"""
+    swapped = {1: math.inf, -1: -math.inf, math.inf: 1, -math.inf: -1}
+    return norm(A.A, swapped.get(checked_order("norm", ord), ord), method)
+
+
+@rule(norm, Conjugate)
+def norm_conjugate(A: Any, ord: Any, method: Any) -> Array:
+    """|conj(A)| = |A|"""
+    return norm(A.A, ord, method)
+
+
+@rule(norm, Kronecker)
+def norm_kronecker(A: Any, ord: Any, method: Any) -> Array:
+    """|A ⊗ B| = |A| |B|, in every norm; the smallest singular value is 0 where tall factors meet wide ones"""
+    factors = placed(A)
+    if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(min(factor.shape[-2:]) for factor in factors):
+        return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+    return reduce(mul, (norm(factor, ord, method) for factor in factors))
+
+
+def blocks_have_entries(A: LinearOperator) -> bool:
+    """Whether every block has rows and columns."""
+    return all(0 not in block.shape[-2:] for block in A.operands)
+
+
+@rule(norm, BlockDiag, when=blocks_have_entries)
+def norm_block_diagonal(A: Any, ord: Any, method: Any) -> Array:
+    """|diag(A, B)| is (|A|^2 + |B|^2)^1/2 (Frobenius), |A| + |B| (nuclear) or the larger of both"""
+    dense_blocks = ord in ("nuc", 2) and all(isinstance(block, Dense) for block in A.operands)
+    if checked_order("norm", ord) == -2 or dense_blocks:  # `svd` decomposes them at once
+        return norm.base(A, ord, method)
+    xp = A.xp
+    sizes = xp.stack([xp.broadcast_to(xp.asarray(norm(block, ord, method)), A.batch_shape) for block in placed(A)], axis=-1)
+    return _norm_of_entries(xp, sizes, ord)
+
+
+def keeps_its_norm(A: LinearOperator) -> bool:
+    """Whether the first factor has orthonormal columns or the last one orthonormal rows."""
+    return has_orthonormal_columns(A.operands[0]) or has_orthonormal_rows(A.operands[-1])
+
+
+@rule(norm, Product, when=keeps_its_norm)
+def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
+    """|Q A P^H| = |A| for Q^H Q = I, P^H P = I in the norms that singular values give"""
+    if checked_order("norm", ord) not in ("fro", "nuc", 2):
+        return norm.base(A, ord, method)
+    left, *rest = placed(A)
+    found = norm(Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method)
+    return A.xp.broadcast_to(found, A.batch_shape)
+
+
+def has_cheap_inner_products(A: LinearOperator) -> bool:
+    """Whether the traces of all products of two terms follow from rules, values can be seen, and the sum is no single matrix."""
+    if not simplify.find(A).is_base:
+        return False
+    pairs = combinations(A.operands, 2)
+    watched = any(A.xp.is_traced(leaf) for leaf in A.arrays())
+    return not watched and all(not norm.find(term).is_base for term in A.operands) and all(_is_cheap(B, C) for B, C in pairs)
+
+
+def _is_cheap(B: LinearOperator, C: LinearOperator) -> bool:
+    return not diag.find(B.H @ C).is_base
+
+
+@rule(norm, Sum, when=has_cheap_inner_products)
+def norm_sum(A: Any, ord: Any, method: Any) -> Array:
+    """|A + B|_F^2 = |A|_F^2 + 2 Re trace(A^H B) + |B|_F^2, unless they cancel"""
+    if checked_order("norm", ord) != "fro":
+        return norm.base(A, ord, method)
+    xp, terms = A.xp, placed(A)
+    sizes = [norm(term, "fro", method) for term in terms]
+    total = sum(size**2 for size in sizes)
+    cross = [xp.real(xp.sum(diag(B.H @ C), axis=-1)) for B, C in combinations(terms, 2)]
+    square = total + 2 * sum(cross)
+    lost = seen(xp, square <= total * 1e-2)  # two digits of the square, so one of the norm
+    return norm.base(A, ord, method) if lost is None or lost.any() else root(xp, square)

@@ -1,0 +1,352 @@
+"""The rules of `svd`, `rank` and `cond`: families, and compositions from the decompositions of their operands."""
+
+from __future__ import annotations
+
+import math
+from functools import partial, reduce
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from ... import autodiff
+from ...backends import Array, namespace_of
+from ...dispatch import rule
+from ...factors.function import KroneckerFunction
+from ...factors.inverse import Inverse
+from ...info import is_detailed
+from ...operators.banded import Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.batch import broadcast_batch
+from ...operators.block import BlockDiag, hstack
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, ScaledIdentity, Zero
+from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators.lowrank import LowRank, Projection
+from ...operators.product import Product
+from ...operators.scaled import Scaled, beside
+from ...operators.sum import Sum
+from ...operators.toeplitz import Circulant, Convolution, Toeplitz
+from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...operators.unitary import FFT
+from ...properties import STIEFEL, UNITARY, SelfAdjoint
+from ..common import (
+    complement,
+    completed,
+    first_columns,
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+    identity_like,
+    in_groups,
+    narrow,
+    orthonormal,
+    outer,
+    placed,
+    quiet,
+    reciprocal,
+    reordered,
+    reports_nonfinite,
+)
+from ..solve.inverse import all_square
+from ..spectrum import eig
+from ..spectrum.order import grid_of, is_periodic, symbol
+from . import _count, cond, rank, svd
+
+# The rules of `svd`, `rank` and `cond`.
+#
+# `svd` promises min(m, n) singular values (or k), so where the parts give fewer (a low rank, a
+# tall factor beside a wide one) zeros are added, and the columns of U and V are completed to
+# orthonormal ones by `complement`, which keeps no more numbers than the parts have.
+
+
+Triplets = tuple[LinearOperator, Array, LinearOperator]
+
+DIAGONALISED = SelfAdjoint[KroneckerSum | Sum | Toeplitz | Tridiagonal | Convolution]
+COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse
+SIMPLE = Diagonal | ScaledIdentity | Circulant | Convolution | LowRank | Zero | Projection
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def padded(xp: Any, s: Array, k: int) -> Array:
+    """The first k singular values, zeros where there are fewer."""
+    if k <= s.shape[-1]:
+        return s[..., :k]
+    return xp.concat([s, xp.zeros((*s.shape[:-1], k - s.shape[-1]), dtype=s.dtype, device=xp.device_of(s))], axis=-1)
+
+
+def sorted_triplets(left: LinearOperator, s: Array, right: LinearOperator, k: int, places: Any = (None, None)) -> Triplets:
+    """Triplets in any order as `svd` returns them; `places`: of their columns in `left` and in `right`."""
+    xp = namespace_of(s)
+    order = xp.argsort(-s, axis=-1, stable=True)
+    batch = tuple(s.shape[:-1])
+    U, V = (broadcast_batch(reordered(Q, order, k, where), batch) for Q, where in zip((left, right), places))
+    return U, padded(xp, xp.take_along_axis(s, order, axis=-1), k), V
+
+
+def phase(x: Any) -> Any:
+    """x / |x|, and 1 where x is zero."""
+    xp = namespace_of(x)
+    if xp is None:
+        return x / abs(x) if x else 1.0
+    size = xp.abs(x)
+    with quiet(xp):  # infinity by infinity
+        return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
+
+
+def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
+    """U diag(d), |d| = 1"""
+    return Product(U, Diagonal(d)._claim(UNITARY))._claim(STIEFEL)
+
+
+# ---------------------------------------------------------------------------------------------------- known decompositions
+
+
+@rule(svd, orthonormal(COMPOSED, SIMPLE, DIAGONALISED, KroneckerFunction))
+@reports_nonfinite
+def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
+    """Q = Q I I^H: every singular value is 1"""
+    k, xp = _count(A, k), A.xp
+    s = xp.ones((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    return first_columns(A, k), s, first_columns(broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), k)
+
+
+@rule(svd, Zero)
+def svd_zero(A: Any, k: Any, method: Any) -> Triplets:
+    """0 = I 0 I^H"""
+    k, xp = _count(A, k), A.xp
+    U, V = (first_columns(identity_like(A, size), k) for size in A.shape[-2:])
+    return U, xp.zeros((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device), V
+
+
+@rule(svd, ScaledIdentity)
+@reports_nonfinite
+def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
+    """c I = (c / |c|) |c| I^H"""
+    k, xp, I = _count(A, k), A.xp, first_columns(identity_like(A, A.shape[-1]), _count(A, k))
+    ones = xp.ones((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    size = abs(A.c) if namespace_of(A.c) is None else xp.abs(A.c)[..., None]
+    return Scaled(phase(A.c), I)._claim(STIEFEL), size * ones, broadcast_batch(I, A.batch_shape)
+
+
+@rule(svd, Diagonal)
+@reports_nonfinite
+def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
+    """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
+    return sorted_triplets(Diagonal(phase(A.d))._claim(UNITARY), A.xp.abs(A.d), identity_like(A, A.shape[-1]), _count(A, k))
+
+
+@rule(svd, Circulant | Convolution, when=is_periodic)
+@reports_nonfinite
+def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
+    """C = F^H diag(λ) F: U and V are Fourier bases, complex even where C is real"""
+    values = A.xp.reshape(symbol(A), A.shape[:-1])
+    F = FFT(grid_of(A), like=A).H
+    s = narrow(A.xp, A.xp.abs(values), A.dtype)
+    return sorted_triplets(_with_phases(F, phase(values)), s, F, _count(A, k))
+
+
+@rule(svd, Projection)
+@reports_nonfinite
+def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
+    """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
+    k, xp, Q = _count(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)
+    U = completed(Q, k)
+    ones = xp.ones((*A.batch_shape, Q.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    return U, padded(xp, ones, k), U
+
+
+@rule(svd, LowRank)
+def svd_low_rank(A: Any, k: Any, method: Any) -> Triplets:
+    """U C V^H = (Q X) Σ (P Y)^H for U = Q R, V = P S, and R C S^H = X Σ Y^H, which is as small as the rank"""
+    Q, core, P = compressed(A)
+    k, xp = _count(A, k), A.xp
+    X, s, Y = svd(Dense(core), min(k, *core.shape[-2:]), method)
+    U, V = (Dense(xp.matmul(B, Z.to_dense()))._claim(STIEFEL) for B, Z in ((Q, X), (P, Y)))
+    return completed(U, k), padded(xp, s, k), completed(V, k)
+
+
+def compressed(A: Any) -> tuple[Array, Array, Array]:
+    """Q, R C S^H and P of U C V^H with U = Q R and V = P S: the same singular values in a core of the size of the rank."""
+    xp = A.xp
+    Q, R = autodiff.qr(xp, A.U)
+    P, S = (Q, R) if A.V is None else autodiff.qr(xp, A.V)
+    inner = R if A.core is None else xp.matmul(R, A.core)
+    return Q, xp.matmul(inner, xp.conj(xp.matrix_transpose(S))), P
+
+
+def eigenvectors_are_structured(A: LinearOperator) -> bool:
+    """Whether `eig` has a rule for A."""
+    return not eig.find(A).is_base
+
+
+@rule(svd, DIAGONALISED, when=eigenvectors_are_structured)
+def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
+    """A = (Q sign(Λ)) |Λ| Q^H for A = Q Λ Q^H"""
+    k = _count(A, k)
+    values, Q = eig(A, max(k, 1), "LM")
+    return sorted_triplets(_with_phases(Q, A.xp.astype(phase(values), A.dtype)), A.xp.abs(values), Q, k)
+
+
+# The rules of `svd`, `rank` and `cond` for compositions, from the decompositions of their
+# operands.
+
+
+@rule(svd, Scaled)
+@reports_nonfinite
+def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
+    """c A = (c / |c| U) (|c| Σ) V^H"""
+    U, s, V = svd(placed(A)[0], _count(A, k), method)
+    xp = A.xp
+    size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
+    return (
+        Scaled(phase(A.scalar), U)._claim(STIEFEL),
+        xp.astype(beside(size) * s, xp.real_dtype(A.dtype)),
+        broadcast_batch(V, A.batch_shape),
+    )
+
+
+@rule(svd, Transpose)
+def svd_transpose(A: Any, k: Any, method: Any) -> Triplets:
+    """A^T = conj(V) Σ conj(U)^H for A = U Σ V^H"""
+    U, s, V = svd(A.A, k, method)
+    return V.conj(), s, U.conj()
+
+
+@rule(svd, Adjoint)
+def svd_adjoint(A: Any, k: Any, method: Any) -> Triplets:
+    """A^H = V Σ U^H for A = U Σ V^H"""
+    U, s, V = svd(A.A, k, method)
+    return V, s, U
+
+
+@rule(svd, Conjugate)
+def svd_conjugate(A: Any, k: Any, method: Any) -> Triplets:
+    """conj(A) = conj(U) Σ conj(V)^H for A = U Σ V^H"""
+    U, s, V = svd(A.A, k, method)
+    return U.conj(), s, V.conj()
+
+
+def left_factor_is_orthonormal(A: LinearOperator) -> bool:
+    """Whether the first factor is known to have orthonormal columns."""
+    return has_orthonormal_columns(A.operands[0])
+
+
+def right_factor_is_orthonormal(A: LinearOperator) -> bool:
+    """Whether the last factor is known to have orthonormal rows."""
+    return has_orthonormal_rows(A.operands[-1])
+
+
+@rule(svd, Product, when=left_factor_is_orthonormal)
+def svd_orthonormal_times(A: Any, k: Any, method: Any) -> Triplets:
+    """Q A = (Q U) Σ V^H for A = U Σ V^H and Q^H Q = I"""
+    Q, *rest = placed(A)
+    return _peeled(A, Q, Product(*rest), _count(A, k), method)
+
+
+@rule(svd, Product, when=right_factor_is_orthonormal)
+def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
+    """A Q^H = U Σ (Q V)^H for A = U Σ V^H and Q^H Q = I"""
+    *rest, Q = placed(A)
+    V, s, U = _peeled(A.H, Q.H._claim(STIEFEL), Product(*rest).H, _count(A, k), method)
+    return U, s, V
+
+
+def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -> Triplets:
+    """Of A = Q B. If Q B has more singular values than B, then U is square, and what completes Q completes Q U."""
+    U, s, V = svd(B, min(k, *B.shape[-2:]), method)
+    QU = Product(Q, U)._claim(STIEFEL)
+    if k > U.shape[-1]:
+        QU = hstack(QU, first_columns(complement(Q), k - U.shape[-1]))._claim(STIEFEL)
+    s = padded(A.xp, s, k)
+    return QU, A.xp.broadcast_to(s, (*A.batch_shape, k)), broadcast_batch(completed(V, k), A.batch_shape)
+
+
+@rule(svd, Kronecker)
+def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
+    """A ⊗ B = (U ⊗ W) (Σ ⊗ T) (V ⊗ Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
+    k, factors = _count(A, k), placed(A)
+    lesser = [min(factor.shape[-2:]) for factor in factors]
+    parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
+    s = reduce(partial(outer, mul), (s for _, s, _ in parts))
+    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
+    if k <= math.prod(lesser):
+        return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k)
+    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
+    return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k, [_leading(sides, lesser) for sides in (lefts, rights)])
+
+
+def _leading(factors: Any, sizes: Any) -> Any:
+    """The columns of a Kronecker product that come from the first columns of each factor."""
+    whole = np.arange(math.prod(Q.shape[-1] for Q in factors)).reshape([Q.shape[-1] for Q in factors])
+    return whole[tuple(slice(size) for size in sizes)].reshape(-1)
+
+
+def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Triplets]:
+    """The k largest triplets of each block; of many dense ones of a size, by one batched decomposition."""
+    counts = [min(k, *block.shape[-2:]) for block in blocks]
+    alike = len({(type(block), block.shape, block.properties) for block in blocks}) == 1 and len(blocks) > 3
+    first: Any = blocks[0]
+    if not alike or not isinstance(first, Dense) or first.batch_shape or has_orthonormal_columns(first):
+        return [svd(block, count, method) for block, count in zip(blocks, counts)]
+    found: list[Triplets] = []
+    groups: Any = [blocks] if is_detailed() else in_groups(first.xp, blocks)
+    for group in groups:
+        U, s, V = svd(Dense(first.xp.stack([block.A for block in group], axis=0)), counts[0], method)
+        sides = [[Q._replace(A=M) for M in Q.A] for Q in (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))]
+        found.extend(zip(sides[0], s, sides[1]))
+    return found
+
+
+@rule(svd, BlockDiag)
+def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
+    """diag(A, B) = diag(U, W) diag(Σ, T) diag(V, Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
+    k, blocks, xp = _count(A, k), placed(A), A.xp
+    lesser = [min(block.shape[-2:]) for block in blocks]
+    parts = each_svd(blocks, k, method)
+    s = xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in parts], axis=-1)
+    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
+    if k <= sum(lesser):
+        return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k)
+    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
+    places = [
+        np.concatenate([start + np.arange(r) for start, r in zip(np.cumsum([0, *(Q.shape[-1] for Q in sides)]), lesser)])
+        for sides in (lefts, rights)
+    ]
+    return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k, places)
+
+
+@rule(svd, Inverse)
+def svd_inverse(A: Any, k: Any, method: Any) -> Triplets:
+    """A^-1 = V Σ^-1 U^H for A = U Σ V^H, in reverse"""
+    U, s, V = svd(A.A, None, method)
+    return sorted_triplets(V, reciprocal(s), U, _count(A, k))
+
+
+# ---------------------------------------------------------------------------------------------------- rank
+
+
+def checked_tolerance(tol: Any) -> Any:
+    if tol is not None and not tol >= 0:
+        raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
+    return tol
+
+
+@rule(rank, Kronecker)
+def rank_kronecker(A: Any, tol: Any, method: Any) -> Array:
+    """rank(A ⊗ B) = rank(A) rank(B), each to its own rounding; with `tol`, by all products of singular values"""
+    if checked_tolerance(tol) is not None:
+        return rank.base(A, tol, method)
+    return math.prod(rank(factor, None, method) for factor in placed(A))
+
+
+# ---------------------------------------------------------------------------------------------------- cond
+
+
+@rule(cond, Kronecker, when=all_square)
+def cond_kronecker(A: Any, p: Any, method: Any) -> Array:
+    """cond(A ⊗ B) = cond(A) cond(B), in every norm"""
+    if p == -2:  # 0 for singular operators and infinite for zero ones, whose product says nothing
+        return cond.base(A, p, method)
+    return reduce(mul, (cond(factor, p, method) for factor in placed(A)))

@@ -1,0 +1,343 @@
+"""Linear systems: the inverse applied, and the residual of the whole system looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...backends import Array, namespace_of
+from ...dispatch import function
+from ...dispatch.resolution import Choice, Rule
+from ...errors import ShapeError
+from ...factors.inverse import Implicit, Inverse
+from ...factors.iterated import Attempts, Iterated
+from ...factors.runs import multiplies_by_iteration
+from ...info import Info, is_detailed, recording, report, reported, total
+from ...methods import Auto, Iterative, Method
+from ...operators.base import LinearOperator
+from ...operators.context import broadcast_batches
+from ...operators.dense import Dense
+from ...operators.neutral import placed_beside
+from ...operators.scaled import Scaled
+from ...operators.sparse import Sparse
+from ...properties import UNITARY
+from ...status import Status, combine, failed
+from ..common import is_vector, narrow, ones_beside, quiet, seen, square_size, wide
+from .auto import (
+    Work,
+    attempt,
+    dense_work,
+    is_automatic,
+    is_iterative,
+    iterated,
+    products_to_try,
+    solve_by_trial,
+    sparse_work,
+    starting_point,
+    tightened,
+)
+from .dense import REFINEMENTS, are_small, column_norms, factorise
+from .elimination import is_recorded_and_seen, leave_to_residual
+from .families import inv_sparse
+from .inverse import inv
+
+NEED = "a linear system"
+
+
+def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
+    """Solve A x = b.
+
+    Parameters
+    ----------
+    A : operator or array, (*batch, n, n)
+    b : array or operator
+        One vector (n,), columns (*batch, n, k), or an operator, for which the answer is one.
+    method : optional
+        As for `inv`. The tolerance is that of the relative residual |b - A x| / |b| of the whole system, for each column.
+
+    Returns
+    -------
+    array or LinearOperator
+
+    Notes
+    -----
+    The same as `inv(A) @ b`, followed by one product that gives the true residual, or by a proof that it is small enough where
+    one is cheaper (then `info=True` still computes it). Where it misses the tolerance
+    the answer is refined, then another factorisation is tried (dense base case), and if that does not help the status says so.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> co.solve(np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([9.0, 8.0]))
+    array([2., 3.])
+    """
+    n = square_size("solve", A, NEED, "Use lstsq(A, b).")
+    b = right_side("solve", A, b, n)
+    if isinstance(b, LinearOperator):
+        return Choice(lambda: inv(A, method) @ b, "inverse", why="X = A^-1 B")
+    A = placed_beside(A, b) if A.is_neutral else A
+    found, system = inv.find(A, (method,)), System.of(A, b)
+    trial = _trial(A, found, method, system)
+    if trial is not None:
+        work, most = trial
+        return attempt(A, work, most, lambda: _by_trial(A, found, method, system, most), lambda: b)
+    return _without_trial(A, found, method, system)
+
+
+class System(NamedTuple):
+    """The right sides of a system as columns, in the precision to compute with, and how the answer is given."""
+
+    xp: Any
+    B: Array
+    is_vector: bool
+    dtype: Any
+    b: Array
+
+    @staticmethod
+    def of(A: LinearOperator, b: Array) -> System:
+        """The right sides b of a system with A."""
+        xp = A.xp if not A.is_neutral else namespace_of(b)
+        is_vector = b.ndim == 1
+        dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
+        return System(xp, wide(xp, b[:, None] if is_vector else b), is_vector, dtype, b)
+
+    def answer(self, X: Array) -> Array:
+        """The solution of the shape and precision that belong to b."""
+        X = narrow(self.xp, X, self.dtype)
+        return X[..., 0] if self.is_vector else X
+
+
+def _without_trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Choice:
+    """The choice where iterations are not tried, or have been tried: a factorisation, or a rule of `inv`, which is `found`."""
+    if found.is_base and not is_iterative(method) and not A.is_neutral and not A.properties & UNITARY:
+        return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
+
+    def like() -> Array:
+        inv.using(found, A, method)
+        return s.b
+
+    run = _by_iteration if is_iterative(method) else _by_rules
+    return Choice(lambda: s.answer(run(A, found, method, s)), "inverse", None, EQUATION, like)
+
+
+EQUATION = "x = A^-1 b, then the residual |b - A x|"
+
+
+def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Array:
+    count = len(reported())
+    with quiet(s.xp):
+        inverse, reports, left_out = _unjudged_inverse(A, found, method)
+        is_bad = any(failed(info._status) is True for info in reports)
+        if not is_bad or not left_out:
+            for info in reports:
+                report(info)
+        if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
+            return inverse.factor.solve(s.B, s.is_vector)  # which has looked at the residual of the whole
+        return apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
+
+
+def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Array:
+    """The solution by an iterative method that was named: on A itself, or inside a rule that splits A."""
+    if found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A)):
+        return inv.using(found, A, method).factor.solve(s.B, s.is_vector, s.dtype)
+    X = _in_parts(A, found, s, method)
+    return iterated(A, method).solve(s.B, s.is_vector, s.dtype) if X is None else X
+
+
+def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:
+    """b as an array or operator that A's rows fit."""
+    if not isinstance(b, LinearOperator):
+        b = A._right_side(b)
+    shape = tuple(b.shape)
+    if not shape or shape[0 if len(shape) == 1 else -2] != rows:
+        m, n = A.shape[-2:]
+        raise ShapeError(f"{function}: A is {m}x{n}, so b needs {rows} rows; its shape is {shape}.")
+    if len(shape) > 2:
+        broadcast_batches(A.batch_shape, shape[:-2], what=function)
+    return b
+
+
+def apply_inverse(
+    A: LinearOperator,
+    inverse: LinearOperator,
+    method: Method | None,
+    s: System,
+    is_bad: bool = False,
+    is_unjudged: bool = False,
+    count: int | None = None,
+) -> Array:
+    """The solution by this inverse, refined while that helps; reports its residual, unless a bound shows that it is small.
+
+    `is_bad`: the inverse is known to have failed. `is_unjudged`: whether that was left to the residual; then `inv` finds a better one
+    if need be. `count`: how many reports there were before it was found.
+    """
+    xp, B, tol = s.xp, s.B, (method or Auto()).tolerance(s.xp, s.dtype)
+    count = len(reported()) if count is None else count
+    X = inverse @ B
+    is_seen = not xp.is_traced(X) and 0 not in X.shape and not is_bad
+    is_plain, bound = is_seen and not is_detailed(), inverse._residual_bound(X, B) if is_seen else None
+    if is_plain and bound is not None and bound <= tol:
+        return X
+    R = B - A @ X
+    if is_plain and not xp.is_traced(R) and are_small(xp, R, B, tol):
+        return X
+    X, residual = _improved(xp, A, inverse, X, R, B, tol, bound)
+    if is_unjudged and (is_bad or failed(residual_status(xp, residual, tol)) is True):
+        inverse = inv(A, method)  # judged by itself, and mended where that can be done
+        X = inverse @ B
+        X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
+    told = combine(info._status for info in reported()[count:])
+    report(Info(_blamed(xp, A, B, residual_status(xp, residual, tol), told), residual=residual))
+    return X
+
+
+def _unjudged_inverse(A: LinearOperator, found: Rule, method: Method | None) -> tuple[Any, list[Info], list[str]]:
+    """The inverse, what was reported of it, and the rules that left it to the residual to judge it."""
+    if is_recorded_and_seen(A):
+        return inv.using(found, A, method), [], []  # a residual says nothing of derivatives
+    with recording(detailed=True) as reports, leave_to_residual() as left_out:
+        inverse = inv.using(found, A, method)
+    xp = A.xp
+    is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
+    if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
+        # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the derivative of the formula
+        inverse = Inverse._of(A, Implicit._of(A, inverse, None))
+    return inverse, reports, left_out
+
+
+def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any:
+    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none).
+
+    `told`: what the inverse has reported. A factorisation that broke down because A is not positive
+    definite has left NaN, which say nothing more.
+    """
+    broke = told == int(Status.NOT_POSITIVE_DEFINITE)
+    if status is Status.NONFINITE:
+        cause = Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
+        return cause if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+    if isinstance(status, Status):
+        return status
+    divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
+    if isinstance(broke, bool):
+        broke = xp.asarray(broke, device=xp.device_of(B))
+    return xp.where(divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status)
+
+
+def _improved(
+    xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float, bound: float | None = None
+) -> tuple[Array, Array]:
+    """X refined while that helps, and its relative residual.
+
+    Where the residual is a hundredth of its `bound`, x solves a system that differs from A by rounding: refining in this precision
+    gains a factor of two or three, which is too little if the tolerance is missed by more.
+    """
+    residual = relative_residual(xp, R, B)
+    worst = seen(xp, residual)
+    if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
+        return X, residual
+    for _ in range(REFINEMENTS):
+        if worst is None or not worst.size or not tol < worst.max() < 1:  # traced, accurate, or beyond repair
+            break
+        better = X + inverse @ R
+        R = B - A @ better
+        refined = relative_residual(xp, R, B)
+        if not seen(xp, refined).max() < worst.max():
+            break
+        X, residual, worst = better, refined, seen(xp, refined)
+    return X, residual
+
+
+def _trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> tuple[Work, int | None] | None:
+    """The work of a factorisation, and how many products are tried before it (None: any number); None if none are."""
+    if not is_automatic(method) or isinstance(A, Dense):  # whose matrix is there
+        return None
+    if found.is_base and not A.properties & UNITARY:
+        work = dense_work(A)
+    elif found.direct and isinstance(A, Sparse):
+        work = sparse_work(A)
+    else:
+        return None
+    most = products_to_try(A, work, s.B)
+    return None if most == 0 else (work, most)
+
+
+def _by_trial(A: LinearOperator, found: Rule, method: Method | None, s: System, most: int | None) -> Any:
+    """The solution by iterations if they converge in as many products; else as if none had been tried."""
+    result = solve_by_trial(A, s.B, method, s.is_vector, most)
+    if result is not None:
+        report(result[1])
+        return s.answer(result[0])
+    if isinstance(A, Sparse) and not found.is_base:
+        with quiet(s.xp):
+            return s.answer(apply_inverse(A, inv_sparse(A, method), method, s))
+    return _without_trial(A, found, method, s)
+
+
+def _in_parts(A: LinearOperator, found: Rule, s: System, method: Iterative) -> Array | None:
+    """Solve through the rules of `inv` with an iterative method inside them; the residual of the
+    whole decides, not that of a part. None where `inv` runs the method on A itself."""
+    xp, B, dtype = s.xp, s.B, s.dtype
+    tol = method.tolerance(xp, dtype)
+    with recording(detailed=True) as reports, quiet(xp):
+        inverse = inv.using(found, A, tightened(method, A, 2))
+        if isinstance(inverse, Inverse) and inverse.A is A and isinstance(inverse.factor, Iterated):
+            return None  # the parts are not what the method needs
+        X = _as_one_run(inverse, 0.9 * tol if tol > 100 * xp.eps(dtype) else 0.0, starting_point(A, method)) @ B
+        X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
+    status = residual_status(xp, residual, tol)
+    parts = [info for info in reports if info.iterations is not None or failed(info._status) is not False]
+    if status is not Status.SUCCESS and isinstance(status, Status):
+        worst = combine(info._status for info in parts)
+        status = worst if failed(worst) is True else status
+    report(
+        Info(
+            status,
+            converged=residual <= tol,
+            iterations=total(info.iterations for info in parts),
+            matvecs=total(info.matvecs for info in parts),
+            residual=residual,
+            method=method.name,
+            children=tuple(parts),
+        )
+    )
+    return X
+
+
+def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> LinearOperator:
+    """The inverse to this tolerance, from x0, where it is one run on the whole (a multiple, or a sum that was merged): no errors add up."""
+    if isinstance(inverse, Iterated):
+        return inverse._replace(method=replace(inverse.method, tol=max(tol, inverse.method.tol)), x0=x0)
+    if isinstance(inverse, Inverse):
+        return inverse._replace(factor=_as_one_run(inverse.factor, tol, x0))
+    if isinstance(inverse, Scaled):
+        return Scaled(inverse.scalar, _as_one_run(inverse.A, tol, None if x0 is None else x0 / inverse.scalar))
+    return inverse
+
+
+def relative_residual(xp: Any, R: Array, B: Array) -> Array:
+    """|r| / |b| for each column; a right side of zero counts as one of size 1."""
+    if 0 in R.shape:
+        return xp.zeros((*R.shape[:-2], R.shape[-1]), dtype=xp.real_dtype(R.dtype), device=xp.device_of(R))
+    size = column_norms(xp, B)
+    return column_norms(xp, R) / xp.where(size == 0, 1, size)
+
+
+def residual_status(xp: Any, residual: Array, tol: float) -> Any:
+    """SUCCESS, INACCURATE or NONFINITE; an array under tracing."""
+    values = seen(xp, residual)
+    if values is None:
+        status = xp.where(residual <= tol, int(Status.SUCCESS), int(Status.INACCURATE))
+        return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))
+    if not values.size or (largest := values.max()) <= tol:
+        return Status.SUCCESS
+    return Status.INACCURATE if largest < float("inf") else Status.NONFINITE
+
+
+solve = function(
+    "solve",
+    base=solve_by_inverse,
+    examples={"b": ones_beside},
+    forwards=True,
+    rewrites=inv,
+    one_column=is_vector,
+)

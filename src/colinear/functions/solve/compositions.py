@@ -1,0 +1,308 @@
+"""The inverse of compositions from the inverses of their operands, and of grids of operators by block elimination."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...dispatch import rule
+from ...factors.inverse import Inverse
+from ...factors.structured import StackedBlocks
+from ...info import part, recording, report
+from ...operators.base import LinearOperator
+from ...operators.block import Block, BlockDiag, hstack, vstack
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
+from ...operators.kronecker import Kronecker
+from ...operators.neutral import dense_part
+from ...operators.product import Product
+from ...operators.scaled import Scaled
+from ...operators.sum import Sum
+from ...operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
+from ...operators.unitary import Permutation
+from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, Unitary
+from ...status import combine, failed
+from ..common import is_positive, is_square, place, reciprocal, report_leaves, seen, square_size
+from .auto import tightened
+from .elimination import condition, judged
+from .inverse import all_square, inv, kept
+from .sums import gram, scaled_factor
+
+# The inverse of compositions from the inverses of their operands.
+
+
+def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
+    """The inverses of the operands. Where one fails, the status names it."""
+    inverses: list[LinearOperator] = []
+    method = tightened(method, A, len(A.operands))
+    for i, operand in enumerate(A.operands):
+        again = i and operand is A.operands[i - 1]  # the factors of A ⊗ A, say
+        inverses.append(inverses[-1] if again else part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method))
+    return inverses
+
+
+@rule(inv, Scaled)
+def inv_scaled(A: Any, method: Any) -> LinearOperator:
+    """(c A)^-1 = c^-1 A^-1"""
+    return Scaled(reciprocal(A.scalar), inv(A.A, method))
+
+
+@rule(inv, Product, when=all_square)
+def inv_product(A: Any, method: Any) -> LinearOperator:
+    """(A B)^-1 = B^-1 A^-1, both square"""
+    return kept(A, Product(*reversed(_parts("factor", A, method))))
+
+
+@rule(inv, Kronecker, when=all_square)
+def inv_kronecker(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B)^-1 = A^-1 ⊗ B^-1, both square"""
+    return kept(A, Kronecker(*_parts("factor", A, method)))
+
+
+def blocks_are_alike(A: LinearOperator) -> bool:
+    """Whether the blocks are several matrices of one size and dtype."""
+    blocks: Any = A.operands
+    if len(blocks) < 3 or not isinstance(blocks[0], Dense) or blocks[0].shape[-1] != blocks[0].shape[-2]:
+        return False
+    shape, dtype = blocks[0].A.shape, blocks[0].A.dtype
+    return all(type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype for block in blocks)
+
+
+@rule(inv, BlockDiag, when=blocks_are_alike, hereditary=True)
+def inv_alike_blocks(A: Any, method: Any) -> LinearOperator:
+    """diag(A, B, ...)^-1 = diag(A^-1, B^-1, ...): matrices of one size, factored together"""
+    stacked = Dense._of(A.xp.stack([block.A for block in A.operands], axis=-3))
+    with recording() as reports:
+        together = inv(stacked._claim(A.properties & ~(UNITARY | STIEFEL)), method)
+    if failed(combine([info._status for info in reports])) is True:
+        return inv_block_diagonal(A, method)  # which names the block
+    for info in reports:
+        report(info)
+    return Inverse._of(A, StackedBlocks._of(together))
+
+
+@rule(inv, BlockDiag, when=all_square, hereditary=True)
+def inv_block_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(A, B)^-1 = diag(A^-1, B^-1), both square"""
+    return kept(A, BlockDiag(*_parts("block", A, method)))
+
+
+@rule(inv, Unitary[Product])
+@rule(inv, Unitary[Kronecker])
+@rule(inv, Unitary[BlockDiag])
+def inv_unitary(A: Any, method: Any) -> LinearOperator:
+    """Q^-1 = Q^H"""
+    return A.H
+
+
+@rule(inv, Transpose, hereditary=True)
+def inv_transpose(A: Any, method: Any) -> LinearOperator:
+    """(A^T)^-1 = (A^-1)^T"""
+    square_size("inv", A, "an inverse", "Use pinv(A).")
+    return inv(A.A, method).T
+
+
+@rule(inv, Adjoint, hereditary=True)
+def inv_adjoint(A: Any, method: Any) -> LinearOperator:
+    """(A^H)^-1 = (A^-1)^H"""
+    square_size("inv", A, "an inverse", "Use pinv(A).")
+    return inv(A.A, method).H
+
+
+@rule(inv, Conjugate, hereditary=True)
+def inv_conjugate(A: Any, method: Any) -> LinearOperator:
+    """conj(A)^-1 = conj(A^-1)"""
+    square_size("inv", A, "an inverse", "Use pinv(A).")
+    return inv(A.A, method).conj()
+
+
+@rule(inv, Inverse)
+def inv_inverse(A: Any, method: Any) -> LinearOperator:
+    """(A^-1)^-1 = A"""
+    return A.A
+
+
+# Inverses of grids of operators: elimination of the block that is cheapest to invert, and the
+# Schur complement of it.
+#
+# With the pivot first, after moving its row and its column,
+#
+# [A B]^-1 [I -A^-1 B] [I ] [I ] [A^-1 ] [C D] = [ I ] [ S^-1] [-C I] [ I], S = D - C A^-1 B.
+#
+# S is a grid again, of one row and one column less, and zero blocks of it stay zero: an arrow, a
+# band or a triangle of blocks is eliminated without filling up.
+
+
+MOST_PIVOTS = 4  # blocks that are tried before the matrix is formed
+SMALL_GRID = 200  # rows up to which only one block is tried
+DEARER = 4  # times the cost of the cheapest block, for one that is better conditioned
+
+
+def has_a_cheap_pivot(A: Any) -> bool:
+    """Whether A is square, and some block is zero or has a rule of its own to be inverted by."""
+    if A.shape[-1] != A.shape[-2] or not 1 < len(A.blocks) == len(A.blocks[0]):
+        return False
+    candidates = [A.blocks[i][j] for i, j in pivots(A)]
+    zeros = any(isinstance(block, Zero) for block in A.operands)
+    return bool(candidates) and (zeros or any(not inv.find(block).is_base for block in candidates))
+
+
+def pivots(A: Any) -> list[tuple[int, int]]:
+    """The places of the blocks that may be inverted, the cheapest first; those off the diagonal last: they cost symmetry."""
+    grid = A.blocks
+    places = [(i, j) for i, row in enumerate(grid) for j, block in enumerate(row) if _is_square(block)]
+    return sorted(places, key=lambda place: (place[0] != place[1], _cost(grid, *place)))
+
+
+def _is_square(block: LinearOperator) -> bool:
+    return is_square(block) and not isinstance(block, Zero)
+
+
+def _cost(grid: Any, i: int, j: int) -> float:
+    """Flops of inverting a block, of the products C A^-1 B, and of factoring what they fill."""
+    A, n = grid[i][j], float(grid[i][j].shape[-1])
+    left = [row[j] for k, row in enumerate(grid) if k != i and not isinstance(row[j], Zero)]
+    right = [block for k, block in enumerate(grid[i]) if k != j and not isinstance(block, Zero)]
+    if all(isinstance(block, (Diagonal, Identity, ScaledIdentity)) for block in (A, *left, *right)):
+        return n * (1 + len(left)) * (1 + len(right))
+    factor, apply = (n**3, 2 * n * n) if inv.find(A).is_base else (n, A.flops)
+    columns, rows = sum(block.shape[-1] for block in right), sum(block.shape[-2] for block in left)
+    products = columns * (apply + sum(block.flops for block in left)) if left else 0.0
+    return factor + products + (float(rows) ** 3 if columns else 0.0)
+
+
+class Elimination(NamedTuple):
+    """A grid after elimination of one block: det A = sign det(pivot) det(schur)."""
+
+    pivot: LinearOperator
+    pivot_inverse: LinearOperator
+    schur: LinearOperator
+    right: list[LinearOperator]  # A^-1 B, block by block
+    left: list[LinearOperator]  # C
+    rows: Any  # the rows with those of the pivot first; None if they are
+    columns: Any
+    sign: int  # of the two permutations
+
+
+def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
+    """The Schur complement of the block at a place whose inverse is known, and what the inverse of the whole needs besides."""
+    grid, (i, j) = A.blocks, at
+    pivot = grid[i][j]
+    above, before = [row[j] for k, row in enumerate(grid) if k != i], [block for k, block in enumerate(grid[i]) if k != j]
+    others = [[block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i]
+    kept = A.properties if i == j else 0
+    positive = bool(kept & SELF_ADJOINT and pivot.properties & POSITIVE_SEMIDEFINITE)
+    if (
+        len(before) == len(above) == 1
+        and _are_mirrored(before[0], above[0])
+        and isinstance(pivot, Diagonal)
+        and is_positive(pivot)
+    ):
+        S, root = scaled_factor(dense_part(before[0], A), pivot_inverse)  # B^H A^-1 B = S^H S
+        right, products = [Product(root, S)], [[Dense._of(gram(S.A))]]
+    else:
+        right = [_times(pivot_inverse, B, A) for B in before]
+        products = [[_times(C, W, A) for W in right] for C in above]
+    schur = Block(
+        [
+            [_difference(D, T, A, positive and k == m) for m, (D, T) in enumerate(zip(row, terms))]
+            for k, (row, terms) in enumerate(zip(others, products))
+        ]
+    )
+    schur = schur._claim(kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE))
+    rows, row_sign = _moved([row[0].shape[-2] for row in grid], i)
+    columns, column_sign = _moved([block.shape[-1] for block in grid[0]], j)
+    return Elimination(pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign)
+
+
+def _are_mirrored(B: Any, C: Any) -> bool:
+    """Whether C = B^H is known of two matrices: by how they were made, or because NumPy's arrays lie at one place."""
+    if not (isinstance(B, Dense) and isinstance(C, Dense)) or B.shape != C.shape[:-2] + C.shape[:-3:-1]:
+        return False
+    if are_adjoint(B, C) or B.backend != "numpy" or C.backend != "numpy" or B.is_complex or B.dtype != C.dtype:
+        return are_adjoint(B, C)
+    first, second = B.A.__array_interface__, np.matrix_transpose(C.A).__array_interface__
+    return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
+
+
+def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> LinearOperator:
+    """A B: as one operator where they merge (two diagonals, say), else as a matrix."""
+    product = Product(A, B)
+    simple = product.A if isinstance(product, Scaled) else product
+    if not isinstance(simple, Product):
+        return product
+    return Dense(A @ dense_part(B, whole))
+
+
+def _difference(D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool) -> LinearOperator:
+    """D - T, a matrix if T is one. `positive`: T is known to be semidefinite."""
+    T = T._claim(POSITIVE_SEMIDEFINITE) if positive else T
+    if isinstance(D, Zero):
+        return Scaled(-1.0, T)
+    if isinstance(T, Zero):
+        return D
+    return Dense(dense_part(D, whole) - T.A) if isinstance(T, Dense) else Sum(D, Scaled(-1.0, T))
+
+
+def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
+    """The order of rows that puts a block first, None if it is, and the sign of that permutation."""
+    start = sum(sizes[:first])
+    order = np.arange(sum(sizes))
+    block = order[start : start + sizes[first]]
+    others = np.concatenate([order[:start], order[start + sizes[first] :]])
+    return (None, 1) if first == 0 else (np.concatenate([block, others]), -1 if start * sizes[first] % 2 else 1)
+
+
+@rule(inv, Block, when=has_a_cheap_pivot)
+@judged
+def inv_block(A: Any, method: Any) -> LinearOperator:
+    """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the cheapest block A"""
+    report_leaves(A)  # also of the blocks that are multiplied by only
+    at, pivot_inverse, info = _pivot(A, method)
+    report(info)
+    if failed(info.status) is True:
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    parts = eliminate(A, at, pivot_inverse)
+    return assemble(parts, part("In the Schur complement of a block", inv, parts.schur, method))._claim(A.properties)
+
+
+def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
+    """The place of the cheapest block that is well-conditioned, if there is one, its inverse, and the Info of that."""
+    found: Any = None
+    places = pivots(A)[:MOST_PIVOTS]
+    most = DEARER * _cost(A.blocks, *places[0])
+    for i, j in places:
+        if found is not None and _cost(A.blocks, i, j) > most:
+            continue
+        block = place(A.blocks[i][j], A)
+        block_inverse, info = inv(block, method, info=True)
+        if isinstance(block_inverse, Identity):
+            return (i, j), block_inverse, info
+        if failed(info.status) is True:
+            last = (i, j), block_inverse, info.replace(message="no block could be inverted")
+            continue
+        if A.shape[-1] <= SMALL_GRID:
+            return (i, j), block_inverse, info  # the whole costs little, if it comes to that
+        estimate = seen(A.xp, condition(block, block_inverse))
+        if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
+            return (i, j), block_inverse, info
+        found = found or ((i, j), block_inverse, info)
+    return found or last
+
+
+def assemble(parts: Elimination, schur_inverse: LinearOperator) -> LinearOperator:
+    """The inverse of a grid from that of a block and that of its Schur complement."""
+    n, rest = parts.pivot.shape[-1], schur_inverse.shape[-1]
+    I, J = Identity(n), Identity(rest)
+    factors = [BlockDiag(I, schur_inverse), BlockDiag(parts.pivot_inverse, J)]
+    if not all(isinstance(C, Zero) for C in parts.left):
+        factors.insert(1, Block([[I, None], [Scaled(-1.0, vstack(parts.left)), J]]))
+    if not all(isinstance(W, Zero) for W in parts.right):
+        factors.insert(0, Block([[I, Scaled(-1.0, hstack(parts.right))], [None, J]]))
+    if parts.rows is not None:
+        factors.append(Permutation(parts.rows))
+    if parts.columns is not None:
+        factors.insert(0, Permutation(parts.columns).T)
+    return Product(*factors)

@@ -1,0 +1,369 @@
+"""What becomes of an inverse or a determinant that was found by inverting a part.
+
+Woodbury's formula inverts one term of a sum, block elimination one block of a grid. Such a part may be
+nearly singular although the whole is well-conditioned, and then the rest is lost by cancellation. One
+mechanism serves all these rules:
+
+- `judged`: an inverse is tried on one vector. Where it fails, it is refined, or the matrix is factored
+  as a whole. A solve looks at its own residual, so it leaves the judgement out (`leave_to_residual`)
+  until that residual is bad.
+- `weak_entries`, `strengthened`: pivoting across the terms of D + U C V^H. Small entries of D are
+  exchanged for larger ones, and the difference joins the low-rank term. That is exact algebra.
+- `condition`: an estimate of |A| |A^-1|, for determinants, which show no residual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array
+from ...dispatch.named_methods import check_part
+from ...dispatch.resolution import Choice, perform
+from ...factors.runs import multiplies_by_iteration
+from ...info import Info, recording, report
+from ...operators.base import LinearOperator
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
+from ...operators.lowrank import LowRank
+from ...operators.product import Product
+from ...operators.scaled import Scaled
+from ...operators.sum import Sum
+from ...status import Status, failed
+from ..common import FEW, MARGIN, quiet, report_status, seen, wide
+from .auto import is_iterative
+from .dense import REFINEMENTS, are_small, column_norms, probe, squares
+from .inverse import LARGEST_DENSE, inverse
+
+# ------------------------------------------------------------------------------- the judgement
+
+
+class _Judgement(threading.local):
+    """The rules whose judgement is left to the residual of a solve; None where they judge."""
+
+    def __init__(self) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+        self.left_out: list[str] | None = None
+
+
+_judgement = _Judgement()
+
+
+@contextlib.contextmanager
+def leave_to_residual() -> Iterator[list[str]]:
+    """Leave out judgements by vectors, and list the rules that did: the caller looks at a residual."""
+    outer = _judgement.left_out
+    names: list[str] = []
+    _judgement.left_out = names
+    try:
+        yield names
+    finally:
+        _judgement.left_out = outer
+
+
+def is_left_to_residual(rule: str) -> bool:
+    """Whether the caller looks at a residual, so that this rule need not judge what it finds; if so, that is noted."""
+    if _judgement.left_out is not None:
+        _judgement.left_out.append(rule)
+    return _judgement.left_out is not None
+
+
+def judged(
+    rule: Callable[[Any, Any], LinearOperator] | None = None,
+    *,
+    is_final: bool = False,
+    unless: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Judge the inverse that a rule of `inv` finds by inverting a part, and replace a bad one.
+
+    `is_final`: the part that the rule inverts is known to be good, so that a part found to be singular
+    means a singular whole. `unless`: for which operators there is nothing to judge.
+    """
+    if rule is None:
+        return functools.partial(judged, is_final=is_final, unless=unless)
+
+    @functools.wraps(rule)
+    def judge(A: Any, method: Any) -> Any:
+        if unless is not None and unless(A):
+            return rule(A, method)
+        if is_left_to_residual(rule.__name__):
+            return rule(A, method)
+        if is_iterative(method):
+            check_part(A, method)
+            return inverse(A, method)  # of which each product knows its residual; those of the parts do not
+        return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
+
+    def found_and_judged(A: Any, method: Any) -> LinearOperator:
+        with recording(detailed=True) as reports, quiet(A.xp):
+            found = perform(rule(A, method))
+        return _settled(A, found, reports, method, is_final)
+
+    return judge
+
+
+def _settled(A: LinearOperator, found: LinearOperator, reports: list[Info], method: Any, is_final: bool) -> LinearOperator:
+    """The inverse that a rule found if it is right, else a better one; reports what is to be said of it."""
+    is_bad = any(failed(info._status) is True for info in reports)
+    if 0 in A.shape or (is_bad and is_final):
+        return _passed(found, reports)
+    if is_bad:
+        why = next(info.message for info in reports if failed(info._status) is True)
+        return as_a_whole(A, method, reports, why or "a part could not be inverted")
+    if multiplies_by_iteration(found):
+        return _passed(found, reports)  # products that are iterations (Auto's, of a large part) report on themselves
+    status = verdict(A, found)
+    worst = _worst(A, status)
+    if worst is None:
+        report_status(A.xp, status)
+    if worst in (None, Status.SUCCESS):
+        return _passed(found, reports)
+    if worst is Status.SINGULAR and is_final:
+        report(Info(Status.SINGULAR, message="the inverse grows as that of a singular operator does"))
+        return _passed(found, reports)
+    why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
+    return as_a_whole(A, method, [*reports, Info(worst, message=why)], why, found)
+
+
+def _passed(found: LinearOperator, reports: list[Info]) -> LinearOperator:
+    for info in reports:
+        report(info)
+    return found
+
+
+def _worst(A: LinearOperator, status: Array) -> Status | None:
+    values = seen(A.xp, status)
+    return None if values is None else Status(int(np.max(values, initial=0)))
+
+
+def _arrays_of(A: LinearOperator) -> list[Array]:
+    return list(A.arrays())
+
+
+def is_recorded_and_seen(A: LinearOperator) -> bool:
+    """Whether derivatives of what is computed from A are recorded, and its values can be seen."""
+    arrays = _arrays_of(A)
+    return bool(A.xp.is_differentiated(*arrays)) and not any(A.xp.is_traced(A.xp.stop_gradient(x)) for x in arrays)
+
+
+def _tolerance(A: LinearOperator) -> float:
+    """The relative error that is let pass. A part of condition κ costs eps κ, and a derivative eps κ^2: at most eps^1/3."""
+    return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*_arrays_of(A)) else 1 / 2))
+
+
+def verdict(A: LinearOperator, X: LinearOperator) -> Array:
+    """The status of each matrix of a batch for X in place of A^-1, by the probe p and x = X p.
+
+    The error of x is that of one step of refinement, X (p - A x). It may be what the dtype leaves of a
+    matrix of this condition, or a rounding error of a matrix of any condition.
+    """
+    xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
+    with quiet(xp):
+        p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
+        x = wide(xp, xp.stop_gradient(X @ p))
+        p = xp.broadcast_to(wide(xp, p), x.shape)
+        image = wide(xp, xp.stop_gradient(A @ x))
+        r = p - image  # r = p - A x
+        if not xp.is_traced(r) and are_small(xp, r, p, eps**0.75):
+            return xp.zeros((), dtype=None)
+        others = (wide(xp, xp.stop_gradient(product)) for product in (X @ r, A @ p))
+        sizes = (column_norms(xp, Y)[..., 0] for Y in (p, x, r, image, *others))
+        p_size, x_size, r_size, image_size, error, p_image_size = sizes
+        x_size = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
+        norm = xp.maximum(image_size / x_size, p_image_size / p_size)  # at most |A|
+        # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure.
+        growth = MARGIN * math.sqrt(n) * eps * norm * x_size / p_size
+        backward = r_size / (norm * x_size + p_size)
+        error = error / x_size
+        regular = growth < 0.1
+        is_right = xp.logical_or(error <= _tolerance(A), xp.logical_and(error <= growth, regular))
+        is_right = xp.logical_and(is_right, backward <= math.sqrt(eps))
+        status = xp.where(regular, int(Status.INACCURATE), int(Status.SINGULAR))
+        return xp.where(is_right, int(Status.SUCCESS), status)
+
+
+def fits_as_a_whole(A: LinearOperator) -> bool:
+    """Whether the matrix is small enough to be formed where a rule's own way fails."""
+    return math.prod(A.shape) <= LARGEST_DENSE**2
+
+
+def as_a_whole(
+    A: LinearOperator, method: Any, reports: list[Info], why: str, found: LinearOperator | None = None
+) -> LinearOperator:
+    """The inverse from the matrix, or by the iteration that was asked for, where a rule's own way failed with these reports.
+
+    If the matrix is too large, what the rule `found` is refined. If that fails too, the reports of the
+    rule are passed on: they name the part that failed.
+    """
+    if fits_as_a_whole(A) or is_iterative(method):
+        with recording(detailed=True) as others:
+            whole = perform(inverse(A, method))
+        if any(failed(info._status) is True for info in others):
+            return _passed(whole, [*reports, *others])
+        report(Info(Status.FELL_BACK, message=why))
+        return _passed(whole, others)
+    refined = None if found is None else _refined(A, found)
+    if refined is not None:
+        report(Info(Status.FELL_BACK, message=f"{why}; it was refined"))
+        return refined
+    for info in reports:
+        report(info)
+    return ScaledIdentity(math.nan, A.shape[-1], like=A) if found is None else found
+
+
+def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
+    """X + X (I - A X), as iterative refinement does it, once or twice; None where that does not help."""
+    I = Identity(A.shape[-1])
+    for _ in range(REFINEMENTS):
+        X = Sum(X, Product(X, Sum(I, Scaled(-1.0, Product(A, X)))))
+        if _worst(A, verdict(A, X)) is Status.SUCCESS:
+            return X
+    return None
+
+
+def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
+    """An estimate of |A| |A^-1|, the largest of a batch: from the images of a probe, or from the diagonal."""
+    xp = A.xp
+    if 0 in A.shape or isinstance(A, Identity | ScaledIdentity):
+        return xp.ones(())
+    with quiet(xp):
+        if isinstance(A, Diagonal):
+            size = xp.abs(xp.stop_gradient(A.d))
+            return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
+        p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
+        products = [_norms(xp, B @ p) for B in (A, A_inverse)]
+        return _finite(xp, xp.max(products[0] * products[1]) / xp.max(_norms(xp, p)) ** 2)
+
+
+def growth(A: LinearOperator, W: Array, U: Array) -> Array:
+    """An estimate of |A| |A^-1 U| / |U| for W = A^-1 U, the largest of a batch: what is lost by cancellation."""
+    xp = A.xp
+    if 0 in W.shape:
+        return xp.ones(())
+    with quiet(xp):
+        sizes = _norms(xp, U)
+        return _finite(xp, size_of(A) * xp.max(_norms(xp, W) / xp.where(sizes > 0, sizes, 1)))
+
+
+def size_of(A: LinearOperator) -> Array:
+    """An estimate of |A|, the largest of a batch: from the image of a probe."""
+    xp = A.xp
+    with quiet(xp):
+        p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
+        return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
+
+
+def _norms(xp: Any, X: Array) -> Array:
+    """The norm of each column, infinite where squares overflow."""
+    return xp.sqrt(squares(xp, wide(xp, xp.stop_gradient(X))))
+
+
+def _finite(xp: Any, x: Array) -> Array:
+    """x, infinite where it is not a number."""
+    return xp.where(xp.isfinite(x), x, math.inf)
+
+
+def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:
+    """Whether so many units of rounding are seen to exceed the tolerance."""
+    values = seen(A.xp, spoilt)
+    return values is not None and not bool(np.all(A.xp.eps(A.dtype) * values <= _tolerance(A)))
+
+
+def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Callable[[], Any]) -> Any:
+    """The sign and logarithm that were found if at most `spoilt` units of rounding do not matter, else those of the matrix.
+
+    If the matrix is too large, or values cannot be seen, the status says so.
+    """
+    xp, eps = A.xp, A.xp.eps(A.dtype)
+    size = xp.abs(xp.stop_gradient(found[1]))
+    size = xp.where(xp.logical_and(xp.isfinite(size), size > 1), size, 1)
+    tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)  # nothing can be mended there, only reported
+    is_bad = xp.logical_not(eps * spoilt <= tol * size)
+    visible = seen(xp, is_bad)
+    why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
+    if visible is not None and not np.any(visible):
+        return found
+    if visible is not None and fits_as_a_whole(A):
+        report(Info(Status.FELL_BACK, method="LU", message=why))
+        return perform(whole())
+    report_status(xp, xp.where(is_bad, int(Status.INACCURATE), int(Status.SUCCESS)), message=why)
+    return found
+
+
+# ------------------------------------------------------------------------------- pivoting across terms
+#
+# D + U C V^H with a small d_i: Woodbury's formula forms 1 / d_i and subtracts nearly all of it again.
+# With r columns, some vector of the r + 1 coordinates of the smallest |d| is in the kernel of V^H, so
+# |A^-1| >= 1 / q for the (r + 1)-th smallest |d|, q: entries of size q do no harm. Nor does d_i where
+# row i of U C V^H, of the size σ_i = |(U C)_i| |V_i|, is no larger. So d_i is weak if it is far below
+# min(σ_i, q). It is exchanged for s_i = min(σ_i, q), and with the unit vectors E of such rows
+#
+#     D + U C V^H = D' + [U E] diag(C, D_E - S) [V E]^H.
+
+
+def _weak_ratio(xp: Any, dtype: Any) -> float:
+    """The ratio |d_i| / s_i below which an entry is weak: at most eps^3/4 is lost by the others."""
+    return float(xp.eps(dtype) ** 0.25)
+
+
+def weak_entries(low_rank: Any, D: Any) -> Any:
+    """The rows of weak entries of D, in any matrix of a batch; none if values cannot be seen."""
+    if not isinstance(D, Diagonal) or is_level(D):
+        return ()
+    weak, _ = _weakness(D, low_rank, _weak_ratio(D.xp, D.dtype))
+    return np.flatnonzero(np.any(np.reshape(seen(D.xp, weak), (-1, D.shape[-1])), axis=0))
+
+
+def is_level(D: Any) -> bool:
+    """Whether no entry of D is far below the largest, so that none is weak (nor where values cannot be seen)."""
+    values, ratio = seen(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
+    if values is None or not values.size:
+        return True
+    if values.ndim == 1 and values.size <= FEW:  # Python's numbers are quicker than NumPy's arrays of few
+        sizes = [abs(value) for value in values.tolist()]
+        return bool(min(sizes) >= ratio * max(sizes) > 0)
+    size = np.abs(values)
+    smallest, largest = size.min(axis=-1), size.max(axis=-1)
+    return bool(np.all((smallest >= ratio * largest) & (smallest > 0)))
+
+
+def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
+    """Whether each entry of D is weak, and what it may be exchanged for."""
+    xp = D.xp
+    U, V, d = (xp.stop_gradient(x) for x in (low_rank.U, low_rank.U if low_rank.V is None else low_rank.V, D.d))
+    U = U if low_rank.core is None else xp.matmul(U, xp.stop_gradient(low_rank.core))
+    size = xp.abs(d)
+    s = xp.vector_norm(U, axis=-1) * xp.vector_norm(V, axis=-1)  # σ_i
+    rank = min(U.shape[-1], V.shape[-1])
+    if rank < size.shape[-1]:
+        s = xp.minimum(s, xp.sort(size, axis=-1)[..., rank : rank + 1])  # q
+    weak = xp.logical_or(size < ratio * s, size == 0)
+    largest = xp.max(size, axis=-1, keepdims=True)
+    return weak, xp.where(s > 0, s, xp.where(largest > 0, largest, 1))
+
+
+def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOperator]:
+    """The same sum with the weak entries of D in these rows exchanged: a low-rank term and D'."""
+    xp, device, n = D.xp, D._context.device, D.shape[-1]
+    weak, s = _weakness(D, low_rank, _weak_ratio(xp, D.dtype))
+    filled = xp.where(weak, xp.astype(s, D.dtype), D.d)  # D'
+    E = np.zeros((n, len(rows)))
+    E[rows, np.arange(len(rows))] = 1
+    core = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1))  # D_E - S
+    moved = LowRank(xp.asarray(E, dtype=core.dtype, device=device), None, core)
+    together = Sum(low_rank, moved)
+    assert isinstance(together, LowRank)
+    return together, Diagonal(filled)
+
+
+def report_weak_entries(low_rank: Any, D: Any) -> None:
+    """Report entries of D too weak for a derivative to be right, where values cannot be seen and nothing is exchanged."""
+    xp = D.xp
+    if not isinstance(D, Diagonal) or 0 in D.d.shape or not any(xp.is_traced(x) for x in (D.d, low_rank.U)):
+        return
+    weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
+    why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
+    report_status(xp, xp.where(xp.any(weak), int(Status.INACCURATE), int(Status.SUCCESS)), message=why)

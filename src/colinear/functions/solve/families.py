@@ -1,0 +1,360 @@
+"""The inverse of families: known, by substitution, by Fourier transforms, along bands, by sparse elimination."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array, get
+from ...dispatch import rule
+from ...dispatch.resolution import Cost, perform
+from ...factors.dense import TriangularFactor
+from ...factors.host import SparseFactor, gohberg_semencul
+from ...factors.inverse import Implicit, Inverse
+from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor
+from ...info import Info, recording, report
+from ...methods.sparse_direct import SparseLU
+from ...methods.toeplitz import columns_of_inverse
+from ...operators.banded import Banded, Tridiagonal, band_widths, natural_length
+from ...operators.base import LinearOperator
+from ...operators.dense import Triangular
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
+from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators.rewrites import is_compact
+from ...operators.sparse import Sparse
+from ...operators.toeplitz import Circulant, Convolution, Toeplitz
+from ...operators.unitary import FFT, Permutation, Sine, pad_end
+from ...status import Status
+from ..common import (
+    MARGIN,
+    identity_like,
+    quiet,
+    reciprocal,
+    reciprocal_spectrum,
+    report_status,
+    report_values,
+    reports_nonfinite,
+    seen,
+    square_size,
+    wide,
+)
+from .auto import (
+    attempts,
+    cost_of_iteration,
+    examined,
+    is_automatic,
+    is_iterative,
+    looks_definite,
+    prefers_iteration,
+    sparse_work,
+)
+from .dense import column_norms, probe
+from .elimination import is_left_to_residual
+from .inverse import LARGEST_DENSE, inv, inverse, kept
+
+# The inverse of families: known, by substitution, by Fourier transforms, along bands.
+
+
+@rule(inv, Identity)
+def inv_identity(A: Any, method: Any) -> LinearOperator:
+    """I^-1 = I"""
+    return A
+
+
+@rule(inv, ScaledIdentity)
+def inv_scaled_identity(A: Any, method: Any) -> LinearOperator:
+    """(c I)^-1 = c^-1 I"""
+    return kept(A, A._replace(c=reciprocal(A.c)))
+
+
+@rule(inv, Diagonal)
+def inv_diagonal(A: Any, method: Any) -> LinearOperator:
+    """diag(d)^-1 = diag(1 / d)"""
+    return kept(A, Diagonal._of(reciprocal(A.d)))
+
+
+@rule(inv, Permutation)
+def inv_permutation(A: Any, method: Any) -> LinearOperator:
+    """P^-1 = P^T"""
+    return A.T
+
+
+@rule(inv, FFT | Sine | Householder)
+@reports_nonfinite
+def inv_transform(A: Any, method: Any) -> LinearOperator:
+    """Q^-1 = Q^H"""
+    return A.H
+
+
+@rule(inv, Projection)
+@reports_nonfinite
+def inv_projection(A: Any, method: Any) -> LinearOperator:
+    """Q Q^H is its own pseudoinverse, and singular unless Q is square"""
+    n, rank = A.Q.shape[-2:]
+    if rank < n:
+        report(Info(Status.SINGULAR, message=f"a projection of rank {rank}, smaller than {n}"))
+    return A
+
+
+def rank_is_below_size(A: Any) -> bool:
+    """Whether the factors are too narrow for an invertible matrix."""
+    return A.shape[-1] == A.shape[-2] and min(A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]) < A.shape[-1]
+
+
+@rule(inv, LowRank, when=rank_is_below_size)
+def inv_low_rank(A: Any, method: Any) -> LinearOperator:
+    """U C V^H of a rank below n is singular: its pseudoinverse, and a status that says so"""
+    from ..least_squares import pinv
+
+    report(Info(Status.SINGULAR, message=f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}"))
+    return pinv(A)
+
+
+@rule(inv, Triangular)
+@reports_nonfinite
+def inv_triangular(A: Any, method: Any) -> LinearOperator:
+    """T^-1 b by substitution"""
+    square_size("inv", A, "an inverse", "Use pinv(A).")
+    if not A.unit:
+        report_values(A.xp, A.xp.diagonal(A.A))
+    return Inverse(A, TriangularFactor._of(A.A, A.lower, A.unit, "N"))
+
+
+def wraps_around(A: Any) -> bool:
+    """Whether the boundary is periodic."""
+    return bool(A.boundary == "wrap")
+
+
+@rule(inv, Circulant)
+def inv_circulant(A: Any, method: Any) -> LinearOperator:
+    """C^-1 = F^-1 diag(1 / F c) F, by fast Fourier transforms"""
+    return _by_fourier(A, A.col, A.shape[-1:]) if A.shape[-1] else A
+
+
+@rule(inv, Convolution, when=wraps_around)
+def inv_convolution(A: Any, method: Any) -> LinearOperator:
+    """C^-1 = F^-1 diag(1 / F k) F, by fast Fourier transforms over the grid"""
+    return A if 0 in A.grid else _by_fourier(A, periodic_kernel(A), A.grid)
+
+
+def periodic_kernel(A: Any) -> Array:
+    """The first column of a periodic convolution, as a grid: its transform gives the eigenvalues."""
+    kernel, origin = A._fitted()
+    axes = tuple(range(-len(A.grid), 0))
+    return A.xp.roll(pad_end(A.xp, kernel, A.grid, axes), tuple(-o for o in origin), axis=axes)
+
+
+def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
+    xp, real, axes = A.xp, not A.is_complex, tuple(range(-len(grid), 0))
+    symbol = (xp.rfftn if real else xp.fftn)(column, axes=axes)
+    frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
+    return Inverse(A, FourierFactor._of(xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real))
+
+
+@rule(inv, Tridiagonal, direct=True)
+def inv_tridiagonal(A: Any, method: Any) -> LinearOperator:
+    """T^-1 b by elimination along three diagonals, in linear time"""
+    factor = TridiagonalFactor._of(A.lower, A.diag, A.upper)
+    return judged_by_growth("inv_tridiagonal", A, factor, (A.lower, A.diag, A.upper))
+
+
+@rule(inv, Banded, when=is_compact, direct=True)
+def inv_banded(A: Any, method: Any) -> LinearOperator:
+    """B^-1 b by elimination within the band"""
+    return judged_by_growth("inv_banded", A, _banded_factor(A), A.diagonals)
+
+
+def _banded_factor(A: Any) -> LinearOperator:
+    xp, (lower, upper), n = A.xp, band_widths(A), A.n
+    by_offset = dict(zip(A.offsets, A.diagonals))
+
+    def row(k: int) -> Array:  # the k-th diagonal by columns: ab[u - k, j] = A[j - k, j]
+        d = by_offset.get(k)
+        zeros = [xp.zeros(size, dtype=A.dtype, device=A._context.device) for size in (max(k, 0), n)]
+        if d is None:
+            return xp.broadcast_to(zeros[1], (*A.batch_shape, n))
+        d = xp.broadcast_to(d, (*A.batch_shape, natural_length(k, n, n)))
+        before = xp.broadcast_to(zeros[0], (*A.batch_shape, max(k, 0)))
+        after = xp.zeros((*A.batch_shape, n - max(k, 0) - d.shape[-1]), dtype=A.dtype, device=A._context.device)
+        return xp.concat([before, xp.astype(d, A.dtype), after], axis=-1)
+
+    return BandedFactor._of(xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper))
+
+
+def judged_by_growth(rule: str, A: LinearOperator, factor: LinearOperator, entries: Any) -> LinearOperator:
+    """The inverse by `factor`, found by this rule; reports if it grows, unless that is left to the residual of a solve."""
+    if not is_left_to_residual(rule):
+        report_growth(A, factor, entries)
+    return Inverse(A, factor)
+
+
+def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Array:
+    """Report SINGULAR where A^-1 applied to a vector without structure grows as the inverse of a singular matrix does.
+
+    `entries`: arrays that hold the entries of A. Returns the growth, 1 where A is singular to working accuracy.
+    """
+    xp, n = A.xp, A.shape[-1]
+    if 0 in A.shape:
+        return xp.zeros(())
+    with quiet(xp):
+        p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
+        x = factor._matmat(p)
+        largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
+        growth = MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
+        status = xp.where(growth < 1, int(Status.SUCCESS), int(Status.SINGULAR))
+        report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
+    return growth
+
+
+# Inverses from values that the host can see: of Toeplitz matrices by fast transforms, of sparse
+# ones by sparse elimination.
+#
+# Under tracing values cannot be seen, and the matrix is formed.
+
+
+SMALL_TOEPLITZ = 32  # rows below which nothing is faster than the matrix
+NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transform
+
+
+def is_large_and_seen(A: Any) -> bool:
+    """Whether A is square, too large to be formed lightly, and its values can be seen on the host."""
+    m, n = A.shape[-2:]
+    return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
+
+
+@rule(inv, Toeplitz, when=is_large_and_seen, like=identity_like, direct=True)
+def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
+    """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms; along the band if that is narrow"""
+    xp, n = A.xp, A.shape[-1]
+    values = np.asarray(seen(xp, wide(xp, A._diagonals())))
+    values = values.astype(np.result_type(values, np.float64))
+    used = used_diagonals(values)
+    if is_narrow_band(used, n):
+        offsets = tuple(range(n - 1 - used[-1], n - used[0]))
+        held = xp.stop_gradient(A._diagonals())
+        lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
+        solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
+        return Inverse(A, Implicit._of(A, solver, None))
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE))
+        return ScaledIdentity(math.nan, n, like=A)
+    found = [columns_of_inverse(each[n - 1 :], each[n - 1 :: -1]) for each in values.reshape(-1, 2 * n - 1)]
+    residual = max(each[2] for each in found)
+    x, y = (np.reshape([each[i] for each in found], (*A.batch_shape, n)) for i in (0, 1))
+    largest = np.abs(x).max(axis=-1)
+    if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):  # x_0 = 0 if the minor of size n - 1 is singular
+        if math.prod(A.shape) <= LARGEST_DENSE**2:
+            return perform(inverse(A, method))
+        report(Info(Status.INACCURATE, message="the first column of the inverse was not found to the accuracy needed"))
+    dtype = xp.result_type(wide(xp, A.col[..., :1]).dtype)
+    solver = gohberg_semencul(xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y)))
+    with recording() as reports:
+        growth = seen(xp, report_growth(A, solver, (A._diagonals(),)))
+    if not (growth < 100 * math.sqrt(xp.eps(dtype))).all() and math.prod(A.shape) <= LARGEST_DENSE**2:
+        # The formula loses as many digits as the condition has; a factorisation keeps the residual small.
+        return perform(inverse(A, method))
+    for info in reports:
+        report(info)
+    return Inverse(A, Implicit._of(A, solver, None))
+
+
+def used_diagonals(values: Any) -> Any:
+    """Which of the diagonals, from the last to the first, are not zero in all matrices of a batch."""
+    return np.flatnonzero(np.any(values.reshape(-1, values.shape[-1]) != 0, axis=0))
+
+
+def is_narrow_band(used: Any, n: int) -> bool:
+    """Whether they are so few, around the main one, that elimination along them is faster than Fourier transforms."""
+    return bool(len(used)) and bool(used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
+
+
+LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
+
+
+def is_large_and_traced(A: Any) -> bool:
+    """Whether A is square, too large to be formed, and its values will be seen only when JAX runs the program."""
+    m, n = A.shape[-2:]
+    return m == n > LARGEST_TRACED and A.xp.name == "jax" and A.xp.is_traced(A._diagonals())
+
+
+@rule(inv, Toeplitz, when=is_large_and_traced, direct=True)
+def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
+    """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the program runs"""
+    xp, n = A.xp, A.shape[-1]
+    diagonals = xp.stop_gradient(A._diagonals())[..., None]
+    both = xp.map_on_host(_both_columns, diagonals)[..., 0]
+    x, y = both[..., :n], xp.concat([both[..., n:], both[..., :1]], axis=-1)
+    solver = gohberg_semencul(xp, x, y)
+    report_growth(A, solver, (diagonals,))
+    first = xp.astype(xp.arange(n, device=A._context.device) == 0, A.dtype)
+    residual = xp.vector_norm(first - (A @ x[..., None])[..., 0], axis=-1)
+    accurate = residual < math.sqrt(xp.eps(A.dtype))
+    report_status(xp, xp.where(accurate, int(Status.SUCCESS), int(Status.INACCURATE)))
+    return Inverse(A, Implicit._of(A, solver, None))
+
+
+def _both_columns(diagonals: Any) -> Any:
+    """T^-1 e_1 and T^-1 e_n end to end, but the last entry of the latter, which is the first of the former."""
+    n = (diagonals.shape[-2] + 1) // 2
+    wide_values = diagonals.astype(np.result_type(diagonals, np.float64)).reshape(-1, 2 * n - 1)
+    found = [columns_of_inverse(each[n - 1 :], each[n - 1 :: -1]) for each in wide_values]
+    return np.reshape([np.concatenate([x, y[:-1]]) for x, y, _ in found], diagonals.shape).astype(diagonals.dtype)
+
+
+def is_sparse_and_seen(A: Any) -> bool:
+    """Whether A is square, mostly zeros, and its values can be seen on the host."""
+    m, n = A.shape[-2:]
+    return m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
+
+
+def fills_in(A: Any, method: Any = None) -> bool:
+    """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
+    return is_automatic(method) and is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
+
+
+@rule(inv, Sparse, when=fills_in, cost=lambda A: cost_of_iteration(examined(A)), like=identity_like, direct=True)
+def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
+    """S^-1 b by an iteration: the factors would fill in"""
+    return Inverse(A, attempts(examined(A), method))
+
+
+def stays_sparse(A: Any, method: Any = None) -> bool:
+    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer by far than an iteration."""
+    return not is_iterative(method) and is_sparse_and_seen(A) and not fills_in(A, method)
+
+
+@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), like=identity_like, direct=True)
+def inv_sparse(A: Any, method: Any) -> LinearOperator:
+    """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
+    xp, structure = A.xp, A.structure
+    values = np.asarray(seen(xp, wide(xp, A.data)))
+    if not np.isfinite(values).all():
+        report(Info(Status.NONFINITE, method="SuperLU"))
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    definite = looks_definite(A)
+    for symmetric in (True, False) if definite or structure.is_symmetric else (False,):
+        ways = definite and symmetric, symmetric
+        try:
+            factor = SparseFactor._of(
+                xp.stop_gradient(A.data), structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N"
+            )
+        except ArithmeticError:
+            continue
+        if not symmetric or _reproduces(values, factor, structure):
+            report_growth(A, factor, (A.data,))
+            return Inverse(A, Implicit._of(A, factor, None))
+    if math.prod(A.shape) <= LARGEST_DENSE**2:
+        return perform(inverse(A, method))  # which shows the rank
+    report(Info(Status.SINGULAR, method="SuperLU", message="a pivot is exactly zero"))
+    return ScaledIdentity(math.nan, A.shape[-1], like=A)
+
+
+def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
+    """Whether elimination without pivoting was stable, as it is for a positive definite matrix, tried on one vector."""
+    numpy = get("numpy")
+    p = np.broadcast_to(probe(numpy, structure.shape[0], values.dtype, None), (*values.shape[:-1], structure.shape[0], 1))
+    x = factor.lu.solve(np.asarray(p, values.dtype), "N")
+    residual = p - numpy.sparse_matmul(values, structure, x)
+    return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))

@@ -1,0 +1,248 @@
+"""Inverses of sums of Kronecker products whose factors are not all self-adjoint, or of two such products."""
+
+from __future__ import annotations
+
+import math
+from functools import partial, reduce
+from operator import add, mul
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array, namespace_of
+from ...dispatch import rule
+from ...dispatch.patterns import arrange
+from ...dispatch.resolution import Choice
+from ...factors.inverse import Inverse
+from ...factors.structured import SchurFactor, SpectralFactor, SylvesterFactor
+from ...info import Info, report
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
+from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators.neutral import dense_part
+from ...operators.product import Product
+from ...operators.rewrites import kronecker_terms, share_factors
+from ...operators.scaled import Scaled, beside, multiply_scalars
+from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
+from ...operators.sum import Sum
+from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
+from ...status import Status, failed
+from ..common import (
+    identity_like,
+    outer,
+    place,
+    placed,
+    quiet,
+    reciprocal,
+    reciprocal_spectrum,
+    report_status,
+    seen,
+    values_are_seen,
+)
+from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
+from .elimination import as_a_whole, judged
+from .inverse import by_equation, inv
+from .sums import kronecker_of_self_adjoint
+
+# ---------------------------------------------------------------------------------------------------- one product, any factors
+
+
+def factors_are_square(A: LinearOperator) -> bool:
+    """Whether the factors of the Kronecker term are square."""
+    factors = [factor for term in A.operands for factor in term.operands]
+    return all(factor.shape[-1] == factor.shape[-2] for factor in factors)
+
+
+def factors_are_general(A: LinearOperator) -> bool:
+    """Whether the factors of the Kronecker term are square, and not all self-adjoint."""
+    return factors_are_square(A) and not kronecker_of_self_adjoint(A)
+
+
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_general)  # type: ignore[misc]
+@by_equation
+def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
+    """(A ⊗ B + c I)^-1 = (V ⊗ W) (Λ ⊗ M + c)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1"""
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    return _by_eigenvectors(A, kronecker, scalar_of(shift), method)
+
+
+@rule(inv, KroneckerSum)
+@by_equation
+def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
+    """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms if these are ill-conditioned"""
+    return _by_eigenvectors(A, A, 0.0, method)
+
+
+def is_a_power_of_self_adjoint(A: Any) -> bool:
+    """Whether all factors are one and the same Kronecker sum of self-adjoint terms."""
+    first = A.operands[0]
+    return all(factor is first for factor in A.operands) and factors_self_adjoint(first)
+
+
+@rule(inv, Product[KroneckerSum, ...], when=is_a_power_of_self_adjoint)  # type: ignore[misc]
+@by_equation
+def inv_kronecker_sum_power(A: Any, method: Any) -> LinearOperator:
+    """((A ⊕ B)^p)^-1 = (Q ⊗ P) (Λ ⊕ M)^-p (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    values, vectors = spectrum_by_factors(A.operands[0])
+    reciprocals = reciprocal_spectrum(A.xp, values) ** len(A.operands)
+    return Product(vectors, Diagonal(reciprocals), vectors.H)._claim(A.properties)
+
+
+@rule(inv, Unitary[Product[KroneckerSum, ...]])  # type: ignore[misc]
+def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
+    """Q^-1 = Q^H"""
+    return A.H
+
+
+def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
+    """The choice of the eigenvectors of the factors, or of their Schur forms where these are ill-conditioned."""
+
+    def pairs_of_factors() -> list[Any]:
+        return [eig(factor, info=True)[0] for factor in placed(kronecker)]  # judged by the condition of all together
+
+    def like() -> LinearOperator:
+        pairs_of_factors()
+        return identity_like(A)
+
+    return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
+
+
+def _in_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any, pairs: list[Any]) -> LinearOperator:
+    xp = A.xp
+    with quiet(xp):
+        bases = [(V := vectors.to_dense(), _inverted(xp, V)) for _, vectors in pairs]
+        condition = math.prod([xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases])
+    fine = condition < 1 / math.sqrt(xp.eps(A.dtype))
+    visible = seen(xp, fine)
+    if visible is not None and not visible.all():
+        return _by_schur_forms(A, kronecker, c, method)
+    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
+    is_sum = isinstance(kronecker, KroneckerSum)
+
+    values = reduce(partial(outer, add if is_sum else mul), [values for values, _ in pairs]) + beside(c)
+    V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
+    return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
+
+
+def _inverted(xp: Any, V: Array) -> Array:
+    same = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
+    return xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(same, V.shape))
+
+
+MOST_ROWS = 5000  # that are solved one by one, in Python
+
+
+def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
+    """Where there is no good basis of eigenvectors: substitution in the Schur forms, by LAPACK for two terms in NumPy (Bartels and
+    Stewart), else row by row; as a matrix where derivatives are recorded, of a batch and of a product."""
+    xp, terms = A.xp, kronecker.operands
+    one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
+    rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
+    if not one_sum or rows > MOST_ROWS or not values_are_seen(A):
+        why = "the eigenvectors of the factors are ill-conditioned"
+        return as_a_whole(A, method, [Info(Status.INACCURATE, message=why)], why)
+    from scipy.linalg import schur
+
+    first, *others = (np.asarray(seen(xp, dense_part(factor, A))) for factor in terms)
+    first = first + np.asarray(c if namespace_of(c) is None else seen(xp, c)) * np.eye(len(first))
+    if not all(np.isfinite(M).all() for M in (first, *others)):
+        report(Info(Status.NONFINITE))
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    if xp.name == "numpy" and len(terms) == 2:
+        T, Q = schur(first, output="complex")
+        R, P = schur(others[0].T, output="complex")
+        reciprocal_spectrum(xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))  # reports an eigenvalue of zero
+        return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
+    triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
+    put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)  # noqa: E731
+    reciprocal_spectrum(xp, put(reduce(np.add.outer, [np.diag(T) for T in triangles]).reshape(-1)))
+    factor = SchurFactor._of(tuple(map(put, bases)), tuple(map(put, triangles)), "N", not A.is_complex)
+    return Inverse(A, factor)
+
+
+# ---------------------------------------------------------------------------------------------------- two products
+
+TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
+
+
+def factors_fit(A: Any) -> bool:
+    """Whether the factors are square and face each other in pairs of equal size, not all but one of them the same."""
+    (_, first), (_, second) = kronecker_terms(A)
+    sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
+    return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0]) and not share_factors(A)
+
+
+def _definiteness(A: Any) -> int:
+    """How well an operator serves as the B of a pencil (A, B): 0 best, 4 not at all."""
+    if isinstance(A, Identity):
+        return 0
+    if isinstance(A, Diagonal | ScaledIdentity):
+        values = A.xp.peek(A.d if isinstance(A, Diagonal) else A.xp.asarray(A.c))
+        if values is not None and not np.iscomplexobj(values) and bool((np.asarray(values) > 0).all()):
+            return 1
+    return 2 if A.properties & POSITIVE_DEFINITE else 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
+
+
+def pairs_are_definite(A: Any) -> bool:
+    """Whether factors face each other in pairs of self-adjoint ones, one of each pair positive."""
+    if not factors_fit(A):
+        return False
+    pairs = list(zip(*(factors for _, factors in kronecker_terms(A))))
+    return all(B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4 for B, C in pairs)
+
+
+@rule(inv, Sum[TERM, TERM], when=pairs_are_definite)  # type: ignore[misc]
+@by_equation
+@judged
+def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
+    xp, ((a, first), (c, second)) = A.xp, kronecker_terms(A)
+    pencils = [pencil(B, C, A) for B, C in zip(first, second)]
+
+    beta, gamma = (reduce(partial(outer, mul), [p[i] for p in pencils]) for i in (0, 1))
+    values = beside(a) * beta + beside(c) * gamma
+    T = Kronecker(*(p[2] for p in pencils))
+    return Product(T, Diagonal(reciprocal_spectrum(xp, values)), T.H)._claim(A.properties)
+
+
+def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple[Array, Array, LinearOperator]:
+    """β, γ and T with T^H B T = diag(β) and T^H C T = diag(γ), for self-adjoint B and C of which one is positive."""
+    xp = whole.xp
+    if isinstance(B, DIAGONAL) and isinstance(C, DIAGONAL):
+        return (
+            xp.real(diagonal_of(B, place(B, whole))),
+            xp.real(diagonal_of(C, place(C, whole))),
+            Identity(B.shape[-1], like=whole),
+        )
+    if _definiteness(B) < _definiteness(C):
+        gamma, beta, T = pencil(C, B, whole)
+        return beta, gamma, T
+    L, ok = xp.cholesky(dense_part(C, whole))
+    report_status(xp, xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)), message=f"In {C._expression()}")
+    half = xp.solve_triangular(L, dense_part(B, whole))  # L^-1 B
+    middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
+    values, Q = xp.eigh((middle + xp.conj(xp.matrix_transpose(middle))) / 2)
+    ones = xp.ones(values.shape, dtype=values.dtype, device=xp.device_of(values))
+    return values, ones, Dense(xp.solve_triangular(L, Q, adjoint=True))
+
+
+@rule(inv, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
+@by_equation
+@judged
+def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
+    terms = sorted(
+        kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+    )  # the simpler to invert
+    (c, simple), (a, other) = terms
+    found = [inv(place(factor, A), method, info=True) for factor in simple]
+    for _, info in found:
+        if failed(info.status) is True:
+            report(info.replace(message="a factor is singular, so the other product cannot be divided by its product"))
+            return ScaledIdentity(math.nan, A.shape[-1], like=A)
+        report(info)
+    quotient = Kronecker(*(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other)))
+    unit = reciprocal(c)
+    shifted = Sum(Scaled(multiply_scalars(a, unit), quotient), Identity(A.shape[-1]))
+    return Product(inv(shifted, method), Scaled(unit, Kronecker(*(inverse for inverse, _ in found))))

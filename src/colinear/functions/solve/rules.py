@@ -1,0 +1,405 @@
+"""Solves whose residual is bounded by that of their parts, and families solved by iterations at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array, is_array
+from ...dispatch import rule
+from ...dispatch.resolution import Choice, perform
+from ...factors.structured import LineFactor
+from ...info import Info, is_detailed, recording, report
+from ...methods import CG, GMRES, Auto
+from ...methods.toeplitz import LEVINSON, solve_by_iterations
+from ...operators.banded import Tridiagonal
+from ...operators.base import LinearOperator
+from ...operators.block import BlockDiag
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
+from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators.lowrank import LowRank
+from ...operators.product import Product
+from ...operators.rewrites import LARGE_GRID, simplify
+from ...operators.sparse_algebra import DIAGONAL, diagonal_of
+from ...operators.sum import Sum
+from ...operators.toeplitz import Convolution, Toeplitz
+from ...operators.unitary import Permutation
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
+from ...status import combine, failed
+from ..common import MARGIN, in_groups, is_half, is_vector, is_watched, quiet, reciprocal, seen, values_are_seen, wide
+from ..spectrum import eig
+from ..spectrum.components import diagonals_are_constant
+from . import System, apply_inverse, right_side, solve, solve_by_inverse
+from .auto import is_iterative
+from .compositions import blocks_are_alike
+from .dense import are_small, solution
+from .families import is_large_and_seen, is_narrow_band, used_diagonals
+from .inverse import all_square, inv
+from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
+
+# Solves whose residual is bounded by that of their parts, so that it need not be looked at with a
+# product by the whole.
+#
+# With u the unit roundoff, γ_n = n u / (1 - n u) bounds the relative error of inner products of
+# length n (Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapter 3). Where a bound
+# misses the tolerance, or the residual itself is asked for (`info=True`), or values cannot be
+# seen, the solve takes the way of `solve.py`.
+
+
+TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
+WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
+
+
+def unless_detailed(solution: Callable[[Any, Any, Any], Any], A: Any, b: Any, method: Any) -> Any:
+    """`solution(A, b, method)`; where an Info is asked for, by the inverse, of which more is reported."""
+    return (solve_by_inverse if is_detailed() else solution)(A, b, method)
+
+
+def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
+    """Whether only the answer for arrays is asked for, not by an iteration, and its values can be seen."""
+    if getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
+        return False
+    seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.arrays()) if is_array(x))
+    return seen and not is_half(A.xp, A.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------- Kronecker products
+#
+# Let W_i be the computed inverse of A_i, E_i = I - A_i W_i, and x the product (W_1 ⊗ ... ⊗ W_d) b computed one factor after
+# another: y_0 = b, y_i = W_i y_{i-1} + δ_i along axis i, x = y_d, where |δ_i| <= γ_{n_i} |W_i| |y_{i-1}|. Then
+#
+#     b - (A_1 ⊗ ... ⊗ A_d) x = (I - (I - E_1) ⊗ ... ⊗ (I - E_d)) b - sum_i (A_1 ⊗ ... ⊗ A_i ⊗ (I - E_{i+1}) ⊗ ...) δ_i,
+#
+# in norm at most  prod_i (1 + e_i) (prod_i (1 + e_i) - 1 + sum_i γ_{n_i} κ_1 ... κ_i) |b|  with e_i >= |E_i| and
+# κ_i >= |A_i| | |W_i| |, to first order in u. All norms here are |M|_2 <= (|M|_1 |M|_inf)^1/2, and E_i is itself computed
+# with an error of at most γ_{n_i + 1} κ_i. The bound is doubled for terms of higher order.
+
+
+def _bound(xp: Any, factors: Any, inverses: list[Array]) -> float:
+    """A bound of the relative residual of solving with a Kronecker product by these inverses of its factors."""
+    product, rounding, condition = 1.0, 0.0, 1.0
+    for A, W in zip(factors, inverses):
+        n, same = W.shape[-1], xp.eye(W.shape[-1], dtype=A.dtype, device=A._context.device)
+        gamma = (n + 1) * xp.eps(A.dtype) * (2 if A.is_complex else 0.5)
+        kappa = _norm(xp, A.A) * _norm(xp, W)
+        product *= 1 + _norm(xp, same - xp.matmul(A.A, W)) + gamma * kappa
+        condition *= kappa
+        rounding += gamma * condition
+    return 2 * product * (product - 1 + rounding)
+
+
+def _norm(xp: Any, A: Array) -> float:
+    """(|A|_1 |A|_inf)^1/2, of the largest of a batch: a bound of the 2-norms of A and of |A|."""
+    size = xp.abs(A)
+    return math.sqrt(float(xp.max(xp.sum(size, axis=-1))) * float(xp.max(xp.sum(size, axis=-2))))
+
+
+def factors_are_matrices(A: LinearOperator) -> bool:
+    """Whether the factors are square matrices."""
+    return all(isinstance(factor, Dense) for factor in A.operands) and all_square(A)
+
+
+def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the product of the factors is so small that it is formed."""
+    is_free = method is None or isinstance(method, Auto)
+    return is_free and A.shape[-1] <= TINY and not A.batch_shape and factors_are_matrices(A) and is_plain(A, b, method)
+
+
+@rule(solve, Kronecker, when=is_tiny)
+def solve_tiny_kronecker(A: Any, b: Any, method: Any) -> Any:
+    """x by the matrix A ⊗ B, which costs less than to look at its factors"""
+    b = right_side("solve", A, b, A.shape[-1])
+    return Choice(lambda: unless_detailed(_by_product, A, b, method), like=lambda: b)
+
+
+def inverses_pay(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether there are so many right sides that the inverses of the factors, as matrices, are cheaper than solves with them."""
+    columns = math.prod(getattr(b, "shape", ()))
+    # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for each entry of b.
+    if columns < WORTH_A_BOUND or not factors_are_matrices(A) or not is_plain(A, b, method):
+        return False
+    return all(4 * factor.shape[-1] ** 2 <= columns and factor.dtype == A.dtype for factor in A.operands)
+
+
+@rule(solve, Kronecker, when=inverses_pay)
+def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
+    """x = (A^-1 ⊗ B^-1) b by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
+    b = right_side("solve", A, b, A.shape[-1])
+
+    def like() -> Array:
+        inv(A, method)
+        return b
+
+    return Choice(lambda: unless_detailed(_by_matrices, A, b, method), like=like)
+
+
+def _by_product(A: Any, b: Any, method: Any) -> Any:
+    """The solution by the matrix of a small product; by its factors one by one where that fails."""
+    with recording() as reports:
+        x = perform(solve_by_inverse(Dense._of(A.to_dense())._claim(A.properties), b, method))
+    return x if not reports else solve_by_inverse(A, b, method)
+
+
+def _by_matrices(A: Any, b: Any, method: Any) -> Any:
+    """The solution by the inverses of the factors as matrices, if these are good enough."""
+    xp, inverse, s = A.xp, inv(A, method), System.of(A, b)
+    if not isinstance(inverse, Kronecker):  # the method was not for the factors
+        return s.answer(apply_inverse(A, inverse, method, s))
+    with quiet(xp):
+        explicit = {id(W): W.to_dense() for W in inverse.operands}
+        matrices = [explicit[id(W)] for W in inverse.operands]
+        tol = (method or Auto()).tolerance(xp, xp.result_type(A.dtype, b.dtype))
+        if not _bound(xp, A.operands, matrices) <= tol or not bool(xp.all(xp.isfinite(b))):
+            return s.answer(apply_inverse(A, inverse, method, s))
+    return Kronecker(*map(Dense._of, matrices)) @ b
+
+
+# ---------------------------------------------------------------------------------------------------- blocks along a diagonal
+
+
+def blocks_are_alike_and_plain(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the blocks are matrices of one size, and only the answer is asked for."""
+    return blocks_are_alike(A) and 0 not in A.shape and 0 not in getattr(b, "shape", ()) and is_plain(A, b, method)
+
+
+@rule(solve, BlockDiag, when=blocks_are_alike_and_plain)
+def solve_alike_blocks(A: Any, b: Any, method: Any) -> Any:
+    """x_i = A_i^-1 b_i, many at once; |r_i| <= tol |b_i| for each block, so |r| <= tol |b|"""
+    b = right_side("solve", A, b, A.shape[-1])
+    return Choice(lambda: unless_detailed(_by_blocks, A, b, method), like=lambda: b)
+
+
+def _by_blocks(A: Any, b: Any, method: Any) -> Any:
+    """The solutions with all blocks, many at once."""
+    xp, blocks, n = A.xp, A.operands, A.operands[0].shape[-1]
+    B = b[:, None] if b.ndim == 1 else b
+    B = xp.reshape(B, (*B.shape[:-2], len(blocks), n, B.shape[-1]))
+    parts, start = [], 0
+    with recording() as reports:
+        for group in in_groups(xp, blocks):
+            stacked = Dense._of(xp.stack([block.A for block in group], axis=-3))._claim(A.properties & ~(UNITARY | STIEFEL))
+            parts.append(solution(stacked, B[..., start : start + len(group), :, :], method).X)
+            start += len(group)
+    if failed(combine([info._status for info in reports])) is True:
+        return solve_by_inverse(A, b, method)  # which looks at the whole, and names the block
+    for info in reports:
+        report(info)
+    X = xp.concat(parts, axis=-3)
+    X = xp.reshape(X, (*X.shape[:-3], A.shape[-1], X.shape[-1]))
+    return X[..., 0] if b.ndim == 1 else X
+
+
+# ---------------------------------------------------------------------------------------------------- low-rank corrections
+
+
+def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether one D + U C V^H of low rank is given, and only the answer is asked for."""
+    is_free = method is None or isinstance(method, Auto)
+    return is_free and not A.batch_shape and is_plain(A, b, method) and rank_is_low(A)
+
+
+@rule(solve, Sum[LowRank, DIAGONAL], when=is_plain_correction, name="woodbury")  # type: ignore[misc]
+def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
+    """x = D^-1 (b - U y) for (I + C V^H D^-1 U) y = C V^H D^-1 b"""
+    b = right_side("solve", A, b, A.shape[-1])
+    return Choice(lambda: unless_detailed(_by_capacitance, A, b, method), like=lambda: b)
+
+
+def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
+    """The solution without an operator on the way; that of `solve.py`, which says what is wrong, where the residual is not small."""
+    xp, (low_rank, D) = A.xp, low_rank_and_diagonal(A)
+    d = (D.d if isinstance(D, Diagonal) else diagonal_of(D, A))[:, None]
+    B, tol = b[:, None] if b.ndim == 1 else b, (method or Auto()).tolerance(xp, A.dtype)
+    with recording() as reports, quiet(xp):
+        K, right = capacitance_by_entries(low_rank, d)
+        scaled = B / d
+        X = scaled - xp.matmul(low_rank.U, solution(K, xp.matmul(right, scaled), None).X) / d
+        R = B - d * X - xp.matmul(low_rank.U, xp.matmul(right, X))
+        is_right = not reports and are_small(xp, R, B, tol)
+    if not is_right:
+        return solve_by_inverse(A, b, method)
+    return X[..., 0] if b.ndim == 1 else X
+
+
+# Solves of families whose answer needs no look at the whole residual, or one that is cheap.
+
+
+@rule(solve, Diagonal | Identity | ScaledIdentity | Permutation)
+def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
+    """x_i = b_i / d_i: each entry is right to rounding, so there is no residual to look at"""
+    if is_detailed() and not isinstance(b, LinearOperator):
+        return solve_by_inverse(A, b, method)  # someone wants to see it all the same
+    if not isinstance(A, Diagonal) or isinstance(b, LinearOperator):
+        return inv(A, method) @ right_side("solve", A, b, A.shape[-1])
+    b, inverse = right_side("solve", A, b, A.shape[-1]), reciprocal(A.d)
+    return inverse * b if b.ndim == 1 else inverse[..., None] * b
+
+
+# Systems on a grid whose operator is a Kronecker sum of two tridiagonal ones: one is diagonalised,
+# along the other one eliminates.
+
+
+def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether all factors are one Kronecker sum of two real positive tridiagonals, the last one of constant diagonals, in NumPy."""
+    grid: Any = A.operands[0] if isinstance(A, Product) else A
+    if (
+        is_iterative(method)
+        or isinstance(b, LinearOperator)
+        or A.xp.name != "numpy"
+        or grid.batch_shape
+        or grid.is_complex
+        or A.dtype.itemsize < 4
+        or 0 in A.shape
+    ):
+        return False
+    first, last = grid.operands
+    positive = first.properties & last.properties & POSITIVE_SEMIDEFINITE
+    same = isinstance(A, KroneckerSum) or all(factor is grid for factor in A.operands)
+    return bool(positive) and same and diagonals_are_constant(last) and bool((first.lower == first.upper).all())
+
+
+@rule(solve, KroneckerSum[Tridiagonal, Tridiagonal], when=lines_are_constant)  # type: ignore[misc]
+@rule(solve, Product[KroneckerSum[Tridiagonal, Tridiagonal], ...], when=lines_are_constant)  # type: ignore[misc]
+def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
+    """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along B: elimination in all at once"""
+    b = right_side("solve", A, b, A.shape[-1])
+    return Choice(lambda: _by_lines(A, b, method), like=lambda: b)
+
+
+def _by_lines(A: Any, b: Any, method: Any) -> Any:
+    grid: Any = A.operands[0] if isinstance(A, Product) else A
+    power = len(A.operands) if isinstance(A, Product) else 1
+    first, last = grid.operands
+    values = eig(last)[0].astype(A.dtype)
+    norm = float(np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1])  # at least |A|
+    with np.errstate(all="ignore"):
+        multipliers, pivots = _factored(first, values)
+        safe = values[0] > MARGIN * np.finfo(values.dtype).eps * norm and pivots.min() > 0 and np.isfinite(norm)
+    if not safe:  # nearly singular, or not positive
+        return solve_by_inverse(A, b, method)
+    s = System.of(A, b)
+    with np.errstate(all="ignore"):
+        return s.answer(apply_inverse(A, LineFactor._of(multipliers, pivots, power, norm**power), method, s))
+
+
+def _factored(T: Any, values: Any) -> tuple[Any, Any]:
+    """T + λ I = L D L^T for each λ: the multipliers of L and the pivots D, by rows."""
+    m = T.shape[-1]
+    pivots = T.diag[:, None] + values
+    multipliers = np.empty((m - 1, len(values)), pivots.dtype)
+    product = np.empty_like(values)
+    for i in range(m - 1):
+        np.divide(T.lower[i], pivots[i], out=multipliers[i])
+        np.multiply(multipliers[i], T.lower[i], out=product)
+        pivots[i + 1] -= product
+    return multipliers, pivots
+
+
+# Large Toeplitz systems with few right sides: iterations at once, instead of the inverse, which
+# takes two of them to find.
+
+
+BETTER = 1e-3  # than the tolerance: a step or two more, since the circulant preconditioner makes the convergence superlinear
+
+
+def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether it is one square matrix of more rows than Levinson's recursion is good for, with one right side and no derivatives.
+
+    All values can be seen, and no band is so narrow that elimination is faster.
+    """
+    if A.batch_shape or A.shape[-1] <= LEVINSON or not (method is None or isinstance(method, Auto)):
+        return False
+    is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
+    if not is_one or isinstance(b, LinearOperator) or is_half(A.xp, A.dtype) or (is_array(b) and is_watched(A.xp, b)):
+        return False
+    if not is_large_and_seen(A) or not values_are_seen(A):
+        return False
+    values = np.asarray(seen(A.xp, A._diagonals()))
+    return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])
+
+
+@rule(solve, Toeplitz, when=is_large, direct=True)
+def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
+    """x by iterations with fast Fourier transforms, preconditioned by the nearest circulant"""
+    b = right_side("solve", A, b, A.shape[-1])
+
+    def run() -> Any:
+        found = _iterated(A, b, method)
+        return solve_by_inverse(A, b, method) if found is None else found
+
+    return Choice(run, like=lambda: b)
+
+
+def _iterated(A: Any, b: Any, method: Any) -> Any:
+    """The solution, or None where the iterations do not converge."""
+    xp, n = A.xp, A.shape[-1]
+    values = np.asarray(seen(xp, wide(xp, A._diagonals())))
+    dtype = xp.result_type(A.dtype, b.dtype)
+    tol = (method or Auto()).tolerance(xp, dtype)
+    side = np.asarray(seen(xp, wide(xp, b))).reshape(-1)
+    exact = np.result_type(values, side, np.float64)
+    col, row, side = (x.astype(exact, copy=False) for x in (values[n - 1 :], values[n - 1 :: -1], side))
+    found = solve_by_iterations(col, row, side, max(BETTER * tol, 1e-13), tol, xp.dtype_name(dtype))
+    if found is None:
+        return None
+    if is_detailed():
+        report(Info(residual=xp.asarray(found[1]), method="FFT"))
+    return xp.reshape(xp.asarray(found[0], dtype=dtype, device=A._context.device), b.shape)
+
+
+# Convolutions of large grids with zeros around them: Krylov methods, preconditioned by the
+# periodic convolution nearest to them.
+
+
+def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
+    """Whether the grid has more than one dimension, many points, and zeros around it, and a solution is wanted by any method."""
+    if isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
+        return False
+    return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE_GRID
+
+
+@rule(solve, Convolution, when=is_large_with_zeros_around, direct=True)
+def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
+    """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| / n_d), which transforms invert"""
+    return Choice(lambda: _by_iteration(A, b, method), like=lambda: right_side("solve", A, b, A.shape[-1]))
+
+
+def _by_iteration(A: Any, b: Any, method: Any) -> Any:
+    periodic, info = inv(nearest_periodic(A), info=True)
+    limits: Any = {"tol": getattr(method, "tol", None), "max_iters": getattr(method, "max_iters", None)}
+    preconditioner = None if failed(info._status) is True else periodic
+    for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
+        x, info = solve(A, b, kind(preconditioner=preconditioner, **limits), info=True)
+        if failed(info._status) is not True:  # it has converged, or its values cannot be seen
+            report(info)
+            return x
+    return solve_by_inverse(simplify(A), b, method)
+
+
+def nearest_periodic(A: Any) -> LinearOperator:
+    """The periodic convolution that is nearest to A in the Frobenius norm (T. Chan 1988, in each dimension)."""
+    xp = A.xp
+    kernel, origins = A._fitted()
+    dimensions = len(A.grid)
+    for axis, (n, origin) in enumerate(zip(A.grid, origins, strict=True)):
+        reach = np.abs(np.arange(kernel.shape[axis - dimensions]) - origin)
+        weights = xp.asarray(1 - reach / n, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        kernel = kernel * weights[(slice(None), *(None,) * (dimensions - 1 - axis))]
+    periodic: LinearOperator = Convolution._of(kernel, A.grid, "wrap", origins)
+    return periodic._claim(A.properties & SELF_ADJOINT)
+
+
+def is_self_adjoint(A: Any) -> bool:
+    """Whether A is known or seen to be self-adjoint."""
+    if A.properties & SELF_ADJOINT:
+        return True
+    kernel, origins = A._fitted()
+    values = A.xp.peek(kernel)
+    sizes = kernel.shape[-len(A.grid) :]
+    if values is None or any(size != 2 * origin + 1 for size, origin in zip(sizes, origins, strict=True)):
+        return False
+    return bool(np.array_equal(values, np.conj(np.flip(values, axis=tuple(range(-len(A.grid), 0))))))

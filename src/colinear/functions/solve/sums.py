@@ -1,0 +1,355 @@
+"""Inverses of sums: shifts, sums of Kronecker products, and low-rank corrections (Woodbury, Kailath, Sherman and Morrison)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...backends import Array, namespace_of
+from ...dispatch import rule
+from ...dispatch.patterns import arrange
+from ...info import Info, part, report
+from ...operators.base import LinearOperator
+from ...operators.batch import broadcast_batch
+from ...operators.dense import Dense
+from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
+from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators.lowrank import LowRank, Projection
+from ...operators.neutral import dense_part
+from ...operators.product import Product
+from ...operators.rewrites import DEFINITE
+from ...operators.scaled import Scaled, beside, kept_by_scalar
+from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
+from ...operators.sum import Sum
+from ...operators.transposed import are_adjoint
+from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
+from ...status import Status, failed
+from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen
+from ..matrix_functions.kronecker import differentiable_inverse
+from ..spectrum import factors_self_adjoint, spectrum_by_factors
+from ..spectrum.rules import is_similarity
+from .elimination import as_a_whole, judged, strengthened, weak_entries
+from .inverse import by_equation, inv, inverse
+
+# Inverses of low-rank corrections: Woodbury, Kailath, Sherman and Morrison.
+
+
+def rank_of(A: Any) -> int:
+    """The rank that the factors of an operator show, its size if they show none."""
+    if isinstance(A, Product):
+        return min(factor.shape[-1] for factor in A.operands[:-1])
+    if isinstance(A, Scaled):
+        return rank_of(A.A)
+    factor = getattr(A, "U", getattr(A, "Q", None)) if isinstance(A, (LowRank, Projection)) else None
+    return A.shape[-1] if factor is None else factor.shape[-1]
+
+
+def as_low_rank(A: Any) -> LowRank:
+    """An operator whose factors show a low rank, as `U C V^H`."""
+    if isinstance(A, Scaled):
+        return Scaled(A.scalar, as_low_rank(A.A))
+    if isinstance(A, Projection):
+        return LowRank._of(A.Q, None, None)
+    if isinstance(A, Product):
+        widths = [factor.shape[-1] for factor in A.operands[:-1]]
+        cut = widths.index(min(widths)) + 1
+        left, right = Product(*A.operands[:cut]), Product(*A.operands[cut:])
+        V = None if are_adjoint(left, right) else dense_part(right.H, A)
+        return LowRank._of(dense_part(left, A), V, None)
+    return A
+
+
+def is_narrow(A: LinearOperator) -> bool:
+    """Whether the rank is at most half of the size: where a correction costs less than a factorisation."""
+    return 2 * rank_of(A) <= A.shape[-1]
+
+
+def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
+    """The terms of low rank as one, and the sum of the others."""
+    narrow = [term for term in A.operands if is_narrow(term)]
+    rest = [term for term in A.operands if not is_narrow(term)]
+    low_rank = Sum(*map(as_low_rank, narrow))
+    assert isinstance(low_rank, LowRank)
+    return low_rank, Sum(*rest)
+
+
+def correction_pays(A: Any) -> bool:
+    """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others; not in a sparse sum."""
+    if is_sparse(A):
+        return False
+    ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
+    rest = [term for term in A.operands if not is_narrow(term)]
+    return bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
+
+
+def low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
+    """The two terms of D + U C V^H."""
+    first, second = A.operands
+    return (first, second) if isinstance(first, LowRank) else (second, first)
+
+
+def rank_is_low(A: LinearOperator) -> bool:
+    """Whether the rank is at most half of the size, and the diagonal term, if it is c I, is not zero."""
+    low_rank, D = low_rank_and_diagonal(A)
+    return is_narrow(low_rank) and not shift_is_zero(D)
+
+
+def shift_is_zero(D: Any) -> bool:
+    """Whether D is c I, and c seen to be zero."""
+    return isinstance(D, ScaledIdentity) and not (D.c != 0 if namespace_of(D.c) is None else has_no_zero(D.c))
+
+
+def rank_is_low_and_diagonal_strong(A: LinearOperator) -> bool:
+    """Whether the rank is at most half of n, and no entry of D too small to be divided by (none is where values cannot be seen)."""
+    return rank_is_low(A) and not len(weak_entries(*low_rank_and_diagonal(A)))
+
+
+def both_terms_are_positive(A: LinearOperator) -> bool:
+    """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I + U^H D^-1 U."""
+    low_rank, D = low_rank_and_diagonal(A)
+    if low_rank.V is not None or low_rank.core is not None:
+        return False
+    return not (isinstance(D, Diagonal) and D.xp.is_traced(D.d)) and is_positive(D)
+
+
+@rule(inv, Sum[LowRank, DIAGONAL], when=rank_is_low_and_diagonal_strong)  # type: ignore[misc]
+@judged(is_final=True, unless=both_terms_are_positive)
+def woodbury(A: Any, method: Any) -> LinearOperator:
+    """(D + U C V^H)^-1 = D^-1 - D^-1 U (I + C V^H D^-1 U)^-1 C V^H D^-1"""
+    low_rank, D = arrange(A, LowRank, DIAGONAL)
+    return _corrected_diagonal(A, low_rank, D, method)
+
+
+def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOperator:
+    """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
+    if len(weak := weak_entries(low_rank, D)):
+        low_rank, D = strengthened(low_rank, D, weak)
+    D_inverse = part("In the diagonal term", inv, D, method)
+    if low_rank.V is None and low_rank.core is None and is_positive(D):
+        S, root = scaled_factor(low_rank.U, D_inverse)
+        K_inverse = part(CAPACITANCE, inv, capacitance_of(S), method)
+        return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(A.properties)
+    U, right = D_inverse @ low_rank.U, right_factor(low_rank)  # D^-1 U and C V^H
+    K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
+    return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(A.properties)
+
+
+NO_CORRECTION = "the sum without its low-rank terms is singular, so they cannot be a correction of it"
+CAPACITANCE = "In the capacitance I + C V^H A^-1 U of Woodbury's formula, singular where the sum is"
+
+
+def has_few_weak_entries(A: LinearOperator) -> bool:
+    """Whether D has entries too small to be divided by, so few that they and the low rank together are at most half of the size."""
+    low_rank, D = low_rank_and_diagonal(A)
+    weak = weak_entries(low_rank, D)
+    return bool(len(weak)) and 2 * (rank_of(low_rank) + len(weak)) <= A.shape[-1]
+
+
+@rule(inv, Sum[LowRank, Diagonal], when=has_few_weak_entries)  # type: ignore[misc]
+@judged(is_final=True)
+def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
+    """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near zero: two low-rank terms, which merge"""
+    low_rank, D = arrange(A, LowRank, Diagonal)
+    return _corrected_diagonal(A, low_rank, D, method)
+
+
+LOW_RANK: Any = LowRank | Projection | Product | Scaled[Projection | Product]  # type: ignore[misc]
+
+
+def is_corrected_diagonal(A: LinearOperator) -> bool:
+    """Whether the terms that are not of low rank are one diagonal."""
+    rest = [term for term in A.operands if not is_narrow(term)]
+    return len(rest) == 1 and isinstance(rest[0], DIAGONAL)
+
+
+@rule(inv, Sum[LOW_RANK, ...], when=correction_pays)  # type: ignore[misc]
+@judged(unless=is_corrected_diagonal)
+def kailath(A: Any, method: Any) -> LinearOperator:
+    """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
+    low_rank, rest = low_rank_and_rest(A)
+    if isinstance(rest, DIAGONAL):
+        if shift_is_zero(rest) or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]:
+            return as_a_whole(A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION)
+        return woodbury(Sum(low_rank, rest)._claim(A.properties), method)  # half of the work for U U^H
+    rest_inverse, info = inv(rest, method, info=True)
+    if failed(info.status) is True:
+        report(info.replace(message=NO_CORRECTION))  # then the whole is inverted, if it can be
+        return ScaledIdentity(math.nan, A.shape[-1], like=A)
+    report(info)
+    U = rest_inverse @ low_rank.U
+    right = right_factor(low_rank)
+    K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
+    I = Identity(A.shape[-1])
+    return Product(Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse)._claim(A.properties)
+
+
+def right_factor(low_rank: Any) -> LinearOperator:
+    """C V^H"""
+    xp, V = low_rank.xp, low_rank.U if low_rank.V is None else low_rank.V
+    adjoint = Dense._of(V).H
+    return adjoint if low_rank.core is None else Dense._of(xp.matmul(low_rank.core, adjoint.A))
+
+
+def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOperator:
+    """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H and positive A."""
+    xp, right = A.xp, right_factor(low_rank)
+    inner = right @ U
+    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
+    positive = low_rank.V is None and low_rank.core is None and rest.properties & POSITIVE_SEMIDEFINITE
+    return K._claim(POSITIVE_SEMIDEFINITE) if positive else K
+
+
+def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
+    """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H S where that saves work."""
+    xp, U, V, core = low_rank.xp, low_rank.U, low_rank.V, low_rank.core
+    right = xp.conj(xp.matrix_transpose(U if V is None else V))
+    right = right if core is None else xp.matmul(core, right)
+    is_positive = V is None and core is None and not xp.is_complex(d) and bool(xp.min(d) > 0)
+    inner = gram(U / xp.sqrt(d)) if is_positive else xp.matmul(right, U / d)
+    K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
+    return K._claim(POSITIVE_SEMIDEFINITE) if is_positive else K, right
+
+
+def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
+    """S = D^-1/2 U and D^-1/2, for positive D: with S^H S, which BLAS knows to be symmetric, half of the work is saved."""
+    root = D_inverse
+    if isinstance(D_inverse, Diagonal):
+        root = Diagonal._of(D_inverse.xp.sqrt(D_inverse.d))
+    elif isinstance(D_inverse, ScaledIdentity):
+        root = D_inverse._replace(c=math.sqrt(c) if namespace_of(c := D_inverse.c) is None else D_inverse.xp.sqrt(c))
+    return Dense._of(root @ U), root
+
+
+def capacitance_of(S: Any) -> LinearOperator:
+    """I + S^H S, positive definite"""
+    xp, inner = S.xp, gram(S.A)
+    return Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))._claim(POSITIVE_SEMIDEFINITE)
+
+
+def gram(S: Array) -> Array:
+    """S^H S"""
+    xp = namespace_of(S)
+    return xp.matmul(xp.conj(xp.matrix_transpose(S)), S)
+
+
+# Inverses of sums: shifts, and sums of Kronecker products. Low-rank corrections are in
+# inverse_low_rank.py.
+
+
+# ---------------------------------------------------------------------------------------------------- shifts
+
+
+@rule(inv, Sum[Projection, SHIFT])  # type: ignore[misc]
+@rule(inv, Sum[Scaled[Projection], SHIFT])  # type: ignore[misc]
+def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
+    """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
+    projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
+    a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
+    Q: Any = P.Q  # type: ignore[union-attr]
+    c = scalar_of(shift)
+    if Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
+        return inv(broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method)._claim(A.properties)
+    inner = a * part("On the range of Q", reciprocal, a + c)
+    return Sum(inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P))._claim(A.properties)
+
+
+def factor_divides_shift(multiple: Any, shift: Any) -> bool:
+    """Whether 1 / a and c / a are finite for a A + c I (taken for granted where values cannot be seen)."""
+    a, c = multiple.scalar, scalar_of(shift)
+    if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
+        return True
+    values = [_seen_number(x) for x in (a, c)]
+    if any(value is None for value in values):
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.all(np.isfinite(1 / values[0])) and np.all(np.isfinite(values[1] / values[0])))
+
+
+def is_zero(multiple: Any) -> bool:
+    """Whether the factor of a A is seen to be zero, in all matrices of a batch, and has no derivative."""
+    a = multiple.scalar
+    xp = namespace_of(a)
+    if xp is not None and xp.is_differentiated(a):
+        return False
+    value = _seen_number(a)
+    return value is not None and bool(np.all(value == 0))
+
+
+def _seen_number(x: Any) -> Any:
+    """A number, or an array of them, as NumPy's; None where values cannot be seen."""
+    xp = namespace_of(x)
+    value = x if xp is None else seen(xp, x)
+    return None if value is None else np.asarray(value)
+
+
+@rule(inv, Sum[Scaled, SHIFT])  # type: ignore[misc]
+@rule(inv, Sum[Scaled[Projection | Product], SHIFT])  # type: ignore[misc]  # and then by `kailath`
+def inv_shifted_multiple(A: Any, method: Any) -> Any:
+    """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
+    multiple, shift = arrange(A, Scaled, SHIFT)
+    if is_zero(multiple):
+        return inv(broadcast_batch(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), A.batch_shape), method)
+    if not factor_divides_shift(multiple, shift):
+        return inverse(A, method)
+    a = part("In the factor of a term", reciprocal, multiple.scalar)
+    # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by its value, or (under tracing) by
+    # what is known of a A and of A.
+    is_positive = multiple.properties & multiple.A.properties & POSITIVE_SEMIDEFINITE
+    known = A.properties & DEFINITE if is_positive else kept_by_scalar(A.properties, multiple.scalar)
+    return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift))._claim(known), method))._claim(A.properties)
+
+
+SIMILAR = Product[LinearOperator, ..., LinearOperator]  # type: ignore[type-arg, misc]
+
+
+def has_similarity(A: Any) -> bool:
+    """Whether a term is V A V^-1, by how it was made."""
+    return any(isinstance(term, Product) and is_similarity(term) for term in A.operands)
+
+
+@rule(inv, Sum[SIMILAR, SHIFT], when=has_similarity)  # type: ignore[misc]
+def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
+    """(V A V^-1 + c I)^-1 = V (A + c I)^-1 V^-1: of a known eigendecomposition, A is diagonal"""
+    product, shift = arrange(A, Product, SHIFT)
+    V, *middle, W = product.operands
+    inner = Sum(Product(*middle), shift)
+    inner = inner._claim(A.properties) if V.properties & UNITARY else inner
+    return Product(V, part("In the middle of the similarity", inv, inner, method), W)._claim(A.properties)
+
+
+# ---------------------------------------------------------------------------------------------------- sums of Kronecker products
+
+
+def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
+    """Whether the factors of the Kronecker term are self-adjoint."""
+    return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
+
+
+@rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
+def inv_shifted_kronecker(A: Any, method: Any) -> LinearOperator:
+    """(A ⊗ B + c I)^-1 = (Q ⊗ P) (Λ ⊗ M + c)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    known = differentiable_inverse(A)
+    return _by_spectrum(A, method) if known is None else known
+
+
+@rule(inv, KroneckerSum, when=factors_self_adjoint)
+def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
+    """(A ⊕ B)^-1 = (Q ⊗ P) (Λ ⊕ M)^-1 (Q ⊗ P)^H for A = Q Λ Q^H, B = P M P^H"""
+    return inv_shifted_kronecker(A, method)
+
+
+@by_equation
+def _by_spectrum(A: Any, method: Any) -> LinearOperator:
+    values, vectors = shifted_spectrum(A)
+    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
+
+
+def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
+    """Eigenvalues and eigenvectors of a Kronecker product or sum, plus c I perhaps."""
+    if not isinstance(A, Sum):
+        return spectrum_by_factors(A)
+    kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
+    values, vectors = spectrum_by_factors(kronecker)
+    return values + beside(scalar_of(shift)), vectors

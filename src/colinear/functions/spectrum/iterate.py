@@ -1,0 +1,361 @@
+"""Some eigenpairs by iteration: on which operator, how one run goes, and how its answer is judged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from numbers import Number, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import autodiff, backends
+from ...backends import Array, program
+from ...errors import MethodError
+from ...factors.runs import heard
+from ...info import Info, recording, report
+from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
+from ...methods.arnoldi import arnoldi
+from ...methods.basis import Pairs, pick, plain
+from ...methods.filtered import filtered
+from ...methods.lanczos import lanczos
+from ...methods.lobpcg import lobpcg
+from ...methods.loop import Progress, progress_bar
+from ...methods.power_iteration import power_iteration
+from ...operators.autograd import linearised
+from ...operators.base import LinearOperator
+from ...operators.dense import Dense
+from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
+from ...status import Status
+from ..common import is_half, narrow, quiet, seen
+from .order import by_key
+from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, sampled_pairs
+
+# One run of an iterative eigenvalue method, as a function of operators and arrays: compiled by JAX
+# once for each structure.
+
+
+PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
+CHEAPER = 6  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
+COLUMNS = 4  # multiplied at a time, to judge pairs
+POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
+
+
+class Found(NamedTuple):
+    """Eigenpairs as `eig` returns them, (*batch, k) and (*batch, n, k), and how good they are."""
+
+    values: Array
+    vectors: Array
+    residual: Array
+    matvecs: Any
+    iterations: Any
+    done: Any
+    finite: Any
+    stopped: bool
+
+
+def program_of(name: str, method: Any, *static: Any) -> Callable[..., Found]:
+    """The run as a function of operators and arrays, compiled by JAX unless someone is called from it."""
+    xp = backends.get(name)
+    watched = method.callback is not None or method.progress
+    return functools.partial(_run, xp, method, *static) if watched else program(name, _run, method, *static)
+
+
+def _run(
+    xp: Any,
+    method: Any,
+    k: int,
+    which: str,
+    is_inverse: bool,
+    is_hermitian: bool,
+    A: LinearOperator,
+    B: LinearOperator,
+    M: LinearOperator | None,
+    start: Array,
+    noise: Array,
+) -> Found:
+    """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest pairs are those that `which` names."""
+    shift = getattr(method, "shift", None) or 0.0
+    A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
+    if isinstance(method, (LOBPCG, PowerIteration)):
+        pairs = _simple(xp, method, B, M, start, noise, k, which)
+    else:
+        pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
+    V = xp.matrix_transpose(pairs.vectors)
+    pairs = pairs._replace(vectors=None)  # so that they can go
+    if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
+        G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
+        V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
+    values, residual = _quotients(xp, A, V, is_hermitian)
+    size = _size(xp, A, noise) if is_inverse else pairs.size
+    residual = residual / xp.where(size == 0, 1, size)[..., None]
+    residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
+    order = xp.argsort(values, axis=-1, stable=True) if is_hermitian else by_key(xp, values - shift if shift else values, which)
+    values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
+    V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)
+    matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
+    return Found(values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped)
+
+
+def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tuple[Array, Array]:
+    """The Rayleigh quotients v^H A v and |A v - λ v| of the columns of V, a few at a time: products may take memory of their own."""
+    k = V.shape[-1]
+    width = k if xp.name == "jax" else COLUMNS
+    parts = []
+    for i in range(0, k, width):
+        X = V[..., i : i + width]
+        AX = A @ X
+        values = xp.vecdot(X, AX, axis=-2)
+        values = xp.real(values) if is_hermitian else values
+        parts.append((values, xp.vector_norm(AX - X * values[..., None, :], axis=-2)))
+    values, residual = (xp.concat([part[i] for part in parts], axis=-1) for i in (0, 1))
+    return values, residual
+
+
+def _size(xp: Any, A: LinearOperator, x: Array) -> Array:
+    """The norm of A from below, by a few powers."""
+    size = xp.vector_norm(x, axis=-1)
+    for _ in range(POWER_STEPS):
+        x = (A @ (x / xp.where(size == 0, 1, size)[..., None])[..., None])[..., 0]
+        size = xp.vector_norm(x, axis=-1)
+    return size
+
+
+def _krylov(xp: Any, method: Any, B: Any, start: Array, noise: Array, k: int, which: str, inverse: bool) -> Pairs:
+    if start.ndim > 1 and isinstance(method, Arnoldi):
+        return _one_by_one(xp, method, B, start, noise, k, which, inverse)
+    n = start.shape[-1]
+    m = method.size(n, k)
+    limit = method.limit(n, m)
+    options: dict[str, Any] = {
+        "m": m,
+        "tol": method.tolerance(xp, start.dtype),
+        "max_iters": limit,
+        "householder": method.orthogonalisation == "householder",
+        "again": method.repeated,
+        "watch": watcher(method, k),
+    }
+    shift = 0.0 if inverse else method.shift or 0.0
+    if isinstance(method, Arnoldi):
+        return arnoldi(xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options)
+    most = limit * (CHEAPER if method.max_iters is None else 1)
+    if which == "SM" and m < n:  # inside the spectrum
+        options["max_iters"] = most
+        return filtered(xp, B.__matmul__, start, noise, k, which, shift=shift, **options)
+    if which != "SA" or inverse or xp.name == "jax" or limit <= PATIENCE * m:
+        return lanczos(xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options)
+    pairs = lanczos(xp, B.__matmul__, start, noise, k, which, patience=PATIENCE * m, **options)
+    if pairs.done or pairs.stopped or not pairs.finite:
+        return pairs
+    start, options["max_iters"] = xp.sum(pairs.vectors, axis=-2), most - pairs.iterations
+    more = filtered(xp, B.__matmul__, start, noise, k, which, shift=None, **options)
+    return more._replace(matvecs=pairs.matvecs + more.matvecs, iterations=pairs.iterations + more.iterations)
+
+
+def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest: Any) -> Pairs:
+    """The elements of a batch, one after the other."""
+    batch = start.shape[:-1]
+    runs: list[Any] = [_krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)]
+    values, vectors, size = (
+        xp.reshape(xp.stack([run[i] for run in runs], axis=0), (*batch, *runs[0][i].shape)) for i in range(3)
+    )
+    matvecs, iterations = (sum(run[i] for run in runs) for i in (3, 4))
+    done, finite = (functools.reduce(lambda a, b: a & b, [run[i] for run in runs]) for i in (5, 6))
+    return Pairs(values, vectors, size, matvecs, iterations, done, finite, any(run.stopped for run in runs))
+
+
+def _simple(xp: Any, method: Any, B: Any, M: Any, start: Array, noise: Array, k: int, which: str) -> Pairs:
+    n = start.shape[-1]
+    size, tol, watch = method.size(n, k), method.tolerance(xp, start.dtype), watcher(method, k)
+    limit = method.limit(n, size)
+    if isinstance(method, PowerIteration):
+        return power_iteration(xp, B.__matmul__, start, tol=tol, max_iters=limit, watch=watch)
+    precondition = None if M is None else M.__matmul__
+    largest = which == "LA"
+    return lobpcg(xp, B.__matmul__, precondition, start, noise, k, largest, block=size, tol=tol, max_iters=limit, watch=watch)
+
+
+def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
+    """What a run calls after each cycle, if someone looks on."""
+    if method.callback is None and not method.progress:
+        return None
+    bar = progress_bar(method.name) if method.progress else None
+
+    def watch(state: Any) -> bool:
+        residual: Any = state.residual[..., :k]
+        if bar is not None:
+            bar(int(state.iterations), residual)
+            if state.done:
+                bar(None, None)
+        if method.callback is None:
+            return False
+        vectors = lambda: state.V[..., :k, :]  # noqa: E731
+        return bool(method.callback(Progress(int(state.iterations), residual, vectors)))
+
+    return watch
+
+
+# Some eigenpairs by iteration: on which operator to run it, and how its answer is judged.
+#
+# The extreme eigenvalues are found by products with A. Those nearest to zero, or to a shift, are
+# the extreme ones of the inverse: where structure makes that cheap the method runs on it. The
+# answer is judged with A itself: its residuals are recomputed, whatever the recurrence believes.
+
+
+FLOOR = 100  # roundings below which no tolerance is met
+
+
+def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool) -> tuple[Found, Any, list[Info]]:
+    """The pairs that `which` names, by this method, the status, and what was reported on the way."""
+    xp = A.xp
+    check_visible("eig", A, method.name)
+    fixed = A.detach()
+    if isinstance(method, SVRG):
+        return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
+    shift = getattr(method, "shift", None)
+    if shift is not None and which != "SM":
+        raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
+    which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
+    positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
+    if positive and shift is None and which in ("LM", "SM"):
+        which = which[0] + "A"
+    n, edge, inverse = A.shape[-1], None, None
+    is_whole = hasattr(method, "basis") and method.size(n, k) >= n  # the basis spans the space: no pair can be missed
+    if shift is not None:
+        inverse = inverse_at(fixed, shift, form=isinstance(method, Arnoldi) and not is_whole)
+    elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
+        inverse = cheap_inverse(fixed)
+    _check(method, k, which)
+    if isinstance(method, Arnoldi) and which in ("LR", "SR"):
+        edge = edge_of(fixed, k, which, method)
+        inverse = None if edge is None else beyond(fixed, edge, far=False)
+    if shift is not None and inverse is None and isinstance(method, Arnoldi) and not is_whole:
+        raise MethodError(
+            "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the pairs nearest to a number inside the "
+            "spectrum of an operator that is not self-adjoint cannot be found from products alone. "
+            "Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
+        )
+    if method.callback is not None or method.progress:
+        if xp.is_traced(next(fixed.leaves(), 0)):
+            raise MethodError(
+                f"eig: {method.name} cannot call back from inside a traced program; leave out callback and progress."
+            )
+    batch, dtype = A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
+    dtype = xp.complex_dtype(dtype) if isinstance(shift, Number) and not isinstance(shift, Real) else dtype
+    generators = xp.split(xp.generator(method.seed))
+    start, noise = (xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators)
+    if method.x0 is not None:
+        start = _given_start(xp, A, method, dtype)
+    from ...preconditioners import as_preconditioner  # which is made of functions, so it comes after them
+
+    with recording() as dropped, quiet(xp):
+        M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
+
+        def run() -> Found:
+            program = program_of(xp.name, method.without_arrays(), k, which, inverse is not None, is_hermitian)
+            return program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+
+        found = run()
+        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift.real):
+            inverse, first = beyond(fixed, edge, far=True), found
+            found = run()
+            counts = found.matvecs + first.matvecs, found.iterations + first.iterations
+            found = found._replace(matvecs=counts[0], iterations=counts[1])
+    if inverse is not None and inverse.failed is not False:  # pairs of what is no inverse may not be the nearest
+        found = found._replace(done=found.done & xp.logical_not(inverse.failed))
+    if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and not is_whole:
+        found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
+    return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))), dropped
+
+
+def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
+    """A run of SVRG, which has judged its answer by A itself."""
+    size = xp.where(run.norm > 0, run.norm, 1)
+    status = run.status if xp.is_traced(run.status) else Status(int(run.status))
+    finite = run.status != int(Status.NONFINITE)
+    found = Found(run.values, run.vectors, run.residual / size, run.matvecs, run.epochs, run.status == 0, finite, False)
+    return found, status
+
+
+def check_visible(function: str, A: LinearOperator, method: str) -> None:
+    """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has converged."""
+    if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.arrays()):
+        raise MethodError(
+            f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. Give it the whole batch, "
+            f"as an operator of shape (*batch, n, n), or use the dense method."
+        )
+
+
+def _check(method: Any, k: int, which: str) -> None:
+    if isinstance(method, LOBPCG) and which not in ("LA", "SA"):
+        raise MethodError(
+            f"eig: LOBPCG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an operator of any sign."
+        )
+    if isinstance(method, PowerIteration) and (k != 1 or which[0] != "L"):
+        raise MethodError("eig: PowerIteration finds one eigenvalue, the largest in magnitude: k=1, which='LM'.")
+
+
+def _given_start(xp: Any, A: LinearOperator, method: Any, dtype: Any) -> Array:
+    x0 = xp.asarray(method.x0, dtype=dtype, device=A._context.device)
+    if x0.shape[-1] != A.shape[-1] or x0.ndim > len(A.batch_shape) + 1:
+        raise ValueError(f"eig: x0 has shape {tuple(x0.shape)}; it must be (*batch, {A.shape[-1]}).")
+    return xp.broadcast_to(x0, (*A.batch_shape, A.shape[-1]))
+
+
+def _status(xp: Any, found: Found, tol: float, certain: bool) -> Any:
+    """A `Status`, or an array of its value under tracing. `certain`: whether pairs that are right may not be the ones asked for, unless
+    the run came to its end."""
+    right = plain(xp, xp.all(found.residual <= tol)) & (found.done if certain else True)
+    poor = int(Status.STAGNATION if tol < FLOOR * xp.eps(found.residual.dtype) else Status.INACCURATE)
+    late = pick(xp, found.stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
+    status = pick(xp, right, int(Status.SUCCESS), pick(xp, found.done, poor, late))
+    status = pick(xp, found.finite, status, int(Status.NONFINITE))
+    return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+
+
+# ---------------------------------------------------------------------------------------------------- for `eig`
+
+
+def iterative_pairs(
+    A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool, otherwise: Callable[[], Any] | None
+) -> tuple[Array, LinearOperator]:
+    """Eigenpairs as `eig` returns them. Where the run fails, and there is one, `otherwise()` is returned."""
+    xp = A.xp
+    found, status, dropped = iterated(A, k, which, method, is_hermitian)
+    converged = found.residual <= method.tolerance(xp, A.dtype)
+    message = _message(xp, found, status, converged, is_hermitian, method)
+    info = Info(status, converged, found.iterations, found.matvecs, found.residual, method=method.name, message=message)
+    info = heard(info, A, xp.stop_gradient(found.vectors), dropped)
+    status = info._status
+    if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
+        report(
+            Info(
+                Status.FELL_BACK,
+                matvecs=found.matvecs,
+                message=f"{method.name} failed ({status.name}); the dense way gave the answer",
+            )
+        )
+        return otherwise()
+    report(info)
+    values, V = found.values, found.vectors
+    leaves = A.arrays()
+    if leaves and xp.is_differentiated(*leaves):
+        values, V = (autodiff.pairs if is_hermitian else autodiff.general_pairs)(A, values, V)
+    vectors = Dense(narrow(xp, V, A.dtype))
+    return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
+
+
+def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool, method: Any) -> str:
+    if status is Status.NONFINITE:
+        return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
+    if status is Status.BREAKDOWN:
+        return DIVERGED
+    if status is Status.INACCURATE and is_hermitian:
+        return "A is not self-adjoint, as was claimed"
+    if isinstance(status, Status) and status.is_failure:
+        if bool(seen(xp, converged).all()):
+            return "the pairs are right, but whether they are the ones that were asked for is not certain"
+        count = f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
+        return f"{count}; {method.advice}" if is_short else count
+    return ""

@@ -1,0 +1,306 @@
+"""Eigenpairs nearest to a shift by (A - shift I)^-1 where that is cheap, and of sums by stochastic gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...backends import Array, namespace_of, program
+from ...errors import MethodError
+from ...info import Info, recording, report
+from ...methods.arnoldi import arnoldi
+from ...methods.iterate import Products
+from ...methods.loop import Watch
+from ...methods.sampling import drawn_seed, static_seed
+from ...methods.svrg import SVRG
+from ...methods.svrg_subspace import Subspace, svrg_subspace
+from ...operators.autograd import GaussNewton, Hessian, Jacobian
+from ...operators.base import LinearOperator
+from ...operators.context import split_number
+from ...operators.dense import Dense
+from ...operators.diagonal import ScaledIdentity
+from ...operators.matrixfree import MatrixFree, Opaque
+from ...operators.rewrites import simplify
+from ...operators.sampled import sampled_terms, seeded
+from ...operators.sparse import Sparse
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
+from ...status import Status
+from ..common import is_half, narrow, quiet, seen
+from ..solve.families import fills_in
+from ..solve.inverse import LARGEST_DENSE, inv
+
+# Inverses for eigenvalues: where structure makes (A - shift I)^-1 cheap, the pairs nearest to the
+# shift are its extreme ones.
+
+
+FILL = 40_000_000  # entries of triangular factors that are affordable
+FUNCTIONS = (GaussNewton, Hessian, Jacobian, MatrixFree, Opaque)  # operators of which nothing but products is known
+LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
+EDGE = (
+    0.05,
+    0.5,
+)  # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if that was not enough
+
+
+class Shifted(NamedTuple):
+    """(A - shift I)^-1, and whether it failed: an array where that cannot be seen yet, and else False."""
+
+    inverse: LinearOperator
+    shift: complex
+    failed: Any = False
+
+
+def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
+    """The inverse of A less a shift, where A is a stored matrix or structure makes it cheap; None where neither is so.
+
+    `form` says whether the matrix of another A may be formed for it. At an eigenvalue, where there is no inverse, the one beside it
+    is taken: the pairs nearest to the shift are nearest to that too, but for ties.
+    """
+    if not is_cheap(shifted(A, shift)):
+        if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
+            return None
+        A = Dense(A.to_dense())._claim(A.properties)
+    found = _inverse(shifted(A, shift), shift)
+    if found is not None or (step := _small_shift(A)) == 0:
+        return found
+    return _inverse(shifted(A, shift + step), shift + step)
+
+
+def is_known_by_products(A: LinearOperator) -> bool:
+    """Whether a part of A is a function, or hidden by `opaque`."""
+    return isinstance(A, FUNCTIONS) or any(map(is_known_by_products, getattr(A, "operands", ())))
+
+
+def cheap_inverse(A: LinearOperator) -> Shifted | None:
+    """The inverse of A where structure makes it cheap; None where nothing does.
+
+    Of a singular A it is the inverse at a small shift, below the spectrum if A is positive.
+    """
+    if isinstance(A, Sparse) and A.properties & POSITIVE_SEMIDEFINITE and fills_in(A):
+        return None  # the inverse would be an iteration, which fails where A is singular; products with A find its lower end
+    if not is_cheap(A):
+        return None
+    found = _inverse(A, 0.0)
+    if found is not None or (shift := _small_shift(A)) == 0:
+        return found
+    return _inverse(shifted(A, shift), shift)
+
+
+def _small_shift(A: LinearOperator) -> float:
+    """A negative number that is small beside A; zero where A cannot be seen."""
+    xp = A.xp
+    p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
+    size = seen(xp, xp.max(xp.abs(A @ p)))
+    return -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
+
+
+class Edge(NamedTuple):
+    """The outermost eigenvalue on one side of the spectrum, and how far the k wanted reach from there; negative on the right side."""
+
+    outer: float
+    width: float
+
+    def shift(self, far: bool) -> float:
+        """A number beyond the edge."""
+        return self.outer - EDGE[far] * self.width
+
+    def is_beyond(self, values: Any, shift: float) -> bool:
+        """Whether one of the values is beyond the shift."""
+        return bool(((np.real(values) - shift) * self.width < 0).any())
+
+
+def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
+    """Where the outermost eigenvalues of a large sparse matrix are, by a short run.
+
+    Only if they are real, as far as that run can see: of complex ones those nearest to a shift need not be the outermost.
+    """
+    xp, n = A.xp, A.shape[-1]
+    if n < LARGE or A.batch_shape or not isinstance(A, Sparse) or xp.is_traced(A.data) or not is_cheap(A):
+        return None
+    generators = xp.split(xp.generator(method.seed))
+    start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
+    m = method.size(n, k)
+    with quiet(xp):
+        edge = arnoldi(xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_iters=3 * m, again=False)
+    values, size = seen(xp, edge.values), seen(xp, edge.size)
+    width = float(np.ptp(values.real))
+    if not np.isfinite(values).all() or np.abs(values.imag).max() > 1e-2 * width or width <= 1e-6 * float(size):
+        return None
+    return Edge(float(values.real.min()), width) if which == "SR" else Edge(float(values.real.max()), -width)
+
+
+def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
+    """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost. The nearer the shift, the faster."""
+    shift, B = edge.shift(far), shifted(A, edge.shift(far))
+    return _inverse(B, shift) if is_cheap(B) else None
+
+
+def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
+    """A - shift I, in the precision of A."""
+    if not shift:
+        return A
+    B = A + ScaledIdentity(-split_number(shift, "shift")[0], A.shape[-1])
+    return Dense(B._dense())._claim(B.properties) if isinstance(A, Dense) else B
+
+
+def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
+    with quiet(A.xp):
+        inverse, info = inv(A, info=True)
+    if not isinstance(info.status, Status):  # under tracing
+        return Shifted(inverse, shift, info.failed)
+    return None if info.failed or info.status == Status.FELL_BACK else Shifted(inverse, shift)
+
+
+def is_cheap(A: LinearOperator) -> bool:
+    """Whether the inverse of A comes of structure, or of few enough numbers."""
+    rule = inv.find(A)
+    if rule.is_base:
+        return isinstance(A, Dense)
+    if rule.rewritten_by is not None:
+        A = simplify(A)
+    if isinstance(A, Sparse):
+        return envelope(A) <= FILL
+    plan = inv.explain(A)
+    dense = any(step.rule in ("Cholesky", "LDL", "LU", "QR") for step in plan.walk())
+    return not dense or A.shape[-1] <= LARGEST_DENSE
+
+
+def envelope(A: Any) -> float:
+    """How many entries lie inside the envelope of a sparse matrix, rows and columns in the order of Cuthill and McKee: the factors
+    have no more there, and in the order that is used mostly fewer."""
+    memo = A.structure.memo
+    if "envelope" not in memo:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        structure = A.structure
+        n = structure.shape[0]
+        graph = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+        order = reverse_cuthill_mckee(graph + graph.T, symmetric_mode=True)
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n)
+        rows, columns = place[structure.rows], place[structure.columns]
+        first = np.arange(n)
+        np.minimum.at(first, np.maximum(rows, columns), np.minimum(rows, columns))
+        memo["envelope"] = float(2 * (np.arange(n) - first).sum() + n)
+    return memo["envelope"]
+
+
+# Eigenvectors and null spaces of sums by stochastic gradients, `method=SVRG()`: what is run, and
+# how the answer is judged.
+
+
+FIRST = 8  # vectors that a null space is looked for with; twice as many whenever all are found to be in it
+SURE = 0.3  # of a Ritz value, its residual, from which it counts as one that is not zero
+DIVERGED = "it diverged: the step is too large. Leave out `step`, which finds one, or take a larger batch_size"
+
+
+def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspace:
+    """k eigenpairs at an end of the spectrum."""
+    positive = A.properties & POSITIVE_SEMIDEFINITE
+    ends = {"LA": True, "LR": True, "SA": False, "SR": False} | ({"LM": True, "SM": False} if positive else {})
+    if not A.properties & SELF_ADJOINT:
+        raise MethodError(
+            "eig: SVRG finds eigenvectors of self-adjoint sums, and A is not known to be one. Say SelfAdjoint(A) if it is so, "
+            "or use Arnoldi()."
+        )
+    if which not in ends:
+        raise MethodError(f"eig: SVRG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an A of any sign.")
+    _plain_steps("eig", method)
+    method = replace(method, seed=drawn_seed(method.seed))
+    xp, n = A.xp, A.shape[-1]
+    start = _start(A, k, method) if method.x0 is None else _given(A, k, method)
+    tol = method.tolerance(xp, A.dtype)
+    run = program(xp.name, _program, method.without_arrays(), ends[which], False, float(tol), method.iterations(n, n))
+    with recording():
+        return run(seeded(A, method.seed), start)
+
+
+def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
+    """An orthonormal basis of the null space, from more and more vectors until some are not in it."""
+    _plain_steps("nullspace", method)
+    method = replace(method, seed=static_seed(method.seed))
+    xp, (m, n) = A.xp, A.shape[-2:]
+    if A.batch_shape:
+        raise MethodError("nullspace: SVRG works on one operator at a time. Call it for each matrix: nullspace(A[i]).")
+    tol = max(method.tolerance(xp, A.dtype), max(m, n) * xp.eps(A.dtype) if rtol is None else rtol)
+    run = program(xp.name, _program, method.without_arrays(), False, True, float(tol), method.iterations(m, n))
+    squared = not A.properties & POSITIVE_SEMIDEFINITE
+    start, matvecs, epochs = _start(A, min(n, FIRST), method), 0, 0
+    while True:
+        with recording():
+            found = run(A, start)
+        values = seen(xp, found.values)
+        if values is None:
+            from ..least_squares.nullspace import visible
+
+            visible(xp, found.values)  # an error that says what to do
+        status = Status(int(found.status))
+        matvecs, epochs = matvecs + int(found.matvecs), epochs + int(found.epochs)
+        limit = float(seen(xp, found.norm).max()) * (tol**2 if squared else tol)
+        inside = int((values <= limit).sum())
+        width = found.vectors.shape[-1]
+        if inside < width or width == n or status.is_failure:
+            break
+        more = _start(A, min(n, 2 * width) - width, replace(method, seed=method.seed + width))
+        start = xp.concat([found.vectors, more], axis=-1)
+    size = (abs(values) / float(seen(xp, found.norm).max() or 1)) ** (0.5 if squared else 1)
+    message = DIVERGED if status is Status.BREAKDOWN else ""
+    report(
+        Info(
+            status,
+            iterations=epochs,
+            matvecs=matvecs,
+            residual=xp.asarray(size[:inside], dtype=xp.real_dtype(found.vectors.dtype)),
+            method=method.name,
+            message=message,
+        )
+    )
+    V = found.vectors[..., :inside]
+    return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
+
+
+def _plain_steps(function: str, method: SVRG) -> None:
+    """An error if options were given that are for linear systems alone."""
+    if method.preconditioner is not None:
+        raise MethodError(f"{function}: the preconditioner of SVRG is for linear systems. Leave it out, or use LOBPCG().")
+    if method.momentum or method.averaging:
+        raise MethodError(f"{function}: momentum and averaging of SVRG are for linear systems. Leave them out.")
+
+
+def _start(A: LinearOperator, k: int, method: SVRG) -> Array:
+    xp = A.xp
+    dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
+    generator = xp.split(xp.generator(method.seed), 3)[2]
+    return xp.normal(generator, (*A.batch_shape, A.shape[-1], k), dtype=dtype, device=A._context.device)
+
+
+def _given(A: LinearOperator, k: int, method: SVRG) -> Array:
+    xp = A.xp
+    x0 = method.x0 if namespace_of(method.x0) is not None else xp.asarray(method.x0, dtype=A.dtype, device=A._context.device)
+    x0 = x0[..., None] if x0.ndim == 1 else x0
+    if tuple(x0.shape[-2:]) != (A.shape[-1], k):
+        raise ValueError(f"eig: x0 has shape {tuple(x0.shape)}; SVRG starts from {A.shape[-1]} x {k}.")
+    return xp.broadcast_to(x0, (*A.batch_shape, *x0.shape[-2:]))
+
+
+def _program(
+    xp: Any, method: Any, largest: bool, null: bool, tol: float, max_iters: int, A: LinearOperator, W: Array
+) -> Subspace:
+    """One run, a program in JAX."""
+    watch = Watch(False, method.callback, method.progress, method.name, False)
+    terms = sampled_terms(A, method, squared=None if null else False)
+    limit = tol**2 if terms.squared else tol
+
+    def settled(values: Array, residual: Array, norm: Array) -> Array:
+        if null:
+            return (values <= limit * norm) | (residual <= SURE * values)
+        return residual <= tol * norm
+
+    products = Products(A.__matmul__, A.H.__matmul__ if terms.squared else None, None, None, A.shape[-1], terms)
+    return svrg_subspace(
+        xp, products, W, largest=largest, step=method.step, seed=method.seed, settled=settled, max_iters=max_iters, watch=watch
+    )  # fmt: skip

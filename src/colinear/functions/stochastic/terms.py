@@ -1,0 +1,143 @@
+"""All terms of a sum, some at a time, in groups that share a random vector: what the doubly stochastic estimators multiply.
+
+What the terms are, and how some of them are taken, is for the families to say (`operators/terms.py`); here they are put into groups, and
+the groups side by side, as a batch of operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...backends import Array, adjoint
+from ...errors import MethodError
+from ...operators.base import LinearOperator
+from ...operators.batch import BatchSum
+from ...operators.lowrank import LowRank
+from ...operators.product import Product
+from ...operators.sum import Sum
+from ...operators.terms import InnerTerms, added_parts, some_terms, term_count
+from ...operators.tree import Index
+from ..common import placed
+
+ROOM = 1 << 21  # numbers in the random vectors of the terms that are taken together
+
+
+class Terms(NamedTuple):
+    """Some of the terms: one operator, or a batch of them along the batch dimension `axis`, whose random vectors are to be drawn.
+
+    `share`, if given, says which vector each of the batch takes; `factor` is what the samples are to be multiplied by.
+    """
+
+    operator: LinearOperator
+    axis: int | None = None
+    share: Any = None
+    factor: Any = 1
+
+
+def count_terms(A: LinearOperator) -> int:
+    """How many terms a sum has, those that minibatches hold as a whole among them; an error if it is no sum."""
+    count = sum(_count(part) for _, part in added_parts(A))
+    if count < 2 and not isinstance(A, (Sum, BatchSum, Product, LowRank)):
+        raise MethodError(
+            f"Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a product), and A is {type(A).__name__}. "
+            "Leave out per_term and batch_size."
+        )
+    return count
+
+
+def _count(A: LinearOperator) -> int:
+    if isinstance(A, Sum):
+        return len(A.operands)
+    if isinstance(A, LowRank):
+        return A.U.shape[-1]
+    return A.operands[0].shape[-1] if isinstance(A, Product) and term_count(A) == 1 else term_count(A)
+
+
+def terms_of(A: Any, size: int, width: int) -> Iterator[Terms]:
+    """All terms, those that share a random vector (`size` neighbours) never apart; as many at a time as there is room for."""
+    for factor, part in added_parts(A):
+        for terms in _terms_of_part(part, size, width):
+            yield terms._replace(factor=factor)
+
+
+def _terms_of_part(A: Any, size: int, width: int) -> Iterator[Terms]:
+    n = A.shape[-1] * max(1, math.prod(A.batch_shape)) * width
+    groups, count = max(1, ROOM // max(1, n)), _count(A)
+    if isinstance(A, Sum):
+        operands = placed(A)
+        for start in range(0, count, size):
+            yield Terms(reduce(add, operands[start : start + size]))
+    elif isinstance(A, BatchSum):
+        step = max(size, groups // size * size)
+        for start in range(0, count, step):
+            stop = min(count, start + step)
+            yield Terms(_elements(A, start, stop), A.axis, None if size == 1 else np.arange(stop - start) // size)
+    elif isinstance(A, (LowRank, Product)):
+        for start in range(0, count, groups * size):
+            U, V = _factors(A, start, min(count, start + groups * size))
+            U, V = (None if X is None else _grouped(A.xp, X, size) for X in (U, V))
+            yield Terms(LowRank._of(U, V, None), -1)
+    elif count > 1:  # a sum of a user's own
+        for start in range(0, count, size):
+            yield Terms(some_terms(A, start, min(count, start + size)))
+    else:
+        yield Terms(A)
+
+
+def _elements(A: BatchSum, start: int, stop: int) -> LinearOperator:
+    """The terms from `start` to `stop`, side by side: a slice, which every family allows, and of arrays is no copy."""
+    if stop - start == A.terms:
+        return A.A
+    batch = [slice(None)] * len(A.A.batch_shape)
+    batch[A.axis] = slice(start, stop)
+    return A.A[(*batch, slice(None), slice(None))]
+
+
+def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
+    """U and V, (*batch, n, stop - start), of the terms from `start` to `stop` of A = U V^H; V is None where it is U."""
+    xp = A.xp
+    if isinstance(A, LowRank):
+        U = A.U if A.core is None else xp.matmul(A.U, A.core)
+        V = None if A.core is None and A.V is None else A.U if A.V is None else A.V
+        return U[..., start:stop], None if V is None else V[..., start:stop]
+    if term_count(A) == 1:  # rows cannot be taken by index: columns and rows of the outer factors, by products
+        left, *rest = placed(A)
+        right = rest[0] if len(rest) == 1 else Product(*rest)
+        return left[..., start:stop]._dense(), adjoint(xp, right[..., start:stop, :]._dense())
+    some = some_terms(A, start, stop)
+    assert isinstance(some, InnerTerms)
+    V = adjoint(xp, some.right._dense())
+    U = V if some.left is None else adjoint(xp, some.left._dense())
+    if some.left is None and A._cut.position == 1:
+        return V, None
+    return U * some.weights[..., None, :], V
+
+
+def _grouped(xp: Any, U: Array, size: int) -> Array:
+    """Columns (*batch, n, k) in groups, (*batch, groups, n, size), the last filled up with zeros."""
+    *batch, n, k = U.shape
+    missing = -k % size
+    if missing:
+        U = xp.concat([U, xp.zeros((*batch, n, missing), dtype=U.dtype, device=xp.device_of(U))], axis=-1)
+    return xp.moveaxis(xp.reshape(U, (*batch, n, (k + missing) // size, size)), -2, -3)
+
+
+def shared_out(A: LinearOperator, terms: Terms, Z: Array) -> Array:
+    """The random vectors of groups, one for each term."""
+    if terms.share is None or terms.axis is None:
+        return Z
+    return A.xp.take(Z, Index(terms.share).on(A.xp, A._context.device), axis=terms.axis - 2)
+
+
+def probe_shape(terms: Terms, width: int) -> tuple[int, ...]:
+    """Of the random vectors that these terms need."""
+    batch = list(terms.operator.batch_shape)
+    if terms.axis is not None and terms.share is not None:
+        batch[terms.axis] = int(terms.share[-1]) + 1
+    return (*batch, terms.operator.shape[-1], width)

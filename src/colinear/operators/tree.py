@@ -1,0 +1,188 @@
+"""The fields of an operator: which are leaves and which are structure, how a tree is taken apart and rebuilt, and cached properties."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends import Array, namespace_of
+from ..errors import ShapeError
+
+# A property that is computed once per operator.
+#
+# Like `functools.cached_property`, but without the lock that Python 3.11's takes (torch.compile
+# cannot trace it) and with `object.__setattr__`, since operators are frozen. What is remembered is
+# not a field: pytrees, pickles and copies drop it.
+
+
+if TYPE_CHECKING:
+    memo = property
+else:
+
+    class memo:
+        """`@memo` above a method without arguments: an attribute that is computed when it is first asked for."""
+
+        def __init__(self, compute: Callable[[Any], Any]):
+            self.compute, self.__doc__ = compute, compute.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = self.compute(instance)
+            object.__setattr__(instance, self.name, value)
+            return value
+
+
+# What an operator is made of: which fields are leaves and which are structure, and how the tree is
+# taken apart and rebuilt.
+#
+# Arrays and operators, and tuples and dicts of them, are leaves and children; everything else is
+# static and must be hashable. The value decides, not the annotation; but a number counts as a leaf
+# where the field is annotated `Scalar`.
+
+
+Scalar = Any  # a Python number or a 0-dimensional array
+
+
+def own_annotations(cls: type) -> dict[str, Any]:
+    """The annotations in the body of a class, in order; from Python 3.14 on they are evaluated only when asked for."""
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return annotationlib.get_annotations(cls, format=annotationlib.Format.STRING)
+    return inspect.get_annotations(cls)
+
+
+def is_data(value: Any) -> bool:
+    """Whether a value holds arrays or operators (then it is a child of the tree)."""
+    if isinstance(value, (tuple, list)):
+        return any(map(is_data, value))
+    if isinstance(value, dict):
+        return any(map(is_data, value.values()))
+    return namespace_of(value) is not None or hasattr(type(value), "_matmat")
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays and scalars in a field, depth first; operators are opened up, however deep they are nested."""
+    waiting, found = [value], []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (tuple, list)):
+            waiting.extend(reversed(value))
+        elif isinstance(value, dict):
+            waiting.extend(reversed(list(value.values())))
+        elif hasattr(type(value), "_matmat"):
+            for name in reversed(value._dynamic):
+                waiting.append(getattr(value, name))
+        elif value is not None:
+            found.append(value)
+    return found
+
+
+def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:
+    """The same nest of tuples, dicts and operators with `f` applied to each array."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_arrays(f, item) for item in value)
+    if isinstance(value, dict):
+        return {key: map_arrays(f, item) for key, item in value.items()}
+    if hasattr(type(value), "_matmat"):
+        return value._map(f)
+    return value if value is None else f(value)
+
+
+class Index:
+    """Integers that are structure (a permutation, a sparsity pattern): static and hashable by content, so that values are seen under `jit`
+    and neither `vmap` nor `grad` of an operator meets them. `host` is a read-only NumPy array."""
+
+    __slots__ = ("_hash", "_placed", "host")
+
+    def __init__(self, values: Any):
+        host = np.array(values, dtype=np.int64, order="C")
+        host.setflags(write=False)
+        self.host = host
+        self._hash: int | None = None
+        self._placed: dict[Any, Any] = {}
+
+    def on(self, xp: Any, device: Any = None) -> Array:
+        """The integers as an array of a framework. JAX indexes with NumPy arrays as they are."""
+        if xp.name != "torch":
+            return self.host
+        key = str(device)
+        found = self._placed.get(key)
+        if found is None:
+            found = xp.asarray(self.host.copy(), device=device)
+            if not xp.is_traced(found):
+                self._placed[key] = found
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Index) and np.array_equal(self.host, other.host))
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.host.shape, self.host.tobytes()))
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Index, (self.host,)
+
+    def __repr__(self) -> str:
+        return f"Index({self.host.shape})"
+
+
+def index_or_array(values: Any, what: str) -> Any:
+    """An `Index` where the integers can be seen, the traced array itself where they cannot."""
+    xp = namespace_of(values)
+    if xp is not None and xp.is_traced(values):
+        return values
+    host = np.asarray(values if xp is None else xp.to_numpy(values))
+    if host.dtype.kind not in "iu" and host.size:
+        raise ShapeError(f"{what}: indices must be integers, not {host.dtype}.")
+    return Index(host)
+
+
+# ---------------------------------------------------------------------------------------------------- derivatives along arrays
+
+
+def directional(A: Any, f: Callable[[Any], Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone that are floats."""
+    return push_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), tangents)
+
+
+def pullback(A: Any, f: Callable[[Any], Any], G: Any) -> tuple[Any, ...]:
+    """The cotangents of A's arrays for a cotangent G of f(A); None for integers."""
+    return pull_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), G)
+
+
+def push_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(*arrays) and its derivative along `tangents`, of all arrays or of the floats among them: integers do not move."""
+    places, of = _of_floats(xp, f, arrays)
+    along = [tangents[i] for i in places] if len(tangents) == len(arrays) else tangents
+    return xp.jvp(of, tuple(arrays[i] for i in places), tuple(along))
+
+
+def pull_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], G: Any) -> tuple[Any, ...]:
+    """The cotangents of the arrays for a cotangent G of f(*arrays); None for integers."""
+    places, of = _of_floats(xp, f, arrays)
+    found = dict(zip(places, xp.vjp(of, tuple(arrays[i] for i in places))[1](G), strict=True))
+    return tuple(found.get(i) for i in range(len(arrays)))
+
+
+def _of_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any]) -> tuple[list[int], Callable[[Any], Any]]:
+    """The places of the floats among the arrays, and f as a function of these."""
+    places = [i for i, x in enumerate(arrays) if xp.is_floating(x)]
+
+    def of(floats: Any) -> Any:
+        every = list(arrays)
+        for i, x in zip(places, floats, strict=True):
+            every[i] = x
+        return f(*every)
+
+    return places, of

@@ -1,0 +1,376 @@
+"""Unitary operators: the Fourier and sine transforms over a grid, and permutations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..backends import Array, is_array, namespace_of
+from ..errors import DtypeError, ShapeError
+from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
+from .base import LinearOperator
+from .context import Context, broadcast_batches, common_context, given_context
+from .diagonal import promoted
+from .tree import Index, index_or_array, memo
+
+# Convolution by fast Fourier transforms: what Toeplitz, Circulant and Convolution share.
+
+
+def good_length(n: int) -> int:
+    """The least length >= n with no prime factor above 5: fast in pocketfft, MKL, cuFFT and XLA alike.
+
+    SciPy has it, but its import takes longer than all of our operators, and torch.compile cannot look into it.
+    """
+    best = 1 << max(n - 1, 0).bit_length()
+    fives = 1
+    while fives < best:
+        odd = fives
+        while odd < best:
+            best = min(best, odd << max(-(-n // odd) - 1, 0).bit_length())  # 5^a 3^b, and the twos that are missing
+            odd *= 3
+        fives *= 5
+    return best
+
+
+def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int]) -> Array:
+    """The circular convolution of columns of grids with a kernel, both padded with zeros to `lengths`.
+
+    kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes real transforms, half the work,
+    and gives real output of the promoted dtype.
+    """
+    dtype = xp.result_type(kernel.dtype, X.dtype)
+    axes = tuple(range(-1 - len(lengths), -1))
+    kernel, X = (pad_end(xp, array, lengths, axes) for array in (kernel[..., None], X))
+    if xp.is_complex(dtype):
+        product = xp.ifftn(xp.fftn(kernel, axes=axes) * xp.fftn(X, axes=axes), axes=axes)
+    else:
+        product = xp.irfftn(xp.rfftn(kernel, axes=axes) * xp.rfftn(X, axes=axes), tuple(lengths), axes=axes)
+    return xp.astype(product, dtype)
+
+
+def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
+    """`x` with zeros after its end along each axis, up to the lengths."""
+    for axis, length in zip(axes, lengths, strict=True):
+        missing = length - x.shape[axis]
+        if missing:
+            shape = list(x.shape)
+            shape[axis] = missing
+            x = xp.concat([x, xp.zeros(shape, dtype=x.dtype, device=xp.device_of(x))], axis=axis)
+    return x
+
+
+def fourier_flops(lengths: Sequence[int], real: bool) -> float:
+    """Of one transform, by the usual count 5 n log2(n) for complex numbers and half of it for real ones."""
+    n = math.prod(lengths)
+    return (2.5 if real else 5.0) * n * math.log2(max(n, 2))
+
+
+def convolution_flops(lengths: Sequence[int], real: bool) -> float:
+    """Of one circular convolution: the transforms of kernel, vector and product, and the product."""
+    return 3 * fourier_flops(lengths, real) + (3.0 if real else 6.0) * math.prod(lengths)
+
+
+# The unitary discrete Fourier transform over a grid.
+
+
+class FFT(LinearOperator):
+    """The discrete Fourier transform of a grid that is flattened in row-major order, scaled to be unitary.
+
+    `FFT(n) @ x` is `numpy.fft.fft(x, norm="ortho")`. It holds no numbers, so it takes framework, precision and device from what
+    it multiplies; the result is complex. Alone it is NumPy's, complex128. A product costs O(n log n).
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The sizes of the grid. They are the attribute `grid` (`shape` is the matrix's).
+    like, dtype : optional
+        As for `Identity`: whose framework, precision and device to take.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> F = co.FFT((2, 3))
+    >>> F.shape, F.isa(co.Unitary)
+    ((6, 6), True)
+    """
+
+    grid: tuple[int, ...]
+    inverse: bool
+    context: Context
+
+    def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Any:
+        return cls._of(grid_sizes(shape, "FFT"), False, given_context("FFT", like, dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = math.prod(self.grid)
+        return (n, n)
+
+    @memo
+    def _context(self) -> Context:
+        backend, dtype, device = self.context
+        if dtype is None or dtype is complex:
+            return Context(backend, complex, device)  # complex, of the precision of what it meets
+        return Context(backend, backends.get(backend or "numpy").complex_dtype(dtype), device)
+
+    def _infer(self) -> int:
+        # Entries exp(-2 pi i j k / n): symmetric, and real where no side is longer than 2.
+        return UNITARY | SYMMETRIC | (SELF_ADJOINT if all(size <= 2 for size in self.grid) else 0)
+
+    def _adjoint(self) -> LinearOperator:
+        return FFT._of(self.grid, not self.inverse, self.context)
+
+    _conj = _adjoint
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        X = promoted(X, self.context.dtype)
+        n = self.shape[-1]
+        if X.shape[-2] == 0 or X.shape[-1] == 0:
+            return xp.astype(X, xp.complex_dtype(X.dtype))
+        values = xp.reshape(X, (*X.shape[:-2], *self.grid, X.shape[-1]))
+        axes = tuple(range(-1 - len(self.grid), -1))
+        transformed = xp.ifftn(values, axes=axes) * math.sqrt(n) if self.inverse else xp.fftn(values, axes=axes) / math.sqrt(n)
+        return xp.reshape(transformed, X.shape)
+
+    @property
+    def _flops(self) -> float:
+        return fourier_flops(self.grid, real=False)
+
+    def _expression(self) -> str:
+        return f"FFT({'x'.join(map(str, self.grid))}){'.H' if self.inverse else ''}"
+
+
+def grid_sizes(shape: Any, what: str) -> tuple[int, ...]:
+    """The sizes of a grid, given as a number or a tuple of numbers."""
+    try:
+        sizes = tuple(int(size) for size in shape) if hasattr(shape, "__iter__") else (int(shape),)
+        wrong = sizes != tuple(shape) if hasattr(shape, "__iter__") else sizes[0] != shape
+    except (TypeError, ValueError):
+        wrong, sizes = True, ()
+    if wrong or not sizes or min(sizes) < 0:
+        raise ShapeError(f"{what}: the grid's shape must be an integer or a tuple of integers, none negative; it is {shape!r}.")
+    return sizes
+
+
+# The orthogonal sine transform over a grid: the eigenvectors of tridiagonal Toeplitz matrices, so
+# of Laplacians.
+
+
+class Sine(LinearOperator):
+    """The discrete sine transform (of the first kind) of a grid that is flattened in row-major order, scaled to be orthogonal.
+
+    In one dimension its entries are `sqrt(2 / (n + 1)) sin(π j k / (n + 1))` for j, k = 1, ..., n: it is symmetric and its own
+    inverse, and `Sine(n) @ x` is `scipy.fft.dst(x, type=1, norm="ortho")`. It holds no numbers, so it takes framework, dtype and
+    device from what it multiplies. A product costs O(n log n).
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        The sizes of the grid. They are the attribute `grid` (`shape` is the matrix's).
+    like, dtype : optional
+        As for `Identity`: whose framework, dtype and device to take.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> S = co.Sine(3)
+    >>> (S @ co.Tridiagonal([-1, -1], [2, 2, 2], [-1, -1]) @ S).to_dense().diagonal().round(4)
+    array([0.5858, 2.    , 3.4142])
+    """
+
+    grid: tuple[int, ...]
+    context: Context
+
+    def __new__(cls, shape: Any, *, like: Any = None, dtype: Any = None) -> Any:
+        return cls._of(grid_sizes(shape, "Sine"), given_context("Sine", like, dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        n = math.prod(self.grid)
+        return (n, n)
+
+    @memo
+    def _context(self) -> Context:
+        return self.context
+
+    def _infer(self) -> int:
+        return UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
+
+    def _transpose(self) -> LinearOperator:
+        return self
+
+    _adjoint = _conj = _transpose
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        X = promoted(X, self.context.dtype)
+        values = xp.reshape(X, (*X.shape[:-2], *self.grid, X.shape[-1]))
+        return xp.reshape(sine_transform(values, range(-1 - len(self.grid), -1)), X.shape)
+
+    _rmatmat = _matmat
+
+    def _right_matmat(self, X: Array) -> Array:
+        """X S, without moving axes."""
+        xp = namespace_of(X)
+        X = promoted(X, self.context.dtype)
+        values = xp.reshape(X, (*X.shape[:-1], *self.grid))
+        return xp.reshape(sine_transform(values, range(-len(self.grid), 0)), X.shape)
+
+    @property
+    def _flops(self) -> float:
+        return sum(fourier_flops((2 * size + 2,), real=True) * math.prod(self.grid) / max(size, 1) for size in self.grid)
+
+    def _expression(self) -> str:
+        return f"Sine({'x'.join(map(str, self.grid))})"
+
+
+def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Array:
+    """Along each axis y_k = sqrt(2 / (n + 1)) sum_j sin(π j k / (n + 1)) x_j. `overwrite`: whether x may be, in NumPy."""
+    xp = namespace_of(x)
+    if 0 in x.shape:
+        return x
+    if xp.name == "numpy":
+        from scipy.fft import dstn  # whose import takes longer than all of our operators
+
+        y = dstn(x, type=1, norm="ortho", axes=tuple(axes), overwrite_x=overwrite)
+        return y if y.dtype == x.dtype else y.astype(x.dtype)  # half precision
+    for axis in axes:
+        x = _by_odd_extension(xp, x, axis)
+    return x
+
+
+def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
+    """One axis, by Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of its half in sines."""
+    x = xp.moveaxis(x, axis, -1)
+    n = x.shape[-1]
+    zero = xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=xp.device_of(x))
+    odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
+    y = 0.5j * xp.fft(odd) if xp.is_complex(x) else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, (-1,))), x.dtype)
+    return xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
+
+
+# A permutation of coordinates.
+
+
+SMALL = 64  # entries that Python sorts faster than NumPy starts to
+
+
+class Permutation(LinearOperator):
+    """P with `P @ x == x[perm]`: row i of P is row perm[i] of the identity. Its transpose is its inverse.
+
+    The permutation is structure, not data: known under `jit`, and no leaf of the tree. Only where it is itself traced is it an
+    array, and then it cannot be checked.
+
+    Parameters
+    ----------
+    perm : integers of shape (*batch, n)
+        Each of 0, ..., n - 1 once.
+    like, dtype : optional
+        As for `Identity`.
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> P = co.Permutation([2, 0, 1])
+    >>> P @ np.array([10.0, 11.0, 12.0])
+    array([12., 10., 11.])
+    >>> P.T @ (P @ np.array([10.0, 11.0, 12.0]))
+    array([10., 11., 12.])
+    """
+
+    perm: Index | Array
+    context: Context
+
+    def __new__(cls, perm: Any, *, like: Any = None, dtype: Any = None) -> Permutation:
+        if not isinstance(perm, Index):
+            try:
+                perm = index_or_array(perm, "Permutation")
+            except (TypeError, ValueError) as error:
+                if isinstance(error, ShapeError):
+                    raise
+                raise DtypeError(f"Permutation: expected an array of integers, got {type(perm).__name__}.") from error
+        given = perm.host if isinstance(perm, Index) else perm
+        if is_array(perm) and namespace_of(perm).is_floating(perm):
+            raise ShapeError(f"Permutation: indices must be integers, not {perm.dtype}.")
+        if given.ndim < 1:
+            raise ShapeError("Permutation: expected at least one dimension, got a single number.")
+        if isinstance(perm, Index) and not _is_permutation(given):
+            raise ShapeError(f"Permutation: perm must hold each of 0, ..., {given.shape[-1] - 1} once.")
+        return cls._of(perm, given_context("Permutation", like, dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shape = self.perm.host.shape if isinstance(self.perm, Index) else tuple(self.perm.shape)
+        return (*shape, shape[-1])
+
+    @memo
+    def _context(self) -> Context:
+        return self.context
+
+    def _infer(self) -> int:
+        return UNITARY
+
+    def _transpose(self) -> LinearOperator:
+        return Permutation._of(self._inverse, self.context)
+
+    _adjoint = _transpose
+
+    @memo
+    def _inverse(self) -> Any:
+        perm = self.perm
+        return Index(np.argsort(perm.host, -1)) if isinstance(perm, Index) else namespace_of(perm).argsort(perm, axis=-1)
+
+    def compose(self, other: Permutation) -> Permutation:
+        """The product P Q as one permutation: (P Q x)[i] = x[q[p[i]]]."""
+        p, q = self.perm, other.perm
+        if isinstance(p, Index) and isinstance(q, Index):
+            batch = np.broadcast_shapes(p.host.shape, q.host.shape)
+            composed: Any = Index(np.take_along_axis(np.broadcast_to(q.host, batch), np.broadcast_to(p.host, batch), -1))
+        else:
+            xp = namespace_of(p if is_array(p) else q)
+            p, q = (x.on(xp) if isinstance(x, Index) else x for x in (p, q))
+            batch = (*broadcast_batches(p.shape[:-1], q.shape[:-1]), p.shape[-1])
+            composed = xp.take_along_axis(xp.broadcast_to(q, batch), xp.broadcast_to(p, batch), axis=-1)
+        return Permutation._of(composed, common_context("Permutation", (self, other)))
+
+    def _matmat(self, X: Array) -> Array:
+        xp = namespace_of(X)
+        X = promoted(X, self.context.dtype)
+        perm = self.perm.on(xp, xp.device_of(X)) if isinstance(self.perm, Index) else self.perm
+        if perm.ndim == 1:
+            return xp.take(X, perm, axis=-2)
+        batch = broadcast_batches(perm.shape[:-1], X.shape[:-2])
+        X, perm = xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.broadcast_to(perm, (*batch, perm.shape[-1]))
+        return xp.take_along_axis(X, xp.broadcast_to(perm[..., None], X.shape), axis=-2)
+
+    def _matvec(self, x: Array) -> Array:
+        xp = namespace_of(x)
+        x = promoted(x, self.context.dtype)
+        return x[self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm]  # batched: x[perm] is, too
+
+    def _to_dense(self) -> Array:
+        xp = self.xp if isinstance(self.perm, Index) else namespace_of(self.perm)
+        return self._matmat(xp.eye(self.shape[-1], dtype=self._context.dtype or xp.default_float(), device=self._context.device))
+
+    @property
+    def _flops(self) -> float:
+        return 0.0
+
+    def _expression(self) -> str:
+        return f"Permutation({'x'.join(map(str, self.shape[:-1]))})"
+
+
+def _is_permutation(given: Any) -> bool:
+    """Whether each row holds each of 0, ..., n - 1 once."""
+    n = given.shape[-1]
+    if given.shape == (n,) and n <= SMALL:
+        return sorted(given.tolist()) == list(range(n))
+    return bool((np.sort(given, -1) == np.arange(n)).all())

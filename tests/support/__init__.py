@@ -1,0 +1,1 @@
+"""What tests share: operators beside their matrices, frameworks, dtypes, devices, and the cases that suites enumerate."""
