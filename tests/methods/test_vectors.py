@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from colinear import Status, backends
+from colinear.methods import iterate
 from colinear.methods.bicgstab import bicgstab
 from colinear.methods.cg import cg
 from colinear.methods.lsqr import cgls, lsmr, lsqr
@@ -50,6 +51,21 @@ def test_a_vector_alone_takes_the_steps_that_it_takes_in_a_block(name: str, fram
         assert int(alone.status[0]) == int(block.status[i]) == int(Status.SUCCESS)
         assert abs(int(alone.iterations[0]) - int(block.iterations[i])) <= 1
         np.testing.assert_allclose(xp.to_numpy(alone.X)[:, 0], xp.to_numpy(block.X)[:, i], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("name", [*SQUARE, *TALL])
+def test_a_large_block_is_written_over_and_nothing_of_the_users(name: str, framework: str, monkeypatch: Any) -> None:
+    xp = backends.get(framework)
+    A, B = problem(name, True)
+    expected, X0 = run(xp, name, A, B), np.full((A.shape[1], 2), 0.5 + 0j)
+    monkeypatch.setattr(iterate, "LARGE_BLOCK_NUMBERS", 0)
+    b, x0 = xp.asarray(B.copy()), xp.asarray(X0.copy())
+    found = run(xp, name, A, b, X0=x0)
+    np.testing.assert_array_equal(xp.to_numpy(b), B)
+    np.testing.assert_array_equal(xp.to_numpy(x0), X0)
+    np.testing.assert_allclose(xp.to_numpy(found.X), xp.to_numpy(expected.X), rtol=1e-6, atol=1e-8)
+    assert int(found.status.max()) == 0
 
 
 @pytest.mark.parametrize("name", [*SQUARE, *TALL])

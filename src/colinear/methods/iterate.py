@@ -11,6 +11,7 @@ solves in low precision (iterative refinement: Wilkinson 1963; Carson and Higham
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ from .vectors import (
 )
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
+# A block of at least so many numbers is written over: new arrays of its size cost more than the work.
+LARGE_BLOCK_NUMBERS = 1 << 15
 FLOOR = 4  # times eps: a relative residual that no further cycle improves
 
 
@@ -167,6 +170,8 @@ def kinds_of_vectors(loop: Loop, s: CycleStart, tol: float, on_device: bool) -> 
             yield Single(xp, dtype, tol=tol, goal=goal)
         elif on_device and loop.watch.callback is None and not loop.watch.progress:
             yield Device(xp, dtype, tol=tol, goal=goal)
+    if is_plain(xp, s.R) and math.prod(s.R.shape) >= LARGE_BLOCK_NUMBERS:
+        yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen, in_place=True)
     yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen)
 
 

@@ -362,7 +362,12 @@ def cg_quadrature(
     """Solve A X = B for positive definite A, and keep the coefficients of the first `rows` steps,
     for each column of B."""
     size = column_norms(xp, B)
-    ops = Columns(xp, B.dtype, goal=(SAFETY * tol * size) ** 2, in_place=True)
+    ops = Columns(
+        xp,
+        B.dtype,
+        goal=(SAFETY * tol * size) ** 2,
+        in_place=not xp.is_traced(B) or xp.is_functional,
+    )
     empty = xp.zeros((rows, *size.shape), dtype=size.dtype, device=xp.device_of(B))
 
     def step(ops: Columns, s: QuadratureState) -> QuadratureState:

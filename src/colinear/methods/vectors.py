@@ -129,20 +129,21 @@ class Columns:
         self.xp, self.eps, self.tol, self.goal = xp, xp.eps(dtype), tol, goal
         self.root_eps = math.sqrt(self.eps)
         self.every = LOOK_EVERY if waits else 1
-        self.in_place, self._axis = in_place, axis
+        self._inner = xp.column_dot if in_place else None  # quicker for wide blocks
+        self.in_place, self._axis = in_place and not xp.is_functional, axis
         self._wide = (..., None, slice(None)) if axis == -2 else (..., None)
 
     def own(self, X: Array) -> Array:
         """A vector of the recurrence's own, from a block."""
-        return self.xp.copy(X) if self._writes(X) else X
+        return self.xp.copy(X) if self.in_place else X
 
     def over(self, X: Array) -> Array:
         """A block as a vector that is written over it: it must never be worse than before."""
-        return X
+        return self.own(X)
 
     def copy(self, x: Array) -> Array:
         """A vector of its own with the values of another one."""
-        return x
+        return self.own(x)
 
     def block(self, x: Array) -> Array:
         """The block that a vector is."""
@@ -169,19 +170,19 @@ class Columns:
         return state.status
 
     def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
-        """Keep the products that the recurrence makes."""
+        """Keep the products that the recurrence makes. `Recorded` is raised where their results may
+        not be written over."""
+        if self.in_place:
+            multiply, adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
         self.multiply, self.adjoint, self.precondition = multiply, adjoint, precondition
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
         """Whether another step is to be made after `made` of them."""
         return bool(made % self.every) or bool(self.xp.any(running))
 
-    def _writes(self, *arrays: Array) -> bool:
-        return self.in_place and is_plain(self.xp, *arrays)
-
     def inner(self, x: Array, y: Array) -> Array:
         """x^H y. (torch's vecdot conjugates the first one too.)"""
-        return self.xp.column_dot(x, y) if self.in_place else self.xp.vecdot(x, y, axis=self._axis)
+        return self._inner(x, y) if self._inner else self.xp.vecdot(x, y, axis=self._axis)
 
     def dot(self, x: Array, y: Array) -> Array:
         """The real part of x^H y."""
@@ -193,7 +194,7 @@ class Columns:
 
     def axpy(self, a: Array, x: Array, y: Array, on: Any = None) -> Array:
         """y + a x, in the columns that are `on`."""
-        if self._writes(x, y):
+        if self.in_place:
             a = self.scalar(a if on is None else self.xp.where(on, a, 0), x)[self._wide]
             if self.xp.name == "torch":
                 return self.xp.axpy(a, x, y)  # without an array for the product
@@ -204,7 +205,7 @@ class Columns:
 
     def xpby(self, x: Array, b: Array, y: Array) -> Array:
         """x + b y, written over y."""
-        if self._writes(x, y):
+        if self.in_place:
             y *= self.scalar(b, y)[self._wide]
             y += x
             return y
@@ -214,7 +215,12 @@ class Columns:
         """a x as a vector of its own."""
         return a[self._wide] * x
 
-    scale = scaled  # which may be written over x
+    def scale(self, a: Array, x: Array) -> Array:
+        """a x, written over x."""
+        if not self.in_place:
+            return self.scaled(a, x)
+        x *= self.scalar(a, x)[self._wide]
+        return x
 
     def unit(self, x: Array) -> tuple[Array, Array]:
         """|x| and x / |x|; zero stays zero."""
@@ -309,21 +315,8 @@ class Single:
         return state.status
 
     def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
-        """Keep the products; `Recorded` is raised where they may not be written over."""
-        self.multiply, self.adjoint = self._guarded(multiply), self._guarded(adjoint)
+        self.multiply, self.adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
         self.precondition = precondition
-
-    def _guarded(self, multiply: Any) -> Any:
-        if self.xp.name != "torch" or multiply is None:
-            return multiply
-
-        def product(x: Array) -> Array:
-            y = multiply(x)
-            if y.requires_grad:
-                raise Recorded
-            return y
-
-        return product
 
     def goes_on(self, running: Any, state: Any, made: int) -> bool:
         return running
@@ -446,6 +439,20 @@ class Device(Single):
 
 
 # -------------------------------------------------------------------------------- arrays of numbers
+
+
+def guarded(xp: Any, multiply: Any) -> Any:
+    """A product that raises `Recorded` where torch records its derivatives."""
+    if xp.name != "torch" or multiply is None:
+        return multiply
+
+    def product(x: Array) -> Array:
+        y = multiply(x)
+        if y.requires_grad:
+            raise Recorded
+        return y
+
+    return product
 
 
 def column_norms(xp: Any, X: Array) -> Array:
