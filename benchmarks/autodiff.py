@@ -25,7 +25,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 import argparse
 import importlib.util
@@ -117,7 +119,9 @@ def stencil(m: int) -> Callable:
 
     def multiply(x: Any) -> Any:
         u = jnp.pad(x.reshape(m, m), 1)
-        return (4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]).reshape(-1)
+        return (
+            4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]
+        ).reshape(-1)
 
     return multiply
 
@@ -132,11 +136,15 @@ class Solve:
         self.b, self.L = torch.tensor(b), co.Sparse(S).to(backend="torch")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch calls its sparse tensors a beta
-            self.csr = torch.sparse_csr_tensor(*map(torch.tensor, (S.indptr, S.indices, S.data)), size=S.shape)
+            self.csr = torch.sparse_csr_tensor(
+                *map(torch.tensor, (S.indptr, S.indices, S.data)), size=S.shape
+            )
         self.jtheta, self.jb = jnp.array(self.theta.numpy()), jnp.array(b)
         A = co.PD(self.L + co.Diagonal(self.theta))
         x, info = co.solve(A, self.b, co.CG(tol=TOL), info=True)
-        self.iterations = int(info.iterations)  # those of x, and of the adjoint: what is written by hand knows both
+        self.iterations = int(
+            info.iterations
+        )  # those of x, and of the adjoint: what is written by hand knows both
         self.adjoint_iterations = int(co.solve(A, x, co.CG(tol=TOL), info=True)[1].iterations)
 
     # torch
@@ -153,7 +161,7 @@ class Solve:
         return torch.autograd.grad(loss(theta), theta)[0]
 
     def by_hand(self) -> Any:
-        multiply = lambda p: self.csr @ p + self.theta * p  # noqa: E731
+        multiply = lambda p: self.csr @ p + self.theta * p
         x = plain_cg(multiply, self.b, self.iterations)
         return -plain_cg(multiply, x, self.adjoint_iterations) * x
 
@@ -163,7 +171,9 @@ class Solve:
 
     def jax_colinear(self, theta: Any) -> Any:
         columns = jax.vmap(self.product, (1, None), 1)
-        A = co.MatrixFree(columns, (self.n, self.n), dtype=self.jb.dtype, like=self.jb, parameters=(theta,))
+        A = co.MatrixFree(
+            columns, (self.n, self.n), dtype=self.jb.dtype, like=self.jb, parameters=(theta,)
+        )
         x = co.solve(co.PD(A), self.jb, co.CG(tol=TOL))
         return x @ x / 2
 
@@ -172,19 +182,23 @@ class Solve:
         return x @ x / 2
 
     def jax_by_hand(self, theta: Any) -> Any:
-        multiply = lambda p: self.product(p, theta)  # noqa: E731
+        multiply = lambda p: self.product(p, theta)
         x = jax_cg(multiply, self.jb, self.iterations)
         return -jax_cg(multiply, x, self.adjoint_iterations) * x
 
     def jax_own(self, theta: Any) -> Any:
-        x = jax.scipy.sparse.linalg.cg(lambda p: self.product(p, theta), self.jb, tol=TOL, maxiter=10_000)[0]
+        x = jax.scipy.sparse.linalg.cg(
+            lambda p: self.product(p, theta), self.jb, tol=TOL, maxiter=10_000
+        )[0]
         return x @ x / 2
 
     def lineax(self, theta: Any) -> Any:
         import lineax
 
         A = lineax.FunctionLinearOperator(
-            lambda p: self.product(p, theta), jax.eval_shape(lambda: self.jb), lineax.positive_semidefinite_tag
+            lambda p: self.product(p, theta),
+            jax.eval_shape(lambda: self.jb),
+            lineax.positive_semidefinite_tag,
         )
         x = lineax.linear_solve(A, self.jb, lineax.CG(rtol=TOL, atol=0.0, max_steps=10_000)).value
         return x @ x / 2
@@ -194,7 +208,12 @@ class Solve:
 
         A = constant_plus_diagonal(self.csr, theta)
         s = lo.settings
-        with s.cg_tolerance(TOL), s.max_cg_iterations(1_000), s.max_cholesky_size(1), s.max_preconditioner_size(0):
+        with (
+            s.cg_tolerance(TOL),
+            s.max_cg_iterations(1_000),
+            s.max_cholesky_size(1),
+            s.max_preconditioner_size(0),
+        ):
             x = lo.solve(A, self.b[:, None])[:, 0]
         return (x * x).sum() / 2
 
@@ -231,17 +250,30 @@ def compiled(f: Callable, *arguments: Any) -> Callable[[], Any]:
 def solves(small: bool, repeats: int) -> list[dict[str, float]]:
     print(f"{'iterations':>10s} | {'torch: forward':>14s} {'backward':>9s} {'ratio':>6s} {'unrolled':>9s} {'kept':>8s} {'unrolled':>9s}"
           f" | {'JAX: forward':>12s} {'backward':>9s} {'ratio':>6s} {'unrolled':>9s} {'kept':>8s} {'unrolled':>9s}")  # fmt: skip
-    rows, shifts = [], ((1.0, 0), (0.1, 0)) if small else ((3.0, 0), (0.3, 0), (0.03, 0), (0.003, 0), (0.001, 7.1))
+    rows, shifts = (
+        [],
+        ((1.0, 0), (0.1, 0))
+        if small
+        else ((3.0, 0), (0.3, 0), (0.03, 0), (0.003, 0), (0.001, 7.1)),
+    )
     problems = [Solve(50 if small else 200, *shift) for shift in shifts]
     # JAX before torch: what torch leaves of the heap makes JAX's forward solve a sixth faster, and its gradient not.
-    programs = [{"jax forward": S.jax_colinear, "jax gradient": jax.grad(S.jax_colinear)} for S in problems]
+    programs = [
+        {"jax forward": S.jax_colinear, "jax gradient": jax.grad(S.jax_colinear)} for S in problems
+    ]
     of_jax = [
         raced({name: compiled(f, S.jtheta) for name, f in pair.items()}, 2 * repeats)
         for S, pair in zip(problems, programs, strict=True)
     ]
     for S, t, (_, decades) in zip(problems, of_jax, shifts, strict=True):
         theta = S.theta.clone().requires_grad_()
-        t |= raced({"forward": lambda S=S: S.colinear(S.theta), "gradient": lambda S=S: S.gradient(S.colinear)}, 2 * repeats)
+        t |= raced(
+            {
+                "forward": lambda S=S: S.colinear(S.theta),
+                "gradient": lambda S=S: S.gradient(S.colinear),
+            },
+            2 * repeats,
+        )
         t |= raced(
             {
                 "plain": lambda S=S: S.unrolled(S.theta),
@@ -263,7 +295,10 @@ def solves(small: bool, repeats: int) -> list[dict[str, float]]:
             "jax unrolled kept": temporary_bytes(jax.grad(S.jax_unrolled), S.jtheta),
         }  # fmt: skip
         rows.append(row)
-        ms, mb = (lambda key, row=row: f"{1e3 * row[key]:.1f}ms"), (lambda key, row=row: f"{row[key] / 2**20:.1f}MB")
+        ms, mb = (
+            (lambda key, row=row: f"{1e3 * row[key]:.1f}ms"),
+            (lambda key, row=row: f"{row[key] / 2**20:.1f}MB"),
+        )
         ratios = row["backward"] / row["forward"], row["jax backward"] / row["jax forward"]
         print(f"{row['iterations']:10d} | {ms('forward'):>14s} {ms('backward'):>9s} {ratios[0]:6.2f} {ms('unrolled'):>9s}"
               f" {mb('kept'):>8s} {mb('unrolled kept'):>9s} | {ms('jax forward'):>12s} {ms('jax backward'):>9s} {ratios[1]:6.2f}"
@@ -274,7 +309,10 @@ def solves(small: bool, repeats: int) -> list[dict[str, float]]:
 def peers(small: bool, repeats: int) -> None:
     S = Solve(50 if small else 200, 0.01)
     expected = S.by_hand()
-    contestants: Contestants = {"torch, by hand": S.by_hand, "torch, colinear": lambda: S.gradient(S.colinear)}
+    contestants: Contestants = {
+        "torch, by hand": S.by_hand,
+        "torch, colinear": lambda: S.gradient(S.colinear),
+    }
     if there("linear_operator"):
         contestants["torch, linear_operator"] = lambda: S.gradient(S.linear_operator)
     contestants["JAX, by hand"] = compiled(S.jax_by_hand, S.jtheta)
@@ -286,7 +324,10 @@ def peers(small: bool, repeats: int) -> None:
     times = raced(contestants, repeats)
     for name, taken in times.items():
         bar = times["torch, by hand" if name.startswith("torch") else "JAX, by hand"]
-        print(f"{name:34s} {1e3 * taken:8.1f}ms {taken / bar:6.2f}   error {errors[name]:.1e}", flush=True)
+        print(
+            f"{name:34s} {1e3 * taken:8.1f}ms {taken / bar:6.2f}   error {errors[name]:.1e}",
+            flush=True,
+        )
 
 
 def there(package: str) -> bool:
@@ -318,8 +359,13 @@ def logdets(small: bool, repeats: int) -> list[dict[str, float]]:
         X = np.random.default_rng(0).standard_normal((n, 4))
         K = np.exp(-((X[:, None] - X) ** 2).sum(-1) / 8)
         Kt, Kj = torch.tensor(K), jnp.array(K)
-        ours = lambda xp, K, theta: co.logdet(co.PD(co.Dense(K) + theta * co.Identity(len(K))))  # noqa: E731
-        other = lambda xp, K, theta: 2 * xp.log(xp.diagonal(xp.linalg.cholesky(K + theta * xp.eye(len(K), dtype=K.dtype)))).sum()  # noqa: E731
+        ours = lambda xp, K, theta: co.logdet(co.PD(co.Dense(K) + theta * co.Identity(len(K))))
+        other = lambda xp, K, theta: (
+            2
+            * xp.log(
+                xp.diagonal(xp.linalg.cholesky(K + theta * xp.eye(len(K), dtype=K.dtype)))
+            ).sum()
+        )
 
         def gradient(f: Callable, Kt: Any = Kt) -> Any:
             theta = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
@@ -327,19 +373,35 @@ def logdets(small: bool, repeats: int) -> list[dict[str, float]]:
 
         contestants: Contestants = {}
         for name, f in (("ours", ours), ("other", other)):
-            contestants[name] = lambda f=f, Kt=Kt: f(torch, Kt, torch.tensor(0.1, dtype=torch.float64))
+            contestants[name] = lambda f=f, Kt=Kt: f(
+                torch, Kt, torch.tensor(0.1, dtype=torch.float64)
+            )
             contestants[name + "'"] = lambda f=f, gradient=gradient: gradient(f)
-            contestants["jax " + name] = compiled(lambda theta, K, f=f: f(jnp, K, theta), jnp.array(0.1), Kj)
-            contestants["jax " + name + "'"] = compiled(jax.grad(lambda theta, K, f=f: f(jnp, K, theta)), jnp.array(0.1), Kj)
+            contestants["jax " + name] = compiled(
+                lambda theta, K, f=f: f(jnp, K, theta), jnp.array(0.1), Kj
+            )
+            contestants["jax " + name + "'"] = compiled(
+                jax.grad(lambda theta, K, f=f: f(jnp, K, theta)), jnp.array(0.1), Kj
+            )
         for kind in ("", "jax "):
             same(contestants[kind + "ours'"](), contestants[kind + "other'"](), 1e-8)
         t = raced(contestants, repeats)
         row = {"n": n, "forward": t["ours"], "jax forward": t["jax ours"]}
         row |= {"backward": t["ours'"] - t["ours"], "jax backward": t["jax ours'"] - t["jax ours"]}
-        row |= {"unrolled": t["other'"] - t["other"], "jax unrolled": t["jax other'"] - t["jax other"]}
+        row |= {
+            "unrolled": t["other'"] - t["other"],
+            "jax unrolled": t["jax other'"] - t["jax other"],
+        }
         rows.append(row)
-        ms = [f"{1e3 * row[kind + key]:.1f}ms" for kind in ("", "jax ") for key in ("forward", "backward", "unrolled")]
-        print(f"{n:10d} | {ms[0]:>14s} {ms[1]:>9s} {ms[2]:>9s} | {ms[3]:>12s} {ms[4]:>9s} {ms[5]:>9s}", flush=True)
+        ms = [
+            f"{1e3 * row[kind + key]:.1f}ms"
+            for kind in ("", "jax ")
+            for key in ("forward", "backward", "unrolled")
+        ]
+        print(
+            f"{n:10d} | {ms[0]:>14s} {ms[1]:>9s} {ms[2]:>9s} | {ms[3]:>12s} {ms[4]:>9s} {ms[5]:>9s}",
+            flush=True,
+        )
     return rows
 
 
@@ -383,7 +445,9 @@ class Quadrature:
         self.jZ = jnp.array(self.Z.numpy())
         self.method = co.SLQ(probes=PROBES)
         info = co.logdet(self.operator(S.theta.clone().requires_grad_()), self.method, info=True)[1]
-        self.iterations = int(info.iterations if info.iterations is not None else info.matvecs // PROBES)
+        self.iterations = int(
+            info.iterations if info.iterations is not None else info.matvecs // PROBES
+        )
 
     def operator(self, theta: Any) -> Any:
         return co.opaque(co.PD(self.S.L + co.Diagonal(theta)))
@@ -392,7 +456,9 @@ class Quadrature:
         return co.logdet(self.operator(theta), self.method)
 
     def unrolled(self, theta: Any) -> Any:
-        return plain_quadrature(torch, lambda V: self.S.csr @ V + theta[:, None] * V, self.Z, self.iterations)
+        return plain_quadrature(
+            torch, lambda V: self.S.csr @ V + theta[:, None] * V, self.Z, self.iterations
+        )
 
     def jax_colinear(self, theta: Any) -> Any:
         S, columns = self.S, jax.vmap(self.S.product, (1, None), 1)
@@ -427,7 +493,11 @@ def quadratures(small: bool, repeats: int) -> list[dict[str, float]]:
         exact = exact_slope(S)
         errors = [
             abs(float(np.asarray(g).sum()) / exact - 1)
-            for g in (S.gradient(Q.colinear), S.gradient(Q.unrolled), jax.grad(Q.jax_colinear)(S.jtheta))
+            for g in (
+                S.gradient(Q.colinear),
+                S.gradient(Q.unrolled),
+                jax.grad(Q.jax_colinear)(S.jtheta),
+            )
         ]
         row = {"iterations": Q.iterations} | {
             kind + name: t[kind + key] - (t[kind + less] if less else 0)
@@ -510,7 +580,10 @@ class Likelihood:
 
     def colinear(self, xp: Any, theta: Any, X: Any, y: Any) -> Any:
         length, scale, noise = xp.exp(theta)
-        A = co.PD(co.Kernel(self.gaussian(xp), X, parameters=(length, scale)) + noise * co.Identity(self.n))
+        A = co.PD(
+            co.Kernel(self.gaussian(xp), X, parameters=(length, scale))
+            + noise * co.Identity(self.n)
+        )
         A_inverse = co.inv(A)  # one factorisation for both
         return (y @ (A_inverse @ y) - co.logdet(A_inverse)) / 2 + self.constant
 
@@ -519,7 +592,9 @@ class Likelihood:
         A = self.gaussian(xp)(X, X, length, scale) + noise * xp.eye(self.n, dtype=X.dtype)
         L = xp.linalg.cholesky(A)
         solve = (
-            (lambda: torch.cholesky_solve(y[:, None], L)) if xp is torch else (lambda: jax.scipy.linalg.cho_solve((L, True), y))
+            (lambda: torch.cholesky_solve(y[:, None], L))
+            if xp is torch
+            else (lambda: jax.scipy.linalg.cho_solve((L, True), y))
         )
         return y @ solve().reshape(-1) / 2 + xp.log(xp.diagonal(L)).sum() + self.constant
 
@@ -528,7 +603,10 @@ class Likelihood:
 
         length, scale, noise = xp.exp(theta)
         A = lo.to_linear_operator(self.gaussian(xp)(X, X, length, scale)).add_diagonal(noise)
-        with lo.settings.max_cholesky_size(10 * self.n), lo.settings.fast_computations(False, False, False):
+        with (
+            lo.settings.max_cholesky_size(10 * self.n),
+            lo.settings.fast_computations(False, False, False),
+        ):
             quadratic, logarithm = A.inv_quad_logdet(y[:, None], logdet=True)
         return (quadratic + logarithm) / 2 + self.constant
 
@@ -553,12 +631,17 @@ def likelihoods(small: bool, repeats: int) -> None:
         "JAX, Cholesky": G.jax_gradient(G.plain),
     }
     if there("linear_operator"):
-        contestants["torch, linear_operator (Cholesky)"] = lambda: G.torch_gradient(G.linear_operator)
+        contestants["torch, linear_operator (Cholesky)"] = lambda: G.torch_gradient(
+            G.linear_operator
+        )
     expected = G.by_hand()
     errors = {name: distance(work()[1], expected[1]) for name, work in contestants.items()}
     times = raced(contestants, repeats)
     for name, taken in times.items():
-        print(f"{name:34s} {1e3 * taken:8.1f}ms {taken / times['NumPy, by hand']:6.2f}   error {errors[name]:.1e}", flush=True)
+        print(
+            f"{name:34s} {1e3 * taken:8.1f}ms {taken / times['NumPy, by hand']:6.2f}   error {errors[name]:.1e}",
+            flush=True,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------- the figure
@@ -568,7 +651,9 @@ def networks(small: bool, repeats: int) -> None:
     """Iterations with derivatives of a network in torch, beside the same iterations with products by double reverse mode by hand."""
     torch.manual_seed(0)
     width, count, steps = (32, 64, 20) if small else (128, 256, 50)
-    net = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, width)).double()
+    net = torch.nn.Sequential(
+        torch.nn.Linear(width, width), torch.nn.Tanh(), torch.nn.Linear(width, width)
+    ).double()
     weights = {name: p.detach().clone() for name, p in net.named_parameters()}
     inputs, targets = torch.randn(count, width).double(), torch.randn(count, width).double()
     sizes = [p.numel() for p in weights.values()]
@@ -586,7 +671,14 @@ def networks(small: bool, repeats: int) -> None:
         """v -> J^T H J v + 1e-4 v of one linearisation; the Hessian of the mean of squares is 2 / their number."""
         point = torch.cat([p.reshape(-1) for p in weights.values()]).requires_grad_()
         tree = dict(
-            zip(weights, (p.view(w.shape) for p, w in zip(point.split(sizes), weights.values(), strict=True)), strict=True)
+            zip(
+                weights,
+                (
+                    p.view(w.shape)
+                    for p, w in zip(point.split(sizes), weights.values(), strict=True)
+                ),
+                strict=True,
+            )
         )
         y = outputs(tree)
         g = torch.zeros_like(y, requires_grad=True)
@@ -615,12 +707,21 @@ def networks(small: bool, repeats: int) -> None:
     }
     times = raced(contestants, repeats)
     for name, seconds in times.items():
-        bar = times[next(other for other in times if other.endswith("by hand") and other.split(",")[0] == name.split(",")[0])]
+        bar = times[
+            next(
+                other
+                for other in times
+                if other.endswith("by hand") and other.split(",")[0] == name.split(",")[0]
+            )
+        ]
         print(f"{name:48} {1e3 * seconds:9.2f} ms {seconds / bar:6.2f}")
 
 
 def draw(
-    rows: list[dict[str, float]], quadrature: list[dict[str, float]], determinants: list[dict[str, float]], path: Path
+    rows: list[dict[str, float]],
+    quadrature: list[dict[str, float]],
+    determinants: list[dict[str, float]],
+    path: Path,
 ) -> None:
     from matplotlib import pyplot
 
@@ -628,13 +729,22 @@ def draw(
     for start, found in ((0, rows), (2, quadrature)):
         x = [row["iterations"] for row in found]
         for kind, colour, label in (("", "C1", "torch"), ("jax ", "C0", "JAX")):
-            for axis, key, other, scale in ((start, "backward", "unrolled", 1e3), (start + 1, "kept", "unrolled kept", 2**-20)):
-                mine, others = ([scale * row[kind + name] for row in found] for name in (key, other))
+            for axis, key, other, scale in (
+                (start, "backward", "unrolled", 1e3),
+                (start + 1, "kept", "unrolled kept", 2**-20),
+            ):
+                mine, others = (
+                    [scale * row[kind + name] for row in found] for name in (key, other)
+                )
                 axes[axis].plot(x, mine, "o-", color=colour, label=f"colinear, {label}")
-                axes[axis].plot(x, others, "s--", color=colour, label=f"unrolled, {label}", alpha=0.6)
+                axes[axis].plot(
+                    x, others, "s--", color=colour, label=f"unrolled, {label}", alpha=0.6
+                )
     for kind, colour, label in (("", "C1", "torch"), ("jax ", "C0", "JAX")):
         n = [row["n"] for row in determinants]
-        mine, others = ([1e3 * row[kind + name] for row in determinants] for name in ("backward", "unrolled"))
+        mine, others = (
+            [1e3 * row[kind + name] for row in determinants] for name in ("backward", "unrolled")
+        )
         axes[4].plot(n, mine, "o-", color=colour, label=f"colinear, {label}")
         axes[4].plot(n, others, "s--", color=colour, label=f"through Cholesky, {label}", alpha=0.6)
     titles = (

@@ -34,9 +34,14 @@ def problems(small: bool) -> Iterator[tuple[str, Any]]:
     n = 60 if small else 300
     yield f"grid of {n} x {n}, sparse", sp.kronsum(laplacian(n), laplacian(n), format="csr")
     n = 10 if small else 30
-    yield f"grid of {n} x {n} x {n}, sparse", sp.kronsum(sp.kronsum(laplacian(n), laplacian(n)), laplacian(n), format="csr")
+    yield (
+        f"grid of {n} x {n} x {n}, sparse",
+        sp.kronsum(sp.kronsum(laplacian(n), laplacian(n)), laplacian(n), format="csr"),
+    )
     n = 500 if small else 3000
-    lower = sp.tril(sp.random_array((n, n), density=10 / n, rng=1), -1) + sp.diags_array(1 + rng.random(n))
+    lower = sp.tril(sp.random_array((n, n), density=10 / n, rng=1), -1) + sp.diags_array(
+        1 + rng.random(n)
+    )
     rows, columns = rng.permutation(n), rng.permutation(n)
     yield f"triangular after permutations, {n} rows, sparse", sp.csr_array(lower)[rows][:, columns]
     n = 200 if small else 2000
@@ -66,7 +71,9 @@ def main() -> None:
     parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument("--runs", type=int, default=3, help="of each")
     options = parser.parse_args()
-    print(f"{'':48s} {'detect':>9s} {'solve':>9s} {'theirs':>9s} {'ratio':>7s}  {'residual':>8s}  found")
+    print(
+        f"{'':48s} {'detect':>9s} {'solve':>9s} {'theirs':>9s} {'ratio':>7s}  {'residual':>8s}  found"
+    )
     wrong = False
     for name, A in problems(options.size == "small"):
         if options.only.lower() not in name.lower():
@@ -74,13 +81,20 @@ def main() -> None:
         b = np.random.default_rng(1).standard_normal(A.shape[0])
         found, info = co.detect(A, info=True)
         theirs = (
-            (lambda A=A, b=b: sp.linalg.spsolve(A.tocsc(), b)) if sp.issparse(A) else (lambda A=A, b=b: np.linalg.solve(A, b))
+            (lambda A=A, b=b: sp.linalg.spsolve(A.tocsc(), b))
+            if sp.issparse(A)
+            else (lambda A=A, b=b: np.linalg.solve(A, b))
         )
-        looking, ours, other = best(options.runs, lambda A=A: co.detect(A), lambda F=found, b=b: co.solve(F, b), theirs)
+        looking, ours, other = best(
+            options.runs, lambda A=A: co.detect(A), lambda F=found, b=b: co.solve(F, b), theirs
+        )
         residual = float(np.linalg.norm(A @ co.solve(found, b) - b) / np.linalg.norm(b))
         wrong = wrong or residual > 1e-7
         ratio = (looking + ours) / other
-        print(f"{name:48s} {looking:8.3f}s {ours:8.4f}s {other:8.3f}s {ratio:7.3f}  {residual:8.1e}  {info.rule}", flush=True)
+        print(
+            f"{name:48s} {looking:8.3f}s {ours:8.4f}s {other:8.3f}s {ratio:7.3f}  {residual:8.1e}  {info.rule}",
+            flush=True,
+        )
     sys.exit(wrong)
 
 

@@ -25,7 +25,9 @@ GRID, STEPS = 2000, 500
 def laplacian_rows(n: int) -> scipy.sparse.csr_array:
     line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
     one = scipy.sparse.eye_array(n)
-    return scipy.sparse.csr_array(scipy.sparse.kron(line, one) + scipy.sparse.kron(one, line), dtype=np.float32)
+    return scipy.sparse.csr_array(
+        scipy.sparse.kron(line, one) + scipy.sparse.kron(one, line), dtype=np.float32
+    )
 
 
 def stencil(xp: Any, n: int) -> Callable[[Any], Any]:
@@ -33,7 +35,16 @@ def stencil(xp: Any, n: int) -> Callable[[Any], Any]:
         x = X.reshape(n, n)
         y = 4 * x
         if xp.name == "jax":
-            y = y.at[1:].add(-x[:-1]).at[:-1].add(-x[1:]).at[:, 1:].add(-x[:, :-1]).at[:, :-1].add(-x[:, 1:])
+            y = (
+                y.at[1:]
+                .add(-x[:-1])
+                .at[:-1]
+                .add(-x[1:])
+                .at[:, 1:]
+                .add(-x[:, :-1])
+                .at[:, :-1]
+                .add(-x[:, 1:])
+            )
         else:
             y[1:] -= x[:-1]
             y[:-1] -= x[1:]
@@ -103,7 +114,9 @@ def jax_rows(rows: list[dict[str, Any]], n: int, steps: int) -> None:
     def wait(x: Any) -> None:
         jax.block_until_ready(x)
 
-    theirs = jax.jit(lambda b: jax.scipy.sparse.linalg.cg(multiply, b, tol=0.0, atol=0.0, maxiter=steps)[0])
+    theirs = jax.jit(
+        lambda b: jax.scipy.sparse.linalg.cg(multiply, b, tol=0.0, atol=0.0, maxiter=steps)[0]
+    )
     hand = seconds(lambda: theirs(b), wait) / steps
     method = co.CG(tol=1e-30, max_iters=steps)
     free = co.PSD(co.MatrixFree(multiply, (n * n, n * n), rmatmat=multiply, like=b))
@@ -139,13 +152,19 @@ def eigen_rows(rows: list[dict[str, Any]], n: int) -> None:
             cupy.cuda.Device().synchronize()
 
         peer = seconds(by_cupy, lambda _: None, 3)
-        print("largest eigenvalues:", np.sort(values["ours"].cpu().numpy())[-2:], np.sort(cupy.asnumpy(values["peer"]))[-2:])
+        print(
+            "largest eigenvalues:",
+            np.sort(values["ours"].cpu().numpy())[-2:],
+            np.sort(cupy.asnumpy(values["peer"]))[-2:],
+        )
     except ImportError:
         pass
     add(rows, "torch, 8 largest eigenpairs (bar: CuPy eigsh)", mine, peer, None)
 
 
-def add(rows: list[dict[str, Any]], what: str, ours: float, bar: float | None, floor: float | None) -> None:
+def add(
+    rows: list[dict[str, Any]], what: str, ours: float, bar: float | None, floor: float | None
+) -> None:
     rows.append({"what": what, "ours": ours, "bar": bar, "floor": floor})
     texts = (f"{t * 1e6:12.0f}" if t is not None else f"{'-':>12}" for t in (ours, bar, floor))
     print(f"{what:52}{''.join(texts)}   {'-' if bar is None else f'{ours / bar:.2f}'}", flush=True)

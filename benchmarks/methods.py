@@ -14,7 +14,9 @@ import os
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("JAX_ENABLE_X64", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 import argparse
 import functools
@@ -92,7 +94,11 @@ def solves(small: bool) -> Iterator[Any]:
     if not there("CG", "Jacobi"):
         yield "CG"
         return
-    S = trefethen(2_000) if small else (S if (S := matrix_market("Trefethen_20000")) is not None else trefethen())
+    S = (
+        trefethen(2_000)
+        if small
+        else (S if (S := matrix_market("Trefethen_20000")) is not None else trefethen())
+    )
     n = S.shape[0]
     b = np.random.default_rng(0).standard_normal(n)
     error = residual(S, b)
@@ -111,7 +117,9 @@ def solves(small: bool) -> Iterator[Any]:
         def plain(A: Any = A, right: Any = right, synchronize: Any = synchronize) -> Any:
             return synchronize(co.solve(A, right, co.CG(tol=1e-11)))
 
-        yield Race(f"CG plain, Trefethen {n}, 1e-11, {framework}", bar, plain, theirs, error, 1.1e-11)
+        yield Race(
+            f"CG plain, Trefethen {n}, 1e-11, {framework}", bar, plain, theirs, error, 1.1e-11
+        )
     A, right = on("numpy", S, b)
     yield Race(
         f"Auto, Trefethen {n} (bar: CG with Jacobi)",
@@ -123,7 +131,12 @@ def solves(small: bool) -> Iterator[Any]:
     )
     named = co.CG(tol=1e-11, preconditioner=co.Jacobi())
     yield Race(
-        f"CG with Jacobi, Trefethen {n} (bar: the same)", 1.2, lambda: co.solve(A, right, named), with_jacobi, error, 1.1e-11
+        f"CG with Jacobi, Trefethen {n} (bar: the same)",
+        1.2,
+        lambda: co.solve(A, right, named),
+        with_jacobi,
+        error,
+        1.1e-11,
     )
 
 
@@ -138,7 +151,9 @@ def eigenpairs(small: bool) -> Iterator[Any]:
         yield graph_race("8 smallest of cit-HepPh's Laplacian (bar: eigsh LA of 2I - L)", L)
         count, label = connected_components(L)
         rows = np.flatnonzero(label == np.bincount(label, minlength=count).argmax())
-        yield graph_race("8 smallest of its largest component (bar: the same)", sp.csr_array(L[rows][:, rows]))
+        yield graph_race(
+            "8 smallest of its largest component (bar: the same)", sp.csr_array(L[rows][:, rows])
+        )
     S = matrix_market("mhd4800b")
     if S is None:
         yield "mhd4800b"
@@ -149,16 +164,32 @@ def eigenpairs(small: bool) -> Iterator[Any]:
         return co.eig(B, k=8, which="LA", method=co.Lanczos(tol=1e-10))
 
     def arpack(ncv: int) -> Any:
-        return sla.eigsh(S, 8, which="LA", tol=1e-10, ncv=ncv, v0=np.random.default_rng(0).standard_normal(S.shape[0]))
+        return sla.eigsh(
+            S,
+            8,
+            which="LA",
+            tol=1e-10,
+            ncv=ncv,
+            v0=np.random.default_rng(0).standard_normal(S.shape[0]),
+        )
 
     @functools.cache
     def fastest() -> int:
         """The size of the basis that suits ARPACK best, of those with which it finds all members of the repeated eigenvalues."""
-        sizes = [ncv for ncv in (17, 20, 24, 32, 48, 64) if np.abs(arpack(ncv)[0] - ours()[0]).max() < 1e-6]
+        sizes = [
+            ncv
+            for ncv in (17, 20, 24, 32, 48, 64)
+            if np.abs(arpack(ncv)[0] - ours()[0]).max() < 1e-6
+        ]
         return min(sizes, key=lambda ncv: _seconds(lambda: arpack(ncv)))
 
     yield Race(
-        "8 largest of mhd4800b (bar: eigsh, its best ncv)", 1.0, ours, lambda: arpack(fastest()), eigen_residual(S, 8), 1e-9
+        "8 largest of mhd4800b (bar: eigsh, its best ncv)",
+        1.0,
+        ours,
+        lambda: arpack(fastest()),
+        eigen_residual(S, 8),
+        1e-9,
     )
 
 
@@ -168,7 +199,12 @@ def graph_race(name: str, L: Any) -> Race:
 
     @functools.cache
     def best() -> int:
-        return min((20, 24, 32), key=lambda ncv: _seconds(lambda: sla.eigsh(flipped, 8, which="LA", tol=1e-8, ncv=ncv), 2))
+        return min(
+            (20, 24, 32),
+            key=lambda ncv: _seconds(
+                lambda: sla.eigsh(flipped, 8, which="LA", tol=1e-8, ncv=ncv), 2
+            ),
+        )
 
     def theirs() -> Any:
         values, vectors = sla.eigsh(flipped, 8, which="LA", tol=1e-8, ncv=best())
@@ -188,7 +224,7 @@ def nonsymmetric(small: bool) -> Iterator[Any]:
 
         @functools.cache
         def best() -> int:
-            run = lambda ncv: sla.eigs(H, 5, which="SR", tol=1e-8, maxiter=10_000, ncv=ncv)  # noqa: E731
+            run = lambda ncv: sla.eigs(H, 5, which="SR", tol=1e-8, maxiter=10_000, ncv=ncv)
             return min((20, 30, 40, 60), key=lambda ncv: _seconds(lambda: run(ncv), 2))
 
         for label, ncv, bar in (("", lambda: None, 1.0), (", its best ncv", best, 1.1)):
@@ -236,7 +272,9 @@ def nonsymmetric(small: bool) -> Iterator[Any]:
 
 def overheads(small: bool) -> Iterator[Any]:
     n, few, many = 1000, 100, 500  # what more iterations take: a call's own cost is no part of it
-    S = sp.csr_array(sp.diags_array([[-1.0] * (n - 1), [2.0] * n, [-1.0] * (n - 1)], offsets=[-1, 0, 1]))
+    S = sp.csr_array(
+        sp.diags_array([[-1.0] * (n - 1), [2.0] * n, [-1.0] * (n - 1)], offsets=[-1, 0, 1])
+    )
     b = np.random.default_rng(0).standard_normal(n)
 
     def each(run: Callable[[int], Any], product: Callable[[], Any]) -> float:
@@ -260,16 +298,24 @@ def overheads(small: bool) -> Iterator[Any]:
             A, right = on(framework, S, b)
             hidden = co.opaque(A)
 
-            def ours(A: Any = hidden, own: Any = A.S, right: Any = right, name: str = name) -> float:
+            def ours(
+                A: Any = hidden, own: Any = A.S, right: Any = right, name: str = name
+            ) -> float:
                 function = co.lstsq if name in ("LSQR", "LSMR") else co.solve
 
                 def run(count: int) -> Any:
-                    return function(A, right, getattr(co, name)(tol=1e-14, max_iters=count), on_failure="ignore")
+                    return function(
+                        A, right, getattr(co, name)(tol=1e-14, max_iters=count), on_failure="ignore"
+                    )
 
                 return each(run, lambda: [own @ right for _ in range(products[name])])
 
             yield Count(
-                f"{name} beyond its products, each iteration, {framework}", 1.0 if name == "CG" else 1.2, ours, "us", theirs
+                f"{name} beyond its products, each iteration, {framework}",
+                1.0 if name == "CG" else 1.2,
+                ours,
+                "us",
+                theirs,
             )
 
 
@@ -280,7 +326,9 @@ def memory(small: bool) -> Iterator[Any]:
     b = np.random.default_rng(0).standard_normal(n)
 
     def solve() -> float:
-        return _vectors(lambda: co.solve(hidden, b, co.CG(tol=1e-12, max_iters=20), on_failure="ignore"), n)
+        return _vectors(
+            lambda: co.solve(hidden, b, co.CG(tol=1e-12, max_iters=20), on_failure="ignore"), n
+        )
 
     if there("CG"):
         yield Count("memory of CG, beside A and b", 6, solve, "vectors")
@@ -288,7 +336,12 @@ def memory(small: bool) -> Iterator[Any]:
         k = 10
 
         def eig() -> float:
-            return _vectors(lambda: co.eig(hidden, k=k, which="LA", method=co.Lanczos(tol=1e-2), on_failure="ignore"), n)
+            return _vectors(
+                lambda: co.eig(
+                    hidden, k=k, which="LA", method=co.Lanczos(tol=1e-2), on_failure="ignore"
+                ),
+                n,
+            )
 
         yield Count(f"memory of Lanczos for {k} pairs, beside A", 3 * k + 20, eig, "vectors")
 
@@ -361,7 +414,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="for each line")
     options = parser.parse_args()
     table = []
-    print(f"{'':66s} {'colinear':>11s} {'SciPy':>11s} {'ratio':>6s} {'bar':>5s}  {'error':>8s} {'SciPy':>8s}")
+    print(
+        f"{'':66s} {'colinear':>11s} {'SciPy':>11s} {'ratio':>6s} {'bar':>5s}  {'error':>8s} {'SciPy':>8s}"
+    )
     for group in (solves, eigenpairs, nonsymmetric, overheads, memory):
         for line in group(options.size == "small"):
             if isinstance(line, str):

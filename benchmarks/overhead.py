@@ -45,7 +45,11 @@ def import_seconds(package: str) -> float:
 
         def best(code: str) -> float:
             run = [sys.executable, "-c", code]
-            return min(timeit.repeat(lambda: subprocess.run(run, check=True, env=environment), number=1, repeat=7))
+            return min(
+                timeit.repeat(
+                    lambda: subprocess.run(run, check=True, env=environment), number=1, repeat=7
+                )
+            )
 
         return best(f"import {package}") - best("pass")
 
@@ -88,9 +92,25 @@ def rows() -> list[dict[str, object]]:
     theirs_too = scipy.sparse.linalg.aslinearoperator(other.A)
     table: list[dict[str, object]] = []
 
-    def row(what: str, ours: float, bar: float | None, bar_name: str, scipy_time: float | None, limit: str, met: bool) -> None:
+    def row(
+        what: str,
+        ours: float,
+        bar: float | None,
+        bar_name: str,
+        scipy_time: float | None,
+        limit: str,
+        met: bool,
+    ) -> None:
         table.append(
-            {"what": what, "ours": ours, "bar": bar, "bar is": bar_name, "scipy": scipy_time, "figure": limit, "met": met}
+            {
+                "what": what,
+                "ours": ours,
+                "bar": bar,
+                "bar is": bar_name,
+                "scipy": scipy_time,
+                "figure": limit,
+                "met": met,
+            }
         )
 
     by_scipy = microseconds(lambda: scipy.sparse.linalg.aslinearoperator(array))
@@ -100,7 +120,15 @@ def rows() -> list[dict[str, object]]:
     ours = microseconds(lambda: dense + diagonal)
     row("A + B", ours, None, "", microseconds(lambda: theirs + theirs_too), "<= 10 us", ours <= 10)
     ours, bar = microseconds(lambda: dense @ x), microseconds(lambda: array @ x)
-    row("Dense @ x", ours, bar, "array @ x", microseconds(lambda: theirs @ x), "bar + 2 us", ours <= bar + 2)
+    row(
+        "Dense @ x",
+        ours,
+        bar,
+        "array @ x",
+        microseconds(lambda: theirs @ x),
+        "bar + 2 us",
+        ours <= bar + 2,
+    )
     ours, bar = microseconds(lambda: diagonal @ x), microseconds(lambda: d * x)
     row("Diagonal @ x", ours, bar, "d * x", None, "bar + 2 us", ours <= bar + 2)
 
@@ -117,21 +145,55 @@ def rows() -> list[dict[str, object]]:
     # Structures that dispatch has not seen: X ⊗ Y + Z for all families X, Y and Z of a list, to a function that has the rules of `inv`.
     fresh = co.function("fresh", base=lambda A, method=None: A)
     for known in co.inv.rules:
-        co.rule(fresh, known.pattern, name=known.name, cost=known.cost or (lambda A: 0.0))(lambda A, method: A)
-    small = [dense, diagonal, co.Toeplitz(d), co.Circulant(d), co.PSD(array @ array.T), co.Identity(n)]
-    large = [co.Dense(np.ones((n * n, n * n))), co.Toeplitz(np.ones(n * n)), co.LowRank(np.ones((n * n, 1)))]
-    structures = [co.Kronecker(X, Y) + Z for X in small for Y in small for Z in large if X is not small[-1]]
+        co.rule(fresh, known.pattern, name=known.name, cost=known.cost or (lambda A: 0.0))(
+            lambda A, method: A
+        )
+    small = [
+        dense,
+        diagonal,
+        co.Toeplitz(d),
+        co.Circulant(d),
+        co.PSD(array @ array.T),
+        co.Identity(n),
+    ]
+    large = [
+        co.Dense(np.ones((n * n, n * n))),
+        co.Toeplitz(np.ones(n * n)),
+        co.LowRank(np.ones((n * n, 1))),
+    ]
+    structures = [
+        co.Kronecker(X, Y) + Z for X in small for Y in small for Z in large if X is not small[-1]
+    ]
     times = [timeit.timeit(lambda A=A: fresh(A), number=1) * 1e6 for A in structures]  # type: ignore[misc]
     ours = statistics.median(times)
     row("new structure", ours, None, "", None, "<= 30 us", ours <= 30)
 
     P, Q = rng.normal(size=(1000, 1000)), rng.normal(size=(1000, 1000))
     kron, v = co.Kronecker(P, Q), rng.normal(size=1_000_000)
-    ours, bar = microseconds(lambda: kron @ v, 2.0), microseconds(lambda: P @ v.reshape(1000, 1000) @ Q.T, 2.0)
-    row("Kronecker @ x, 1000 ⊗ 1000", ours, bar, "two products", None, "1.1 x bar", ours <= 1.1 * bar)
+    ours, bar = (
+        microseconds(lambda: kron @ v, 2.0),
+        microseconds(lambda: P @ v.reshape(1000, 1000) @ Q.T, 2.0),
+    )
+    row(
+        "Kronecker @ x, 1000 ⊗ 1000",
+        ours,
+        bar,
+        "two products",
+        None,
+        "1.1 x bar",
+        ours <= 1.1 * bar,
+    )
 
     ours, bar = import_seconds("colinear") * 1e6, import_seconds("numpy") * 1e6
-    row("import colinear", ours, bar, "import numpy", import_seconds("scipy.sparse.linalg") * 1e6, "< 0.3 s", ours < 0.3e6)
+    row(
+        "import colinear",
+        ours,
+        bar,
+        "import numpy",
+        import_seconds("scipy.sparse.linalg") * 1e6,
+        "< 0.3 s",
+        ours < 0.3e6,
+    )
     return table
 
 
@@ -142,7 +204,9 @@ def main() -> None:
     table = rows()
     print(f"{'':28}{'colinear':>12}{'bar':>12}{'SciPy':>12}   {'figure':12}met")
     for line in table:
-        bar, scipy_time = (f"{line[key]:.2f}" if line[key] is not None else "-" for key in ("bar", "scipy"))
+        bar, scipy_time = (
+            f"{line[key]:.2f}" if line[key] is not None else "-" for key in ("bar", "scipy")
+        )
         print(
             f"{line['what']:28}{line['ours']:12.2f}{bar:>12}{scipy_time:>12}   {line['figure']:12}{'yes' if line['met'] else 'NO'}"
         )

@@ -23,7 +23,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # `hardware` asks for CUDA itself
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 import argparse
 import json
@@ -31,10 +33,27 @@ import sys
 import time
 from pathlib import Path
 
-from paper_figures import applications_data, applications_operators, derivatives, diagonals, hardware, report, structure, sums
+from paper_figures import (
+    applications_data,
+    applications_operators,
+    derivatives,
+    diagonals,
+    hardware,
+    report,
+    structure,
+    sums,
+)
 from paper_figures.harness import Limits, race
 
-GROUPS = (structure, sums, hardware, applications_data, applications_operators, diagonals, derivatives)
+GROUPS = (
+    structure,
+    sums,
+    hardware,
+    applications_data,
+    applications_operators,
+    diagonals,
+    derivatives,
+)
 FIGURES = {figure.name: figure for group in GROUPS for figure in group.FIGURES}
 
 
@@ -43,30 +62,76 @@ def scale_of(text: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="*", metavar="FIGURE", help="names or beginnings of names; all if none is given")
-    parser.add_argument("--scale", type=scale_of, default=0.1, help="of the paper's sizes: tiny, or a number (default 0.1)")
-    parser.add_argument("--timeout", type=float, default=5.0, help="seconds for one call of a contestant (default 5)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="for the repeats of a contestant (default 0.3)")
-    parser.add_argument("--only", default="", help="contestants whose names contain one of these words, parted by commas")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "figures",
+        nargs="*",
+        metavar="FIGURE",
+        help="names or beginnings of names; all if none is given",
+    )
+    parser.add_argument(
+        "--scale",
+        type=scale_of,
+        default=0.1,
+        help="of the paper's sizes: tiny, or a number (default 0.1)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=5.0,
+        help="seconds for one call of a contestant (default 5)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="for the repeats of a contestant (default 0.3)"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        help="contestants whose names contain one of these words, parted by commas",
+    )
     parser.add_argument("--json", type=Path, default=Path("output/paper.json"))
-    parser.add_argument("--update", action="store_true", help="keep the other figures of the JSON file, if there is one")
+    parser.add_argument(
+        "--update",
+        action="store_true",
+        help="keep the other figures of the JSON file, if there is one",
+    )
     parser.add_argument("--picture", type=Path, default=Path("output/paper.png"))
     parser.add_argument("--list", action="store_true", help="the figures and who competes")
     options = parser.parse_args(arguments)
-    chosen = [f for name, f in FIGURES.items() if not options.figures or any(name.startswith(word) for word in options.figures)]
+    chosen = [
+        f
+        for name, f in FIGURES.items()
+        if not options.figures or any(name.startswith(word) for word in options.figures)
+    ]
     if not chosen:
-        parser.error(f"no figure is called {', '.join(options.figures)}; there are {', '.join(FIGURES)}")
+        parser.error(
+            f"no figure is called {', '.join(options.figures)}; there are {', '.join(FIGURES)}"
+        )
     for figure in chosen:
-        figure.runners = [runner for runner in figure.runners if any(word in runner.name for word in options.only.split(","))]
+        figure.runners = [
+            runner
+            for runner in figure.runners
+            if any(word in runner.name for word in options.only.split(","))
+        ]
     if options.list:
         for figure in chosen:
-            print(f"{figure.name}: {figure.title}\n    " + "; ".join(runner.name for runner in figure.runners))
+            print(
+                f"{figure.name}: {figure.title}\n    "
+                + "; ".join(runner.name for runner in figure.runners)
+            )
         return 0
-    run = report.header(options.scale, options.timeout, "python benchmarks/paper.py " + " ".join(arguments or sys.argv[1:]))
+    run = report.header(
+        options.scale,
+        options.timeout,
+        "python benchmarks/paper.py " + " ".join(arguments or sys.argv[1:]),
+    )
     if options.update and options.json.exists():
         before = json.loads(options.json.read_text(encoding="utf-8"))["figures"]
-        run["figures"] = {name: before[name] for name in FIGURES if name in before}  # a figure that is run keeps its place
+        run["figures"] = {
+            name: before[name] for name in FIGURES if name in before
+        }  # a figure that is run keeps its place
     start, failed = time.perf_counter(), []
     for figure in chosen:
         print(f"\n{figure.name}: {figure.title}\n  the paper: {figure.paper}", flush=True)

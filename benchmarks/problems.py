@@ -15,7 +15,9 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
-DATA = Path(os.environ.get("COLINEAR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+DATA = Path(
+    os.environ.get("COLINEAR_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+)
 
 
 # ---------------------------------------------------------------------------------------------------- from files
@@ -41,7 +43,11 @@ def trefethen(n: int = 20_000) -> Any:
     primes = np.flatnonzero(sieve)[:n].astype(float)
     offsets = [2**i for i in range(n.bit_length()) if 2**i < n]
     lines = [primes, *(np.ones(n - k) for k in offsets for _ in (0, 1))]
-    return sp.csr_array(sp.diags_array(lines, offsets=[0, *(sign * k for k in offsets for sign in (1, -1))], shape=(n, n)))
+    return sp.csr_array(
+        sp.diags_array(
+            lines, offsets=[0, *(sign * k for k in offsets for sign in (1, -1))], shape=(n, n)
+        )
+    )
 
 
 def citations() -> Any:
@@ -95,7 +101,9 @@ def hydrogen(m: int = 16) -> Any:
     first = sp.diags_array([-ones, ones], offsets=[-1, 1]) / (2 * h)
     line = sp.diags_array(c**4) @ second - sp.diags_array(2 * s * c**3) @ first
     I = sp.eye_array(m)
-    laplacian = sp.kron(sp.kron(line, I), I) + sp.kron(sp.kron(I, line), I) + sp.kron(sp.kron(I, I), line)
+    laplacian = (
+        sp.kron(sp.kron(line, I), I) + sp.kron(sp.kron(I, line), I) + sp.kron(sp.kron(I, I), line)
+    )
     x = np.tan(u)
     r = np.sqrt(x[:, None, None] ** 2 + x[None, :, None] ** 2 + x[None, None, :] ** 2)
     return sp.csr_array(-0.5 * laplacian - sp.diags_array(1 / r.reshape(-1)))
@@ -134,7 +142,11 @@ class MinimalSurface:
 
     def residual(self, z: Any) -> Any:
         d = self.derivatives(z)
-        return (1 + d["x"] ** 2) * d["yy"] - 2 * d["x"] * d["y"] * d["xy"] + (1 + d["y"] ** 2) * d["xx"]
+        return (
+            (1 + d["x"] ** 2) * d["yy"]
+            - 2 * d["x"] * d["y"] * d["xy"]
+            + (1 + d["y"] ** 2) * d["xx"]
+        )
 
     def jacobian(self, z: Any) -> Any:
         d = self.derivatives(z)
@@ -142,9 +154,13 @@ class MinimalSurface:
             "yy": 1 + d["x"] ** 2, "xx": 1 + d["y"] ** 2, "xy": -2 * d["x"] * d["y"],
             "x": 2 * d["x"] * d["yy"] - 2 * d["y"] * d["xy"], "y": 2 * d["y"] * d["xx"] - 2 * d["x"] * d["xy"],
         }  # fmt: skip
-        return sp.csr_array(sum(sp.diags_array(w) @ self.matrices[name] for name, w in weights.items()))
+        return sp.csr_array(
+            sum(sp.diags_array(w) @ self.matrices[name] for name, w in weights.items())
+        )
 
-    def newton(self, solve: Callable[[Any, Any], Any], tol: float = 1e-8, most: int = 30) -> tuple[Any, float]:
+    def newton(
+        self, solve: Callable[[Any, Any], Any], tol: float = 1e-8, most: int = 30
+    ) -> tuple[Any, float]:
         """From the function that gives the boundary: the surface, and |f| relative to the first one."""
         z = self.start
         f = self.residual(z)
@@ -166,7 +182,9 @@ def sparse_for_linear_operator(S: Any) -> Any:
     import torch
     from linear_operator import LinearOperator
 
-    csr = torch.sparse_csr_tensor(*(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape)
+    csr = torch.sparse_csr_tensor(
+        *(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape
+    )
 
     class Products(LinearOperator):  # type: ignore[misc]
         def _matmul(self, rhs: Any) -> Any:

@@ -93,23 +93,44 @@ def cases(small: bool) -> Iterator[Case]:
 
     def poisson_by_sines() -> Any:
         F = scipy.fft.dstn(f.reshape(m, m), type=1, norm="ortho")
-        return scipy.fft.dstn(F / np.add.outer(eigenvalues, eigenvalues), type=1, norm="ortho").reshape(-1)
+        return scipy.fft.dstn(
+            F / np.add.outer(eigenvalues, eigenvalues), type=1, norm="ortho"
+        ).reshape(-1)
 
-    yield Case(f"Poisson on {m}x{m}, solve (bar: eigenvectors)", lambda: co.solve(grid, f), poisson_by_eigenvectors, 1e-6)
-    yield Case(f"Poisson on {m}x{m}, solve (bar: sine transforms)", lambda: co.solve(grid, f), poisson_by_sines, 1e-6)
+    yield Case(
+        f"Poisson on {m}x{m}, solve (bar: eigenvectors)",
+        lambda: co.solve(grid, f),
+        poisson_by_eigenvectors,
+        1e-6,
+    )
+    yield Case(
+        f"Poisson on {m}x{m}, solve (bar: sine transforms)",
+        lambda: co.solve(grid, f),
+        poisson_by_sines,
+        1e-6,
+    )
     yield Case(
         f"Poisson on {m}x{m}, logdet",
         lambda: co.logdet(grid),
-        lambda: np.log(np.add.outer(*[scipy.linalg.eigvalsh_tridiagonal(np.full(m, 2.0), -np.ones(m - 1))] * 2)).sum(),
+        lambda: np.log(
+            np.add.outer(*[scipy.linalg.eigvalsh_tridiagonal(np.full(m, 2.0), -np.ones(m - 1))] * 2)
+        ).sum(),
     )
 
     twice = co.Product(grid, grid)  # Δ Δ u = f
 
     def twice_by_sines() -> Any:
         F = scipy.fft.dstn(f.reshape(m, m), type=1, norm="ortho")
-        return scipy.fft.dstn(F / np.add.outer(eigenvalues, eigenvalues) ** 2, type=1, norm="ortho").reshape(-1)
+        return scipy.fft.dstn(
+            F / np.add.outer(eigenvalues, eigenvalues) ** 2, type=1, norm="ortho"
+        ).reshape(-1)
 
-    yield Case(f"Bi-Poisson on {m}x{m}, solve (bar: sine transforms)", lambda: co.solve(twice, f), twice_by_sines, 1e-4)
+    yield Case(
+        f"Bi-Poisson on {m}x{m}, solve (bar: sine transforms)",
+        lambda: co.solve(twice, f),
+        twice_by_sines,
+        1e-4,
+    )
 
     count, size = (100, 10) if small else (1000, 50)
     blocks = [spd(rng, size) for _ in range(count)]
@@ -118,16 +139,31 @@ def cases(small: bool) -> Iterator[Case]:
     def blocks_by_hand() -> Any:
         parts = zip(blocks, b.reshape(count, size))
         return np.concatenate(
-            [scipy.linalg.cho_solve(scipy.linalg.cho_factor(B, check_finite=False), x, check_finite=False) for B, x in parts]
+            [
+                scipy.linalg.cho_solve(
+                    scipy.linalg.cho_factor(B, check_finite=False), x, check_finite=False
+                )
+                for B, x in parts
+            ]
         )
 
-    yield Case(f"BlockDiag of {count} blocks {size}x{size}, solve", lambda: co.solve(D, b), blocks_by_hand)
+    yield Case(
+        f"BlockDiag of {count} blocks {size}x{size}, solve", lambda: co.solve(D, b), blocks_by_hand
+    )
 
     n = 2**14 if small else 2**20
     col, b = np.r_[4.0, rng.standard_normal(n - 1) / n], rng.standard_normal(n)
     C = co.Circulant(col)
-    yield Case(f"Circulant, N = {n}, solve", lambda: co.solve(C, b), lambda: np.fft.irfft(np.fft.rfft(b) / np.fft.rfft(col), n))
-    yield Case(f"Circulant, N = {n}, logdet", lambda: co.logdet(C), lambda: np.log(np.abs(np.fft.fft(col))).sum())
+    yield Case(
+        f"Circulant, N = {n}, solve",
+        lambda: co.solve(C, b),
+        lambda: np.fft.irfft(np.fft.rfft(b) / np.fft.rfft(col), n),
+    )
+    yield Case(
+        f"Circulant, N = {n}, logdet",
+        lambda: co.logdet(C),
+        lambda: np.log(np.abs(np.fft.fft(col))).sum(),
+    )
 
     n = 20_000 if small else 1_000_000
     lower, diag, upper, b = (
@@ -138,8 +174,16 @@ def cases(small: bool) -> Iterator[Case]:
     )
     T = co.Tridiagonal(lower, diag, upper)
     gtsv, gttrf = (scipy.linalg.get_lapack_funcs((name,), (diag,))[0] for name in ("gtsv", "gttrf"))
-    yield Case(f"Tridiagonal, N = {n}, solve", lambda: co.solve(T, b), lambda: gtsv(lower, diag, upper, b)[3])
-    yield Case(f"Tridiagonal, N = {n}, logdet", lambda: co.logdet(T), lambda: np.log(np.abs(gttrf(lower, diag, upper)[1])).sum())
+    yield Case(
+        f"Tridiagonal, N = {n}, solve",
+        lambda: co.solve(T, b),
+        lambda: gtsv(lower, diag, upper, b)[3],
+    )
+    yield Case(
+        f"Tridiagonal, N = {n}, logdet",
+        lambda: co.logdet(T),
+        lambda: np.log(np.abs(gttrf(lower, diag, upper)[1])).sum(),
+    )
 
     below = rng.standard_normal(n - 1)
     shifted = diag + 8
@@ -151,11 +195,17 @@ def cases(small: bool) -> Iterator[Case]:
         root = np.sqrt(d)
         return root, e * root[:-1]
 
-    yield Case(f"Tridiagonal, N = {n}, cholesky", lambda: co.cholesky(P).diagonals[1], lambda: two_diagonals_by_hand()[1])
+    yield Case(
+        f"Tridiagonal, N = {n}, cholesky",
+        lambda: co.cholesky(P).diagonals[1],
+        lambda: two_diagonals_by_hand()[1],
+    )
 
     m, n = (2_000, 20) if small else (100_000, 100)
     T, f = rng.standard_normal((m, n)), rng.standard_normal(m)
-    yield Case(f"Least squares, {m} x {n}", lambda: co.lstsq(T, f), lambda: np.linalg.lstsq(T, f)[0])
+    yield Case(
+        f"Least squares, {m} x {n}", lambda: co.lstsq(T, f), lambda: np.linalg.lstsq(T, f)[0]
+    )
 
     alike = co.BlockDiag(*(rng.standard_normal((size, size)) for _ in range(count)))
     stacked = np.stack([block.A for block in alike.operands])
@@ -166,7 +216,12 @@ def cases(small: bool) -> Iterator[Case]:
     )
 
     n, k = (2_000, 50) if small else (100_000, 200)
-    d, B, E, f = rng.uniform(1, 2, n), rng.standard_normal((n, k)) / np.sqrt(n), spd(rng, k), rng.standard_normal(n + k)
+    d, B, E, f = (
+        rng.uniform(1, 2, n),
+        rng.standard_normal((n, k)) / np.sqrt(n),
+        spd(rng, k),
+        rng.standard_normal(n + k),
+    )
     corner = co.Block([[co.Diagonal(d), co.Dense(B)], [co.Dense(B.T), co.Dense(E)]])
 
     def schur_by_hand() -> Any:
@@ -174,7 +229,11 @@ def cases(small: bool) -> Iterator[Case]:
         y = np.linalg.solve(E - B.T @ W, f[n:] - W.T @ f[:n])
         return np.r_[f[:n] / d - W @ y, y]
 
-    yield Case(f"Block with a diagonal corner, {n} + {k}, solve", lambda: co.solve(corner, f), schur_by_hand)
+    yield Case(
+        f"Block with a diagonal corner, {n} + {k}, solve",
+        lambda: co.solve(corner, f),
+        schur_by_hand,
+    )
     yield Case(
         f"Block with a diagonal corner, {n} + {k}, logdet",
         lambda: co.logdet(corner),
@@ -187,14 +246,18 @@ def cases(small: bool) -> Iterator[Case]:
     yield Case(
         f"Kronecker {shapes[0]} x {shapes[1]} + c I, logdet",
         lambda: co.logdet(shifted),
-        lambda: np.log(reduce(np.multiply.outer, (np.linalg.eigvalsh(P), np.linalg.eigvalsh(Q))) + 0.1).sum(),
+        lambda: np.log(
+            reduce(np.multiply.outer, (np.linalg.eigvalsh(P), np.linalg.eigvalsh(Q))) + 0.1
+        ).sum(),
     )
 
     n = 500 if small else 4000
     decay = 0.9 ** np.arange(n) + np.eye(1, n)[0]
     Z = co.Toeplitz(decay)
     yield Case(
-        f"Toeplitz, N = {n}, logdet (bar: LU)", lambda: co.logdet(Z), lambda: np.linalg.slogdet(scipy.linalg.toeplitz(decay))[1]
+        f"Toeplitz, N = {n}, logdet (bar: LU)",
+        lambda: co.logdet(Z),
+        lambda: np.linalg.slogdet(scipy.linalg.toeplitz(decay))[1],
     )
 
     n = 2_000 if small else 20_000

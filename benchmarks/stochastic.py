@@ -19,7 +19,9 @@ import os
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 os.environ.setdefault("JAX_ENABLE_X64", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 import argparse
 import time
@@ -49,7 +51,11 @@ def buzz() -> tuple[np.ndarray, str]:
             X, what = np.asarray(file["X"], float), "Buzz, 18 350 real rows x 77"
     else:
         rng = np.random.default_rng(0)
-        X = rng.standard_normal((18_350, 77)) @ np.diag(np.arange(1.0, 78) ** -1) @ rng.standard_normal((77, 77))
+        X = (
+            rng.standard_normal((18_350, 77))
+            @ np.diag(np.arange(1.0, 78) ** -1)
+            @ rng.standard_normal((77, 77))
+        )
         what = "synthetic stand-in for Buzz, 18 350 x 77"
     spread = X.std(0)
     keep = spread > 1e-12 * spread.max()
@@ -71,7 +77,9 @@ def diagonal(small: bool, figure: str | None = None) -> None:
         "XDiag": lambda k, s: co.XDiag(max(4, k), seed=s),
     }
     passes, seeds = (1, 3, 10, 30, 100), 2 if small else 5
-    print(f"\nrelative error of the diagonal against passes over the rows; {what}; root mean square of {seeds} seeds")
+    print(
+        f"\nrelative error of the diagonal against passes over the rows; {what}; root mean square of {seeds} seeds"
+    )
     print(f"{'':32s}" + "".join(f"{k:>9d}" for k in passes))
     table = {}
     for name, make in methods.items():
@@ -80,12 +88,17 @@ def diagonal(small: bool, figure: str | None = None) -> None:
             if name == "XDiag" and k < 4:
                 line.append(np.nan)
                 continue
-            errors = [np.linalg.norm(co.diag(A, make(k, s)) - exact) / np.linalg.norm(exact) for s in range(seeds)]
+            errors = [
+                np.linalg.norm(co.diag(A, make(k, s)) - exact) / np.linalg.norm(exact)
+                for s in range(seeds)
+            ]
             line.append(float(np.sqrt(np.mean(np.square(errors)))))
         table[name] = line
         print(f"{name:32s}" + "".join(f"{e:9.4f}" for e in line), flush=True)
     ratio = table["Hutchinson"][-1] / table["doubly stochastic, 100 rows"][-1]
-    print(f"Hutchinson's error is {ratio:.1f} times that of 100 rows at {passes[-1]} passes: {'ok' if ratio > 2 else 'MISS'}")
+    print(
+        f"Hutchinson's error is {ratio:.1f} times that of 100 rows at {passes[-1]} passes: {'ok' if ratio > 2 else 'MISS'}"
+    )
     if figure:
         import matplotlib.pyplot as plt
 
@@ -135,8 +148,12 @@ def contestants(n: int) -> dict[str, Callable[[int], float]]:
     sparse = free.to(backend="jax")
     found["colinear JAX"] = lambda seed: float(co.logdet(sparse, co.SLQ(PROBES, seed=seed)))
     like = jnp.zeros(1)
-    matrix_free = co.PSD(co.MatrixFree(stencil, (n * n, n * n), dtype=like.dtype, rmatmat=stencil, like=like))
-    found["colinear JAX, stencil"] = lambda seed: float(co.logdet(matrix_free, co.SLQ(PROBES, seed=seed)))
+    matrix_free = co.PSD(
+        co.MatrixFree(stencil, (n * n, n * n), dtype=like.dtype, rmatmat=stencil, like=like)
+    )
+    found["colinear JAX, stencil"] = lambda seed: float(
+        co.logdet(matrix_free, co.SLQ(PROBES, seed=seed))
+    )
     try:
         from matfree import decomp, funm, stochtrace
 
@@ -214,7 +231,9 @@ def logdet(small: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=["diagonal", "logdet"])
     parser.add_argument("--steps", type=int, default=STEPS, help="of Lanczos, for the peers")
     parser.add_argument("--figure", help="draw the errors of the diagonal into this file too")

@@ -31,7 +31,11 @@ def data(name: str, shape: tuple[int, int]) -> tuple[Any, Any, str]:
     path = DATA / f"{name}.npz"
     rng = np.random.default_rng(0)
     if not path.exists():
-        return rng.standard_normal(shape) * np.arange(1, shape[1] + 1.0) ** -0.75, rng.standard_normal(shape[0]), "random"
+        return (
+            rng.standard_normal(shape) * np.arange(1, shape[1] + 1.0) ** -0.75,
+            rng.standard_normal(shape[0]),
+            "random",
+        )
     with np.load(path) as file:
         y = file["y"] if "y" in file else rng.standard_normal(len(file["X"]))
         return standardised(file["X"]), np.nan_to_num((y - np.nanmean(y)) / np.nanstd(y)), "real"
@@ -42,7 +46,10 @@ def more_rows(X: Any, n: int) -> Any:
     rng, h = np.random.default_rng(1), 0.25
     root = np.linalg.svd(X, full_matrices=False)
     L = (root[1] / np.sqrt(len(X)))[:, None] * root[2]
-    return np.sqrt(1 - h * h) * X[rng.integers(len(X), size=n)] + h * rng.standard_normal((n, len(L))) @ L
+    return (
+        np.sqrt(1 - h * h) * X[rng.integers(len(X), size=n)]
+        + h * rng.standard_normal((n, len(L))) @ L
+    )
 
 
 def features(X: Any, count: int, length: float) -> Any:
@@ -63,14 +70,23 @@ def network_jacobian(samples: int, width: int) -> Any:
     h2 = np.tanh(h1 @ W2 + b2)
     d2 = (1 - h2**2) * w3
     d1 = (1 - h1**2) * (d2 @ W2.T)
-    blocks = [x[:, :, None] * d1[:, None], d1, h1[:, :, None] * d2[:, None], d2, h2, np.ones((samples, 1))]
+    blocks = [
+        x[:, :, None] * d1[:, None],
+        d1,
+        h1[:, :, None] * d2[:, None],
+        d2,
+        h2,
+        np.ones((samples, 1)),
+    ]
     return np.concatenate([block.reshape(samples, -1) for block in blocks], axis=1)
 
 
 # ---------------------------------------------------------------------------------------------------- problems
 
 
-def principal_components(X: Any, tols: tuple[float, ...], batch: int, k: int = 1) -> list[tuple[Any, ...]]:
+def principal_components(
+    X: Any, tols: tuple[float, ...], batch: int, k: int = 1
+) -> list[tuple[Any, ...]]:
     n = len(X)
     rows = co.Dense(X)
     A = rows.H @ rows / n
@@ -88,9 +104,14 @@ def principal_components(X: Any, tols: tuple[float, ...], batch: int, k: int = 1
     ]
 
 
-def systems(A: Any, b: Any, tols: tuple[float, ...], batch: int, M: Any = None, most: int = 60) -> list[tuple[Any, ...]]:
+def systems(
+    A: Any, b: Any, tols: tuple[float, ...], batch: int, M: Any = None, most: int = 60
+) -> list[tuple[Any, ...]]:
     methods: dict[str, Callable[[float], Any]] = {
-        "SVRG": lambda tol: (A, co.SVRG(tol=tol, batch_size=batch, preconditioner=M, max_iters=most)),
+        "SVRG": lambda tol: (
+            A,
+            co.SVRG(tol=tol, batch_size=batch, preconditioner=M, max_iters=most),
+        ),
         "CG": lambda tol: (co.opaque(A), co.CG(tol=tol, preconditioner=M)),
     }
     return [
@@ -111,17 +132,28 @@ def buzz(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     X, _, kind = data("buzz_subset", (18_350, 77))
     big = more_rows(X, rows)
     return [
-        (f"Buzz PCA, {len(X)} x 77 ({kind}), batch 600", principal_components(X, (1e-3, 1e-7), 600)),
-        (f"Buzz PCA, {rows} x 77 (synthetic), batch 10000", principal_components(big, (1e-3, 1e-7), 10_000)),
+        (
+            f"Buzz PCA, {len(X)} x 77 ({kind}), batch 600",
+            principal_components(X, (1e-3, 1e-7), 600),
+        ),
+        (
+            f"Buzz PCA, {rows} x 77 (synthetic), batch 10000",
+            principal_components(big, (1e-3, 1e-7), 10_000),
+        ),
     ]
 
 
 def near(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     rng = np.random.default_rng(4)
     spectrum = np.r_[1.0, 0.97, np.linspace(0.9, 0.1, 98)] ** 0.5
-    X = (rng.standard_normal((rows, 100)) * spectrum) @ np.linalg.qr(rng.standard_normal((100, 100)))[0]
+    X = (rng.standard_normal((rows, 100)) * spectrum) @ np.linalg.qr(
+        rng.standard_normal((100, 100))
+    )[0]
     return [
-        (f"PCA of Gaussian rows, {rows} x 100, second eigenvalue 0.97, batch 1000", principal_components(X, (1e-3, 1e-7), 1000))
+        (
+            f"PCA of Gaussian rows, {rows} x 100, second eigenvalue 0.97, batch 1000",
+            principal_components(X, (1e-3, 1e-7), 1000),
+        )
     ]
 
 
@@ -141,7 +173,11 @@ def network_system() -> tuple[Any, Any, Any]:
     J = network_jacobian(50_000, 20)
     operator = co.Dense(J)
     largest = np.linalg.norm(J.T @ J / len(J), 2)
-    return operator.H @ operator / len(J) + 1e-4 * largest * co.Identity(J.shape[1]), J.T @ np.sin(np.arange(len(J))) / len(J), J
+    return (
+        operator.H @ operator / len(J) + 1e-4 * largest * co.Identity(J.shape[1]),
+        J.T @ np.sin(np.arange(len(J))) / len(J),
+        J,
+    )
 
 
 def neural(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
@@ -150,19 +186,31 @@ def neural(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     found = []
     for rank in (10, 60, 0):
         title = f"Neural-IVP-like, {J.shape[0]} samples, {J.shape[1]} weights, Nyström of rank {rank}, batch 500"
-        found.append((title, systems(A, b, (1e-2, 1e-4, 1e-6), 500, co.Nystrom(rank)(A) if rank else None, most=30)))
+        found.append(
+            (
+                title,
+                systems(
+                    A, b, (1e-2, 1e-4, 1e-6), 500, co.Nystrom(rank)(A) if rank else None, most=30
+                ),
+            )
+        )
     return found
 
 
 def ridge(rows: int) -> list[tuple[str, list[tuple[Any, ...]]]]:
     rng = np.random.default_rng(5)
     n, d = 50_000, 300
-    X = (rng.standard_normal((n, d)) * np.arange(1, d + 1.0) ** -0.6) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    X = (rng.standard_normal((n, d)) * np.arange(1, d + 1.0) ** -0.6) @ np.linalg.qr(
+        rng.standard_normal((d, d))
+    )[0]
     b = X.T @ rng.standard_normal(n) / n
     operator = co.Dense(X)
     A = operator.H @ operator / n + 1e-3 * co.Identity(d)
     return [
-        (f"ridge regression, {n} Gaussian rows x {d}, eigenvalues k^-1.2, batch 50", systems(A, b, (1e-2, 1e-6), 50, most=20))
+        (
+            f"ridge regression, {n} Gaussian rows x {d}, eigenvalues k^-1.2, batch 50",
+            systems(A, b, (1e-2, 1e-6), 50, most=20),
+        )
     ]
 
 
@@ -174,7 +222,10 @@ def curve(solve: Callable[[Any], Any], method: Any, size: float) -> tuple[Any, A
     seen: list[float] = []
 
     def watch(progress: Any) -> None:
-        seen.append(float(np.max(progress.residual)) / (size if isinstance(method, co.PowerIteration) else 1))
+        seen.append(
+            float(np.max(progress.residual))
+            / (size if isinstance(method, co.PowerIteration) else 1)
+        )
 
     info = solve(dataclasses.replace(method, callback=watch))
     return np.linspace(0, info.matvecs, len(seen) + 1)[1:], seen
@@ -196,7 +247,9 @@ def draw(path: str, rows: int) -> None:
         return co.eig(sums[0], 1, "LM", method, info=True)[1]
 
     def system(A: Any, b: Any) -> Callable[[Any], Any]:
-        return lambda method: co.solve(A if isinstance(method, co.SVRG) else co.opaque(A), b, method, info=True)[1]
+        return lambda method: co.solve(
+            A if isinstance(method, co.SVRG) else co.opaque(A), b, method, info=True
+        )[1]
 
     panels: list[tuple[str, Any, list[Any]]] = [
         ("PCA, Buzz (synthetic rows)", pca, [co.SVRG(tol=1e-7, batch_size=10_000), co.PowerIteration(tol=1e-7)]),
@@ -224,13 +277,16 @@ def main() -> None:
     if options.figure:
         draw(options.figure, options.rows)
         return
-    print("| problem | tol | method | passes | residual | seconds | status |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| problem | tol | method | passes | residual | seconds | status |\n| --- | --- | --- | --- | --- | --- | --- |"
+    )
     for name, make in PROBLEMS.items():
         if options.only in (None, name):
             for title, results in make(options.rows):
                 for tol, method, status, passes, residual, seconds in results:
                     print(
-                        f"| {title} | {tol:g} | {method} | {passes:.0f} | {residual:.1e} | {seconds:.2f} | {status} |", flush=True
+                        f"| {title} | {tol:g} | {method} | {passes:.0f} | {residual:.1e} | {seconds:.2f} | {status} |",
+                        flush=True,
                     )
 
 

@@ -25,7 +25,14 @@ import numpy as np
 import colinear as co
 
 SOURCE = Path(co.__file__).parent
-LAYOUT_TOKENS = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+LAYOUT_TOKENS = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
 
 
 class Frames(NamedTuple):
@@ -49,7 +56,8 @@ def count_tokens(text: str) -> int:
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None
     }
     return sum(
-        token.type not in LAYOUT_TOKENS and not (token.type == tokenize.STRING and token.start in docstrings)
+        token.type not in LAYOUT_TOKENS
+        and not (token.type == tokenize.STRING and token.start in docstrings)
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
     )
 
@@ -78,7 +86,9 @@ def tests_of_framework() -> int:
     """Count the lines outside of the backends that compare the name of a framework."""
     pattern = re.compile(r"xp\.name [!=]=")
     files = (path for path in sources() if "backends" not in path.relative_to(SOURCE).parts)
-    return sum(bool(pattern.search(line)) for path in files for line in path.read_text().splitlines())
+    return sum(
+        bool(pattern.search(line)) for path in files for line in path.read_text().splitlines()
+    )
 
 
 def frames_of(work: Callable[[], Any]) -> Frames:
@@ -114,7 +124,8 @@ def woodbury(n: int = 5000, k: int = 10) -> Frames:
 
 
 def shifted_kronecker(n: int = 5) -> Frames:
-    """Count the frames of logdet(K1 ⊗ K2 + c I) in torch with gradients, building the operator included."""
+    """Count the frames of logdet(K1 ⊗ K2 + c I) in torch with gradients, building the operator
+    included."""
     import torch
 
     G = np.random.default_rng(0).standard_normal((2, n, n))
@@ -133,7 +144,9 @@ def laplacian(n: int = 200) -> Any:
     import jax.numpy as jnp
     import scipy.sparse
 
-    S = scipy.sparse.diags_array([-np.ones(n - 1), 2.5 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1])
+    S = scipy.sparse.diags_array(
+        [-np.ones(n - 1), 2.5 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1]
+    )
     return co.PSD(co.Sparse(S.tocsr()).to("jax")), jnp.ones(n)
 
 
@@ -147,7 +160,8 @@ class Compiled(NamedTuple):
 
 
 def compiled_cg() -> Compiled:
-    """Count the frames of the first jitted call of CG with Jacobi's preconditioner in JAX, and how often a step is traced."""
+    """Count the frames of the first jitted call of CG with Jacobi's preconditioner in JAX, and
+    how often a step is traced."""
     import jax
 
     A, b = laplacian()
@@ -165,12 +179,17 @@ def compiled_cg() -> Compiled:
 
 
 def steps_of(work: Callable[[], Any]) -> tuple[int, int]:
-    """Return how many frames of ours lead to a step of CG while `work()` runs, and how many steps there are."""
+    """Return how many frames of ours lead to a step of CG while `work()` runs, and how many
+    steps there are."""
     count, least, root = 0, 0, str(SOURCE)
 
     def profile(frame: Any, event: str, _: Any) -> None:
         nonlocal count, least
-        if event == "call" and frame.f_code.co_name == "step" and frame.f_code.co_filename.endswith("methods/cg.py"):
+        if (
+            event == "call"
+            and frame.f_code.co_name == "step"
+            and frame.f_code.co_filename.endswith("methods/cg.py")
+        ):
             count += 1
             depth, caller = 0, frame.f_back
             while caller is not None:

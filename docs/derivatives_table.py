@@ -39,7 +39,12 @@ def covered() -> list[tuple[str, str, str]]:
         and not {(name, framework), (name, "*")} & set(module.REFUSALS)
     ]  # fmt: skip
     apart = module.APART.items()
-    return cases + [(name, mode, spelt[kind]) for name, modes in apart for kind, some in modes.items() for mode in some]
+    return cases + [
+        (name, mode, spelt[kind])
+        for name, modes in apart
+        for kind, some in modes.items()
+        for mode in some
+    ]
 
 
 def table(triples: Iterable[tuple[str, str, str]]) -> str:
@@ -48,7 +53,10 @@ def table(triples: Iterable[tuple[str, str, str]]) -> str:
     found = set(triples)
     lines = [f"| function | {' | '.join(modes)} |", "| --- |" + " --- |" * len(modes)]
     for function in functions:
-        cells = (", ".join(name for name in ("torch", "JAX") if (function, mode, name) in found) for mode in modes)
+        cells = (
+            ", ".join(name for name in ("torch", "JAX") if (function, mode, name) in found)
+            for mode in modes
+        )
         lines.append(f"| `{function}` | {' | '.join(cells)} |")
     return "\n".join(line.replace("|  |", "| |") for line in lines)
 

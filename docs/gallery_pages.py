@@ -48,8 +48,12 @@ them, rows of the same kind are made up.
 
 def examples() -> dict[str, list[str]]:
     """The names of all examples, by group."""
-    there = sorted(path.stem for path in (ROOT / "examples").glob("[a-z]*.py") if path.stem != "gallery")
-    groups = {title: [name for name in names.split() if name in there] for title, names in GROUPS.items()}
+    there = sorted(
+        path.stem for path in (ROOT / "examples").glob("[a-z]*.py") if path.stem != "gallery"
+    )
+    groups = {
+        title: [name for name in names.split() if name in there] for title, names in GROUPS.items()
+    }
     groups["More"] = [name for name in there if not any(name in names for names in groups.values())]
     return {title: names for title, names in groups.items() if names}
 
@@ -60,7 +64,10 @@ def title(name: str) -> str:
 
 def described(name: str) -> tuple[str, str]:
     """The first paragraph of the docstring, and the rest."""
-    docstring = ast.get_docstring(ast.parse((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    docstring = (
+        ast.get_docstring(ast.parse((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")))
+        or ""
+    )
     first, _, rest = docstring.partition("\n\n")
     return " ".join(first.split()), rest
 
@@ -94,7 +101,10 @@ def page() -> str:
     lines = [HEAD]
     for group, names in groups.items():
         firsts = [described(name)[0].replace("|", "\\|") for name in names]
-        rows = [f"| [{title(name)}](#{name.replace('_', '-')}) | {first} |" for name, first in zip(names, firsts, strict=True)]
+        rows = [
+            f"| [{title(name)}](#{name.replace('_', '-')}) | {first} |"
+            for name, first in zip(names, firsts, strict=True)
+        ]
         lines += ["\n".join([f"| {group} | |", "| --- | --- |", *rows, ""])]
     for group, names in groups.items():
         lines += [f"## {group}\n", *map(section, names)]
@@ -112,7 +122,9 @@ def run(name: str) -> None:
         if done.returncode:
             sys.exit(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
         FIGURES.mkdir(exist_ok=True)
-        lines = [line.rstrip() for line in done.stdout.splitlines() if not line.startswith("picture: ")]
+        lines = [
+            line.rstrip() for line in done.stdout.splitlines() if not line.startswith("picture: ")
+        ]
         (FIGURES / f"{name}.txt").write_text("\n".join(lines).strip() + "\n", encoding="utf-8")
         save_small(picture, FIGURES / f"{name}.png")
 
@@ -126,7 +138,9 @@ def save_small(picture: Path, place: Path) -> None:
         size = (round(scale * image.width), round(scale * image.height))
         reduced = image.resize(size, Image.Resampling.LANCZOS) if scale < 1 else image
         # Colours that cover the range: those of a thin line must not be lost to the many shades of an image.
-        reduced.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(place, optimize=True)
+        reduced.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            place, optimize=True
+        )
         if place.stat().st_size <= LARGEST:
             return
 
@@ -139,7 +153,9 @@ def wrong() -> list[str]:
     for name in (name for names in examples().values() for name in names):
         picture, output = (FIGURES / f"{name}.{kind}" for kind in ("png", "txt"))
         if not picture.exists() or not output.exists():
-            found.append(f"{name} has no picture or output in docs/figures: run python docs/gallery_pages.py {name}")
+            found.append(
+                f"{name} has no picture or output in docs/figures: run python docs/gallery_pages.py {name}"
+            )
         elif picture.stat().st_size > LARGEST:
             found.append(f"docs/figures/{name}.png is larger than {LARGEST:,} bytes")
     return found
@@ -150,13 +166,19 @@ def main(arguments: list[str]) -> None:
         sys.exit("\n".join(wrong()) or 0)
     everything = [name for names in examples().values() for name in names]
     if "--missing" in arguments:
-        arguments = [name for name in everything if not all((FIGURES / f"{name}.{kind}").exists() for kind in ("png", "txt"))]
+        arguments = [
+            name
+            for name in everything
+            if not all((FIGURES / f"{name}.{kind}").exists() for kind in ("png", "txt"))
+        ]
     elif "--page" in arguments:
         arguments = []
     elif not arguments:
         arguments = everything
     if unknown := set(arguments) - set(everything):
-        sys.exit(f"no such example: {', '.join(sorted(unknown))}. There are: {', '.join(everything)}.")
+        sys.exit(
+            f"no such example: {', '.join(sorted(unknown))}. There are: {', '.join(everything)}."
+        )
     for name in arguments:
         run(name)
     PAGE.write_text(page(), encoding="utf-8")

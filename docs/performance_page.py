@@ -14,7 +14,10 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE, PICTURE = HERE / "performance.md", HERE / "performance.png"
-RUNS = {"the paper's figures": HERE.parent / "benchmarks" / "paper.json", "a GPU": HERE.parent / "benchmarks" / "paper_gpu.json"}
+RUNS = {
+    "the paper's figures": HERE.parent / "benchmarks" / "paper.json",
+    "a GPU": HERE.parent / "benchmarks" / "paper_gpu.json",
+}
 
 HEAD = """---
 hide: [toc]
@@ -57,17 +60,30 @@ def largest(figure: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     label = [r["label"] for r in figure["results"] if "label" in r][-1]
     found = [r for r in figure["results"] if r.get("label") == label or r["status"] == "absent"]
     order = {"ok": 0, "miss": 1}
-    return label, sorted(found, key=lambda r: (order.get(r["status"], 2), r.get("seconds") or math.inf))
+    return label, sorted(
+        found, key=lambda r: (order.get(r["status"], 2), r.get("seconds") or math.inf)
+    )
 
 
 def row(result: dict[str, Any], counted: bool, memory: bool) -> str:
     name = f"**{result['runner']}**" if result["kind"] == "colinear" else result["runner"]
     status = (
-        "" if result["status"] == "ok" else f"*{result['status']}*: {result['reason']}".replace("|", "\\|").replace("<", "&lt;")
+        ""
+        if result["status"] == "ok"
+        else f"*{result['status']}*: {result['reason']}".replace("|", "\\|").replace("<", "&lt;")
     )
-    cells = [name, seconds(result.get("seconds")), ratio(result.get("ratio")), number(result.get("quality"))]
+    cells = [
+        name,
+        seconds(result.get("seconds")),
+        ratio(result.get("ratio")),
+        number(result.get("quality")),
+    ]
     cells += [f"{result['passes']:.0f}" if "passes" in result else ""] if counted else []
-    cells += [f"{result['peak_bytes'] / 2**20:.0f} MB" if result.get("peak_bytes") is not None else ""] if memory else []
+    cells += (
+        [f"{result['peak_bytes'] / 2**20:.0f} MB" if result.get("peak_bytes") is not None else ""]
+        if memory
+        else []
+    )
     return f"| {' | '.join([*cells, status])} |"
 
 
@@ -83,7 +99,12 @@ def section(name: str, figure: dict[str, Any]) -> list[str]:
         *(["memory"] if memory else []),
         "",
     ]
-    lines = ["", f"### {figure['title']}", "", f"`{name}`. The paper: {figure['paper']}. Here: {label}."]
+    lines = [
+        "",
+        f"### {figure['title']}",
+        "",
+        f"`{name}`. The paper: {figure['paper']}. Here: {label}.",
+    ]
     lines += ["", figure["note"]] if figure["note"] else []
     lines += ["", f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
     return lines + [row(result, counted, memory) for result in results]
@@ -104,7 +125,11 @@ def summary(run: dict[str, Any]) -> list[str]:
         show = seconds if by == "seconds" else "error {:.1e}".format
         ours = best(results, ("colinear",), by)
         cells = [f"[{figure['title']}](#{anchor(figure['title'])})", label]
-        cells.append(f"{ours['runner'].removeprefix('colinear, ')}, {show(ours[by])}" if ours else "none is right")
+        cells.append(
+            f"{ours['runner'].removeprefix('colinear, ')}, {show(ours[by])}"
+            if ours
+            else "none is right"
+        )
         for kinds in (("by hand",), ("dense", "iterative", "peer")):
             other = best(results, kinds, by)
             cells += [f"{other['runner']}, {show(other[by])}" if other else ""]
@@ -124,7 +149,9 @@ def anchor(title: str) -> str:
 
 def origin(run: dict[str, Any]) -> str:
     machine = run["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version != "absent")
+    versions = ", ".join(
+        f"{name} {version}" for name, version in machine["versions"].items() if version != "absent"
+    )
     absent = ", ".join(name for name, version in machine["versions"].items() if version == "absent")
     shared = f", load {machine['load']} when it began" if machine["load"] > 0.5 else ""
     clock = "times are of the processor, the least of several turns (of the wall under \u201cHardware\u201d)"
@@ -147,7 +174,12 @@ def page() -> str:
                 figure["title"] = figure["title"].replace("Hardware:", "On a GPU:")
         lines += ["", f"## Measured: {title}", "", origin(run), *summary(run)]
         if path == RUNS["the paper's figures"]:
-            lines += ["", f"![All figures, times against sizes]({PICTURE.name})", "", "A cross marks an answer that misses."]
+            lines += [
+                "",
+                f"![All figures, times against sizes]({PICTURE.name})",
+                "",
+                "A cross marks an answer that misses.",
+            ]
         for name, figure in run["figures"].items():
             lines += section(name, figure)
     lines += [

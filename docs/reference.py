@@ -24,7 +24,9 @@ KINDS = {
 def described(f: Function) -> griffe.Function:
     """A function as the parser would have read it, had it been written with `def`."""
     parameters = [
-        griffe.Parameter(p.name, kind=KINDS[p.kind], default=None if p.default is p.empty else repr(p.default))
+        griffe.Parameter(
+            p.name, kind=KINDS[p.kind], default=None if p.default is p.empty else repr(p.default)
+        )
         for p in inspect.signature(f).parameters.values()
     ]
     function = griffe.Function(f.name, parameters=griffe.Parameters(*parameters))

@@ -52,7 +52,11 @@ def functions() -> list[Function]:
 
 def operators() -> list[str]:
     found = ((name, getattr(colinear, name)) for name in colinear.__all__)
-    return [n for n, x in found if isinstance(x, type) and issubclass(x, LinearOperator) and x is not LinearOperator]
+    return [
+        n
+        for n, x in found
+        if isinstance(x, type) and issubclass(x, LinearOperator) and x is not LinearOperator
+    ]
 
 
 def by_operator(f: Function) -> dict[str, list[Rule]]:
@@ -60,7 +64,9 @@ def by_operator(f: Function) -> dict[str, list[Rule]]:
     found: dict[str, list[Rule]] = {}
     for rule in f.rules:
         for part in rule.alternatives():
-            rules = found.setdefault("any operator" if part.pattern.cls is None else part.pattern.cls.__name__, [])
+            rules = found.setdefault(
+                "any operator" if part.pattern.cls is None else part.pattern.cls.__name__, []
+            )
             if rule not in rules:
                 rules.append(rule)
     return found
@@ -69,7 +75,11 @@ def by_operator(f: Function) -> dict[str, list[Rule]]:
 def cell(f: Function, operator: str, rules: list[Rule]) -> str:
     column = PAPER_COLUMNS.index(operator) if operator in PAPER_COLUMNS else None
     mark = PAPER[f.name][column] if f.name in PAPER and column is not None else "."
-    link = f"[{len({rule.name for rule in rules})}](#{f.name}-of-{operator.lower().replace(' ', '-')})" if rules else ""
+    link = (
+        f"[{len({rule.name for rule in rules})}](#{f.name}-of-{operator.lower().replace(' ', '-')})"
+        if rules
+        else ""
+    )
     return " ".join(filter(None, (link, {"x": "\u25cf", "o": "\u25cb", ".": ""}[mark])))
 
 
@@ -81,13 +91,22 @@ def text(rule: Rule) -> str:
 def page() -> str:
     columns = [(f, by_operator(f)) for f in functions()]
     named = operators()
-    others = sorted({name for _, rules in columns for name in rules} - set(named) - {"any operator"})
+    others = sorted(
+        {name for _, rules in columns for name in rules} - set(named) - {"any operator"}
+    )
     rows = [*(name for name in named if any(name in rules for _, rules in columns)), *others]
     rows += ["any operator"] if any("any operator" in rules for _, rules in columns) else []
-    lines = [HEAD, "", f"| | {' | '.join(f'`{f.name}`' for f, _ in columns)} |", "| --- |" + " --- |" * len(columns)]
+    lines = [
+        HEAD,
+        "",
+        f"| | {' | '.join(f'`{f.name}`' for f, _ in columns)} |",
+        "| --- |" + " --- |" * len(columns),
+    ]
     for name in rows:
         title = name if name == "any operator" else f"`{name}`"
-        lines.append(f"| {title} | {' | '.join(cell(f, name, rules.get(name, [])) for f, rules in columns)} |")
+        lines.append(
+            f"| {title} | {' | '.join(cell(f, name, rules.get(name, [])) for f, rules in columns)} |"
+        )
     for f, rules in columns:
         lines += ["", f"## {f.name}"]
         for name in rows:

@@ -13,7 +13,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Compiling takes longer than running what was compiled.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
+)
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     except ImportError:
         return
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    settings.register_profile("colinear", deadline=None, derandomize=True, suppress_health_check=slow, print_blob=True)
+    settings.register_profile(
+        "colinear", deadline=None, derandomize=True, suppress_health_check=slow, print_blob=True
+    )
     settings.load_profile("colinear")
 
 

@@ -42,7 +42,9 @@ class LU:
 def choose(A, method=None):
     """Factorise A, by the method that fits."""
     name = "Cholesky" if A.properties & 4 else "LU"
-    return Choice(lambda: factorise(A), name, Cost(2e9 / 3, 8e6), "small, so dense", lambda: "stand-in")
+    return Choice(
+        lambda: factorise(A), name, Cost(2e9 / 3, 8e6), "small, so dense", lambda: "stand-in"
+    )
 
 
 def make():
@@ -80,9 +82,16 @@ def test_a_plan_is_the_tree_of_rules_and_nothing_is_computed():
     inv = make()
     plan = explain(inv, Kronecker(Dense(), Diagonal(), Dense(mask=4)))
     assert isinstance(plan, Plan) and not worked
-    assert plan.function == "inv" and plan.rule == "inv_kronecker" and plan.identity == "(A ⊗ B)^-1 = A^-1 ⊗ B^-1"
+    assert (
+        plan.function == "inv"
+        and plan.rule == "inv_kronecker"
+        and plan.identity == "(A ⊗ B)^-1 = A^-1 ⊗ B^-1"
+    )
     assert plan.rules == ["inv_kronecker", "LU", "inv_diagonal", "Cholesky"]
-    assert plan.children[1].identity == "diag(d)^-1 = diag(1/d)" and plan.children[0].identity == "small, so dense"
+    assert (
+        plan.children[1].identity == "diag(d)^-1 = diag(1/d)"
+        and plan.children[0].identity == "small, so dense"
+    )
     assert plan.expression == "Kronecker(Dense, Diagonal, Dense)"
     assert inv.explain(Dense()).rules == ["LU"] and state.current is None
 
@@ -90,11 +99,16 @@ def test_a_plan_is_the_tree_of_rules_and_nothing_is_computed():
 def test_costs_add_up_and_a_rule_may_say_its_own():
     inv = make()
     plan = explain(inv, Kronecker(Dense(), Diagonal()))
-    one, line = Cost(2e9 / 3, 8e6), Cost(10.0, 80.0)  # a rule without a cost counts one product with its operator
+    one, line = (
+        Cost(2e9 / 3, 8e6),
+        Cost(10.0, 80.0),
+    )  # a rule without a cost counts one product with its operator
     assert plan.children[0].cost == one and plan.children[1].cost == line
     assert plan.cost == line + one + line
     rule(inv, Product, cost=lambda A: 7)(lambda A, method: inv(A.operands[0]))
-    assert explain(inv, Product(Dense())).cost == Cost(7.0) and Cost(1, 2) + Cost(3, 4) == Cost(4, 6)
+    assert explain(inv, Product(Dense())).cost == Cost(7.0) and Cost(1, 2) + Cost(3, 4) == Cost(
+        4, 6
+    )
 
 
 def test_it_prints_one_line_per_node_with_costs_in_human_units():
@@ -113,13 +127,17 @@ def test_it_prints_one_line_per_node_with_costs_in_human_units():
 def test_it_says_why_other_rules_were_not_taken():
     inv = make()
     plan = explain(inv, Sum(Diagonal(), LowRank()))
-    assert plan.rule == "inv_sum" and plan.rejected == (("woodbury", "its guard never does not hold"),)
+    assert plan.rule == "inv_sum" and plan.rejected == (
+        ("woodbury", "its guard never does not hold"),
+    )
     assert "not woodbury: its guard never does not hold" in str(plan)
 
     f = function("f", base=factorise)
     rule(f, Sum, name="general")(lambda A, method: 0)
     rule(f, Sum[Dense, ...], name="special")(lambda A, method: 0)
-    assert explain(f, Sum(Dense())).rejected == (("general", "less specific, costs 10 flop, 80 B (Sum against Sum[Dense, ...])"),)
+    assert explain(f, Sum(Dense())).rejected == (
+        ("general", "less specific, costs 10 flop, 80 B (Sum against Sum[Dense, ...])"),
+    )
 
     h = function("h", base=factorise)
     rule(h, Sum, name="hopeless")(lambda A, method: 1 / 0)
@@ -132,20 +150,31 @@ def test_it_says_why_other_rules_were_not_taken():
     rule(g, Product[Dense, ...], cost=lambda A: 5e3, name="left")(lambda A, method: 0)
     rule(g, Product[..., Dense], cost=lambda A: Cost(2.0, 16.0), name="right")(lambda A, method: 0)
     plan = explain(g, Product(Dense(), Dense()))
-    assert plan.rule == "right" and plan.rejected == (("left", "costs 5 kflop, 0 B, not 2 flop, 16 B"),)
+    assert plan.rule == "right" and plan.rejected == (
+        ("left", "costs 5 kflop, 0 B, not 2 flop, 16 B"),
+    )
 
 
 def test_html_is_nested_and_escaped():
     inv = make()
     rule(inv, Product, name="a<b")(lambda A, method: inv(A.operands[0]))
     text = explain(inv, Product(Dense()))._repr_html_()
-    assert "a&lt;b" in text and "a<b" not in text and text.count("<details") == text.count("</details>") == 1
+    assert (
+        "a&lt;b" in text
+        and "a<b" not in text
+        and text.count("<details") == text.count("</details>") == 1
+    )
 
 
 def test_the_method_named_is_the_one_printed():
     f = function("f", base=factorise)
-    assert explain(f, Dense(), method=LU()).rules == ["LU"] and explain(f, Dense(), LU()).rules == ["LU"]
-    assert explain(f, Dense()).rules == ["factorise"] and explain(f, Dense()).identity == "Factorise A."
+    assert explain(f, Dense(), method=LU()).rules == ["LU"] and explain(f, Dense(), LU()).rules == [
+        "LU"
+    ]
+    assert (
+        explain(f, Dense()).rules == ["factorise"]
+        and explain(f, Dense()).identity == "Factorise A."
+    )
     worked.clear()
 
 
@@ -158,7 +187,13 @@ def test_a_base_case_that_makes_no_choice_runs():
 def test_what_a_rule_or_a_base_case_chooses_is_run_by_a_call_and_printed_by_explain():
     def base(A, method=None):
         """The base case."""
-        return Choice(lambda: worked.append("base") or "result", "fast", lambda: 3.0, lambda: "it is small", lambda: "like")
+        return Choice(
+            lambda: worked.append("base") or "result",
+            "fast",
+            lambda: 3.0,
+            lambda: "it is small",
+            lambda: "like",
+        )
 
     f = function("f", base=base)
     rule(f, Sum, like=lambda A: "sum")(lambda A, method: worked.append("sum"))
@@ -172,7 +207,9 @@ def test_what_a_rule_or_a_base_case_chooses_is_run_by_a_call_and_printed_by_expl
     assert f(Dense(), info=True)[1].rule == "base" and worked.pop()
     worked.clear()
     plan = explain(f, Product(Dense()))
-    assert plan.rules == ["in_parts", "fast"] and plan.identity == "f(A B) = f(A) f(B)" and not worked
+    assert (
+        plan.rules == ["in_parts", "fast"] and plan.identity == "f(A B) = f(A) f(B)" and not worked
+    )
     assert plan.children[0].identity == "it is small" and plan.children[0].cost == Cost(3.0)
     assert explain(f, Sum(Dense())).rules == ["<lambda>"] and not worked
 

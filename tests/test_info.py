@@ -65,8 +65,17 @@ def test_info_is_immutable_and_converged_follows_the_status():
 
 
 def test_info_prints_as_a_tree():
-    leaf = Info(Status.MAX_ITERATIONS, iterations=10, residual=np.array([1e-3, 0.5]), method="CG", function="solve", rule="base")
-    text = repr(Info(function="solve", rule="kronecker", status=4, children=(leaf, leaf.replace(status=0))))
+    leaf = Info(
+        Status.MAX_ITERATIONS,
+        iterations=10,
+        residual=np.array([1e-3, 0.5]),
+        method="CG",
+        function="solve",
+        rule="base",
+    )
+    text = repr(
+        Info(function="solve", rule="kronecker", status=4, children=(leaf, leaf.replace(status=0)))
+    )
     assert text.splitlines() == [
         "solve: kronecker  MAX_ITERATIONS",
         "├─ solve: base by CG  MAX_ITERATIONS  residual 0.5  iterations 10",
@@ -110,12 +119,17 @@ def test_failures_may_be_raised_or_ignored():
         f(Dense(), on_failure="raise")
     assert caught.value.info.status is Status.SINGULAR and caught.value.info.residual == 1.0
     assert pickle.loads(pickle.dumps(caught.value)).info.status is Status.SINGULAR
-    with pytest.raises(ValueError, match=r"solve: on_failure is 'panic'; it must be one of 'warn', 'raise', 'ignore'"):
+    with pytest.raises(
+        ValueError,
+        match=r"solve: on_failure is 'panic'; it must be one of 'warn', 'raise', 'ignore'",
+    ):
         f(Dense(), on_failure="panic")
 
 
 def test_info_is_returned_instead_of_a_warning():
-    f = function("solve", base=reporting(Status.MAX_ITERATIONS, iterations=5, matvecs=6, residual=0.1))
+    f = function(
+        "solve", base=reporting(Status.MAX_ITERATIONS, iterations=5, matvecs=6, residual=0.1)
+    )
     result, info = f(Dense(), info=True)
     assert result == "result" and info.status is Status.MAX_ITERATIONS and not info.converged
     assert (info.function, info.rule, info.method) == ("solve", "base", "CG")
@@ -173,7 +187,12 @@ def test_a_rules_own_report_is_the_wholes():
         return first
 
     _, info = f(Sum(Dense(), Dense()), info=True)
-    assert info.residual == 1e-12 and info.converged and info.status is Status.SINGULAR and len(info.children) == 1
+    assert (
+        info.residual == 1e-12
+        and info.converged
+        and info.status is Status.SINGULAR
+        and len(info.children) == 1
+    )
 
 
 def test_a_rule_that_asks_for_the_info_of_a_part_deals_with_it_itself():
@@ -256,10 +275,19 @@ def test_info_passes_through_jit_and_vmap():
     rule(f, Sum)(lambda A, x, method: f(A.operands[0], x, method))
     A = Sum(Dense())
     result, info = jax.jit(lambda x: f(A, x, info=True))(2.0)
-    assert result == 4 and info.status is Status.MAX_ITERATIONS and not info.converged and info.iterations == 3
+    assert (
+        result == 4
+        and info.status is Status.MAX_ITERATIONS
+        and not info.converged
+        and info.iterations == 3
+    )
     assert info.children[0].method == "CG" and info.children[0].residual == 2
     _, info = jax.vmap(lambda x: f(A, x, info=True))(jnp.array([1.0, 2.0]))
-    assert info.status.tolist() == [0, 4] and info.converged.tolist() == [True, False] and "MAX_ITERATIONS" in repr(info)
+    assert (
+        info.status.tolist() == [0, 4]
+        and info.converged.tolist() == [True, False]
+        and "MAX_ITERATIONS" in repr(info)
+    )
     printed = []
     jax.jit(lambda x: (printed.append(repr(f(A, x, info=True)[1])), x)[1])(1.0)
     assert "traced" in printed[0]
@@ -295,7 +323,11 @@ def test_info_is_a_torch_pytree_and_does_not_break_the_graph():
     leaves, structure = pytree.tree_flatten(info)
     assert len(leaves) == 6 and all(leaf is not None for leaf in leaves)
     again = pytree.tree_unflatten(leaves, structure)
-    assert again.status is Status.SUCCESS and again.children[0].status is Status.FELL_BACK and again.method == "CG"
+    assert (
+        again.status is Status.SUCCESS
+        and again.children[0].status is Status.FELL_BACK
+        and again.method == "CG"
+    )
 
     def base(A, x, method=None):
         report(Info(0, residual=x.norm(), method="CG"))
@@ -303,10 +335,21 @@ def test_info_is_a_torch_pytree_and_does_not_break_the_graph():
 
     f = function("solve", base=base)
     rule(f, Sum)(lambda A, x, method: f(A.operands[0], x, method))
-    compiled = torch.compile(lambda x: f(Sum(Dense()), x, info=True), backend="eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda x: f(Sum(Dense()), x, info=True), backend="eager", fullgraph=True
+    )
     result, info = compiled(torch.ones(4))
-    assert torch.equal(result, 2 * torch.ones(4)) and info.residual == 2 and info.status is Status.SUCCESS
-    assert torch.compile(lambda x: f(Sum(Dense()), x), backend="eager", fullgraph=True)(torch.ones(4)).sum() == 8
+    assert (
+        torch.equal(result, 2 * torch.ones(4))
+        and info.residual == 2
+        and info.status is Status.SUCCESS
+    )
+    assert (
+        torch.compile(lambda x: f(Sum(Dense()), x), backend="eager", fullgraph=True)(
+            torch.ones(4)
+        ).sum()
+        == 8
+    )
 
 
 def test_statuses_of_torch_tensors_are_seen_in_eager_mode():

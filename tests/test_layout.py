@@ -31,7 +31,8 @@ ARROWS = {
     "autodiff": BASE | {"operators", "methods"},
     "factors": BASE | {"operators", "methods", "autodiff"},
     "preconditioners": BASE | {"operators", "factors", "functions", "methods", "autodiff"},
-    "functions": BASE | {"operators", "factors", "methods", "autodiff", "preconditioners", "explain"},
+    "functions": BASE
+    | {"operators", "factors", "methods", "autodiff", "preconditioners", "explain"},
 }
 
 
@@ -49,7 +50,11 @@ def packages_imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_arrows_between_packages_point_one_way(package: str) -> None:
-    files = [SOURCE / f"{package}.py"] if (SOURCE / f"{package}.py").exists() else sorted((SOURCE / package).rglob("*.py"))
+    files = (
+        [SOURCE / f"{package}.py"]
+        if (SOURCE / f"{package}.py").exists()
+        else sorted((SOURCE / package).rglob("*.py"))
+    )
     wrong = {
         f"{path.relative_to(SOURCE).as_posix()} imports {name}"
         for path in files
@@ -60,7 +65,11 @@ def test_arrows_between_packages_point_one_way(package: str) -> None:
 
 def test_files_are_short_and_folders_small() -> None:
     files = sorted(SOURCE.rglob("*.py"))
-    long = {path.relative_to(SOURCE).as_posix(): n for path in files if (n := len(path.read_text().splitlines())) > LONGEST_FILE}
+    long = {
+        path.relative_to(SOURCE).as_posix(): n
+        for path in files
+        if (n := len(path.read_text().splitlines())) > LONGEST_FILE
+    }
     folders = {path.parent for path in files}
     crowded = {folder.name for folder in folders if len(list(folder.glob("*.py"))) > LARGEST_FOLDER}
     assert not long

@@ -33,7 +33,9 @@ FUNCTIONS = """
     exp log sqrt isqrt power apply  cholesky lu qr  norm cond rank  transpose adjoint conj to_dense
 """.split()
 ESTIMATORS = "Hutchinson HutchPP XTrace XDiag XNysTrace SLQ".split()
-METHODS = "Auto Cholesky LU LDL QR Eigh Eig SVD".split()  # the direct ones; the iterative and stochastic join as they are written
+METHODS = (
+    "Auto Cholesky LU LDL QR Eigh Eig SVD".split()
+)  # the direct ones; the iterative and stochastic join as they are written
 APPROXIMATIONS = "nystrom rp_cholesky range_finder interpolative cur SVRG".split()
 PRECONDITIONERS = "Jacobi BlockJacobi ILU IC PivotedCholesky Nystrom Chebyshev AMG".split()
 DISPATCH = "function rule check_rules explain Plan".split()
@@ -45,7 +47,9 @@ def modules_after(statement: str) -> set[str]:
     root = Path(colinear.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": str(root)}
     code = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -99,7 +103,9 @@ def test_import_loads_no_framework(imported: set[str], framework: str) -> None:
         "colinear.gp",
     ],
 )
-def test_import_loads_nothing_that_is_slow_and_may_not_be_needed(imported: set[str], module: str) -> None:
+def test_import_loads_nothing_that_is_slow_and_may_not_be_needed(
+    imported: set[str], module: str
+) -> None:
     assert module not in imported
 
 
@@ -124,8 +130,15 @@ def test_the_floors_are_the_versions_that_are_tested() -> None:
     root = Path(__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
-    floors = dict(each.split(">=") for each in [*project["dependencies"], *optional["torch"], *optional["jax"]])
-    tested = dict(re.findall(r"^(\w+)==([\d.]+)$", (root / "requirements" / "oldest.txt").read_text(), re.MULTILINE))
+    floors = dict(
+        each.split(">=")
+        for each in [*project["dependencies"], *optional["torch"], *optional["jax"]]
+    )
+    tested = dict(
+        re.findall(
+            r"^(\w+)==([\d.]+)$", (root / "requirements" / "oldest.txt").read_text(), re.MULTILINE
+        )
+    )
     assert set(floors) <= set(tested)
     for name, floor in floors.items():
         assert (tested[name] + ".").startswith(floor + "."), name

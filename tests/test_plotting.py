@@ -65,7 +65,9 @@ def test_what_was_recorded_under_jit_is_drawn_without_its_padding(pyplot: Any) -
     drawn = info.plot().get_lines()[0].get_ydata()
     assert len(drawn) == int(info.iterations) + 1
     with pytest.raises(co.BackendError, match=r"Info\.plot: the values are traced"):
-        jax.jit(lambda b: co.solve(A, b, co.CG(max_iters=40), info=True)[1].plot())(jax.numpy.ones(12))
+        jax.jit(lambda b: co.solve(A, b, co.CG(max_iters=40), info=True)[1].plot())(
+            jax.numpy.ones(12)
+        )
 
 
 def test_without_a_history_or_matplotlib_it_says_what_to_do(monkeypatch: Any) -> None:

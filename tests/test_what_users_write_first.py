@@ -30,7 +30,11 @@ def test_the_residual_of_one_right_side_is_a_number(framework):
         _, info = co.solve(A, x, method, info=True)
         assert np.ndim(info.residual) == 0 and np.ndim(info.converged) == 0 and bool(info.converged)
         assert re.fullmatch(r"\d\.\de[+-]\d\d", f"{info.residual:.1e}")
-    for result in (co.lstsq(A, x, info=True), co.eigmax(A, info=True), co.lstsq(A, x, co.LSQR(), info=True)):
+    for result in (
+        co.lstsq(A, x, info=True),
+        co.eigmax(A, info=True),
+        co.lstsq(A, x, co.LSQR(), info=True),
+    ):
         assert np.ndim(result[1].residual) == 0
 
 
@@ -55,7 +59,9 @@ def test_the_residual_of_one_right_side_is_a_number_under_jit():
 def test_an_info_has_the_seconds_of_its_call_and_of_its_parts():
     _, info = co.solve(co.Kronecker(M, M), np.ones(4), info=True)
     assert 0 < info.children[0].seconds <= info.seconds < 60
-    assert pickle.loads(pickle.dumps(info)).seconds == info.replace(message="").seconds == info.seconds
+    assert (
+        pickle.loads(pickle.dumps(info)).seconds == info.replace(message="").seconds == info.seconds
+    )
     torch = pytest.importorskip("torch")
     leaves, structure = torch.utils._pytree.tree_flatten(info)
     assert info.seconds not in leaves
@@ -92,7 +98,13 @@ def test_places_are_known_by_their_type():
     jax = pytest.importorskip("jax")
     A, T, J = (operator(framework)[0] for framework in ("numpy", "torch", "jax"))
     assert A.to("torch").backend == "torch" and T.to("cpu").backend == "torch"
-    for B in (T.to(torch.float32), T.to(np.float32), T.to("cpu", torch.float32), T.to("float32"), A.to("torch", torch.float32)):
+    for B in (
+        T.to(torch.float32),
+        T.to(np.float32),
+        T.to("cpu", torch.float32),
+        T.to("float32"),
+        A.to("torch", torch.float32),
+    ):
         assert B.backend == "torch" and B.dtype is torch.float32
     assert T.to(torch.device("cpu")).dtype is torch.float64
     for B in (A.to(np.float32), A.to(np.dtype("float32")), A.to("float32"), A.to(jnp.float32)):
@@ -141,5 +153,7 @@ def test_an_operator_may_have_an_init_that_sets_its_declared_fields(framework):
 
 
 def test_undeclared_fields_are_refused_with_the_line_to_write():
-    with pytest.raises(dataclasses.FrozenInstanceError, match=r"M is no field.*annotation in the class, `M: Any`"):
+    with pytest.raises(
+        dataclasses.FrozenInstanceError, match=r"M is no field.*annotation in the class, `M: Any`"
+    ):
         Undeclared(M)

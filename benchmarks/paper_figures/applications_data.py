@@ -23,7 +23,12 @@ class Components:
     bar = 1e-6
 
     def __init__(self, X: Any, kind: str, k: int):
-        self.X, self.k, self.size, self.label = X, k, k, f"{k} components of {len(X)} x {X.shape[1]} {kind}"
+        self.X, self.k, self.size, self.label = (
+            X,
+            k,
+            k,
+            f"{k} components of {len(X)} x {X.shape[1]} {kind}",
+        )
         self.C = X.T @ X / len(X)
         self.values = np.linalg.eigvalsh(self.C)[::-1][:k]
 
@@ -67,7 +72,9 @@ def _(p: Components) -> Callable[[], Any]:
 def _(p: Components) -> Callable[[], Any]:
     import jax.numpy as jnp
 
-    A = co.Dense(jnp.array(p.X))  # not under jit, where the accuracy of A^T A cannot be looked at, so that A itself is decomposed
+    A = co.Dense(
+        jnp.array(p.X)
+    )  # not under jit, where the accuracy of A^T A cannot be looked at, so that A itself is decomposed
     return lambda: A.xp.synchronize(co.svd(A, p.k)[2].to_dense())
 
 
@@ -96,7 +103,9 @@ def _sklearn(solver: str) -> Callable[[Components], Callable[[], Any]]:
 
 
 for _solver in ("auto", "arpack", "randomized"):
-    pca.runner(f"scikit-learn, {_solver}", needs=("sklearn", "sklearn.decomposition"))(_sklearn(_solver))
+    pca.runner(f"scikit-learn, {_solver}", needs=("sklearn", "sklearn.decomposition"))(
+        _sklearn(_solver)
+    )
 
 
 @pca.runner("torch, pca_lowrank", needs=("torch",))
@@ -111,7 +120,9 @@ def _(p: Components) -> Callable[[], Any]:
     import jax.numpy as jnp
     from matfree import decomp, eig
 
-    steps = min(3 * p.k + 10, p.X.shape[1])  # it must be told; ARPACK's default basis is 2 k + 1, and it restarts
+    steps = min(
+        3 * p.k + 10, p.X.shape[1]
+    )  # it must be told; ARPACK's default basis is 2 k + 1, and it restarts
     X = jnp.array(p.X)
     svd = eig.svd_partial(decomp.bidiag(steps))
     start = jnp.array(np.random.default_rng(0).standard_normal(p.X.shape[1]))
@@ -130,7 +141,9 @@ def _(p: Components) -> Callable[[], Any]:
 
     X = cola.ops.Dense(torch.tensor(p.X))
     A = cola.PSD(X.T @ X)
-    return lambda: cola.eig(A, p.k, "LM", cola.linalg.Lanczos(max_iters=min(3 * p.k + 10, p.X.shape[1])))[1].to_dense()
+    return lambda: cola.eig(
+        A, p.k, "LM", cola.linalg.Lanczos(max_iters=min(3 * p.k + 10, p.X.shape[1]))
+    )[1].to_dense()
 
 
 # ---------------------------------------------------------------------------------------------------- (b) ridge regression
@@ -147,7 +160,12 @@ class Ridge:
     def judge(self, w: Any) -> dict[str, float]:
         w = as_numpy(w).reshape(-1)
         start = self.X.T @ self.y
-        return {"quality": float(np.linalg.norm(start - self.X.T @ (self.X @ w) - self.penalty * w) / np.linalg.norm(start))}
+        return {
+            "quality": float(
+                np.linalg.norm(start - self.X.T @ (self.X @ w) - self.penalty * w)
+                / np.linalg.norm(start)
+            )
+        }
 
 
 def _ridges(scale: float) -> Iterator[Ridge]:
@@ -195,7 +213,9 @@ def _(p: Ridge) -> Callable[[], Any]:
 @ridge.runner("colinear, NumPy, CG", "colinear")
 def _(p: Ridge) -> Callable[[], Any]:
     X = co.Dense(p.X)
-    return lambda: co.solve(co.opaque(_normal(X, p.penalty)), X.T @ p.y, co.CG(tol=p.tol, max_iters=1000))
+    return lambda: co.solve(
+        co.opaque(_normal(X, p.penalty)), X.T @ p.y, co.CG(tol=p.tol, max_iters=1000)
+    )
 
 
 @ridge.runner("NumPy, normal equations", "by hand")
@@ -211,7 +231,10 @@ def _(p: Ridge) -> Callable[[], Any]:
 @ridge.runner("NumPy, dense least squares", "dense")
 def _(p: Ridge) -> Callable[[], Any]:
     d = p.X.shape[1]
-    stacked, right = np.vstack([p.X, math.sqrt(p.penalty) * np.eye(d)]), np.concatenate([p.y, np.zeros(d)])
+    stacked, right = (
+        np.vstack([p.X, math.sqrt(p.penalty) * np.eye(d)]),
+        np.concatenate([p.y, np.zeros(d)]),
+    )
     return lambda: np.linalg.lstsq(stacked, right, rcond=None)[0]
 
 
@@ -224,13 +247,17 @@ def _sklearn_ridge(solver: str) -> Callable[[Ridge], Callable[[], Any]]:
     def prepare(p: Ridge) -> Callable[[], Any]:
         from sklearn.linear_model import Ridge as Model
 
-        return lambda: Model(p.penalty, solver=solver, tol=p.tol, fit_intercept=False).fit(p.X, p.y).coef_
+        return lambda: (
+            Model(p.penalty, solver=solver, tol=p.tol, fit_intercept=False).fit(p.X, p.y).coef_
+        )
 
     return prepare
 
 
 for _solver in ("cholesky", "lsqr", "sparse_cg"):
-    ridge.runner(f"scikit-learn, {_solver}", needs=("sklearn", "sklearn.linear_model"))(_sklearn_ridge(_solver))
+    ridge.runner(f"scikit-learn, {_solver}", needs=("sklearn", "sklearn.linear_model"))(
+        _sklearn_ridge(_solver)
+    )
 
 
 @ridge.runner("PyLops, damped lsqr", needs=("pylops",))
@@ -239,7 +266,15 @@ def _(p: Ridge) -> Callable[[], Any]:
 
     A = pylops.MatrixMult(p.X)
     lsqr = pylops.optimization.basic.lsqr
-    return lambda: lsqr(A, p.y, np.zeros(p.X.shape[1]), damp=math.sqrt(p.penalty), atol=p.tol, btol=p.tol, niter=1000)[0]
+    return lambda: lsqr(
+        A,
+        p.y,
+        np.zeros(p.X.shape[1]),
+        damp=math.sqrt(p.penalty),
+        atol=p.tol,
+        btol=p.tol,
+        niter=1000,
+    )[0]
 
 
 @ridge.runner("lineax, CG of the normal equations", needs=("jax", "lineax"))
@@ -249,8 +284,12 @@ def _(p: Ridge) -> Callable[[], Any]:
 
     def solve(X: Any, y: Any) -> Any:
         b = X.T @ y
-        A = lineax.FunctionLinearOperator(lambda w: X.T @ (X @ w) + p.penalty * w, b, lineax.positive_semidefinite_tag)
-        return lineax.linear_solve(A, b, lineax.CG(rtol=p.tol, atol=0.0, max_steps=1000), throw=False).value
+        A = lineax.FunctionLinearOperator(
+            lambda w: X.T @ (X @ w) + p.penalty * w, b, lineax.positive_semidefinite_tag
+        )
+        return lineax.linear_solve(
+            A, b, lineax.CG(rtol=p.tol, atol=0.0, max_steps=1000), throw=False
+        ).value
 
     return compiled(solve, jnp.array(p.X), jnp.array(p.y))
 
@@ -274,8 +313,12 @@ def _(p: Ridge) -> Callable[[], Any]:
     import cola
 
     X, y = torch.tensor(p.X), torch.tensor(p.y)
-    d = X.shape[1]  # by its product: the sum of X^T X and a multiple of I is ambiguous for its dispatch
-    A = cola.PSD(cola.ops.LinearOperator(X.dtype, (d, d), matmat=lambda W: X.T @ (X @ W) + p.penalty * W))
+    d = X.shape[
+        1
+    ]  # by its product: the sum of X^T X and a multiple of I is ambiguous for its dispatch
+    A = cola.PSD(
+        cola.ops.LinearOperator(X.dtype, (d, d), matmat=lambda W: X.T @ (X @ W) + p.penalty * W)
+    )
     return lambda: cola.solve(A, X.T @ y, cola.linalg.CG(tol=p.tol, max_iters=1000))
 
 
@@ -373,11 +416,17 @@ def _gpytorch(p: Training, exact: bool) -> Callable[[], Any]:
             self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
 
         def forward(self, x: Any) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     model = Model().double()
     length, scale, noise = (float(t) for t in np.exp(p.likelihood.theta))
-    model.covar_module.base_kernel.lengthscale, model.covar_module.outputscale, model.likelihood.noise = length, scale, noise
+    (
+        model.covar_module.base_kernel.lengthscale,
+        model.covar_module.outputscale,
+        model.likelihood.noise,
+    ) = length, scale, noise
     model.train()
     raw = [
         model.covar_module.base_kernel.raw_lengthscale,
@@ -426,11 +475,17 @@ def _cola_gp(p: Training, exact: bool) -> Callable[[], Any]:
 
     def value(xp: Any, theta: Any, X: Any, y: Any) -> Any:
         length, scale, noise = xp.exp(theta)
-        A = cola.PSD(cola.ops.Dense(G.gaussian(xp)(X, X, length, scale) + noise * xp.eye(G.n, dtype=X.dtype)))
+        A = cola.PSD(
+            cola.ops.Dense(G.gaussian(xp)(X, X, length, scale) + noise * xp.eye(G.n, dtype=X.dtype))
+        )
         if exact:
-            return (y @ cola.solve(A, y, L.Cholesky()) + cola.logdet(A, L.Cholesky(), L.Exact())) / 2 + G.constant
+            return (
+                y @ cola.solve(A, y, L.Cholesky()) + cola.logdet(A, L.Cholesky(), L.Exact())
+            ) / 2 + G.constant
         x = cola.solve(A, y, L.CG(tol=1e-4, max_iters=250))
-        return (y @ x + cola.logdet(A, L.Lanczos(tol=1e-4, max_iters=250), L.Hutch(max_iters=20))) / 2 + G.constant
+        return (
+            y @ x + cola.logdet(A, L.Lanczos(tol=1e-4, max_iters=250), L.Hutch(max_iters=20))
+        ) / 2 + G.constant
 
     return lambda: G.torch_gradient(value)
 

@@ -36,21 +36,28 @@ class Graph:
     def judge(self, V: Any) -> dict[str, float]:
         """Ritz values of the subspace beside the eigenvalues."""
         Q = np.linalg.qr(as_numpy(V))[0]
-        return {"quality": float(np.abs(np.linalg.eigvalsh(Q.T @ (self.L @ Q)) - self.values).max())}
+        return {
+            "quality": float(np.abs(np.linalg.eigvalsh(Q.T @ (self.L @ Q)) - self.values).max())
+        }
 
 
 def _graphs(scale: float) -> Iterator[Graph]:
     L, what = citations(), "cit-HepPh"
     if L is None:
         rng, n = np.random.default_rng(0), 34_546
-        near = sp.coo_array((np.ones(6 * n), (np.arange(6 * n) % n, (np.arange(6 * n) + rng.zipf(1.6, 6 * n)) % n)), shape=(n, n))
+        near = sp.coo_array(
+            (np.ones(6 * n), (np.arange(6 * n) % n, (np.arange(6 * n) + rng.zipf(1.6, 6 * n)) % n)),
+            shape=(n, n),
+        )
         W, what = sp.csr_array(near + near.T), "random graph"
     else:
         W = sp.csr_array(L)
     W.setdiag(0)
     W.eliminate_zeros()
     W.data[:] = 1.0
-    reached = breadth_first_order(W, int(W.sum(axis=1).argmax()), return_predecessors=False)  # the first n of these are connected
+    reached = breadth_first_order(
+        W, int(W.sum(axis=1).argmax()), return_predecessors=False
+    )  # the first n of these are connected
     for n in sizes(len(reached), scale**0.5, 400):
         rows = np.sort(reached[:n])
         yield Graph(sp.csr_array(W[rows][:, rows]), f"{what} around its largest node")
@@ -120,9 +127,16 @@ def _sklearn(solver: str) -> Callable[[Graph], Callable[[], Any]]:
 
         def work() -> Any:
             found = spectral_embedding(
-                W, n_components=p.k, eigen_solver=solver, drop_first=False, random_state=0, eigen_tol=p.tol
+                W,
+                n_components=p.k,
+                eigen_solver=solver,
+                drop_first=False,
+                random_state=0,
+                eigen_tol=p.tol,
             )
-            return found * p.root[:, None]  # it divides the eigenvectors by the roots of the degrees
+            return (
+                found * p.root[:, None]
+            )  # it divides the eigenvectors by the roots of the degrees
 
         return work
 
@@ -130,9 +144,10 @@ def _sklearn(solver: str) -> Callable[[Graph], Callable[[], Any]]:
 
 
 for _solver in ("arpack", "amg", "lobpcg"):
-    clustering.runner(f"scikit-learn, {_solver}", needs=("sklearn", "sklearn.manifold", "pyamg")[: 2 + (_solver == "amg")])(
-        _sklearn(_solver)
-    )
+    clustering.runner(
+        f"scikit-learn, {_solver}",
+        needs=("sklearn", "sklearn.manifold", "pyamg")[: 2 + (_solver == "amg")],
+    )(_sklearn(_solver))
 
 
 @clustering.runner("cola-ml, Lanczos", needs=("torch", "cola"))
@@ -142,7 +157,9 @@ def _(p: Graph) -> Callable[[], Any]:
 
     S = p.L
     A = cola.PSD(cola_sparse(S))
-    return lambda: cola.eig(A, p.k, "SM", cola.linalg.Lanczos(tol=p.tol, max_iters=min(200, p.size)))[1].to_dense()
+    return lambda: cola.eig(
+        A, p.k, "SM", cola.linalg.Lanczos(tol=p.tol, max_iters=min(200, p.size))
+    )[1].to_dense()
 
 
 # ---------------------------------------------------------------------------------------------------- (e) the hydrogen atom
@@ -165,8 +182,14 @@ class Hydrogen:
         """How far each is from an energy. Copies of a repeated energy that are missing, so that a higher one stands there, are noted."""
         values = np.sort(as_numpy(values).real)[: self.k]
         quality = float(np.abs(values[:, None] - self.values).min(1).max())
-        missing = int((np.abs(values - self.values[: self.k]) > self.bar).sum()) if quality <= self.bar else 0
-        return {"quality": quality} | ({"note": "copies of a repeated energy are missing"} if missing else {})
+        missing = (
+            int((np.abs(values - self.values[: self.k]) > self.bar).sum())
+            if quality <= self.bar
+            else 0
+        )
+        return {"quality": quality} | (
+            {"note": "copies of a repeated energy are missing"} if missing else {}
+        )
 
 
 atom = Figure(
@@ -174,7 +197,9 @@ atom = Figure(
     "Hydrogen atom: 5 lowest energies, nonsymmetric",
     "grids of up to 5000 points, arctan coordinates; Arnoldi with 20 iterations, SciPy's and CoLA's",
     "error of the energies",
-    lambda scale: (Hydrogen(2 * m) for m in sizes(8.5, scale ** (1 / 6), 3)),  # even, so that no point lies on the nucleus
+    lambda scale: (
+        Hydrogen(2 * m) for m in sizes(8.5, scale ** (1 / 6), 3)
+    ),  # even, so that no point lies on the nucleus
     x_label="points",
 )
 
@@ -241,7 +266,9 @@ def _(p: Hydrogen) -> Callable[[], Any]:
 
     S, steps = p.H, min(150, p.size - 1)
     A = cola_sparse(S)
-    return lambda: cola.eig(A, steps, "LM", cola.linalg.Arnoldi(tol=1e-8, max_iters=steps))[0]  # all; the lowest are looked for
+    return lambda: cola.eig(A, steps, "LM", cola.linalg.Arnoldi(tol=1e-8, max_iters=steps))[
+        0
+    ]  # all; the lowest are looked for
 
 
 # ---------------------------------------------------------------------------------------------------- (f) a minimal surface
@@ -312,7 +339,9 @@ def _(p: Surface) -> Callable[[], Any]:
 
 @newton.runner("colinear, NumPy, GMRES", "colinear")
 def _(p: Surface) -> Callable[[], Any]:
-    return p.by_matrices(lambda J, f: co.solve(co.opaque(co.Sparse(J)), f, co.GMRES(tol=p.tol, restart=50)))
+    return p.by_matrices(
+        lambda J, f: co.solve(co.opaque(co.Sparse(J)), f, co.GMRES(tol=p.tol, restart=50))
+    )
 
 
 @newton.runner("colinear, JAX, Jacobian operator, GMRES", "colinear", JAX)
@@ -340,7 +369,9 @@ def _(p: Surface) -> Callable[[], Any]:
 def _(p: Surface) -> Callable[[], Any]:
     def solve(J: Any, f: Any) -> Any:
         M = sla.spilu(J.tocsc(), drop_tol=1e-4, fill_factor=20)
-        return sla.gmres(J, f, rtol=p.tol, restart=50, maxiter=200, M=sla.LinearOperator(J.shape, M.solve))[0]
+        return sla.gmres(
+            J, f, rtol=p.tol, restart=50, maxiter=200, M=sla.LinearOperator(J.shape, M.solve)
+        )[0]
 
     return p.by_matrices(solve)
 
@@ -361,7 +392,9 @@ def _(p: Surface) -> Callable[[], Any]:
     import jax
 
     def solve(f: Any, z: Any, r: Any) -> Any:
-        return jax.scipy.sparse.linalg.gmres(jax.linearize(f, z)[1], r, tol=p.tol, restart=50, maxiter=200)[0]
+        return jax.scipy.sparse.linalg.gmres(
+            jax.linearize(f, z)[1], r, tol=p.tol, restart=50, maxiter=200
+        )[0]
 
     return p.by_jax(solve)
 
@@ -373,7 +406,9 @@ def _(p: Surface) -> Callable[[], Any]:
 
     def solve(f: Any, z: Any, r: Any) -> Any:
         A = lineax.FunctionLinearOperator(jax.linearize(f, z)[1], r)
-        return lineax.linear_solve(A, r, lineax.GMRES(rtol=p.tol, atol=0.0, restart=50, max_steps=10_000), throw=False).value
+        return lineax.linear_solve(
+            A, r, lineax.GMRES(rtol=p.tol, atol=0.0, restart=50, max_steps=10_000), throw=False
+        ).value
 
     return p.by_jax(solve)
 
@@ -386,7 +421,9 @@ def _(p: Surface) -> Callable[[], Any]:
     def solve(J: Any, f: Any) -> Any:
         S = sp.csr_array(J)
         A = cola_sparse(S)
-        return cola.solve(A, torch.tensor(f), cola.linalg.GMRES(tol=p.tol, max_iters=min(200, p.size))).numpy()
+        return cola.solve(
+            A, torch.tensor(f), cola.linalg.GMRES(tol=p.tol, max_iters=min(200, p.size))
+        ).numpy()
 
     return p.by_matrices(solve)
 

@@ -53,8 +53,12 @@ def cola_sparse(S: Any) -> Any:
     rows = sp.csr_array(S)
     rows.sort_indices()
     triplets = sp.coo_array(rows)
-    A = cola.ops.Sparse(*(torch.tensor(x) for x in (triplets.data, triplets.row, triplets.col)), S.shape)
-    A.A = torch.sparse_csr_tensor(*(torch.tensor(x) for x in (rows.indptr, rows.indices, rows.data)), size=S.shape)
+    A = cola.ops.Sparse(
+        *(torch.tensor(x) for x in (triplets.data, triplets.row, triplets.col)), S.shape
+    )
+    A.A = torch.sparse_csr_tensor(
+        *(torch.tensor(x) for x in (rows.indptr, rows.indices, rows.data)), size=S.shape
+    )
     return A
 
 
@@ -94,7 +98,11 @@ def rows_of(name: str, n: int) -> tuple[Any, Any, str]:
     if not path.exists():
         X = rng.standard_normal((n, columns)) * np.arange(1, columns + 1.0) ** -0.75
         X = X @ np.linalg.qr(rng.standard_normal((columns, columns)))[0]
-        return standardised(X), X @ rng.standard_normal(columns) + rng.standard_normal(n), "random rows"
+        return (
+            standardised(X),
+            X @ rng.standard_normal(columns) + rng.standard_normal(n),
+            "random rows",
+        )
     with np.load(path) as file:
         keep = file["source"] < 3 if "source" in file else slice(None)
         X = file["X"][keep]
@@ -112,7 +120,11 @@ def rows_of(name: str, n: int) -> tuple[Any, Any, str]:
     else:
         chosen = rng.integers(len(X), size=n)
         X, y = X[chosen] + 0.1 * X.std(0) * rng.standard_normal((n, columns)), y[chosen]
-    return standardised(X), ((y - y.mean()) / y.std()).astype(float), "synthetic rows, calibrated on a real subset"
+    return (
+        standardised(X),
+        ((y - y.mean()) / y.std()).astype(float),
+        "synthetic rows, calibrated on a real subset",
+    )
 
 
 def points(name: str, n: int) -> tuple[Any, Any, str]:

@@ -102,7 +102,11 @@ def _(p: Gradient) -> Callable[[], Any]:
     A = cola_sparse(L)
 
     def loss(theta: Any) -> Any:
-        x = cola.solve(cola.PSD(cola.ops.Sum(A, cola.ops.Diagonal(theta))), S.b, cola.linalg.CG(tol=1e-8, max_iters=10_000))
+        x = cola.solve(
+            cola.PSD(cola.ops.Sum(A, cola.ops.Diagonal(theta))),
+            S.b,
+            cola.linalg.CG(tol=1e-8, max_iters=10_000),
+        )
         return (x * x).sum() / 2
 
     return lambda: S.gradient(loss)
@@ -148,7 +152,11 @@ def _scalar(torch: Any, f: Callable[[Any], Any], shift: float) -> Callable[[], A
 def _(p: Logarithm) -> Callable[[], Any]:
     torch = one_thread()
     L = co.PSD(co.Sparse(laplacian(p.m))).to(backend="torch")
-    return _scalar(torch, lambda c: co.logdet(co.opaque(co.PD(L + c * co.Identity(p.size))), co.SLQ(p.samples)), p.shift)
+    return _scalar(
+        torch,
+        lambda c: co.logdet(co.opaque(co.PD(L + c * co.Identity(p.size))), co.SLQ(p.samples)),
+        p.shift,
+    )
 
 
 @logdet.runner("colinear, JAX", "colinear", JAX)
@@ -157,7 +165,7 @@ def _(p: Logarithm) -> Callable[[], Any]:
     import jax.numpy as jnp
 
     L = co.PSD(co.Sparse(laplacian(p.m))).to(backend="jax")
-    f = lambda c, L: co.logdet(co.opaque(co.PD(L + c * co.Identity(p.size))), co.SLQ(p.samples))  # noqa: E731
+    f = lambda c, L: co.logdet(co.opaque(co.PD(L + c * co.Identity(p.size))), co.SLQ(p.samples))
     return compiled(jax.grad(f), jnp.array(p.shift), L)
 
 
@@ -165,13 +173,19 @@ def _(p: Logarithm) -> Callable[[], Any]:
 def _(p: Logarithm) -> Callable[[], Any]:
     torch = one_thread()
     S = laplacian(p.m)
-    csr = torch.sparse_csr_tensor(*(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape)
+    csr = torch.sparse_csr_tensor(
+        *(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape
+    )
     signs = np.sign(np.random.default_rng(0).standard_normal((p.size, p.samples)))
     Z = torch.tensor(signs)
 
     def value(c: Any) -> Any:
         """Lanczos without reorthogonalisation, of all samples at once."""
-        q, before, beta = Z / p.size**0.5, torch.zeros_like(Z), torch.zeros(p.samples, dtype=Z.dtype)
+        q, before, beta = (
+            Z / p.size**0.5,
+            torch.zeros_like(Z),
+            torch.zeros(p.samples, dtype=Z.dtype),
+        )
         diagonals, sides = [], []
         for _ in range(p.steps):
             w = csr @ q + c * q - beta * before
@@ -198,11 +212,17 @@ def _(p: Logarithm) -> Callable[[], Any]:
 
     def multiply(x: Any, c: Any) -> Any:
         u = jnp.pad(x.reshape(p.m, p.m), 1)
-        return (4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]).reshape(-1) + c * x
+        return (
+            4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]
+        ).reshape(-1) + c * x
 
     integrand = funm.monte_carlo_funm_sym_logdet(decomp.tridiag_sym(p.steps, reortho="full"))
-    estimate = stochtrace.estimator_monte_carlo(integrand, sampler=stochtrace.sampler_signs(jnp.zeros(p.size), num=p.samples))
-    return compiled(jax.grad(lambda c, key: estimate(multiply, key, c)), jnp.array(p.shift), jax.random.key(0))
+    estimate = stochtrace.estimator_monte_carlo(
+        integrand, sampler=stochtrace.sampler_signs(jnp.zeros(p.size), num=p.samples)
+    )
+    return compiled(
+        jax.grad(lambda c, key: estimate(multiply, key, c)), jnp.array(p.shift), jax.random.key(0)
+    )
 
 
 @logdet.runner("torch, dense Cholesky", "dense", ("torch",))
@@ -211,7 +231,11 @@ def _(p: Logarithm) -> Callable[[], Any]:
     fits(8.0 * 4 * p.size**2)
     L = torch.tensor(laplacian(p.m).toarray())
     one = torch.eye(p.size, dtype=L.dtype)
-    return _scalar(torch, lambda c: 2 * torch.log(torch.diagonal(torch.linalg.cholesky(L + c * one))).sum(), p.shift)
+    return _scalar(
+        torch,
+        lambda c: 2 * torch.log(torch.diagonal(torch.linalg.cholesky(L + c * one))).sum(),
+        p.shift,
+    )
 
 
 @logdet.runner("linear_operator, SLQ", needs=("linear_operator", *BOTH))
@@ -221,7 +245,9 @@ def _(p: Logarithm) -> Callable[[], Any]:
     from autodiff import constant_plus_diagonal
 
     S = laplacian(p.m)
-    csr = torch.sparse_csr_tensor(*(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape)
+    csr = torch.sparse_csr_tensor(
+        *(torch.tensor(x) for x in (S.indptr, S.indices, S.data)), size=S.shape
+    )
     s = lo.settings
 
     def value(c: Any) -> Any:
@@ -247,8 +273,12 @@ def _(p: Logarithm) -> Callable[[], Any]:
     A = cola_sparse(S)
 
     def value(c: Any) -> Any:
-        shifted = cola.PSD(cola.ops.Sum(A, cola.ops.Diagonal(c * torch.ones(p.size, dtype=torch.float64))))
-        return cola.logdet(shifted, cola.linalg.Lanczos(max_iters=p.steps), cola.linalg.Hutch(max_iters=1))
+        shifted = cola.PSD(
+            cola.ops.Sum(A, cola.ops.Diagonal(c * torch.ones(p.size, dtype=torch.float64)))
+        )
+        return cola.logdet(
+            shifted, cola.linalg.Lanczos(max_iters=p.steps), cola.linalg.Hutch(max_iters=1)
+        )
 
     return _scalar(torch, value, p.shift)
 

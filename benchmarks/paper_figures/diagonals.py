@@ -16,14 +16,24 @@ from .harness import Declined, Figure
 class Diagonal:
     """diag(X^T X / n) by so many passes: the root mean square of the relative errors of three seeds."""
 
-    bar, seeds, batch = float("inf"), 3, 100  # an estimate is neither right nor wrong: its error is the figure
+    bar, seeds, batch = (
+        float("inf"),
+        3,
+        100,
+    )  # an estimate is neither right nor wrong: its error is the figure
 
     def __init__(self, X: Any, kind: str, passes: int):
         self.X, self.passes, self.size = X, passes, passes
-        self.label, self.diagonal = f"{passes} passes over {len(X)} x {X.shape[1]} {kind}", (X * X).mean(0)
+        self.label, self.diagonal = (
+            f"{passes} passes over {len(X)} x {X.shape[1]} {kind}",
+            (X * X).mean(0),
+        )
 
     def judge(self, estimates: Any) -> dict[str, float]:
-        errors = [np.linalg.norm(as_numpy(x) - self.diagonal) / np.linalg.norm(self.diagonal) for x in estimates]
+        errors = [
+            np.linalg.norm(as_numpy(x) - self.diagonal) / np.linalg.norm(self.diagonal)
+            for x in estimates
+        ]
         return {"quality": float(np.sqrt(np.mean(np.square(errors)))), "passes": float(self.passes)}
 
     def repeated(self, one: Callable[[int], Any]) -> Callable[[], Any]:
@@ -60,7 +70,9 @@ def _ours(make: Callable[[Diagonal, int], Any]) -> Callable[[Diagonal], Callable
     return prepare
 
 
-doubly.runner("colinear, Hutchinson", "colinear")(_ours(lambda p, seed: co.Hutchinson(p.passes, seed=seed)))
+doubly.runner("colinear, Hutchinson", "colinear")(
+    _ours(lambda p, seed: co.Hutchinson(p.passes, seed=seed))
+)
 doubly.runner("colinear, doubly stochastic, 100 rows", "colinear")(
     _ours(lambda p, seed: co.Hutchinson(p.passes, batch_size=p.batch, seed=seed))
 )
@@ -90,15 +102,26 @@ def _matfree(p: Diagonal, kind: str) -> Callable[[], Any]:
     import jax.numpy as jnp
     from matfree import stochtrace
 
-    sampler = stochtrace.sampler_signs(jnp.zeros(p.X.shape[1]), num=p.passes if kind != "xdiag" else p.passes // 2)
+    sampler = stochtrace.sampler_signs(
+        jnp.zeros(p.X.shape[1]), num=p.passes if kind != "xdiag" else p.passes // 2
+    )
     if kind == "hutchinson":
-        estimate = stochtrace.estimator_monte_carlo(stochtrace.monte_carlo_diagonal(), sampler=sampler)
+        estimate = stochtrace.estimator_monte_carlo(
+            stochtrace.monte_carlo_diagonal(), sampler=sampler
+        )
     else:
-        integrand = {"xdiag": stochtrace.leave_one_out_xdiag, "xnysdiag": stochtrace.leave_one_out_xnysdiag}[kind]()
+        integrand = {
+            "xdiag": stochtrace.leave_one_out_xdiag,
+            "xnysdiag": stochtrace.leave_one_out_xnysdiag,
+        }[kind]()
         estimate = stochtrace.estimator_leave_one_out(integrand, sampler=sampler)
     X = jnp.array(p.X)
     runs = [
-        compiled(lambda X, key: estimate(lambda v: X.T @ (X @ v) / len(p.X), key), X, jax.random.key(seed))
+        compiled(
+            lambda X, key: estimate(lambda v: X.T @ (X @ v) / len(p.X), key),
+            X,
+            jax.random.key(seed),
+        )
         for seed in range(p.seeds)
     ]
     return lambda: [run() for run in runs]
@@ -126,7 +149,9 @@ def _(p: Diagonal) -> Callable[[], Any]:
     A = X.T @ X
 
     def one(seed: int) -> Any:
-        method = cola.linalg.Hutch(tol=0.0011, max_iters=p.passes // block, rand="rademacher", key=A.xnp.PRNGKey(seed))
+        method = cola.linalg.Hutch(
+            tol=0.0011, max_iters=p.passes // block, rand="rademacher", key=A.xnp.PRNGKey(seed)
+        )
         return cola.diag(A, 0, method) / len(p.X)
 
     return p.repeated(one)

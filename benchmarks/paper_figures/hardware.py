@@ -46,7 +46,11 @@ class System(Matrix):
         self.b = np.random.default_rng(0).standard_normal(self.size)
 
     def judge(self, x: Any) -> dict[str, float]:
-        return {"quality": float(np.linalg.norm(self.b - self.S @ as_numpy(x).reshape(-1)) / np.linalg.norm(self.b))}
+        return {
+            "quality": float(
+                np.linalg.norm(self.b - self.S @ as_numpy(x).reshape(-1)) / np.linalg.norm(self.b)
+            )
+        }
 
 
 class Spectrum(Matrix):
@@ -55,7 +59,11 @@ class Spectrum(Matrix):
     def __init__(self, scale: float):
         super().__init__("mhd4800b", 4800, scale)
         # Eigenvalues repeat, and a small Krylov space misses members: the reference is dense or of a large one.
-        found = np.linalg.eigvalsh(self.S.toarray()) if self.size <= 2000 else sla.eigsh(self.S, self.k, which="LA", ncv=120)[0]
+        found = (
+            np.linalg.eigvalsh(self.S.toarray())
+            if self.size <= 2000
+            else sla.eigsh(self.S, self.k, which="LA", ncv=120)[0]
+        )
         self.values = np.sort(found)[-self.k :]
 
     def judge(self, pairs: Any) -> dict[str, float]:
@@ -63,7 +71,11 @@ class Spectrum(Matrix):
         values, V = as_numpy(pairs[0]), as_numpy(pairs[1])
         length = float(abs(self.S).sum(axis=1).max())
         residual = np.linalg.norm(self.S @ V - V * values, axis=0).max()
-        return {"quality": float(max(residual, np.abs(np.sort(values.real) - self.values).max()) / length)}
+        return {
+            "quality": float(
+                max(residual, np.abs(np.sort(values.real) - self.values).max()) / length
+            )
+        }
 
 
 class Determinant(Matrix):
@@ -205,15 +217,21 @@ for _figure, _ours, _theirs, _named in _methods:
     for _device in ("cpu", "cuda"):
         for _label, _method in _named.items():
 
-            def _ready(p: Any, ours: Any = _ours, device: str = _device, method: Any = _method) -> Any:
+            def _ready(
+                p: Any, ours: Any = _ours, device: str = _device, method: Any = _method
+            ) -> Any:
                 return ours(p, _on_torch(p, device), device, method)
 
-            def _ready_jax(p: Any, ours: Any = _ours, device: str = _device, method: Any = _method) -> Any:
+            def _ready_jax(
+                p: Any, ours: Any = _ours, device: str = _device, method: Any = _method
+            ) -> Any:
                 return ours(p, _on_jax(p, device), device, method)
 
             _figure.runner(f"colinear, torch, {_label}, {_device}", "colinear", TORCH)(_ready)
             _figure.runner(f"colinear, JAX, {_label}, {_device}", "colinear", JAX)(_ready_jax)
-        _figure.runner(f"torch, dense, {_device}", "dense", ("torch",))(lambda p, run=_theirs, device=_device: run(p, device))
+        _figure.runner(f"torch, dense, {_device}", "dense", ("torch",))(
+            lambda p, run=_theirs, device=_device: run(p, device)
+        )
 
 
 @solve.runner("SciPy, CG, cpu", "iterative")
@@ -223,17 +241,28 @@ def _(p: System) -> Callable[[], Any]:
 
 @solve.runner("SciPy, CG with Jacobi, cpu", "iterative")
 def _(p: System) -> Callable[[], Any]:
-    return lambda: sla.cg(p.S, p.b, rtol=p.tol, maxiter=p.size, M=sp.diags_array(1 / p.S.diagonal()))[0]
+    return lambda: sla.cg(
+        p.S, p.b, rtol=p.tol, maxiter=p.size, M=sp.diags_array(1 / p.S.diagonal())
+    )[0]
 
 
 @solve.runner("SciPy, SuperLU, cpu", "peer")
 def _(p: System) -> Callable[[], Any]:
     S = sp.csc_array(p.S)
-    return lambda: sla.splu(S, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(p.b)
+    return lambda: sla.splu(S, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(
+        p.b
+    )
 
 
 def _eigsh(p: Spectrum, basis: int | None) -> Callable[[], Any]:
-    return lambda: sla.eigsh(p.S, p.k, which="LA", tol=p.tol, ncv=basis, v0=np.random.default_rng(0).standard_normal(p.size))
+    return lambda: sla.eigsh(
+        p.S,
+        p.k,
+        which="LA",
+        tol=p.tol,
+        ncv=basis,
+        v0=np.random.default_rng(0).standard_normal(p.size),
+    )
 
 
 eig.runner("SciPy, eigsh, cpu", "iterative")(lambda p: _eigsh(p, None))
@@ -245,8 +274,12 @@ def _(p: Determinant) -> Callable[[], Any]:
     S = sp.csc_array(p.S)
 
     def work() -> float:
-        factors = sla.splu(S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
-        return float(np.log(np.abs(factors.U.diagonal())).sum() + np.log(np.abs(factors.L.diagonal())).sum())
+        factors = sla.splu(
+            S, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+        return float(
+            np.log(np.abs(factors.U.diagonal())).sum() + np.log(np.abs(factors.L.diagonal())).sum()
+        )
 
     return work
 
@@ -280,7 +313,9 @@ def _(p: Spectrum) -> Callable[[], Any]:
 @logdet.runner("cola-ml, Lanczos and Hutchinson, cpu", needs=("torch", "cola"))
 def _(p: Determinant) -> Callable[[], Any]:
     _, cola, A = _cola(p)
-    return lambda: cola.logdet(A, cola.linalg.Lanczos(max_iters=30), cola.linalg.Hutch(tol=0.03, max_iters=25))
+    return lambda: cola.logdet(
+        A, cola.linalg.Lanczos(max_iters=30), cola.linalg.Hutch(tol=0.03, max_iters=25)
+    )
 
 
 @logdet.runner("linear_operator, SLQ, cpu", needs=("torch", "linear_operator"))
@@ -290,10 +325,21 @@ def _(p: Determinant) -> Callable[[], Any]:
 
     A = sparse_for_linear_operator(p.S)
     s = lo.settings
-    choices = s.num_trace_samples(25), s.max_cholesky_size(1), s.max_lanczos_quadrature_iterations(30)
+    choices = (
+        s.num_trace_samples(25),
+        s.max_cholesky_size(1),
+        s.max_lanczos_quadrature_iterations(30),
+    )
 
     def work() -> Any:
-        with torch.no_grad(), choices[0], choices[1], choices[2], s.max_preconditioner_size(0), s.max_cg_iterations(30):
+        with (
+            torch.no_grad(),
+            choices[0],
+            choices[1],
+            choices[2],
+            s.max_preconditioner_size(0),
+            s.max_cg_iterations(30),
+        ):
             return A.logdet()
 
     return work
@@ -306,7 +352,9 @@ def _(p: System) -> Callable[[], Any]:
     import cupyx.scipy.sparse.linalg as cla
 
     A, b = cs.csr_matrix(sp.csr_matrix(p.S)), cupy.asarray(p.b)
-    tolerance = {"rtol" if "rtol" in inspect.signature(cla.cg).parameters else "tol": p.tol}  # as SciPy, it was renamed
+    tolerance = {
+        "rtol" if "rtol" in inspect.signature(cla.cg).parameters else "tol": p.tol
+    }  # as SciPy, it was renamed
     return lambda: cupy.asnumpy(cla.cg(A, b, maxiter=p.size, **tolerance)[0])
 
 

@@ -64,7 +64,9 @@ class Figure:
     note: str = ""
     runners: list[Runner] = dataclasses.field(default_factory=list)
 
-    def runner(self, name: str, kind: str = "peer", needs: Iterable[str] = ()) -> Callable[[Callable], Callable]:
+    def runner(
+        self, name: str, kind: str = "peer", needs: Iterable[str] = ()
+    ) -> Callable[[Callable], Callable]:
         """Adds a function of a problem as a runner."""
 
         def add(prepare: Callable) -> Callable:
@@ -76,9 +78,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    timeout: float = (
-        60.0  # seconds for one call of a runner, and for its preparation; three times as many where a first call compiles
-    )
+    timeout: float = 60.0  # seconds for one call of a runner, and for its preparation; three times as many where a first call compiles
     seconds: float = 1.0  # that a runner may use for repeats, after the first call
     repeats: int = 5
 
@@ -96,7 +96,9 @@ def fits(size: float) -> None:
     available = math.inf
     try:
         with open("/proc/meminfo") as file:
-            available = next(1024.0 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+            available = next(
+                1024.0 * int(line.split()[1]) for line in file if line.startswith("MemAvailable")
+            )
     except OSError:
         pass
     if size > available / 4:
@@ -133,7 +135,7 @@ def _timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 def _compete(runner: Runner, problem: Any, connection: Any) -> None:
     warnings.simplefilter("ignore")  # what they warn of shows in the quality
-    work: Callable[[], Any] = lambda: None  # noqa: E731
+    work: Callable[[], Any] = lambda: None
     parent = os.getppid()
     while True:
         while not connection.poll(1.0):
@@ -160,7 +162,9 @@ def _compete(runner: Runner, problem: Any, connection: Any) -> None:
             text = " ".join(str(reason).split())
             text = text if len(text) < 160 else text[:157] + "..."
             place = f"{where.filename.rpartition('site-packages/')[2].rpartition('benchmarks/')[2]}:{where.lineno}"
-            connection.send({"status": "error", "reason": f"{type(reason).__name__}: {text} ({place})"})
+            connection.send(
+                {"status": "error", "reason": f"{type(reason).__name__}: {text} ({place})"}
+            )
 
 
 # ---------------------------------------------------------------------------------------------------- in the parent
@@ -171,11 +175,18 @@ class Contestant:
 
     def __init__(self, runner: Runner, problem: Any, limits: Limits):
         self.runner, self.limits = runner, limits
-        self.result: dict[str, Any] = {"runner": runner.name, "kind": runner.kind, "size": problem.size, "label": problem.label}
+        self.result: dict[str, Any] = {
+            "runner": runner.name,
+            "kind": runner.kind,
+            "size": problem.size,
+            "label": problem.label,
+        }
         self.walls: list[float] = []
         self.cpus: list[float] = []
         self.connection, theirs = PROCESSES.Pipe()
-        self.process = PROCESSES.Process(target=_compete, args=(runner, problem, theirs), daemon=True)
+        self.process = PROCESSES.Process(
+            target=_compete, args=(runner, problem, theirs), daemon=True
+        )
         self.process.start()
         theirs.close()
 
@@ -217,7 +228,9 @@ class Contestant:
             return 0.0
 
     def wants_more(self) -> bool:
-        if len(self.cpus) == 1:  # a first call warms up, so it counts only where a second would take too long
+        if (
+            len(self.cpus) == 1
+        ):  # a first call warms up, so it counts only where a second would take too long
             return self.runner.compiles or self.cpus[0] < self.limits.timeout / 2
         return len(self.cpus) <= self.limits.repeats and sum(self.cpus[1:]) < self.limits.seconds
 
@@ -228,7 +241,9 @@ class Contestant:
         self.connection.close()
 
 
-def race(figure: Figure, scale: float, limits: Limits, say: Callable[[str], None] = print) -> Iterator[dict[str, Any]]:
+def race(
+    figure: Figure, scale: float, limits: Limits, say: Callable[[str], None] = print
+) -> Iterator[dict[str, Any]]:
     """The results of all runners on all problems, as dictionaries."""
     out: dict[str, str] = {}  # runners that are out of the race, and why
     for runner in figure.runners:
@@ -248,21 +263,37 @@ def race(figure: Figure, scale: float, limits: Limits, say: Callable[[str], None
         for runner in figure.runners:
             if runner.name in out:
                 if out[runner.name] != "absent":
-                    skipped = {"status": "skipped", "reason": f"{out[runner.name]} at a smaller size"}
-                    yield {"runner": runner.name, "kind": runner.kind, "size": problem.size, "label": problem.label} | skipped
+                    skipped = {
+                        "status": "skipped",
+                        "reason": f"{out[runner.name]} at a smaller size",
+                    }
+                    yield {
+                        "runner": runner.name,
+                        "kind": runner.kind,
+                        "size": problem.size,
+                        "label": problem.label,
+                    } | skipped
                 continue
             entrant = Contestant(runner, problem, limits)
             entrants.append(entrant)
             _ = entrant.ask("prepare") and entrant.ask("first")
-        while waiting := [entrant for entrant in entrants if entrant.process.is_alive() and entrant.wants_more()]:
+        while waiting := [
+            entrant for entrant in entrants if entrant.process.is_alive() and entrant.wants_more()
+        ]:
             for entrant in waiting:
                 entrant.ask("again")
         for entrant in entrants:
             if entrant.process.is_alive() and figure.memory:
                 entrant.ask("memory")
-        for result in judged([entrant.result | _times(entrant, figure.clock) for entrant in entrants], problem, figure.by):
+        for result in judged(
+            [entrant.result | _times(entrant, figure.clock) for entrant in entrants],
+            problem,
+            figure.by,
+        ):
             if result["status"] in ("timeout", "error"):
-                out[result["runner"]] = {"timeout": "ran out of time", "error": "failed"}[result["status"]]
+                out[result["runner"]] = {"timeout": "ran out of time", "error": "failed"}[
+                    result["status"]
+                ]
             yield result
         for entrant in entrants:
             entrant.close()

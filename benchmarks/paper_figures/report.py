@@ -20,7 +20,10 @@ def machine() -> dict[str, Any]:
     processor = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
-            processor = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), processor)
+            processor = next(
+                (line.split(":")[1].strip() for line in file if line.startswith("model name")),
+                processor,
+            )
     except OSError:
         pass
     versions = {}
@@ -54,7 +57,9 @@ def header(scale: float, timeout: float, command: str) -> dict[str, Any]:
 
 def entry(figure: Any, results: list[dict[str, Any]]) -> dict[str, Any]:
     keys = ("title", "paper", "quality", "note", "clock", "x", "y", "x_label", "memory", "by")
-    return {key: getattr(figure, key) for key in keys} | {"results": [rounded(result) for result in results]}
+    return {key: getattr(figure, key) for key in keys} | {
+        "results": [rounded(result) for result in results]
+    }
 
 
 def rounded(result: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +131,11 @@ def panel(axis: Any, name: str, figure: dict[str, Any], y: str | None = None) ->
     from matplotlib.ticker import NullFormatter
 
     x, y = figure["x"], y or figure["y"]
-    results = [r for r in figure["results"] if isinstance(r.get(x), int | float) and isinstance(r.get(y), int | float)]
+    results = [
+        r
+        for r in figure["results"]
+        if isinstance(r.get(x), int | float) and isinstance(r.get(y), int | float)
+    ]
     axis.set_title(textwrap.fill(f"{name}: {figure['title']}", 62), fontsize=8)
     axis.grid(alpha=0.3)
     if x == "size" and len({r[x] for r in results}) == 1:
@@ -136,27 +145,50 @@ def panel(axis: Any, name: str, figure: dict[str, Any], y: str | None = None) ->
     for i, runner in enumerate(dict.fromkeys(r["runner"] for r in results)):
         mine = sorted((r for r in results if r["runner"] == runner), key=lambda r: r[x])
         kind = mine[0]["kind"]
-        colour = COLOURS.get(kind) or (REDS if kind == "colinear" else OTHERS)[used[kind] % (5 if kind == "colinear" else 8)]
+        colour = (
+            COLOURS.get(kind)
+            or (REDS if kind == "colinear" else OTHERS)[
+                used[kind] % (5 if kind == "colinear" else 8)
+            ]
+        )
         used[kind] = used.get(kind, 0) + 1
         style = "-" if kind == "colinear" else "--" if kind in COLOURS else ":"
-        shown = [max(r[y], 1e-17) if y == "quality" else max(r[y], 1) if y == "peak_bytes" else r[y] for r in mine]
+        shown = [
+            max(r[y], 1e-17) if y == "quality" else max(r[y], 1) if y == "peak_bytes" else r[y]
+            for r in mine
+        ]
         width = 1.8 if kind == "colinear" else 1.1
-        axis.plot([r[x] for r in mine], shown, style, color=colour, marker="osD^v<>PXph*"[i % 12], ms=4, lw=width, label=runner)
+        axis.plot(
+            [r[x] for r in mine],
+            shown,
+            style,
+            color=colour,
+            marker="osD^v<>PXph*"[i % 12],
+            ms=4,
+            lw=width,
+            label=runner,
+        )
         missed = [(r[x], v) for r, v in zip(mine, shown) if r["status"] == "miss"]
         if missed:
             axis.plot(*zip(*missed), "x", color=colour, ms=9, mew=2)
-    axis.set(xscale="log", yscale="log", xlabel=figure["x_label"], ylabel=UNITS.get(y, figure["quality"]))
+    axis.set(
+        xscale="log", yscale="log", xlabel=figure["x_label"], ylabel=UNITS.get(y, figure["quality"])
+    )
     if x == "size":
         at = sorted({r[x] for r in results})
         axis.set_xticks(at, [f"{v:g}" for v in at])
         axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.legend(fontsize=5.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
+    axis.legend(
+        fontsize=5.5, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False
+    )
 
 
 def bars(axis: Any, results: list[dict[str, Any]], y: str) -> None:
     """A figure of one problem: the fastest at the top, hatched if its answer misses."""
     results = sorted(results, key=lambda r: -r[y])
-    colours = [REDS[0] if r["kind"] == "colinear" else COLOURS.get(r["kind"], OTHERS[0]) for r in results]
+    colours = [
+        REDS[0] if r["kind"] == "colinear" else COLOURS.get(r["kind"], OTHERS[0]) for r in results
+    ]
     drawn = axis.barh([r["runner"] for r in results], [r[y] for r in results], color=colours)
     for bar, result in zip(drawn, results):
         if result["status"] == "miss":
@@ -174,10 +206,14 @@ def picture(path: Path, run: dict[str, Any]) -> None:
     from PIL import Image  # which matplotlib needs
 
     panels = [(name, figure, None) for name, figure in run["figures"].items()]
-    panels += [(name, figure, "peak_bytes") for name, figure in run["figures"].items() if figure["memory"]]
+    panels += [
+        (name, figure, "peak_bytes") for name, figure in run["figures"].items() if figure["memory"]
+    ]
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    sheet, axes = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 4.2 * rows), layout="constrained", squeeze=False)
+    sheet, axes = pyplot.subplots(
+        rows, columns, figsize=(5.2 * columns, 4.2 * rows), layout="constrained", squeeze=False
+    )
     for axis in axes.flat[len(panels) :]:
         axis.axis("off")
     for axis, (name, figure, y) in zip(axes.flat, panels):

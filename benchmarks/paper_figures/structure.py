@@ -27,7 +27,10 @@ class MultiTask:
 
     def __init__(self, n: int):
         rng = np.random.default_rng(0)
-        self.KX, self.KT = self.kernel(rng.standard_normal((n, 33))), self.kernel(rng.standard_normal((self.tasks, 33)))
+        self.KX, self.KT = (
+            self.kernel(rng.standard_normal((n, 33))),
+            self.kernel(rng.standard_normal((self.tasks, 33))),
+        )
         self.b = rng.standard_normal(self.tasks * n)
         self.size, self.label = self.tasks * n, f"{self.tasks} tasks x {n} points"
 
@@ -104,15 +107,21 @@ def _linear_operator(p: MultiTask, exact: bool) -> Callable[[], Any]:
     choice = lo.settings.max_cholesky_size(10**9 if exact else 800)
 
     def work() -> Any:
-        A = lo.operators.KroneckerProductLinearOperator(lo.to_linear_operator(KT), lo.to_linear_operator(KX))
+        A = lo.operators.KroneckerProductLinearOperator(
+            lo.to_linear_operator(KT), lo.to_linear_operator(KX)
+        )
         with torch.no_grad(), lo.settings.cg_tolerance(p.tol), choice:
             return A.solve(b)
 
     return work
 
 
-kronecker.runner("linear_operator", needs=("torch", "linear_operator"))(lambda p: _linear_operator(p, False))
-kronecker.runner("linear_operator, Cholesky forced", needs=("torch", "linear_operator"))(lambda p: _linear_operator(p, True))
+kronecker.runner("linear_operator", needs=("torch", "linear_operator"))(
+    lambda p: _linear_operator(p, False)
+)
+kronecker.runner("linear_operator, Cholesky forced", needs=("torch", "linear_operator"))(
+    lambda p: _linear_operator(p, True)
+)
 
 
 @kronecker.runner("lineax, CG", needs=("jax", "lineax"))
@@ -123,9 +132,11 @@ def _(p: MultiTask) -> Callable[[], Any]:
     KT, KX, b = jnp.array(p.KT), jnp.array(p.KX), jnp.array(p.b)
 
     def solve(KT: Any, KX: Any, b: Any) -> Any:
-        multiply = lambda x: (KT @ x.reshape(p.tasks, -1) @ KX).reshape(-1)  # noqa: E731
+        multiply = lambda x: (KT @ x.reshape(p.tasks, -1) @ KX).reshape(-1)
         A = lineax.FunctionLinearOperator(multiply, b, lineax.positive_semidefinite_tag)
-        return lineax.linear_solve(A, b, lineax.CG(rtol=p.tol, atol=0.0, max_steps=1000), throw=False).value
+        return lineax.linear_solve(
+            A, b, lineax.CG(rtol=p.tol, atol=0.0, max_steps=1000), throw=False
+        ).value
 
     return compiled(solve, KT, KX, b)
 
@@ -144,7 +155,9 @@ def _(p: MultiTask) -> Callable[[], Any]:
     torch = one_thread()
     import cola
 
-    A = cola.ops.Kronecker(cola.PSD(cola.ops.Dense(torch.tensor(p.KT))), cola.PSD(cola.ops.Dense(torch.tensor(p.KX))))
+    A = cola.ops.Kronecker(
+        cola.PSD(cola.ops.Dense(torch.tensor(p.KT))), cola.PSD(cola.ops.Dense(torch.tensor(p.KX)))
+    )
     b = torch.tensor(p.b)
     return lambda: cola.solve(A, b)
 
@@ -155,24 +168,35 @@ def _(p: MultiTask) -> Callable[[], Any]:
 class BiPoisson:
     """Δ Δ u = ρ on m x m inner points, zero around: a smooth ρ, and u from sine transforms."""
 
-    bar, tol = 1e-6, 1e-11  # a residual of 1e-11 leaves an error that grows with the condition number
+    bar, tol = (
+        1e-6,
+        1e-11,
+    )  # a residual of 1e-11 leaves an error that grows with the condition number
 
     def __init__(self, m: int):
         self.m, self.size, self.label = m, m * m, f"{m} x {m} grid"
         t = np.arange(1, m + 1) / (m + 1)
-        rho = np.exp(-20 * ((t[:, None] - 0.3) ** 2 + (t - 0.6) ** 2)) - 0.5 * np.sin(3 * np.pi * t)[:, None] * t
+        rho = (
+            np.exp(-20 * ((t[:, None] - 0.3) ** 2 + (t - 0.6) ** 2))
+            - 0.5 * np.sin(3 * np.pi * t)[:, None] * t
+        )
         self.rho = rho.reshape(-1) / np.linalg.norm(rho)
         self.values = 2 - 2 * np.cos(np.pi * t)
         self.u = self.transforms()
 
     def transforms(self) -> Any:
         values = self.values[:, None] + self.values
-        return scipy.fft.dstn(scipy.fft.dstn(self.rho.reshape(self.m, -1), 1, norm="ortho") / values**2, 1, norm="ortho").reshape(
-            -1
-        )
+        return scipy.fft.dstn(
+            scipy.fft.dstn(self.rho.reshape(self.m, -1), 1, norm="ortho") / values**2,
+            1,
+            norm="ortho",
+        ).reshape(-1)
 
     def line(self, xp: Any = np) -> tuple[Any, Any, Any]:
-        side, middle = xp.full((self.m - 1,), -1.0, dtype=xp.float64), xp.full((self.m,), 2.0, dtype=xp.float64)
+        side, middle = (
+            xp.full((self.m - 1,), -1.0, dtype=xp.float64),
+            xp.full((self.m,), 2.0, dtype=xp.float64),
+        )
         return side, middle, side
 
     def judge(self, u: Any) -> dict[str, float]:
@@ -257,7 +281,9 @@ def _(p: BiPoisson) -> Callable[[], Any]:
 @product.runner("SciPy, CG on Δ, twice", "iterative")
 def _(p: BiPoisson) -> Callable[[], Any]:
     L = laplacian(p.m)
-    return lambda: sla.cg(L, sla.cg(L, p.rho, rtol=p.tol, maxiter=10_000)[0], rtol=p.tol, maxiter=10_000)[0]
+    return lambda: sla.cg(
+        L, sla.cg(L, p.rho, rtol=p.tol, maxiter=10_000)[0], rtol=p.tol, maxiter=10_000
+    )[0]
 
 
 @product.runner("PyAMG, smoothed aggregation + CG, twice", needs=("pyamg",))
@@ -287,7 +313,11 @@ def _(p: BiPoisson) -> Callable[[], Any]:
         K = lo.operators.KroneckerProductLinearOperator
         T, I = lo.to_linear_operator(line), lo.to_linear_operator(one)
         A = lo.operators.SumKroneckerLinearOperator(K(T, I), K(I, T))
-        with torch.no_grad(), lo.settings.cg_tolerance(p.tol), lo.settings.max_cg_iterations(10_000):
+        with (
+            torch.no_grad(),
+            lo.settings.cg_tolerance(p.tol),
+            lo.settings.max_cg_iterations(10_000),
+        ):
             return A.solve(A.solve(rho))
 
     return work
@@ -300,7 +330,9 @@ def _(p: BiPoisson) -> Callable[[], Any]:
 
     def multiply(x: Any) -> Any:
         u = jnp.pad(x.reshape(p.m, p.m), 1)
-        return (4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]).reshape(-1)
+        return (
+            4 * u[1:-1, 1:-1] - u[:-2, 1:-1] - u[2:, 1:-1] - u[1:-1, :-2] - u[1:-1, 2:]
+        ).reshape(-1)
 
     def solve(b: Any) -> Any:
         A = lineax.FunctionLinearOperator(multiply, b, lineax.positive_semidefinite_tag)
@@ -319,7 +351,9 @@ def _(p: BiPoisson) -> Callable[[], Any]:
     cg = pylops.optimization.basic.cg
 
     def solve(b: Any) -> Any:
-        return cg(A, b, np.zeros(p.size), niter=10_000, tol=(p.tol * float(np.linalg.norm(b))) ** 2)[0]
+        return cg(
+            A, b, np.zeros(p.size), niter=10_000, tol=(p.tol * float(np.linalg.norm(b))) ** 2
+        )[0]
 
     return lambda: solve(solve(p.rho))
 
@@ -351,10 +385,15 @@ class Equivariant:
         orders = [k for k in range(5) if 5**k <= max(channels // 5, 1)]
         self.copies = {k: max(1, channels // len(orders) // 5**k) for k in orders}
         self.size = sum(m * 5**k for k, m in self.copies.items())
-        self.label, self.nullity = f"{self.size} channels", sum(m * self.bell[k] for k, m in self.copies.items())
+        self.label, self.nullity = (
+            f"{self.size} channels",
+            sum(m * self.bell[k] for k, m in self.copies.items()),
+        )
         nodes = np.arange(5)
         self.generators = np.roll(nodes, 1), np.array([1, 0, 2, 3, 4])
-        self.sparse = sp.csr_array(sp.block_diag([self.constraint(k) for k, m in self.copies.items() for _ in range(m)]))
+        self.sparse = sp.csr_array(
+            sp.block_diag([self.constraint(k) for k, m in self.copies.items() for _ in range(m)])
+        )
 
     def constraint(self, order: int) -> Any:
         found = []
@@ -374,7 +413,11 @@ class Equivariant:
         Z = np.random.default_rng(1).standard_normal((self.nullity, 4))
         QZ = as_numpy(Q @ Z)
         length = np.linalg.norm(Z)
-        return {"quality": float(max(np.linalg.norm(self.sparse @ QZ), abs(np.linalg.norm(QZ) - length)) / length)}
+        return {
+            "quality": float(
+                max(np.linalg.norm(self.sparse @ QZ), abs(np.linalg.norm(QZ) - length)) / length
+            )
+        }
 
 
 blocks = Figure(
@@ -390,7 +433,10 @@ def _constraints(p: Equivariant) -> list[Any]:
     found = []
     for order, copies in p.copies.items():
         one = co.Identity(5**order)
-        rho = [co.Kronecker(*[co.Permutation(g)] * order) if order > 1 else co.Permutation(g) for g in p.generators]
+        rho = [
+            co.Kronecker(*[co.Permutation(g)] * order) if order > 1 else co.Permutation(g)
+            for g in p.generators
+        ]
         block = co.vstack([r - one for r in rho]) if order else co.Zero(2, 1)
         found += [block] * copies
     return found
@@ -443,7 +489,9 @@ def _(p: Equivariant) -> Callable[[], Any]:
                 Q = Q - 2 * step * G
                 if iteration % 20 == 0 and np.linalg.norm(G) < 1e-6 * np.linalg.norm(Q):
                     break
-            U, s, _ = np.linalg.svd(Q, full_matrices=False)  # what is left of random vectors lies in the null space
+            U, s, _ = np.linalg.svd(
+                Q, full_matrices=False
+            )  # what is left of random vectors lies in the null space
             found = U[:, s > 1e-4]
             if found.shape[1] < rank or rank == p.size:
                 return found

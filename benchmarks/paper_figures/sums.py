@@ -26,7 +26,11 @@ class FirstComponent:
 
     def __init__(self, X: Any, kind: str, tol: float, batch: int):
         self.X, self.tol, self.batch = X, tol, batch
-        self.size, self.bar, self.label = tol, 2 * tol, f"{len(X)} x {X.shape[1]} {kind}, tolerance {tol:g}"
+        self.size, self.bar, self.label = (
+            tol,
+            2 * tol,
+            f"{len(X)} x {X.shape[1]} {kind}, tolerance {tol:g}",
+        )
 
     def multiply(self, v: Any) -> Any:
         return self.X.T @ (self.X @ v) / len(self.X)
@@ -69,8 +73,12 @@ def _colinear_pair(p: FirstComponent, method: Any) -> Callable[[], Any]:
 
 
 pca.runner("colinear, Auto", "colinear")(lambda p: _colinear_pair(p, co.Auto(tol=p.tol)))
-pca.runner("colinear, SVRG", "colinear")(lambda p: _colinear_pair(p, co.SVRG(tol=p.tol, batch_size=p.batch)))
-pca.runner("colinear, power iteration", "colinear")(lambda p: _colinear_pair(p, co.PowerIteration(tol=p.tol, max_iters=300)))
+pca.runner("colinear, SVRG", "colinear")(
+    lambda p: _colinear_pair(p, co.SVRG(tol=p.tol, batch_size=p.batch))
+)
+pca.runner("colinear, power iteration", "colinear")(
+    lambda p: _colinear_pair(p, co.PowerIteration(tol=p.tol, max_iters=300))
+)
 
 
 @pca.runner("NumPy, covariance and eigh", "dense")
@@ -101,7 +109,9 @@ def _(p: FirstComponent) -> Callable[[], Any]:
     def work() -> Answer:
         product = Counted(p.multiply)
         d = p.X.shape[1]
-        V = sla.eigsh(sla.LinearOperator((d, d), matvec=product, dtype=float), 1, which="LA", tol=p.tol)[1]
+        V = sla.eigsh(
+            sla.LinearOperator((d, d), matvec=product, dtype=float), 1, which="LA", tol=p.tol
+        )[1]
         return Answer(V[:, 0], product.count)
 
     return work
@@ -115,7 +125,13 @@ def _(p: FirstComponent) -> Callable[[], Any]:
         A = sla.LinearOperator((d, d), matvec=product, matmat=product, dtype=float)
         size = np.linalg.norm(p.X) ** 2 / len(p.X)  # its tolerance is absolute
         return Answer(
-            sla.lobpcg(A, np.random.default_rng(0).standard_normal((d, 1)), tol=0.3 * p.tol * size, maxiter=300)[1], product.count
+            sla.lobpcg(
+                A,
+                np.random.default_rng(0).standard_normal((d, 1)),
+                tol=0.3 * p.tol * size,
+                maxiter=300,
+            )[1],
+            product.count,
         )
 
     return work
@@ -143,8 +159,25 @@ def _(p: FirstComponent) -> Callable[[], Any]:
 class Summed:
     """(B B^T c + shift I) x = b, with a Nyström preconditioner if a rank is given: c = 1 for features, 1 / m for samples."""
 
-    def __init__(self, B: Any, factor: float, shift: float, b: Any, tol: float, batch: int, what: str, rank: int = 0):
-        self.B, self.factor, self.shift, self.b, self.tol, self.batch = B, factor, shift, b, tol, batch
+    def __init__(
+        self,
+        B: Any,
+        factor: float,
+        shift: float,
+        b: Any,
+        tol: float,
+        batch: int,
+        what: str,
+        rank: int = 0,
+    ):
+        self.B, self.factor, self.shift, self.b, self.tol, self.batch = (
+            B,
+            factor,
+            shift,
+            b,
+            tol,
+            batch,
+        )
         self.n = len(b)
         self.size, self.bar, self.label = tol, 2 * tol, f"{what}, tolerance {tol:g}"
         self.U, self.weights = self.nystrom(rank) if rank else (None, None)
@@ -159,7 +192,9 @@ class Summed:
         nu = 1e-12 * np.linalg.norm(Y)
         Y += nu * G
         C = np.linalg.cholesky((G.T @ Y + Y.T @ G) / 2)
-        U, s, _ = np.linalg.svd(scipy.linalg.solve_triangular(C, Y.T, lower=True).T, full_matrices=False)
+        U, s, _ = np.linalg.svd(
+            scipy.linalg.solve_triangular(C, Y.T, lower=True).T, full_matrices=False
+        )
         values = np.maximum(s**2 - nu, 0)
         return U, (values[-1] + self.shift) / (values + self.shift) - 1
 
@@ -168,7 +203,9 @@ class Summed:
 
     def judge(self, answer: Answer) -> dict[str, float]:
         x = as_numpy(answer.value).reshape(-1)
-        return {"quality": float(np.linalg.norm(self.multiply(x) - self.b) / np.linalg.norm(self.b))} | answer.counted
+        return {
+            "quality": float(np.linalg.norm(self.multiply(x) - self.b) / np.linalg.norm(self.b))
+        } | answer.counted
 
 
 def _features(scale: float) -> Iterator[Summed]:
@@ -176,7 +213,15 @@ def _features(scale: float) -> Iterator[Summed]:
     count = max(50, round(1000 * scale**0.5))
     Phi = features(X, count, 0.1)
     for tol in (1e-2, 1e-4, 1e-8):
-        yield Summed(Phi, 1.0, 0.1, y, tol, max(5, count // 10), f"Elevators ({kind}), {len(y)} points, {count} features")
+        yield Summed(
+            Phi,
+            1.0,
+            0.1,
+            y,
+            tol,
+            max(5, count // 10),
+            f"Elevators ({kind}), {len(y)} points, {count} features",
+        )
 
 
 def _samples(scale: float) -> Iterator[Summed]:
@@ -188,7 +233,16 @@ def _samples(scale: float) -> Iterator[Summed]:
     what = f"{m} samples, {d} weights"
     B = np.ascontiguousarray(J.T)
     for tol in (1e-2, 1e-4, 1e-6):
-        yield Summed(B, 1 / m, 1e-4 * largest, b, tol, max(20, m // 100), what, rank=max(10, round(250 * scale)))
+        yield Summed(
+            B,
+            1 / m,
+            1e-4 * largest,
+            b,
+            tol,
+            max(20, m // 100),
+            what,
+            rank=max(10, round(250 * scale)),
+        )
 
 
 rff = Figure(
@@ -223,7 +277,9 @@ def _operator(p: Summed) -> tuple[Any, Any]:
     return A, M
 
 
-def _colinear_system(p: Summed, make: Callable[[Summed, Any], Any], hidden: bool = False) -> Callable[[], Any]:
+def _colinear_system(
+    p: Summed, make: Callable[[Summed, Any], Any], hidden: bool = False
+) -> Callable[[], Any]:
     A, M = _operator(p)
     A = co.opaque(A) if hidden else A
     method = make(p, M)
@@ -256,9 +312,17 @@ def _cola(p: Summed) -> Callable[[], Any]:
         P = (
             None
             if U is None
-            else cola.PSD(cola.ops.LinearOperator(torch.float64, (p.n, p.n), matmat=lambda R: R + U @ (w * (U.T @ R))))
+            else cola.PSD(
+                cola.ops.LinearOperator(
+                    torch.float64, (p.n, p.n), matmat=lambda R: R + U @ (w * (U.T @ R))
+                )
+            )
         )
-        method = cola.linalg.CG(tol=p.tol, max_iters=1000, P=P) if P is not None else cola.linalg.CG(tol=p.tol, max_iters=1000)
+        method = (
+            cola.linalg.CG(tol=p.tol, max_iters=1000, P=P)
+            if P is not None
+            else cola.linalg.CG(tol=p.tol, max_iters=1000)
+        )
         return Answer(cola.solve(A, b, method), product.count)
 
     return work
@@ -273,7 +337,11 @@ def _lineax(p: Summed) -> Callable[[], Any]:
 
     def solve(B: Any, b: Any, U: Any = None, w: Any = None) -> Any:
         A = lineax.FunctionLinearOperator(lambda x: B @ (B.T @ x) * p.factor + p.shift * x, b, tag)
-        P = None if U is None else lineax.FunctionLinearOperator(lambda r: r + U @ (w * (U.T @ r)), b, tag)
+        P = (
+            None
+            if U is None
+            else lineax.FunctionLinearOperator(lambda r: r + U @ (w * (U.T @ r)), b, tag)
+        )
         options = {} if P is None else {"preconditioner": P}
         method = lineax.CG(rtol=p.tol, atol=0.0, max_steps=1000)
         found = lineax.linear_solve(A, b, method, options=options, throw=False)
@@ -287,7 +355,11 @@ def _scipy(p: Summed) -> Callable[[], Any]:
     def work() -> Answer:
         product = Counted(p.multiply)
         A = sla.LinearOperator((p.n, p.n), matvec=product, dtype=float)
-        M = None if p.U is None else sla.LinearOperator((p.n, p.n), matvec=p.precondition, dtype=float)
+        M = (
+            None
+            if p.U is None
+            else sla.LinearOperator((p.n, p.n), matvec=p.precondition, dtype=float)
+        )
         return Answer(sla.cg(A, p.b, rtol=p.tol, M=M, maxiter=1000)[0], product.count)
 
     return work
@@ -320,7 +392,11 @@ def _(p: Summed) -> Callable[[], Any]:
     torch = one_thread()
     import linear_operator as lo
 
-    B, b, noise = torch.tensor(p.B), torch.tensor(p.b)[:, None], torch.full((p.n,), p.shift, dtype=torch.float64)
+    B, b, noise = (
+        torch.tensor(p.B),
+        torch.tensor(p.b)[:, None],
+        torch.full((p.n,), p.shift, dtype=torch.float64),
+    )
 
     def work() -> Answer:
         A = lo.operators.LowRankRootLinearOperator(B).add_diagonal(noise)
@@ -331,7 +407,9 @@ def _(p: Summed) -> Callable[[], Any]:
 
 
 for _figure in (rff, ivp):
-    _figure.runner("colinear, Auto", "colinear")(lambda p: _colinear_system(p, lambda p, M: co.Auto(tol=p.tol)))
+    _figure.runner("colinear, Auto", "colinear")(
+        lambda p: _colinear_system(p, lambda p, M: co.Auto(tol=p.tol))
+    )
     _figure.runner("colinear, SVRG", "colinear")(lambda p: _colinear_system(p, _svrg))
     _figure.runner("colinear, CG", "colinear")(lambda p: _colinear_system(p, _cg, hidden=True))
     _figure.runner("SciPy, CG", "iterative")(_scipy)

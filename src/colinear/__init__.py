@@ -155,7 +155,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in `__all__`."""
+    """`OperatorModule` is a class of torch's, which is imported with it, and so not listed in
+    `__all__`."""
     if name == "OperatorModule":
         from .backends.torch.module import OperatorModule
 
@@ -163,7 +164,8 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'colinear' has no attribute {name!r}")
 
 
-# A framework that is in use already is made known now: inside torch.compile or jax.jit would be the wrong moment.
+# A framework that is in use already is made known now: inside torch.compile or jax.jit would be the
+# wrong moment.
 for _framework in ("torch", "jax"):
     if sys.modules.get(_framework) is not None:
         backends.get(_framework)

@@ -1,4 +1,5 @@
-"""The errors and the warnings: one family each, and each error also the exception that a NumPy user would expect."""
+"""The errors and the warnings: one family each, and each error also the exception that a NumPy
+user would expect."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ class ApproximationWarning(ColinearWarning):
 
 
 class DerivativeWarning(ColinearWarning):
-    """A derivative of something that has none here: what depends on the choice of a basis where eigenvalues repeat, say."""
+    """A derivative of something that has none here: what depends on the choice of a basis where
+    eigenvalues repeat, say."""
 
 
 class FallbackWarning(ColinearWarning):

@@ -1,7 +1,8 @@
 """`explain`: what a function would do with an operator, as a tree, without doing the work.
 
-While it plans, every call of a function goes to the `Planner`. Rules run as always, since they only split the problem; of a `Choice`
-to do work, which a call would run, it takes what is said of it, and something of the shape of the result.
+While it plans, every call of a function goes to the `Planner`. Rules run as always, since they only
+split the problem; of a `Choice` to do work, which a call would run, it takes what is said of it,
+and something of the shape of the result.
 """
 
 from __future__ import annotations
@@ -77,9 +78,11 @@ class Plan:
 
 
 def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Plan:
-    """What `function(*arguments, **keywords)` would do, as a tree of rules, methods, identities and costs.
+    """What `function(*arguments, **keywords)` would do, as a tree of rules, methods, identities and
+    costs.
 
-    The function may be named: `explain("solve", A)`. Arguments that do not change the plan, such as the right side of `solve`, may be left out.
+    The function may be named: `explain("solve", A)`. Arguments that do not change the plan, such as
+    the right side of `solve`, may be left out.
 
     Examples
     --------
@@ -94,7 +97,8 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
         function = function_named(function)
     elif not isinstance(function, Function):
         raise TypeError(
-            f"explain: {function!r} is no function of operators; give one of colinear's, or its name: explain('solve', A)."
+            f"explain: {function!r} is no function of operators; give one of colinear's, or its "
+            "name: explain('solve', A)."
         )
     arguments, keywords = _with_examples(function, arguments, keywords)
     outer, planner = state.current, Planner()
@@ -108,7 +112,9 @@ def explain(function: Function | str, /, *arguments: Any, **keywords: Any) -> Pl
     return planner.plans[0]
 
 
-def _with_examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_examples(
+    f: Function, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with examples of those that were left out."""
     given = f.__signature__.bind_partial(*arguments, **keywords).arguments  # type: ignore[attr-defined]
     missing = [name for name in f.examples if name not in given]
@@ -121,14 +127,23 @@ def _with_examples(f: Function, arguments: tuple[Any, ...], keywords: dict[str, 
 
 
 class Planner:
-    """Takes the calls of functions while `explain` is planning: `plans` are those made so far at the present level."""
+    """Takes the calls of functions while `explain` is planning: `plans` are those made so far at
+    the present level."""
 
     def __init__(self, compares: bool = True) -> None:
         self.plans: list[Plan] = []
-        self.compares = compares  # whether rules that were not taken are planned too, for their costs
+        self.compares = (
+            compares  # whether rules that were not taken are planned too, for their costs
+        )
 
     def call(
-        self, f: Function, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, displaced: Displaced = None
+        self,
+        f: Function,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        displaced: Displaced = None,
     ) -> Any:
         """Plan a call, and return its result or a stand-in for it.
 
@@ -151,19 +166,37 @@ class Planner:
             children = tuple(self.plans)
         finally:
             self.plans = siblings
-        cost = Cost.of(own) if own is not None else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
-        rejected = tuple(self._rejected(f, chosen, displaced, A, arguments, method)) if self.compares else ()
+        cost = (
+            Cost.of(own)
+            if own is not None
+            else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
+        )
+        rejected = (
+            tuple(self._rejected(f, chosen, displaced, A, arguments, method))
+            if self.compares
+            else ()
+        )
         siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, rejected))
         return result
 
     def _rejected(
-        self, f: Function, chosen: Rule, displaced: Displaced, A: Any, arguments: tuple[Any, ...], method: Any
+        self,
+        f: Function,
+        chosen: Rule,
+        displaced: Displaced,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
     ) -> Iterator[tuple[str, str]]:
         for other, reason in _rejected(f, A, arguments, method, chosen, displaced):
             if reason.startswith(LESS_SPECIFIC):
                 cost = _cost_of(f, other, A, arguments, method)
                 reason = (
-                    reason if cost is None else reason.replace(LESS_SPECIFIC, f"{LESS_SPECIFIC}, costs {_cost_text(cost)}", 1)
+                    reason
+                    if cost is None
+                    else reason.replace(
+                        LESS_SPECIFIC, f"{LESS_SPECIFIC}, costs {_cost_text(cost)}", 1
+                    )
                 )
             yield other.name, reason
 
@@ -171,8 +204,11 @@ class Planner:
 LESS_SPECIFIC = "less specific"
 
 
-def _cost_of(f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method: Any) -> Cost | None:
-    """What a rule that applies but was not taken would cost; None if it cannot be told without doing its work."""
+def _cost_of(
+    f: Function, rule: Rule, A: Any, arguments: tuple[Any, ...], method: Any
+) -> Cost | None:
+    """What a rule that applies but was not taken would cost; None if it cannot be told without
+    doing its work."""
     if rule.cost is not None:
         return Cost.of(rule.cost(A))
     if rule.direct:
@@ -203,7 +239,9 @@ def _rejected(
         yield displaced
         chosen = displaced[0]  # which the others gave way to
         seen.add(chosen.source)
-    at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1  # it stands for the base case
+    at = (
+        found.order.index(chosen) if chosen in found.order else len(found.order) - 1
+    )  # it stands for the base case
     for i, other in enumerate(found.order):
         if other.is_base or other.source in seen:
             continue
@@ -211,20 +249,32 @@ def _rejected(
         if method is not None and (why := why_whole(other, method, A)):
             yield other, why
         elif not other.holds(A, arguments):
-            named = method is not None and any(name == "method" for name, _ in other.guard_arguments)
+            named = method is not None and any(
+                name == "method" for name, _ in other.guard_arguments
+            )
             any_method = tuple(None if argument is method else argument for argument in arguments)
             is_displaced = named and other.holds(A, any_method)
             yield (
                 other,
-                f"{type(method).__name__} was asked for" if is_displaced else f"its guard {guard_name(other)} does not hold",
+                f"{type(method).__name__} was asked for"
+                if is_displaced
+                else f"its guard {guard_name(other)} does not hold",
             )
-        elif (i in found.rivals[at] or at in found.rivals[i]) and other.cost is not None and chosen.cost is not None:
-            yield other, f"costs {_cost_text(Cost.of(other.cost(A)))}, not {_cost_text(Cost.of(chosen.cost(A)))}"
+        elif (
+            (i in found.rivals[at] or at in found.rivals[i])
+            and other.cost is not None
+            and chosen.cost is not None
+        ):
+            yield (
+                other,
+                f"costs {_cost_text(Cost.of(other.cost(A)))}, not "
+                f"{_cost_text(Cost.of(chosen.cost(A)))}",
+            )
         else:
             yield other, f"{LESS_SPECIFIC} ({other.pattern!r} against {chosen.pattern!r})"
 
 
-# ---------------------------------------------------------------------------------------------------- printing
+# --------------------------------------------------------------------------------------------------
 
 
 def _expression(A: Any) -> str:
@@ -233,27 +283,40 @@ def _expression(A: Any) -> str:
 
 
 def _short(expression: str) -> str:
-    return expression if len(expression) <= WIDEST_EXPRESSION else expression[: WIDEST_EXPRESSION - 1] + "…"
+    return (
+        expression
+        if len(expression) <= WIDEST_EXPRESSION
+        else expression[: WIDEST_EXPRESSION - 1] + "…"
+    )
 
 
 def _line(plan: Plan) -> str:
     identity = f"  {plan.identity}" if plan.identity else ""
-    rejected = "; ".join(f"not {name}: {reason.partition(' (')[0]}" for name, reason in plan.rejected)
-    return f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  [{_cost_text(plan.cost)}]" + (
-        f"  ({rejected})" if rejected else ""
+    rejected = "; ".join(
+        f"not {name}: {reason.partition(' (')[0]}" for name, reason in plan.rejected
+    )
+    return (
+        f"{plan.function} {_short(plan.expression)}: {plan.rule}{identity}  "
+        f"[{_cost_text(plan.cost)}]" + (f"  ({rejected})" if rejected else "")
     )
 
 
 def _html(plan: Plan) -> str:
     e = html.escape
     summary = (
-        f"{e(plan.function)} {e(_short(plan.expression))}: <b>{e(plan.rule)}</b> <i>{e(plan.identity)}</i> "
+        f"{e(plan.function)} {e(_short(plan.expression))}: <b>{e(plan.rule)}</b> "
+        f"<i>{e(plan.identity)}</i> "
         f'<span style="opacity: 0.6">[{e(_cost_text(plan.cost))}]</span>'
     )
-    notes = "".join(f'<div style="margin-left: 2em; opacity: 0.6">not {e(n)}: {e(r)}</div>' for n, r in plan.rejected)
+    notes = "".join(
+        f'<div style="margin-left: 2em; opacity: 0.6">not {e(n)}: {e(r)}</div>'
+        for n, r in plan.rejected
+    )
     if not plan.children:
         return f'<div style="margin-left: 1em">{summary}</div>{notes}'
-    inside = "".join(f'<div style="margin-left: 1.5em">{_html(child)}</div>' for child in plan.children)
+    inside = "".join(
+        f'<div style="margin-left: 1.5em">{_html(child)}</div>' for child in plan.children
+    )
     return f"<details open><summary>{summary}</summary>{notes}{inside}</details>"
 
 

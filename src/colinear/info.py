@@ -26,7 +26,16 @@ from .errors import (
     ShapeError,
     TooLargeError,
 )
-from .status import FIRST_FAILURE, ON_FAILURE, Status, combine, failed, is_unseen, number_text, settle
+from .status import (
+    FIRST_FAILURE,
+    ON_FAILURE,
+    Status,
+    combine,
+    failed,
+    is_unseen,
+    number_text,
+    settle,
+)
 
 # Trees drawn as text, one line per node.
 
@@ -34,17 +43,23 @@ from .status import FIRST_FAILURE, ON_FAILURE, Status, combine, failed, is_unsee
 Node = TypeVar("Node")
 
 
-def draw(root: Node, line: Callable[[Node], str], children: Callable[[Node], Sequence[Node]]) -> str:
+def draw(
+    root: Node, line: Callable[[Node], str], children: Callable[[Node], Sequence[Node]]
+) -> str:
     """The tree under `root`, with `line(node)` for each node, joined by box-drawing characters."""
     lines = []
-    waiting = [(root, "", "")]  # node, what stands before its line, what stands before its children's
+    waiting = [
+        (root, "", "")
+    ]  # node, what stands before its line, what stands before its children's
     while waiting:
         node, before, below = waiting.pop()
         lines.append(before + line(node))
         parts = children(node)
         for i in reversed(range(len(parts))):
             last = i == len(parts) - 1
-            waiting.append((parts[i], below + ("└─ " if last else "├─ "), below + ("   " if last else "│  ")))
+            waiting.append(
+                (parts[i], below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))
+            )
     return "\n".join(lines)
 
 
@@ -116,8 +131,8 @@ class Info:
     children : tuple of Info
         Of the parts that a rule split the problem into.
     seconds : float
-        The time of the call, by the clock; what a device has still to do when it returns is not in it.
-        None where the call was compiled.
+        The time of the call, by the clock; what a device has still to do when it returns is not in
+        it. None where the call was compiled.
     """
 
     _status: Any
@@ -132,7 +147,9 @@ class Info:
     rule: str
     message: str
     children: tuple[Info, ...]
-    seconds: float | None = None  # of one run, so no part of the pytree: a compiled program would keep it
+    seconds: float | None = (
+        None  # of one run, so no part of the pytree: a compiled program would keep it
+    )
 
     def __init__(
         self,
@@ -176,7 +193,9 @@ class Info:
         status = self._status
         if type(status) is Status:
             return status
-        if isinstance(status, int) or (getattr(status, "shape", None) == () and not is_unseen(status)):
+        if isinstance(status, int) or (
+            getattr(status, "shape", None) == () and not is_unseen(status)
+        ):
             return Status(int(status))
         return status
 
@@ -200,7 +219,8 @@ class Info:
         Returns
         -------
         matplotlib Axes
-            Its title says the method and the status. Where a rule split the problem, the histories of the parts are drawn.
+            Its title says the method and the status. Where a rule split the problem, the histories
+            of the parts are drawn.
 
         Examples
         --------
@@ -233,10 +253,13 @@ def _make(values: Iterable[Any]) -> Info:
 
 
 def _flatten(info: Info) -> tuple[tuple[Any, ...], Any]:
-    """The leaves that are there (torch's pytrees would count None as one) and the names to put them back by."""
+    """The leaves that are there (torch's pytrees would count None as one) and the names to put
+    them back by."""
     present = tuple(name for name in _LEAVES if getattr(info, name) is not None)
     # An IntEnum is no array type to JAX; a plain int is.
-    leaves = tuple(int(v) if isinstance(v, Status) else v for v in (getattr(info, name) for name in present))
+    leaves = tuple(
+        int(v) if isinstance(v, Status) else v for v in (getattr(info, name) for name in present)
+    )
     return (*leaves, *info.children), (present, tuple(getattr(info, name) for name in _STATIC))
 
 
@@ -264,7 +287,7 @@ def _line(info: Info) -> str:
     return "  ".join(parts)
 
 
-# ---------------------------------------------------------------------------------------------------- recording
+# --------------------------------------------------------------------------------------------------
 
 
 class Scope:
@@ -289,9 +312,9 @@ class Scope:
 class _State(threading.local):
     """What this thread is doing; a thread-local, because Dynamo traces no context variables.
 
-    `current` is the innermost Scope, None outside all calls. `split` is the type of the named method
-    whose operator a rule is splitting, so that parts must be known to have what the method needs;
-    None where none is.
+    `current` is the innermost Scope, None outside all calls. `split` is the type of the named
+    method whose operator a rule is splitting, so that parts must be known to have what the method
+    needs; None where none is.
     """
 
     def __init__(self) -> None:
@@ -303,17 +326,20 @@ state = _State()
 
 
 def planning() -> bool:
-    """Whether `explain` is at work, so that only the nested calls of a function matter and no result does."""
+    """Whether `explain` is at work, so that only the nested calls of a function matter and no
+    result does."""
     return state.current is not None and state.current.planner is not None
 
 
 def is_detailed() -> bool:
-    """Whether an Info was asked for, so that figures are computed which the answer does not need."""
+    """Whether an Info was asked for, so that figures are computed which the answer does not
+    need."""
     return state.current is not None and state.current.is_detailed
 
 
 def report(info: Info) -> None:
-    """Hand in the `Info` of a method: to the call of a function that is under way, else as a warning if it is a failure."""
+    """Hand in the `Info` of a method: to the call of a function that is under way, else as a
+    warning if it is a failure."""
     current = state.current
     if current is not None:
         current.reports.append(info)
@@ -328,10 +354,11 @@ def reported() -> list[Info]:
 
 @contextlib.contextmanager
 def recording(detailed: bool = False) -> Iterator[list[Info]]:
-    """Collect the reports made inside, instead of passing them on; `detailed`: as much of them as was asked for outside.
+    """Collect the reports made inside, instead of passing them on; `detailed`: as much of them as
+    was asked for outside.
 
-    For code that runs others' operators where their reports must not leave: the body of a traced loop (whose tracers mean nothing
-    outside it), or an attempt whose failure is expected.
+    For code that runs others' operators where their reports must not leave: the body of a traced
+    loop (whose tracers mean nothing outside it), or an attempt whose failure is expected.
     """
     outer = state.current
     reports: list[Info] = []
@@ -344,7 +371,8 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
 
 
 def part(label: str, f: Any, *arguments: Any) -> Any:
-    """`f(*arguments)` for one part of a composition: a failure that is reported inside names the part."""
+    """`f(*arguments)` for one part of a composition: a failure that is reported inside names the
+    part."""
     outer = state.current
     if outer is None or outer.planner is not None:
         return f(*arguments)
@@ -355,20 +383,31 @@ def part(label: str, f: Any, *arguments: Any) -> Any:
         state.current = outer
         for info in inner.reports:
             is_fine = failed(info._status) is False
-            outer.reports.append(info if is_fine else info.replace(message=f"{label}; {info.message}".rstrip("; ")))
+            outer.reports.append(
+                info if is_fine else info.replace(message=f"{label}; {info.message}".rstrip("; "))
+            )
 
 
-def gather(reports: list[Info], function: str, rule: str, one_column: bool = False, seconds: float | None = None) -> Info:
+def gather(
+    reports: list[Info],
+    function: str,
+    rule: str,
+    one_column: bool = False,
+    seconds: float | None = None,
+) -> Info:
     """One `Info` for a call, from what was reported inside it.
 
-    A single report by the rule or the base case itself describes the whole: its residual is the whole's. Everything else is a
-    part. Counts are of everything, the status is the worst. `one_column`: whether the answer has no axis of columns, so that
-    what methods report for each column is a number.
+    A single report by the rule or the base case itself describes the whole: its residual is the
+    whole's. Everything else is a part. Counts are of everything, the status is the worst.
+    `one_column`: whether the answer has no axis of columns, so that what methods report for each
+    column is a number.
     """
     own = [info for info in reports if not info.function]
     whole = own[0] if len(own) == 1 else None
     parts = tuple(info for info in reports if info is not whole)
-    only = whole or (parts[0] if len(parts) == 1 else None)  # what a rule passes on to one part keeps that part's figures
+    only = whole or (
+        parts[0] if len(parts) == 1 else None
+    )  # what a rule passes on to one part keeps that part's figures
     number = _only_column if one_column else lambda x: x
     return Info(
         status=combine(info._status for info in reports),

@@ -23,7 +23,8 @@ def plot_history(info: Info, axes: Any = None) -> Any:
     recorded = list(_with_history(info))
     if not recorded:
         raise ValueError(
-            f"Info.plot: there is no history of residuals here (method {info.method or 'unknown'}). Iterative methods keep one where "
+            "Info.plot: there is no history of residuals here (method "
+            f"{info.method or 'unknown'}). Iterative methods keep one where "
             "info=True asks for it: x, info = solve(A, b, CG(), info=True)."
         )
     if any(is_unseen(each.history) for each in recorded):
@@ -32,7 +33,8 @@ def plot_history(info: Info, axes: Any = None) -> Any:
         from matplotlib import pyplot
     except ImportError as error:
         raise ImportError(
-            "Info.plot draws with matplotlib, which is not installed: pip install 'colinear[plot]'", name="matplotlib"
+            "Info.plot draws with matplotlib, which is not installed: pip install 'colinear[plot]'",
+            name="matplotlib",
         ) from error
     if axes is None:
         axes = pyplot.subplots()[1]
@@ -49,7 +51,8 @@ def plot_history(info: Info, axes: Any = None) -> Any:
 
 def _traced_error() -> Exception:
     return BackendError(
-        "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info from the transformed function and plot it there."
+        "Info.plot: the values are traced, so there is nothing to draw yet. Return the Info from "
+        "the transformed function and plot it there."
     )
 
 
@@ -63,7 +66,8 @@ def _with_history(info: Info) -> Iterator[Info]:
 
 
 def _lines(info: Info, is_part: bool) -> Iterator[tuple[str, Any]]:
-    """A label and the residuals of each column; zeros, which a logarithm has no place for, and what was not recorded are NaN."""
+    """A label and the residuals of each column; zeros, which a logarithm has no place for, and
+    what was not recorded are NaN."""
     xp: Any = backends.namespace_of(info.history)
     history = np.asarray(xp.to_numpy(info.history), float)
     name = " ".join(part for part in (info.function, info.method) if part) if is_part else ""
@@ -72,7 +76,10 @@ def _lines(info: Info, is_part: bool) -> Iterator[tuple[str, Any]]:
         recorded = np.flatnonzero(~np.isnan(residuals))
         residuals = residuals[: recorded[-1] + 1] if recorded.size else residuals[:0]
         which = f"column {column[0] if len(column) == 1 else column}" if column else ""
-        yield ", ".join(part for part in (name, which) if part), np.where(residuals > 0, residuals, np.nan)
+        yield (
+            ", ".join(part for part in (name, which) if part),
+            np.where(residuals > 0, residuals, np.nan),
+        )
 
 
 def _title(info: Info, recorded: list[Info]) -> str:

@@ -1,9 +1,11 @@
 """The annotations: what a user may claim of an operator, and what claims imply.
 
-A set of properties is a small integer, one bit each, so that carrying it costs nothing and a signature can hold it. Composition
-rules for the bits live beside the operators (`_infer`); this file knows only what one bit implies of another:
+A set of properties is a small integer, one bit each, so that carrying it costs nothing and a
+signature can hold it. Composition rules for the bits live beside the operators (`_infer`); this
+file knows only what one bit implies of another:
 
-    PD => PSD => self-adjoint,   unitary => Stiefel,   Stiefel and square => unitary,   real: self-adjoint <=> symmetric.
+    PD => PSD => self-adjoint,   unitary => Stiefel,   Stiefel and square => unitary,   real:
+    self-adjoint <=> symmetric.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from .operators.base import LinearOperator
 
 
-SELF_ADJOINT, SYMMETRIC, POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE, UNITARY, STIEFEL = (1 << i for i in range(6))
+SELF_ADJOINT, SYMMETRIC, POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE, UNITARY, STIEFEL = (
+    1 << i for i in range(6)
+)
 
 _PSD = POSITIVE_SEMIDEFINITE | SELF_ADJOINT
 _IMPLIED = ((POSITIVE_DEFINITE, _PSD), (POSITIVE_SEMIDEFINITE, SELF_ADJOINT), (UNITARY, STIEFEL))
@@ -49,7 +53,8 @@ def shared(operators: Iterable[LinearOperator]) -> int:
 
 
 class Annotation:
-    """A claim about an operator: `PSD(A)` makes it, `A.isa(PSD)` asks it, `PSD[Tridiagonal]` is a pattern for rules."""
+    """A claim about an operator: `PSD(A)` makes it, `A.isa(PSD)` asks it, `PSD[Tridiagonal]` is
+    a pattern for rules."""
 
     __slots__ = ("mask", "meaning", "name")
 
@@ -58,7 +63,10 @@ class Annotation:
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        return f"`{self.name}(A)` claims of A: {self.meaning}. `verify(A)` checks claims on random vectors."
+        return (
+            f"`{self.name}(A)` claims of A: {self.meaning}. `verify(A)` checks claims on "
+            "random vectors."
+        )
 
     def __call__(self, A: Any) -> LinearOperator:
         from .operators import as_operator
@@ -66,9 +74,14 @@ class Annotation:
         A = as_operator(A)
         m, n = A.shape[-2:]
         if m != n and self.mask != STIEFEL:
-            raise ShapeError(f"{self.name}: A is {m}x{n}; only a square operator can be {self.meaning}.")
+            raise ShapeError(
+                f"{self.name}: A is {m}x{n}; only a square operator can be {self.meaning}."
+            )
         if m < n:
-            raise ShapeError(f"{self.name}: A is {m}x{n}; orthonormal columns need at least as many rows as columns.")
+            raise ShapeError(
+                f"{self.name}: A is {m}x{n}; orthonormal columns need at least as many rows as "
+                "columns."
+            )
         return A._claim(self.mask)
 
     def __getitem__(self, pattern: Any) -> Pattern:
@@ -89,8 +102,12 @@ class Annotation:
 
 SelfAdjoint = Annotation("SelfAdjoint", SELF_ADJOINT, "self-adjoint, A = A^H")
 Symmetric = Annotation("Symmetric", SYMMETRIC, "symmetric, A = A^T")
-PSD = Annotation("PSD", POSITIVE_SEMIDEFINITE, "self-adjoint and positive semidefinite, x^H A x >= 0")
-PD = Annotation("PD", POSITIVE_DEFINITE, "self-adjoint and positive definite, x^H A x > 0 for x != 0")
+PSD = Annotation(
+    "PSD", POSITIVE_SEMIDEFINITE, "self-adjoint and positive semidefinite, x^H A x >= 0"
+)
+PD = Annotation(
+    "PD", POSITIVE_DEFINITE, "self-adjoint and positive definite, x^H A x > 0 for x != 0"
+)
 Unitary = Annotation("Unitary", UNITARY, "unitary, A^H A = A A^H = I")
 Stiefel = Annotation("Stiefel", STIEFEL, "of orthonormal columns, A^H A = I")
 

@@ -1,4 +1,5 @@
-"""How a computation ended: statuses with their meaning and remedy, and the warning or the error that a failing one becomes."""
+"""How a computation ended: statuses with their meaning and remedy, and the warning or the error
+that a failing one becomes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Status(enum.IntEnum):
-    """How a computation ended, ordered by severity, so that the worst of several is their maximum."""
+    """How a computation ended, ordered by severity, so that the worst of several is their
+    maximum."""
 
     SUCCESS = 0
     FELL_BACK = 1
@@ -65,7 +67,8 @@ _TEXTS = {
         "Raise max_iters, use a preconditioner, or use a direct method.",
     ),
     Status.INACCURATE: (
-        "the answer is finite but its residual misses the tolerance: the operator is ill-conditioned",
+        "the answer is finite but its residual misses the tolerance: the operator is "
+        "ill-conditioned",
         "Compute in float64, regularise, or use lstsq or QR().",
     ),
     Status.BREAKDOWN: (
@@ -76,7 +79,10 @@ _TEXTS = {
         "the operator is not positive definite, which the method needs",
         "Remove the annotation, or use LDL(), LU() or MINRES().",
     ),
-    Status.SINGULAR: ("the operator is singular to working accuracy", "Use lstsq or pinv, or regularise it."),
+    Status.SINGULAR: (
+        "the operator is singular to working accuracy",
+        "Use lstsq or pinv, or regularise it.",
+    ),
     Status.NONFINITE: (
         "NaN or infinity in the input or in the result",
         "Look for NaN, infinity or overflow in the operator's data.",
@@ -91,7 +97,8 @@ def is_unseen(x: Any) -> bool:
 
 
 def _largest(x: Any) -> Any:
-    """The largest of a status, array or number: a `Status` if its value can be seen, else an array."""
+    """The largest of a status, array or number: a `Status` if its value can be seen, else an
+    array."""
     if isinstance(x, int):
         return Status(x)
     xp = backends.namespace_of(x)
@@ -104,7 +111,8 @@ def _largest(x: Any) -> Any:
 
 
 def combine(statuses: Iterable[Any]) -> Any:
-    """The worst of several statuses: a `Status`, or an integer array where a value cannot be seen (under tracing).
+    """The worst of several statuses: a `Status`, or an integer array where a value cannot be seen
+    (under tracing).
 
     Examples
     --------
@@ -136,7 +144,8 @@ def failed(status: Any) -> Any:
 
 
 def number_text(x: Any) -> str:
-    """A number or an array as a short text; of an array the largest, since that is the one to worry about."""
+    """A number or an array as a short text; of an array the largest, since that is the one to
+    worry about."""
     if is_unseen(x):
         return "traced"
     xp = backends.namespace_of(x)
@@ -156,14 +165,19 @@ ON_FAILURE = ("warn", "raise", "ignore")
 
 
 def settle(info: Info, on_failure: str) -> None:
-    """Warn of a failure, or raise it, as the user wishes. What cannot be seen yet (tracing) can only be warned of, later."""
+    """Warn of a failure, or raise it, as the user wishes. What cannot be seen yet (tracing) can
+    only be warned of, later."""
     if on_failure == "ignore":
         return
     worst = combine([info._status])
     if not isinstance(worst, Status):
         xp = backends.namespace_of(worst)
         assert xp is not None
-        more = f". {info.message.rstrip('.')}" if info.message else "; the Info that info=True adds holds its status"
+        more = (
+            f". {info.message.rstrip('.')}"
+            if info.message
+            else "; the Info that info=True adds holds its status"
+        )
         message = f"{_who(info)} failed{more}."
         xp.warn_later(failed(worst), message, category=ConvergenceWarning)
     elif worst.is_failure:
@@ -175,13 +189,19 @@ def settle(info: Info, on_failure: str) -> None:
 
 def _who(info: Info) -> str:
     names = ", ".join(dict.fromkeys(name for name in (info.rule, info.method) if name))
-    return f"{info.function} ({names})" if info.function and names else info.function or names or "colinear"
+    return (
+        f"{info.function} ({names})"
+        if info.function and names
+        else info.function or names or "colinear"
+    )
 
 
 def _explanation(info: Info, worst: Status) -> str:
     culprit = info
     while True:  # the part that failed, if it was a part
-        deeper = next((child for child in culprit.children if combine([child._status]) == worst), None)
+        deeper = next(
+            (child for child in culprit.children if combine([child._status]) == worst), None
+        )
         if deeper is None:
             break
         culprit = deeper
@@ -202,6 +222,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 def users_level() -> int:
     """The stacklevel of the first frame outside this package: the user's own line."""
     level, frame = 1, sys._getframe(1)  # level 1 is the frame that warns: our caller
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<colinear ")):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(
+        (_PACKAGE, "<colinear ")
+    ):
         level, frame = level + 1, frame.f_back
     return level

@@ -1,4 +1,5 @@
-"""For authors of operators: check an operator from all sides, count its products, and catch anything that builds a large matrix.
+"""For authors of operators: check an operator from all sides, count its products, and catch
+anything that builds a large matrix.
 
 >>> import colinear as co, numpy as np
 >>> from colinear.testing import check_operator, count_matvecs
@@ -35,8 +36,9 @@ __all__ = ["check_operator", "count_matvecs", "forbid_dense", "operators"]
 def check_operator(A: Any, dense: Any = None, tol: float | None = None, seed: int = 0) -> None:
     """Raise `AssertionError` if an operator does not behave as one.
 
-    Checks products with vectors, blocks and batches of blocks from both sides, linearity, the adjoint, transpose and conjugate, dtypes,
-    entries and slices, the claimed properties, and round trips through pickle and the pytrees of the loaded frameworks.
+    Checks products with vectors, blocks and batches of blocks from both sides, linearity, the
+    adjoint, transpose and conjugate, dtypes, entries and slices, the claimed properties, and round
+    trips through pickle and the pytrees of the loaded frameworks.
 
     Parameters
     ----------
@@ -54,15 +56,18 @@ def check_operator(A: Any, dense: Any = None, tol: float | None = None, seed: in
 
 
 class _Check:
-    """An operator, the matrix it should be (host, double precision), random arrays, and how to compare."""
+    """An operator, the matrix it should be (host, double precision), random arrays, and how to
+    compare."""
 
     def __init__(self, A: Any, dense: Any, tol: float | None, seed: int):
         assert isinstance(A, LinearOperator), f"expected a LinearOperator, got {type(A).__name__}"
         self.A, self.xp = A, A.xp
         self.multiply = self.xp.jit(lambda A, X: A @ X)
-        assert isinstance(A.shape, tuple) and len(A.shape) >= 2 and all(type(size) is int for size in A.shape), (
-            f"shape must be a tuple of at least two ints, not {A.shape!r}"
-        )
+        assert (
+            isinstance(A.shape, tuple)
+            and len(A.shape) >= 2
+            and all(type(size) is int for size in A.shape)
+        ), f"shape must be a tuple of at least two ints, not {A.shape!r}"
         self.tol = 200 * float(A.xp.eps(A.dtype)) if tol is None else tol
         made = A.to_dense()
         assert tuple(made.shape) == A.shape, f"{A!r}: to_dense() has shape {tuple(made.shape)}"
@@ -72,7 +77,11 @@ class _Check:
             given = backends.namespace_of(dense)
             self.dense = np.asarray(dense if given is None else given.to_numpy(dense))
         finite = np.all(np.isfinite(self.dense))
-        self.scale = max(1.0, float(np.max(np.sum(np.abs(self.dense), axis=-1), initial=0.0))) if finite else 1.0
+        self.scale = (
+            max(1.0, float(np.max(np.sum(np.abs(self.dense), axis=-1), initial=0.0)))
+            if finite
+            else 1.0
+        )
         self.equal(made, self.dense, "to_dense()")
         m, n = A.shape[-2:]
         random = np.random.default_rng(seed)
@@ -100,19 +109,25 @@ class _Check:
 
     def equal(self, got: Any, wanted: Any, what: str, dtype: Any = None) -> None:
         wanted_dtype = self.A.dtype if dtype is None else dtype
-        assert got.dtype == wanted_dtype, f"{self.A!r}: {what} has dtype {got.dtype}, expected {wanted_dtype}"
+        assert got.dtype == wanted_dtype, (
+            f"{self.A!r}: {what} has dtype {got.dtype}, expected {wanted_dtype}"
+        )
         got, wanted = self.host(got), np.asarray(wanted)
-        assert got.shape == wanted.shape, f"{self.A!r}: {what} has shape {got.shape}, expected {wanted.shape}"
+        assert got.shape == wanted.shape, (
+            f"{self.A!r}: {what} has shape {got.shape}, expected {wanted.shape}"
+        )
         if got.size == 0:
             return
         size = max(self.scale, float(np.max(np.abs(wanted))))
         error = float(np.max(np.abs(got - wanted)))
         assert error <= self.tol * size, (
-            f"{self.A!r}: {what} is off by {error:.3g}, where {self.tol * size:.3g} would be roundoff"
+            f"{self.A!r}: {what} is off by {error:.3g}, where {self.tol * size:.3g} would be "
+            "roundoff"
         )
 
     def arithmetic(self) -> None:
-        """Compare what the operator computes with what its matrix does. In JAX all of it is compiled at once: one by one takes minutes."""
+        """Compare what the operator computes with what its matrix does. In JAX all of it is
+        compiled at once: one by one takes minutes."""
         names, computations, wanted = zip(*_expectations(self.A, self.dense, self.hosts))
         run = self.xp.jit(lambda A, arrays: [compute(A, arrays) for compute in computations])
         for got, expected, name in zip(run(self.A, self.arrays), wanted, names):
@@ -122,17 +137,27 @@ class _Check:
 Computation = Callable[[LinearOperator, dict[str, Any]], Any]
 
 
-def _expectations(A: LinearOperator, dense: Any, host: dict[str, Any]) -> Iterator[tuple[str, Computation, Any]]:
+def _expectations(
+    A: LinearOperator, dense: Any, host: dict[str, Any]
+) -> Iterator[tuple[str, Computation, Any]]:
     """What is computed, how the operator computes it, and what its matrix gives."""
     xp, (m, n), batch, flipped = A.xp, A.shape[-2:], A.batch_shape, np.swapaxes(dense, -1, -2)
     yield "A @ vector", lambda A, a: A @ a["x"], dense @ host["x"]
     yield "A @ block", lambda A, a: A @ a["X"], dense @ host["X"]
     yield "A @ (block without columns)", lambda A, a: A @ a["X"][:, :0], np.zeros((*batch, m, 0))
     yield "A @ (batch of blocks)", lambda A, a: A @ a["batch"], dense @ host["batch"]
-    yield "A @ (larger batch of blocks)", lambda A, a: A @ a["larger batch"], dense @ host["larger batch"]
+    yield (
+        "A @ (larger batch of blocks)",
+        lambda A, a: A @ a["larger batch"],
+        dense @ host["larger batch"],
+    )
     yield "vector @ A", lambda A, a: A.__rmatmul__(a["y"]), host["y"] @ dense
     yield "block @ A", lambda A, a: A.__rmatmul__(xp.matrix_transpose(a["Y"])), host["Y"].T @ dense
-    yield "A @ (2 X - Y)", lambda A, a: A @ (2 * a["X"] - a["X"][:, :1]), dense @ (2 * host["X"] - host["X"][:, :1])
+    yield (
+        "A @ (2 X - Y)",
+        lambda A, a: A @ (2 * a["X"] - a["X"][:, :1]),
+        dense @ (2 * host["X"] - host["X"][:, :1]),
+    )
     images: tuple[tuple[str, Callable[[Any], Any], Any], ...] = (
         ("A.T", lambda A: A.T, flipped),
         ("A.H", lambda A: A.H, np.conj(flipped)),
@@ -152,11 +177,15 @@ def _image_dense(image: Callable[[Any], Any], A: LinearOperator, arrays: dict[st
     return image(A).to_dense()
 
 
-def _image_product(image: Callable[[Any], Any], side: str, A: LinearOperator, arrays: dict[str, Any]) -> Any:
+def _image_product(
+    image: Callable[[Any], Any], side: str, A: LinearOperator, arrays: dict[str, Any]
+) -> Any:
     return image(A) @ arrays[side]
 
 
-def _entries(m: int, n: int, batch: tuple[int, ...], dense: Any) -> Iterator[tuple[str, Computation, Any]]:
+def _entries(
+    m: int, n: int, batch: tuple[int, ...], dense: Any
+) -> Iterator[tuple[str, Computation, Any]]:
     if m == 0 or n == 0:
         return
     rows, cols = np.arange(min(m, n))[::-1], np.arange(min(m, n))
@@ -220,14 +249,21 @@ def _properties(check: _Check) -> None:
         raise AssertionError(str(error)) from error
 
 
-_PARTS: tuple[Callable[[_Check], None], ...] = (_Check.arithmetic, _complex_right_side, _costs, _round_trips, _properties)
+_PARTS: tuple[Callable[[_Check], None], ...] = (
+    _Check.arithmetic,
+    _complex_right_side,
+    _costs,
+    _round_trips,
+    _properties,
+)
 
 
 # ------------------------------------------------------------------ counting products
 
 
 class Count:
-    """How often an operator was multiplied: `matvecs` counts columns, `products` calls, `adjoint_matvecs` columns met by `A.H` or `A.T`."""
+    """How often an operator was multiplied: `matvecs` counts columns, `products` calls,
+    `adjoint_matvecs` columns met by `A.H` or `A.T`."""
 
     def __init__(self, A: LinearOperator | None):
         self._operator = A
@@ -257,7 +293,8 @@ class Count:
 
 
 def _is_nested() -> bool:
-    """Whether the product that is being told of happens inside another one. There is no end to be told of, so the call stack is asked."""
+    """Whether the product that is being told of happens inside another one. There is no end to
+    be told of, so the call stack is asked."""
     inside, frame = 0, sys._getframe(1)
     while frame is not None and inside < 2:
         inside += frame.f_code is LinearOperator.__matmul__.__code__
@@ -267,13 +304,16 @@ def _is_nested() -> bool:
 
 @contextmanager
 def count_matvecs(A: Any = None) -> Iterator[Count]:
-    """Count products inside a `with` block: those with the operator A itself, or the outermost ones with any operator.
+    """Count products inside a `with` block: those with the operator A itself, or the outermost ones
+    with any operator.
 
-    Products are counted as Python makes them: one compiled by `jax.jit` counts when it is traced, and a loop in it once.
+    Products are counted as Python makes them: one compiled by `jax.jit` counts when it is traced,
+    and a loop in it once.
     """
     if A is not None and not isinstance(A, LinearOperator):
         raise TypeError(
-            f"count_matvecs: expected an operator, got {type(A).__name__}; products with a converted copy would not be seen."
+            f"count_matvecs: expected an operator, got {type(A).__name__}; products with a "
+            "converted copy would not be seen."
         )
     count = Count(A)
     WATCHERS.append(count)
@@ -292,7 +332,10 @@ class _Guard:
 
     def check(self, entries: int, what: str) -> None:
         if entries > self.limit:
-            raise AssertionError(f"{what} makes {entries} entries, and at most {self.limit:g} are allowed here (forbid_dense).")
+            raise AssertionError(
+                f"{what} makes {entries} entries, and at most {self.limit:g} are allowed here "
+                "(forbid_dense)."
+            )
 
     def multiplied(self, A: LinearOperator, columns: int) -> None:
         self.check(max(A.shape[-2:]) * columns, f"a product of {A!r} with {columns} columns")
@@ -306,10 +349,11 @@ _CREATING = ("zeros", "ones", "full", "eye", "make_diagonal", "matmul", "einsum"
 
 @contextmanager
 def forbid_dense(limit: float) -> Iterator[None]:
-    """Fail with an `AssertionError` when anything of more than `limit` entries is materialised inside a `with` block.
+    """Fail with an `AssertionError` when anything of more than `limit` entries is materialised
+    inside a `with` block.
 
-    Sees `to_dense`, products with wide blocks, and arrays that the loaded backends create (zeros, eye, matmul, ...); not what a
-    user's own function makes.
+    Sees `to_dense`, products with wide blocks, and arrays that the loaded backends create (zeros,
+    eye, matmul, ...); not what a user's own function makes.
     """
     guard = _Guard(limit)
     replaced = [(xp, name, getattr(xp, name)) for xp in backends.loaded() for name in _CREATING]
@@ -341,7 +385,10 @@ def _guarded(guard: _Guard, what: str, original: Callable[..., Any]) -> Callable
 
 
 def operators(**options: Any) -> Any:
-    """A hypothesis strategy for pairs of a random operator and its matrix; see `colinear.testing_strategies.operators` for the options."""
-    from .testing_strategies import operators as strategy  # hypothesis is loaded only for those who ask
+    """A hypothesis strategy for pairs of a random operator and its matrix; see
+    `colinear.testing_strategies.operators` for the options."""
+    from .testing_strategies import (
+        operators as strategy,
+    )  # hypothesis is loaded only for those who ask
 
     return strategy(**options)

@@ -38,7 +38,9 @@ def operators(
     max_size : int
         Of rows and columns.
     """
-    xp = backends.get(draw(st.sampled_from([backend] if isinstance(backend, str) else list(backend))))
+    xp = backends.get(
+        draw(st.sampled_from([backend] if isinstance(backend, str) else list(backend)))
+    )
     name = draw(st.sampled_from([dtype] if isinstance(dtype, str) else list(dtype)))
     random = np.random.default_rng(draw(st.integers(0, 2**16)))
     size = st.integers(1, max_size)
@@ -48,7 +50,8 @@ def operators(
 
 
 class _Grower:
-    """Grows trees of a given shape. Structure is drawn by hypothesis (and shrunk by it), numbers come from a seeded generator."""
+    """Grows trees of a given shape. Structure is drawn by hypothesis (and shrunk by it), numbers
+    come from a seeded generator."""
 
     def __init__(self, draw: Callable[..., Any], xp: Any, dtype: str, random: Any):
         self.draw, self.xp, self.dtype, self.random = draw, xp, dtype, random
@@ -59,7 +62,9 @@ class _Grower:
         if self.dtype.startswith("complex"):
             x = x + 1j * self.random.standard_normal(shape)
         array = self.xp.asarray(x, dtype=self.xp.dtype_from(self.dtype))
-        return array, np.asarray(self.xp.to_numpy(array)).astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+        return array, np.asarray(self.xp.to_numpy(array)).astype(
+            np.complex128 if np.iscomplexobj(x) else np.float64
+        )
 
     def tree(self, m: int, n: int, depth: int) -> Pair:
         kinds = dict(self.leaves(m, n))
@@ -140,7 +145,10 @@ class _Grower:
             "opaque": lambda: self.image(m, n, depth, families.opaque, lambda D: D),
         }
         if m > 1 and n > 1:
-            kinds |= {"block diagonal": lambda: self.block_diagonal(m, n, depth), "block": lambda: self.block(m, n, depth)}
+            kinds |= {
+                "block diagonal": lambda: self.block_diagonal(m, n, depth),
+                "block": lambda: self.block(m, n, depth),
+            }
         if m % 2 == 0 and n % 2 == 0:
             kinds["kronecker"] = lambda: self.kronecker(m, n, depth)
         if m == n:
@@ -149,7 +157,9 @@ class _Grower:
                 kinds["kronecker sum"] = lambda: self.kronecker_sum(n, depth)
         return kinds
 
-    def image(self, m: int, n: int, depth: int, ours: Callable[[Any], Any], theirs: Callable[[Any], Any]) -> Pair:
+    def image(
+        self, m: int, n: int, depth: int, ours: Callable[[Any], Any], theirs: Callable[[Any], Any]
+    ) -> Pair:
         A, dense = self.tree(m, n, depth)
         return ours(A), theirs(dense)
 
@@ -191,8 +201,12 @@ class _Grower:
 
     def block_diagonal(self, m: int, n: int, depth: int) -> Pair:
         (A, a), (B, b) = self.tree(1, n - 1, depth), self.tree(m - 1, 1, depth)
-        return families.BlockDiag(A, B), np.block([[a, np.zeros((1, 1))], [np.zeros((m - 1, n - 1)), b]])
+        return families.BlockDiag(A, B), np.block(
+            [[a, np.zeros((1, 1))], [np.zeros((m - 1, n - 1)), b]]
+        )
 
     def block(self, m: int, n: int, depth: int) -> Pair:
         pairs = [[self.tree(height, width, depth) for width in (1, n - 1)] for height in (1, m - 1)]
-        return families.Block([[A for A, _ in row] for row in pairs]), np.block([[a for _, a in row] for row in pairs])
+        return families.Block([[A for A, _ in row] for row in pairs]), np.block(
+            [[a for _, a in row] for row in pairs]
+        )

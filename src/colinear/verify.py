@@ -1,4 +1,5 @@
-"""`verify(A)`: whether the data bear out what is claimed of an operator and of every operator inside it."""
+"""`verify(A)`: whether the data bear out what is claimed of an operator and of every operator
+inside it."""
 
 from __future__ import annotations
 
@@ -40,10 +41,12 @@ _ORDER: tuple[tuple[int, Annotation], ...] = (
 
 
 def verify(A: Any, probes: int = 8, tol: float | None = None, seed: int = 0) -> LinearOperator:
-    """A itself, after checking every property known of it and of its operands, by claim or by inference.
+    """A itself, after checking every property known of it and of its operands, by claim or by
+    inference.
 
-    Operators of at most 64 rows and columns are checked exactly, on their matrix; larger ones on random vectors, so that a violation
-    confined to a small subspace may be missed (the smallest eigenvalue is sought in a Krylov space of 4 * `probes` dimensions).
+    Operators of at most 64 rows and columns are checked exactly, on their matrix; larger ones on
+    random vectors, so that a violation confined to a small subspace may be missed (the smallest
+    eigenvalue is sought in a Krylov space of 4 * `probes` dimensions).
 
     Parameters
     ----------
@@ -58,7 +61,8 @@ def verify(A: Any, probes: int = 8, tol: float | None = None, seed: int = 0) -> 
     Raises
     ------
     AnnotationError
-        Names the operator, the claim and the measured violation. NaN and infinity contradict every claim.
+        Names the operator, the claim and the measured violation. NaN and infinity contradict every
+        claim.
 
     Examples
     --------
@@ -84,7 +88,10 @@ def _check(A: LinearOperator, probes: int, tol: float | None, seed: int) -> None
     if m == 0 or n == 0:
         return
     if any(A.xp.is_traced(leaf) for leaf in A.leaves() if hasattr(leaf, "dtype")):
-        raise BackendError("verify: the values cannot be seen under a transformation (jit, vmap, grad). Call it outside.")
+        raise BackendError(
+            "verify: the values cannot be seen under a transformation (jit, vmap, grad). Call it "
+            "outside."
+        )
     tolerance = float(A.xp.eps(A.dtype)) ** 0.5 if tol is None else tol
     measure = _Exact(A) if max(m, n) <= EXACT else _Probed(A, probes, seed)
     for bit, annotation in _ORDER:
@@ -92,9 +99,12 @@ def _check(A: LinearOperator, probes: int, tol: float | None, seed: int) -> None
             violation = measure.violation(bit, tolerance)
             if violation is not None:
                 verb = "claimed" if A._claims & bit else "inferred"
-                names = " and ".join(strongest_names(A.properties & ~(0 if A.is_complex else SYMMETRIC)))
+                names = " and ".join(
+                    strongest_names(A.properties & ~(0 if A.is_complex else SYMMETRIC))
+                )
                 raise AnnotationError(
-                    f"verify: {A!r} is {verb} to be {names}, so it should be {annotation.meaning}; but {violation}. "
+                    f"verify: {A!r} is {verb} to be {names}, so it should be "
+                    f"{annotation.meaning}; but {violation}. "
                     f"Remove the annotation or correct the data."
                 )
 
@@ -115,7 +125,9 @@ class _Exact:
         return _relative(self.dense - np.swapaxes(self.dense, -1, -2), self.dense)
 
     def orthonormal(self) -> Any:
-        return np.abs(_adjoint(self.dense) @ self.dense - np.eye(self.dense.shape[-1])).max(axis=(-2, -1))
+        return np.abs(_adjoint(self.dense) @ self.dense - np.eye(self.dense.shape[-1])).max(
+            axis=(-2, -1)
+        )
 
     def smallest(self) -> tuple[Any, Any]:
         values = np.linalg.eigvalsh((self.dense + _adjoint(self.dense)) / 2)
@@ -137,7 +149,10 @@ class _Exact:
         if not np.any(bad):
             return None
         worst = np.argmin(np.ravel(smallest))
-        return f"its smallest eigenvalue{self.how} is {np.ravel(smallest)[worst]:.3g}, and its largest in size {np.ravel(size)[worst]:.3g}"
+        return (
+            f"its smallest eigenvalue{self.how} is {np.ravel(smallest)[worst]:.3g}, and its "
+            f"largest in size {np.ravel(size)[worst]:.3g}"
+        )
 
 
 class _Probed(_Exact):
@@ -167,7 +182,9 @@ class _Probed(_Exact):
         return _relative(form - np.swapaxes(form, -1, -2), self.image)
 
     def orthonormal(self) -> Any:
-        return np.abs(_adjoint(self.image) @ self.image - _adjoint(self.X) @ self.X).max(axis=(-2, -1))
+        return np.abs(_adjoint(self.image) @ self.image - _adjoint(self.X) @ self.X).max(
+            axis=(-2, -1)
+        )
 
     def smallest(self) -> tuple[Any, Any]:
         """The least Ritz value of the block Krylov space of X."""
@@ -175,7 +192,9 @@ class _Probed(_Exact):
         for _ in range(LEVELS):
             if basis.shape[-1] + self.X.shape[-1] > basis.shape[-2]:
                 break
-            basis = np.linalg.qr(np.concatenate([basis, image[..., -self.X.shape[-1] :]], axis=-1))[0]
+            basis = np.linalg.qr(np.concatenate([basis, image[..., -self.X.shape[-1] :]], axis=-1))[
+                0
+            ]
             image = self.multiply(basis)
         form = _adjoint(basis) @ image
         values = np.linalg.eigvalsh((form + _adjoint(form)) / 2)

@@ -29,7 +29,9 @@ def matrix(xp, theta):
 
 def matrix_free(xp, theta):
     S = xp.asarray(C.T @ C)
-    return co.MatrixFree(lambda X: theta[:, None] * X + xp.matmul(S, X), (N, N), dtype="float64", like=xp.name)
+    return co.MatrixFree(
+        lambda X: theta[:, None] * X + xp.matmul(S, X), (N, N), dtype="float64", like=xp.name
+    )
 
 
 def matrix_free_with_adjoint(xp, theta):
@@ -41,7 +43,9 @@ def matrix_free_with_adjoint(xp, theta):
     def adjoint(X, twice):
         return theta[:, None] * X + xp.matmul(S, X)
 
-    return co.MatrixFree(multiply, (N, N), rmatmat=adjoint, parameters=(xp.asarray(2.0, dtype=xp.float64),))
+    return co.MatrixFree(
+        multiply, (N, N), rmatmat=adjoint, parameters=(xp.asarray(2.0, dtype=xp.float64),)
+    )
 
 
 def jacobian(xp, theta):
@@ -51,17 +55,24 @@ def jacobian(xp, theta):
 
 def hessian(xp, theta):
     c = xp.asarray(C)
-    return co.Hessian(lambda x: xp.sum(theta * x**2) / 2 + xp.sum(xp.matmul(c, x) ** 2) / 2, xp.ones(N, dtype=xp.float64))
+    return co.Hessian(
+        lambda x: xp.sum(theta * x**2) / 2 + xp.sum(xp.matmul(c, x) ** 2) / 2,
+        xp.ones(N, dtype=xp.float64),
+    )
 
 
 def gauss_newton(xp, theta):
     c = xp.asarray(C)
-    f = lambda x: (x, xp.matmul(c, x))  # noqa: E731
-    return co.GaussNewton(f, lambda y: xp.sum(theta * y[0] ** 2) / 2 + xp.sum(y[1] ** 2) / 2, xp.ones(N, dtype=xp.float64))
+    f = lambda x: (x, xp.matmul(c, x))
+    return co.GaussNewton(
+        f,
+        lambda y: xp.sum(theta * y[0] ** 2) / 2 + xp.sum(y[1] ** 2) / 2,
+        xp.ones(N, dtype=xp.float64),
+    )
 
 
 def kernel(xp, theta):
-    k = lambda X, Y: xp.matmul(X[:, :N] * theta, Y[:, :N].T) + xp.matmul(X[:, N:], Y[:, N:].T)  # noqa: E731
+    k = lambda X, Y: xp.matmul(X[:, :N] * theta, Y[:, :N].T) + xp.matmul(X[:, N:], Y[:, N:].T)
     return co.Kernel(k, xp.asarray(np.hstack([np.eye(N), C.T])), block=2)
 
 
@@ -82,10 +93,16 @@ GENERAL = [
     ("Arnoldi", lambda A, b: co.eig(A, 1, "LM", co.Arnoldi(tol=1e-11))[0].real),
 ]
 LARGE = [("LOBPCG", lambda A, b: co.eig(A, 1, "LA", co.LOBPCG(tol=1e-9, max_iters=200))[0])]
-METHODS = [(name, True, f) for name, f in SYMMETRIC + LARGE] + [(name, False, f) for name, f in GENERAL]
+METHODS = [(name, True, f) for name, f in SYMMETRIC + LARGE] + [
+    (name, False, f) for name, f in GENERAL
+]
 MORE = [
     ("CG of least squares", False, lambda A, b: co.lstsq(A, b, co.CG(tol=1e-12))),
-    ("PowerIteration", True, lambda A, b: co.eig(A, 1, "LM", co.PowerIteration(tol=1e-9, max_iters=500))[0]),
+    (
+        "PowerIteration",
+        True,
+        lambda A, b: co.eig(A, 1, "LM", co.PowerIteration(tol=1e-9, max_iters=500))[0],
+    ),
     ("GolubKahan", False, lambda A, b: co.svd(A, 1, co.GolubKahan(tol=1e-11))[1]),
     ("RandomizedSVD", False, lambda A, b: co.svd(A, 1, co.RandomizedSVD())[1]),
     ("HutchPP", False, lambda A, b: co.trace(A, co.HutchPP(probes=3))),
@@ -119,8 +136,17 @@ GRID = [
     (sum_of_all if os.environ.get("CLOSURES") == "all" else OPERATORS[i % len(OPERATORS)], method)
     for i, method in enumerate(METHODS + MORE)
 ]
-in_turn = pytest.mark.parametrize("make, method", GRID, ids=lambda x: x[0] if isinstance(x, tuple) else x.__name__)
-HIDDEN_BY_TORCH_VMAP = {"Lanczos", "LOBPCG", "Arnoldi", "PowerIteration", "GolubKahan", "RandomizedSVD"}  # they stop by values
+in_turn = pytest.mark.parametrize(
+    "make, method", GRID, ids=lambda x: x[0] if isinstance(x, tuple) else x.__name__
+)
+HIDDEN_BY_TORCH_VMAP = {
+    "Lanczos",
+    "LOBPCG",
+    "Arnoldi",
+    "PowerIteration",
+    "GolubKahan",
+    "RandomizedSVD",
+}  # they stop by values
 
 
 # ---------------------------------------------------------------------- torch
@@ -134,7 +160,9 @@ def test_torch_gradients_reach_what_functions_close_over(make):
         for which in (make, dense):
             theta = torch.tensor(THETA, requires_grad=True)
             b = torch.tensor(B, requires_grad=bool(i % 2))
-            found.append(torch.autograd.grad(total(results(xp, which, theta, b, [method]), xp), theta)[0])
+            found.append(
+                torch.autograd.grad(total(results(xp, which, theta, b, [method]), xp), theta)[0]
+            )
         np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8, err_msg=method[0])
 
 
@@ -142,9 +170,11 @@ def test_torch_gradients_reach_what_functions_close_over(make):
 @in_turn
 def test_torch_transforms_reach_what_functions_close_over(make, method):
     xp, thetas = backends.get("torch"), torch.tensor(np.stack([THETA, 2 * THETA]))
-    f = lambda which, theta: total(results(xp, which, theta, torch.tensor(B), [method]), xp)  # noqa: E731
+    f = lambda which, theta: total(results(xp, which, theta, torch.tensor(B), [method]), xp)
     slope = torch.func.grad(functools.partial(f, make))
-    expected = torch.stack([torch.func.grad(functools.partial(f, dense))(theta) for theta in thetas])
+    expected = torch.stack(
+        [torch.func.grad(functools.partial(f, dense))(theta) for theta in thetas]
+    )
     np.testing.assert_allclose(torch.stack([*map(slope, thetas)]), expected, rtol=1e-6, atol=1e-8)
     if method[0] in HIDDEN_BY_TORCH_VMAP:
         with pytest.raises(co.MethodError, match=r"torch\.func\.vmap"):
@@ -155,8 +185,8 @@ def test_torch_transforms_reach_what_functions_close_over(make, method):
 
 def test_torch_svrg_draws_from_terms_that_close_over_a_tensor():
     xp, found = backends.get("torch"), []
-    solve = lambda theta: co.solve(terms(xp, theta), torch.tensor(B), co.SVRG(tol=1e-10))  # noqa: E731
-    exact = lambda theta: torch.linalg.solve(2 * matrix(xp, theta), torch.tensor(B))  # noqa: E731
+    solve = lambda theta: co.solve(terms(xp, theta), torch.tensor(B), co.SVRG(tol=1e-10))
+    exact = lambda theta: torch.linalg.solve(2 * matrix(xp, theta), torch.tensor(B))
     for f in (solve, exact):
         theta = torch.tensor(THETA, requires_grad=True)
         found.append(torch.autograd.grad(torch.cos(f(theta)).sum(), theta)[0])
@@ -165,9 +195,10 @@ def test_torch_svrg_draws_from_terms_that_close_over_a_tensor():
 
 def test_second_derivatives_reach_what_functions_close_over():
     xp = backends.get("torch")
-    f = lambda which, theta: total(results(xp, which, theta, torch.tensor(B), METHODS[:1]), xp)  # noqa: E731
+    f = lambda which, theta: total(results(xp, which, theta, torch.tensor(B), METHODS[:1]), xp)
     found, expected = (
-        torch.autograd.functional.hessian(functools.partial(f, which), torch.tensor(THETA)) for which in (matrix_free, dense)
+        torch.autograd.functional.hessian(functools.partial(f, which), torch.tensor(THETA))
+        for which in (matrix_free, dense)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
@@ -230,8 +261,8 @@ def test_what_cannot_be_followed_is_refused_with_advice():
 @every_operator
 def test_jax_gradients_reach_what_functions_close_over(make):
     xp = backends.get("jax")
-    f = lambda theta: total(results(xp, make, theta, jnp.asarray(B), METHODS[:1]), xp)  # noqa: E731
-    exact = lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(matrix(xp, theta), jnp.asarray(B))))  # noqa: E731
+    f = lambda theta: total(results(xp, make, theta, jnp.asarray(B), METHODS[:1]), xp)
+    exact = lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(matrix(xp, theta), jnp.asarray(B))))
     value, slope = jax.jit(jax.value_and_grad(f))(jnp.asarray(THETA))
     np.testing.assert_allclose(value, exact(jnp.asarray(THETA)), rtol=1e-8)
     np.testing.assert_allclose(slope, jax.grad(exact)(jnp.asarray(THETA)), rtol=1e-6, atol=1e-9)
@@ -240,10 +271,12 @@ def test_jax_gradients_reach_what_functions_close_over(make):
 def test_jax_maps_over_what_functions_close_over():
     xp = backends.get("jax")
     both = jnp.stack([jnp.asarray(THETA), 3 * jnp.asarray(THETA)])
-    solved = lambda theta: total(results(xp, matrix_free, theta, jnp.asarray(B), METHODS[:1]), xp)  # noqa: E731
-    exact = lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(matrix(xp, theta), jnp.asarray(B))))  # noqa: E731
+    solved = lambda theta: total(results(xp, matrix_free, theta, jnp.asarray(B), METHODS[:1]), xp)
+    exact = lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(matrix(xp, theta), jnp.asarray(B))))
     # The map is over by the time that the gradient is pulled back.
-    found, expected = (jax.grad(lambda both, f=f: jnp.sum(jax.vmap(f)(both)))(both) for f in (solved, exact))
+    found, expected = (
+        jax.grad(lambda both, f=f: jnp.sum(jax.vmap(f)(both)))(both) for f in (solved, exact)
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
@@ -251,18 +284,22 @@ def run_in_all_transforms(f, theta):
     """Values and slopes of f at theta and at 2 theta, compiled, in a loop, mapped and differentiated."""
     thetas = jnp.stack([theta, 2 * theta])[:, None]
     body = jax.vmap(jax.value_and_grad(f))
-    values, slopes = jax.jit(lambda thetas: jax.lax.scan(lambda c, theta: (c, body(theta)), 0.0, thetas)[1])(thetas)
+    values, slopes = jax.jit(
+        lambda thetas: jax.lax.scan(lambda c, theta: (c, body(theta)), 0.0, thetas)[1]
+    )(thetas)
     return np.column_stack([values, slopes[:, 0]])
 
 
 @in_turn
 def test_every_method_runs_where_its_operator_closes_over_the_loop(make, method):
     xp = backends.get("jax")
-    f = lambda which, theta: total(results(xp, which, theta, jnp.asarray(B), [method]), xp)  # noqa: E731
+    f = lambda which, theta: total(results(xp, which, theta, jnp.asarray(B), [method]), xp)
     theta = jnp.asarray(THETA)
     exact = jax.value_and_grad(functools.partial(f, dense))
     expected = [np.hstack([*exact(theta)]), np.hstack([*exact(2 * theta)])]
-    np.testing.assert_allclose(run_in_all_transforms(functools.partial(f, make), theta), expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(
+        run_in_all_transforms(functools.partial(f, make), theta), expected, rtol=1e-6, atol=1e-8
+    )
 
 
 def terms(xp, theta):
@@ -271,8 +308,12 @@ def terms(xp, theta):
 
 def test_svrg_draws_from_terms_that_close_over_the_loop():
     xp = backends.get("jax")
-    solve = lambda theta: jnp.sum(jnp.cos(co.solve(terms(xp, theta), jnp.asarray(B), co.SVRG(tol=1e-10))))  # noqa: E731
-    exact = jax.value_and_grad(lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(2 * matrix(xp, theta), jnp.asarray(B)))))
+    solve = lambda theta: jnp.sum(
+        jnp.cos(co.solve(terms(xp, theta), jnp.asarray(B), co.SVRG(tol=1e-10)))
+    )
+    exact = jax.value_and_grad(
+        lambda theta: jnp.sum(jnp.cos(jnp.linalg.solve(2 * matrix(xp, theta), jnp.asarray(B))))
+    )
     theta = jnp.asarray(THETA)
     expected = [np.hstack([*exact(theta)]), np.hstack([*exact(2 * theta)])]
     np.testing.assert_allclose(run_in_all_transforms(solve, theta), expected, rtol=1e-6, atol=1e-8)
@@ -280,8 +321,10 @@ def test_svrg_draws_from_terms_that_close_over_the_loop():
 
 def test_programs_are_not_shared_between_values():
     xp = backends.get("jax")
-    solve = lambda theta, b: co.solve(co.PD(matrix_free(xp, theta)), b, co.CG())  # noqa: E731
-    run = jax.vmap(solve, (0, None))  # not compiled as a whole: each solve is a program that may be found again
+    solve = lambda theta, b: co.solve(co.PD(matrix_free(xp, theta)), b, co.CG())
+    run = jax.vmap(
+        solve, (0, None)
+    )  # not compiled as a whole: each solve is a program that may be found again
     for scale in (1.0, 2.0):
         theta = scale * jnp.asarray(THETA)
         expected = np.linalg.solve(np.asarray(matrix(xp, theta)), B)
@@ -294,7 +337,15 @@ def test_blocks_precisions_and_batches_of_functions_that_close_over_a_tracer():
         batch = co.MatrixFree(lambda X: theta[:, None] * X, (2, 3, 3), dtype="float64", like="jax")
         X = jnp.ones((3, 4), jnp.float64)
         assert A.parameters[0] is theta
-        return A @ X, A @ (1j * X), A @ X[:, 0], A.H @ X, A @ jnp.ones((5, 3, 2)), batch @ X, batch @ jnp.ones((4, 2, 3, 2))
+        return (
+            A @ X,
+            A @ (1j * X),
+            A @ X[:, 0],
+            A.H @ X,
+            A @ jnp.ones((5, 3, 2)),
+            batch @ X,
+            batch @ jnp.ones((4, 2, 3, 2)),
+        )
 
     theta = jnp.asarray([1.0, 2.0, 3.0])
     for product in jax.jit(products)(theta):
@@ -307,7 +358,9 @@ def test_blocks_precisions_and_batches_of_functions_that_close_over_a_tracer():
 
 def test_integers_that_are_traced_may_be_closed_over():
     def solve(places, theta):
-        A = co.PD(co.MatrixFree(lambda X: theta[places][:, None] * X, (3, 3), dtype="float64", like="jax"))
+        A = co.PD(
+            co.MatrixFree(lambda X: theta[places][:, None] * X, (3, 3), dtype="float64", like="jax")
+        )
         return co.solve(A, jnp.ones(3), co.CG())
 
     places, theta = jnp.asarray([2, 0, 1]), jnp.asarray([1.0, 2.0, 4.0])
@@ -354,7 +407,10 @@ SMALL = np.array([[2.0, 0.5, 0.0], [0.5, 3.0, 0.2], [0.0, 0.2, 5.0]])
 
 def test_derivatives_of_apply_reach_what_f_closes_over_and_the_operator_at_once():
     for i in range(4):
-        t, S = torch.tensor(2.0, dtype=torch.float64, requires_grad=True), torch.tensor(SMALL, requires_grad=True)
+        t, S = (
+            torch.tensor(2.0, dtype=torch.float64, requires_grad=True),
+            torch.tensor(SMALL, requires_grad=True),
+        )
         b = torch.arange(1.0, applied(S)[i].shape[-1] + 1, dtype=torch.float64)
         value = scaled_square(applied(S)[i], t, b)
         by_t, by_S = torch.autograd.grad(value, (t, S), create_graph=True)
@@ -381,12 +437,15 @@ def test_derivatives_of_runs_by_what_f_closes_over_are_refused_and_not_zero(meth
             return scaled_square(A, t, b, co.Krylov())
         return co.trace(co.apply(lambda x: t * x**2, A, co.Krylov()), co.SLQ(probes=2))
 
-    g = lambda t: f(co.PD(co.Dense(jnp.asarray(SMALL))), t, jnp.ones(3))  # noqa: E731
+    g = lambda t: f(co.PD(co.Dense(jnp.asarray(SMALL))), t, jnp.ones(3))
     for transform in (jax.grad(g), jax.jit(jax.grad(g)), jax.grad(jax.jit(g))):
         with pytest.raises(NotImplementedError, match="closes over"):
             transform(2.0)
     assert jax.jit(g)(2.0) > 1
-    t, S = torch.tensor(2.0, dtype=torch.float64, requires_grad=True), torch.tensor(SMALL, requires_grad=True)
+    t, S = (
+        torch.tensor(2.0, dtype=torch.float64, requires_grad=True),
+        torch.tensor(SMALL, requires_grad=True),
+    )
     value = f(co.PD(co.Dense(S)), t, torch.ones(3, dtype=torch.float64))
     with pytest.raises(NotImplementedError, match="closes over"):
         value.backward()
@@ -403,4 +462,8 @@ def test_a_function_that_fails_when_it_is_probed_says_so_and_loses_no_derivative
     with pytest.raises(RuntimeError, match="only blocks"):
         co.MatrixFree(multiply, (4, 4), like=t)
     with pytest.raises(RuntimeError, match="only blocks"):
-        jax.jit(lambda t: co.MatrixFree(lambda X: t * multiply(X), (4, 4), like="jax") @ jnp.ones((4, 2)))(2.0)
+        jax.jit(
+            lambda t: (
+                co.MatrixFree(lambda X: t * multiply(X), (4, 4), like="jax") @ jnp.ones((4, 2))
+            )
+        )(2.0)

@@ -25,11 +25,26 @@ STRUCTURES = {  # the operator, and its matrix
     ),
 }
 FUNCTIONS = {
-    "inv": (lambda A: (co.inv(A) @ RIGHT) @ WEIGHTS, lambda M: torch.linalg.solve(M, RIGHT) @ WEIGHTS),
-    "inv, transposed": (lambda A: (co.inv(A).T @ RIGHT) @ WEIGHTS, lambda M: torch.linalg.solve(M.mT, RIGHT) @ WEIGHTS),
-    "pinv": (lambda A: (co.pinv(A) @ RIGHT) @ WEIGHTS, lambda M: torch.linalg.solve(M, RIGHT) @ WEIGHTS),
-    "lstsq": (lambda A: co.lstsq(A, RIGHT) @ WEIGHTS, lambda M: torch.linalg.solve(M, RIGHT) @ WEIGHTS),
-    "diag": (lambda A: co.diag(co.inv(A)) @ WEIGHTS, lambda M: torch.linalg.inv(M).diagonal() @ WEIGHTS),
+    "inv": (
+        lambda A: (co.inv(A) @ RIGHT) @ WEIGHTS,
+        lambda M: torch.linalg.solve(M, RIGHT) @ WEIGHTS,
+    ),
+    "inv, transposed": (
+        lambda A: (co.inv(A).T @ RIGHT) @ WEIGHTS,
+        lambda M: torch.linalg.solve(M.mT, RIGHT) @ WEIGHTS,
+    ),
+    "pinv": (
+        lambda A: (co.pinv(A) @ RIGHT) @ WEIGHTS,
+        lambda M: torch.linalg.solve(M, RIGHT) @ WEIGHTS,
+    ),
+    "lstsq": (
+        lambda A: co.lstsq(A, RIGHT) @ WEIGHTS,
+        lambda M: torch.linalg.solve(M, RIGHT) @ WEIGHTS,
+    ),
+    "diag": (
+        lambda A: co.diag(co.inv(A)) @ WEIGHTS,
+        lambda M: torch.linalg.inv(M).diagonal() @ WEIGHTS,
+    ),
     "trace": (lambda A: co.trace(co.inv(A)), lambda M: torch.linalg.inv(M).trace()),
     "logdet": (co.logdet, lambda M: torch.linalg.slogdet(M)[1]),
     "det": (co.det, torch.linalg.det),
@@ -38,7 +53,10 @@ FUNCTIONS = {
         lambda M: torch.linalg.solve(M, RIGHT).sum() + torch.linalg.slogdet(M)[1],
     ),
 }
-FACTORS = {f"{low:g}": torch.tensor([[2.0, 1.0], [low, 2.0]], dtype=torch.float64) for low in (0.3, 1e-10, 1e-14, 0.0)}
+FACTORS = {
+    f"{low:g}": torch.tensor([[2.0, 1.0], [low, 2.0]], dtype=torch.float64)
+    for low in (0.3, 1e-10, 1e-14, 0.0)
+}
 FACTORS["repeated"] = 2 * I
 
 
@@ -72,7 +90,9 @@ def test_the_diagonal_by_resolvents_is_right_too(monkeypatch, structure):
 
 
 @pytest.mark.parametrize("structure", ["sum", "product"])
-def test_determinants_of_large_factors_go_by_eigenvectors_where_these_are_good(monkeypatch, structure):
+def test_determinants_of_large_factors_go_by_eigenvectors_where_these_are_good(
+    monkeypatch, structure
+):
     monkeypatch.setattr("colinear.autodiff.kronecker.CHEAP", 0)
     make, matrix = STRUCTURES[structure]
     ours, theirs = FUNCTIONS["logdet"]
@@ -93,7 +113,9 @@ def test_a_self_adjoint_factor_of_many_rows_is_differentiated_by_the_equation(mo
         return co.inv(A) @ b @ b + co.diag(co.inv(A)) @ b
 
     def theirs(d, B):
-        M = torch.linalg.inv(torch.kron(torch.diag(d), I) + torch.kron(torch.eye(3, dtype=d.dtype), B))
+        M = torch.linalg.inv(
+            torch.kron(torch.diag(d), I) + torch.kron(torch.eye(3, dtype=d.dtype), B)
+        )
         return M @ b @ b + M.diagonal() @ b
 
     S = B @ B.T
@@ -103,7 +125,10 @@ def test_a_self_adjoint_factor_of_many_rows_is_differentiated_by_the_equation(mo
 def hessian(f, *arrays):
     moving = [x.clone().requires_grad_() for x in arrays]
     first = torch.autograd.grad(f(*moving), moving, create_graph=True)
-    return torch.autograd.grad(sum((g * (i + 1 + x.detach().mT)).sum() for i, (g, x) in enumerate(zip(first, arrays))), moving)
+    return torch.autograd.grad(
+        sum((g * (i + 1 + x.detach().mT)).sum() for i, (g, x) in enumerate(zip(first, arrays))),
+        moving,
+    )
 
 
 @pytest.mark.parametrize("structure", ["sum", "product"])
@@ -113,7 +138,9 @@ def test_second_derivatives_are_right_or_a_warning(structure):
         ours, theirs = FUNCTIONS[name]
         for factor in ("0.3", "1e-10"):
             found = hessian(lambda J, B, f=ours: f(make(J, B)), FACTORS[factor], B)
-            assert_close(found, hessian(lambda J, B, f=theirs: f(matrix(J, B)), FACTORS[factor], B), 1e-6)
+            assert_close(
+                found, hessian(lambda J, B, f=theirs: f(matrix(J, B)), FACTORS[factor], B), 1e-6
+            )
     with pytest.warns(co.DerivativeWarning, match="defective"):
         hessian(lambda J, B: co.logdet(make(J, B)), FACTORS["0"], B)
 
@@ -125,19 +152,28 @@ def test_determinants_forwards_under_vmap_in_batches_with_complex_factors_and_a_
         return co.logdet(3.0 * co.Kronecker(J, B, C) + co.ScaledIdentity(c, 8))
 
     def theirs(J, B, c):
-        return torch.linalg.slogdet(3.0 * torch.kron(torch.kron(J, B), C) + c[..., None, None] * torch.eye(8, dtype=J.dtype))[1]
+        return torch.linalg.slogdet(
+            3.0 * torch.kron(torch.kron(J, B), C) + c[..., None, None] * torch.eye(8, dtype=J.dtype)
+        )[1]
 
     c = torch.tensor(1.5, dtype=torch.float64)
     assert_close(gradients(ours, J, B, c), gradients(theirs, J, B, c))
     directions = (B, J, c)
     assert_close(*([torch.func.jvp(f, (J, B, c), directions)[1]] for f in (ours, theirs)))
     many = torch.stack([J, J + 0.1, B])
-    assert_close(*([torch.func.vmap(torch.func.grad(lambda J, f=f: f(J, B, c)))(many)] for f in (ours, theirs)))
+    assert_close(
+        *(
+            [torch.func.vmap(torch.func.grad(lambda J, f=f: f(J, B, c)))(many)]
+            for f in (ours, theirs)
+        )
+    )
     each = [gradients(lambda J: theirs(J, B, c), M)[0] for M in many]
     assert_close(gradients(lambda J: ours(J, B, c).sum(), many), [torch.stack(each)])
     J = J + 1j * torch.tensor([[1.0, 2.0], [0.0, 1.0]])
-    found = gradients(lambda J: co.slogdet(co.KroneckerSum(J, B))[0].imag + co.logdet(co.KroneckerSum(J, B)), J)
-    whole = lambda J: torch.linalg.slogdet(torch.kron(J, I + 0j) + torch.kron(I + 0j, B + 0j))  # noqa: E731
+    found = gradients(
+        lambda J: co.slogdet(co.KroneckerSum(J, B))[0].imag + co.logdet(co.KroneckerSum(J, B)), J
+    )
+    whole = lambda J: torch.linalg.slogdet(torch.kron(J, I + 0j) + torch.kron(I + 0j, B + 0j))
     assert_close(found, gradients(lambda J: whole(J)[0].imag + whole(J)[1], J))
 
 
@@ -185,9 +221,13 @@ def test_a_rule_of_a_user_that_goes_by_eigenvectors_is_differentiated_by_its_equ
         values, V = torch.linalg.eigh(A.A)
         return co.Dense(V / values @ V.mH)
 
-    M = 2 * torch.eye(3, dtype=torch.float64)  # repeated eigenvalues: eigenvectors have no derivative
+    M = 2 * torch.eye(
+        3, dtype=torch.float64
+    )  # repeated eigenvalues: eigenvectors have no derivative
     M.requires_grad_()
-    (gradient,) = torch.autograd.grad((co.inv(Symmetric(M)) @ torch.ones(3, dtype=torch.float64)).sum(), M)
+    (gradient,) = torch.autograd.grad(
+        (co.inv(Symmetric(M)) @ torch.ones(3, dtype=torch.float64)).sum(), M
+    )
     assert torch.allclose(gradient, -torch.ones(3, 3, dtype=torch.float64) / 4)
 
 

@@ -28,7 +28,10 @@ class Squared(torch.autograd.Function):
 
 def _models():
     torch.manual_seed(0)
-    lstm, attention = torch.nn.LSTM(3, 3, dtype=torch.float64), torch.nn.MultiheadAttention(3, 1, dtype=torch.float64)
+    lstm, attention = (
+        torch.nn.LSTM(3, 3, dtype=torch.float64),
+        torch.nn.MultiheadAttention(3, 1, dtype=torch.float64),
+    )
     return {
         "plain": lambda x: torch.tanh(x**2),
         "custom function": lambda x: torch.sin(Squared.apply(x)),
@@ -54,7 +57,9 @@ def test_models_and_losses_without_forward_derivatives(model, loss):
     J = torch.autograd.functional.jacobian(lambda x: f(x).reshape(-1), x)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         H = torch.autograd.functional.hessian(lambda x: LOSSES[loss](f(x), target), x)
-        of_loss = torch.autograd.functional.hessian(lambda y: LOSSES[loss](y, target.reshape(-1)), f(x).reshape(-1))
+        of_loss = torch.autograd.functional.hessian(
+            lambda y: LOSSES[loss](y, target.reshape(-1)), f(x).reshape(-1)
+        )
     G = J.T @ of_loss @ J
     v, eye = torch.arange(6.0, dtype=torch.float64), torch.eye(6, dtype=torch.float64)
     jacobian = co.Jacobian(f, x)
@@ -63,7 +68,9 @@ def test_models_and_losses_without_forward_derivatives(model, loss):
     for A, dense in ((jacobian, J), (hessian, H), (gauss_newton, G)):
         for X in (v, eye):
             torch.testing.assert_close(A @ X, dense @ X, atol=1e-12, rtol=1e-10)
-        torch.testing.assert_close(A.H @ eye[: len(dense), : len(dense)], dense.T @ eye[: len(dense), : len(dense)])
+        torch.testing.assert_close(
+            A.H @ eye[: len(dense), : len(dense)], dense.T @ eye[: len(dense), : len(dense)]
+        )
         torch.testing.assert_close(A @ (1j * v), 1j * (dense @ v), atol=1e-12, rtol=1e-10)
     solved = co.solve(co.PSD(gauss_newton) + co.Identity(6), v, co.CG(tol=1e-10))
     torch.testing.assert_close(solved, torch.linalg.solve(G + eye, v), atol=1e-8, rtol=1e-8)
@@ -78,7 +85,9 @@ def test_gradients_go_through_models_without_forward_derivatives(model):
         return (co.Jacobian(f, x) @ v).sum()
 
     def by_hand(x):
-        return torch.autograd.functional.jvp(lambda x: f(x).reshape(-1), x, v, create_graph=True)[1].sum()
+        return torch.autograd.functional.jvp(lambda x: f(x).reshape(-1), x, v, create_graph=True)[
+            1
+        ].sum()
 
     slopes = []
     for g in (by_operator, by_hand):
@@ -116,7 +125,9 @@ def test_torch_functions_are_called_once_in_an_iteration(name):
     for A in (co.Jacobian(f, x), co.GaussNewton(f, lambda y: (y**2).sum() / 2, x)):
         expected = SOLVES[name](co.opaque(co.Dense(A.to_dense())), torch.ones_like(x))
         calls.clear()
-        torch.testing.assert_close(SOLVES[name](A, torch.ones_like(x)), expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            SOLVES[name](A, torch.ones_like(x)), expected, atol=1e-6, rtol=1e-5
+        )
         assert len(calls) <= 4
 
 
@@ -153,7 +164,7 @@ def test_jacobians_of_functions_that_have_a_pullback_alone():
 
     def compiled(x):
         A = co.Jacobian(cube, x)
-        product = lambda x: (co.Jacobian(cube, x) @ jnp.ones(3)).sum()  # noqa: E731
+        product = lambda x: (co.Jacobian(cube, x) @ jnp.ones(3)).sum()
         return A @ jnp.ones(3), jax.grad(product)(x), co.solve(A, jnp.ones(3), co.GMRES())
 
     product, slope, solved = jax.jit(compiled)(x)

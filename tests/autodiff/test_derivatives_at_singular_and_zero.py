@@ -52,8 +52,12 @@ def test_the_second_derivative_of_det_at_singular_matrices_is_that_of_the_polyno
 
 
 def test_det_at_singular_matrices_is_differentiated_under_transformations_of_jax():
-    expected = torch.stack([torch.autograd.functional.hessian(polynomial, torch.tensor(M)) for M in BATCH])
-    slopes, curvatures = jax.jit(jax.vmap(lambda M: (jax.grad(co.det)(M), jax.hessian(co.det)(M))))(BATCH)
+    expected = torch.stack(
+        [torch.autograd.functional.hessian(polynomial, torch.tensor(M)) for M in BATCH]
+    )
+    slopes, curvatures = jax.jit(jax.vmap(lambda M: (jax.grad(co.det)(M), jax.hessian(co.det)(M))))(
+        BATCH
+    )
     assert_close(curvatures, expected)
     assert_close(slopes, jax.grad(lambda M: polynomial(M).sum())(BATCH))
 
@@ -72,10 +76,16 @@ SINGULAR = {
 
 @pytest.mark.parametrize("name", SINGULAR)
 def test_det_of_singular_structure_has_the_derivative_of_its_matrix(name):
-    diagonals = np.array([1.0, 2.0]), np.array([1.0, 2.0, 2.0]), np.array([1.0, 1.0])  # det = 1*(4-2) - 1*1*2 = 0
+    diagonals = (
+        np.array([1.0, 2.0]),
+        np.array([1.0, 2.0, 2.0]),
+        np.array([1.0, 1.0]),
+    )  # det = 1*(4-2) - 1*1*2 = 0
     build = SINGULAR[name]
     found = gradients(lambda *x: co.det(build(*x)) + 0 * sum(d.sum() for d in x), *diagonals)
-    expected = gradients(lambda *x: polynomial(build(*x).to_dense()) + 0 * sum(d.sum() for d in x), *diagonals)
+    expected = gradients(
+        lambda *x: polynomial(build(*x).to_dense()) + 0 * sum(d.sum() for d in x), *diagonals
+    )
     for x, y in zip(found, expected, strict=True):
         assert_close(x, y)
 
@@ -89,10 +99,14 @@ SINGULAR_COMPOSITIONS = [
     lambda l, d, u: co.Tridiagonal(l, d, u).H @ outer(d, d),
     lambda l, d, u: co.Scaled(l[0] - 1, co.BlockDiag(co.Diagonal(l - 1), co.Diagonal(d))),
     lambda l, d, u: co.Kronecker(outer(l, u), co.Diagonal(d)),
-    lambda l, d, u: co.LowRank(d[:, None], -d[:, None] / 9) + co.Diagonal(d / d),  # 1 - d^T d / 9 = 0
+    lambda l, d, u: (
+        co.LowRank(d[:, None], -d[:, None] / 9) + co.Diagonal(d / d)
+    ),  # 1 - d^T d / 9 = 0
     lambda l, d, u: co.Block([[co.Diagonal(d), outer(d, d)], [co.Identity(3), outer(d, d)]]),
     lambda l, d, u: co.Circulant(d - d.mean()),
-    lambda l, d, u: co.Circulant(d[np.array([0, 1, 0, 1])]),  # its symbol is zero at a pair of conjugate frequencies
+    lambda l, d, u: co.Circulant(
+        d[np.array([0, 1, 0, 1])]
+    ),  # its symbol is zero at a pair of conjugate frequencies
     lambda l, d, u: co.KroneckerSum(outer(l, d[:2]), co.Scaled(-2.5, outer(u, u))),  # 5 - 5 = 0
     lambda l, d, u: co.inv(co.Diagonal(d)) @ co.PSD(outer(d, d)),
 ]
@@ -100,7 +114,12 @@ SINGULAR_COMPOSITIONS = [
 
 def slopes_of_compositions(f, l, d, u):
     """The polynomials' slopes, and a function for each composition."""
-    expected = [gradients(lambda *x, b=b: polynomial(b(*x).to_dense()) + 0 * sum(map(torch.sum, x)), l, d, u) for b in f]
+    expected = [
+        gradients(
+            lambda *x, b=b: polynomial(b(*x).to_dense()) + 0 * sum(map(torch.sum, x)), l, d, u
+        )
+        for b in f
+    ]
     return expected, [lambda *x, b=b: co.det(b(*x)) for b in f]
 
 
@@ -126,13 +145,17 @@ def test_det_of_singular_compositions_is_differentiated_under_vmap_of_torch():
 
 def test_det_of_a_singular_composition_neither_overflows_nor_forms_the_matrix():
     d = torch.ones(60, dtype=torch.float64).requires_grad_()
-    A = co.BlockDiag(*(co.Dense(torch.diag(x)) for x in (d * 1e100, d[:59] * 1e-100, 1e-100 * (d[:1] - 1))))
+    A = co.BlockDiag(
+        *(co.Dense(torch.diag(x)) for x in (d * 1e100, d[:59] * 1e-100, 1e-100 * (d[:1] - 1)))
+    )
     with forbid_dense(60**2):
         slope = torch.autograd.grad(co.det(A), d)[0]
     assert_close(slope, np.eye(60)[0])
 
 
-@pytest.mark.parametrize("build", [SINGULAR_COMPOSITIONS[3], SINGULAR_COMPOSITIONS[8]], ids=["product", "sum"])
+@pytest.mark.parametrize(
+    "build", [SINGULAR_COMPOSITIONS[3], SINGULAR_COMPOSITIONS[8]], ids=["product", "sum"]
+)
 def test_the_second_derivative_of_det_of_singular_compositions_is_that_of_the_polynomial(build):
     l, d, u = map(torch.tensor, DIAGONALS)
     expected = torch.autograd.functional.hessian(lambda l: polynomial(build(l, d, u).to_dense()), l)
@@ -176,7 +199,9 @@ def test_a_scalar_of_modulus_one_has_its_derivative(name):
     f, slope = functions[name]
     c = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
     assert_close(torch.autograd.grad(f(co.ScaledIdentity(c, 3)), c)[0], slope)
-    assert_close(torch.autograd.grad(f(co.Scaled(c, co.Unitary(torch.eye(3).double()))), c)[0], slope)
+    assert_close(
+        torch.autograd.grad(f(co.Scaled(c, co.Unitary(torch.eye(3).double()))), c)[0], slope
+    )
     held = co.ScaledIdentity(jax.numpy.asarray(np.float64(1.0)), 3)
     assert_close(jax.grad(f)(held).c, slope)
 
@@ -215,7 +240,10 @@ NORMS = {
 @pytest.mark.parametrize("name", NORMS)
 def test_the_norm_of_a_block_that_is_zero_has_a_derivative(name):
     build = NORMS[name]
-    x, y = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in ([0.0, 0.0, 0.0], [3.0, 4.0]))
+    x, y = (
+        torch.tensor(v, dtype=torch.float64, requires_grad=True)
+        for v in ([0.0, 0.0, 0.0], [3.0, 4.0])
+    )
     slopes = torch.autograd.grad(co.norm(co.BlockDiag(build(x), co.Diagonal(y))), (x, y))
     assert_close(slopes[0], np.zeros(3))
     assert_close(slopes[1], [0.6, 0.8])
@@ -225,7 +253,12 @@ def test_the_norm_of_a_block_that_is_zero_has_a_derivative(name):
 
 def test_the_norm_of_a_block_that_is_zero_has_a_derivative_in_jax():
     def f(x, y):
-        blocks = [co.Toeplitz(x, x), co.Dense(x[:, None] * x), co.LowRank(x[:, None]), co.Diagonal(y)]
+        blocks = [
+            co.Toeplitz(x, x),
+            co.Dense(x[:, None] * x),
+            co.LowRank(x[:, None]),
+            co.Diagonal(y),
+        ]
         return co.norm(co.BlockDiag(*blocks)) + co.norm(co.Diagonal(x))
 
     slopes = jax.jit(jax.grad(f, (0, 1)))(np.zeros(3), np.array([3.0, 4.0]))
@@ -236,7 +269,9 @@ def test_the_norm_of_a_block_that_is_zero_has_a_derivative_in_jax():
 def test_functions_of_a_batch_of_low_rank_operators_have_derivatives_where_one_scalar_serves_all():
     U = RNG.normal(size=(2, 4, 2))
     found = gradients(lambda U: co.trace(co.exp(co.LowRank(U))), U)
-    expected = gradients(lambda U: torch.linalg.matrix_exp(U @ U.mT).diagonal(dim1=-2, dim2=-1).sum(-1), U)
+    expected = gradients(
+        lambda U: torch.linalg.matrix_exp(U @ U.mT).diagonal(dim1=-2, dim2=-1).sum(-1), U
+    )
     assert_close(found[0], expected[0])
 
 

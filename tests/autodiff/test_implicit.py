@@ -69,7 +69,9 @@ def test_derivatives_along_the_arrays_of_an_operator(framework: str) -> None:
     assert np.isclose(float(xp.sum(back * way)), float(xp.sum(G * moved)))
 
 
-def test_jax_traces_the_recurrence_of_a_solve_once_and_of_its_gradient_twice(monkeypatch: Any) -> None:
+def test_jax_traces_the_recurrence_of_a_solve_once_and_of_its_gradient_twice(
+    monkeypatch: Any,
+) -> None:
     jax = pytest.importorskip("jax")
     own, calls = co.CG.algorithm, []
 

@@ -46,10 +46,14 @@ def phi(xp: Any, name: str, kind: str) -> Any:
 
     def f(t: Any) -> Any:
         M = xp.asarray(start(kind)) + t * xp.asarray(E)
-        A = co.opaque(co.Dense(M if "general" in kind else (M + xp.conj(xp.matrix_transpose(M))) / 2))
+        A = co.opaque(
+            co.Dense(M if "general" in kind else (M + xp.conj(xp.matrix_transpose(M))) / 2)
+        )
         A = {"general": A, "definite": co.PSD(A), "indefinite": co.SelfAdjoint(A)}[kind.split()[-1]]
         Y = FUNCTIONS[name][0](A, TIGHT) @ (xp.asarray(B) + t * xp.asarray(DB))
-        return xp.sum(xp.real(Y) * xp.asarray(W)) + (xp.sum(xp.imag(Y) * xp.asarray(W)) if xp.is_complex(Y) else 0)
+        return xp.sum(xp.real(Y) * xp.asarray(W)) + (
+            xp.sum(xp.imag(Y) * xp.asarray(W)) if xp.is_complex(Y) else 0
+        )
 
     return f
 
@@ -60,12 +64,16 @@ def wanted(name: str, kind: str) -> tuple[float, float]:
     def value(t: float) -> float:
         M = start(kind) + t * E
         values, V = np.linalg.eig(M if "general" in kind else (M + M.conj().T) / 2)
-        Y = V @ (FUNCTIONS[name][1](values.astype(complex))[:, None] * np.linalg.solve(V, B + t * DB))
+        Y = V @ (
+            FUNCTIONS[name][1](values.astype(complex))[:, None] * np.linalg.solve(V, B + t * DB)
+        )
         return float(np.sum((Y.real + Y.imag) * W))
 
     h = 2e-3
     f = [value(k * h) for k in (-2, -1, 0, 1, 2)]
-    return (f[0] - 8 * f[1] + 8 * f[3] - f[4]) / (12 * h), (-f[0] + 16 * f[1] - 30 * f[2] + 16 * f[3] - f[4]) / (12 * h * h)
+    return (f[0] - 8 * f[1] + 8 * f[3] - f[4]) / (12 * h), (
+        -f[0] + 16 * f[1] - 30 * f[2] + 16 * f[3] - f[4]
+    ) / (12 * h * h)
 
 
 KINDS = ["definite", "indefinite", "general", "complex definite", "complex general"]
@@ -78,7 +86,9 @@ def test_first_derivatives_are_those_of_the_dense_function(name: str) -> None:
         kind = KINDS[i % len(KINDS)]
         for mode in ("reverse", "forward"):
             found = by_torch(mode, phi(backends.get("torch"), name, kind))[0]
-            np.testing.assert_allclose(found, wanted(name, kind)[0], rtol=1e-8, err_msg=f"{kind}, {mode}")
+            np.testing.assert_allclose(
+                found, wanted(name, kind)[0], rtol=1e-8, err_msg=f"{kind}, {mode}"
+            )
 
 
 @pytest.mark.parametrize(("name", "kind"), [("exp", "definite"), ("cube", "complex general")])
@@ -92,13 +102,17 @@ def test_all_modes_of_torch_agree(name: str, kind: str) -> None:
 
 def test_jax_differentiates_both_ways_under_jit_and_vmap() -> None:
     f = phi(backends.get("jax"), "exp", "definite")
-    program = jax.jit(lambda t: (jax.vmap(jax.grad(f))(jnp.stack([t, t]))[1], jax.jvp(f, (t,), (1.0,))[1]))
+    program = jax.jit(
+        lambda t: (jax.vmap(jax.grad(f))(jnp.stack([t, t]))[1], jax.jvp(f, (t,), (1.0,))[1])
+    )
     np.testing.assert_allclose(program(0.0), wanted("exp", "definite")[0], rtol=1e-8)
 
 
 def test_jax_has_second_derivatives() -> None:
     f = phi(backends.get("jax"), "cube", "complex general")
-    np.testing.assert_allclose(jax.jit(jax.grad(jax.grad(f)))(0.0), wanted("cube", "complex general")[1], rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(jax.grad(f)))(0.0), wanted("cube", "complex general")[1], rtol=1e-6
+    )
 
 
 def test_second_derivatives_of_unknown_functions_are_refused() -> None:
@@ -107,12 +121,20 @@ def test_second_derivatives_of_unknown_functions_are_refused() -> None:
 
 
 def test_every_leaf_and_batch_is_reached() -> None:
-    d, U = torch.tensor(RNG.uniform(1, 2, (2, N)), requires_grad=True), torch.tensor(G[:, :2], requires_grad=True)
-    scale, b = torch.tensor(0.7, dtype=torch.float64, requires_grad=True), torch.tensor(B[:, 0], requires_grad=True)
+    d, U = (
+        torch.tensor(RNG.uniform(1, 2, (2, N)), requires_grad=True),
+        torch.tensor(G[:, :2], requires_grad=True),
+    )
+    scale, b = (
+        torch.tensor(0.7, dtype=torch.float64, requires_grad=True),
+        torch.tensor(B[:, 0], requires_grad=True),
+    )
 
     def pull(product: Any) -> list[Any]:
         A = co.Diagonal(d) + scale * co.LowRank(U)
-        return list(torch.autograd.grad((product(A) * torch.tensor(W[:, 0])).sum(), (d, U, scale, b)))
+        return list(
+            torch.autograd.grad((product(A) * torch.tensor(W[:, 0])).sum(), (d, U, scale, b))
+        )
 
     found = pull(lambda A: (co.exp(co.opaque(co.SelfAdjoint(A)), TIGHT) @ b[:, None])[..., 0])
     for mine, right in zip(found, pull(lambda A: torch.matrix_exp(A.to_dense()) @ b), strict=True):
@@ -121,7 +143,10 @@ def test_every_leaf_and_batch_is_reached() -> None:
 
 def test_gradients_never_form_the_matrix() -> None:
     n = 800
-    d, b = torch.linspace(0, 1, n, dtype=torch.float64, requires_grad=True), torch.ones(n, dtype=torch.float64)
+    d, b = (
+        torch.linspace(0, 1, n, dtype=torch.float64, requires_grad=True),
+        torch.ones(n, dtype=torch.float64),
+    )
     with forbid_dense(n * n - 1):
         y = co.exp(co.opaque(co.SelfAdjoint(co.Diagonal(d))), co.Krylov()) @ b
         (found,) = torch.autograd.grad(y.sum(), d)
@@ -134,28 +159,39 @@ def test_an_invariant_subspace_that_dA_leaves_is_no_trap() -> None:
     (co.sqrt(co.PSD(co.opaque(co.Dense(A))), TIGHT) @ b @ torch.tensor(W[:, 0])).backward()
     r = np.sqrt(values)
     D = 1 / (r[:, None] + r)  # the divided differences of a root
-    np.testing.assert_allclose(A.grad.numpy(), Q @ (D * (Q.T @ np.outer(W[:, 0], Q[:, 3]) @ Q)) @ Q.T, atol=1e-10)
+    np.testing.assert_allclose(
+        A.grad.numpy(), Q @ (D * (Q.T @ np.outer(W[:, 0], Q[:, 3]) @ Q)) @ Q.T, atol=1e-10
+    )
 
 
 def test_derivatives_that_did_not_converge_warn() -> None:
     d = torch.logspace(0, 6, 300, dtype=torch.float64)
-    theta, easy = d.clone().requires_grad_(True), torch.eye(300, dtype=torch.float64)[0]  # an eigenvector: one step
+    theta, easy = (
+        d.clone().requires_grad_(True),
+        torch.eye(300, dtype=torch.float64)[0],
+    )  # an eigenvector: one step
     A = co.opaque(co.PSD(co.Diagonal(theta)))
     with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
         (co.isqrt(A, co.Krylov(max_iters=20)) @ easy).sum().backward()
     with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
-        f = lambda b: co.isqrt(co.opaque(co.PSD(co.Diagonal(d))), co.Krylov(max_iters=20)) @ b  # noqa: E731
+        f = lambda b: co.isqrt(co.opaque(co.PSD(co.Diagonal(d))), co.Krylov(max_iters=20)) @ b
         torch.func.jvp(f, (easy,), (torch.ones_like(easy),))
 
 
 def test_eigenvectors_that_are_no_basis_are_flagged() -> None:
-    A = torch.diag(torch.ones(N - 1, dtype=torch.float64), 1).requires_grad_(True)  # one Jordan block
-    y = (co.exp(co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).sum()  # which an exponential does not mind
+    A = torch.diag(torch.ones(N - 1, dtype=torch.float64), 1).requires_grad_(
+        True
+    )  # one Jordan block
+    y = (
+        co.exp(co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])
+    ).sum()  # which an exponential does not mind
     with torch.no_grad():
         right = torch.func.grad(lambda A: (torch.matrix_exp(A) @ torch.tensor(B[:, 0])).sum())(A)
     np.testing.assert_allclose(torch.autograd.grad(y, A)[0].numpy(), right.numpy(), atol=1e-8)
     with pytest.warns(co.ConvergenceWarning, match="Krylov"):
-        y = (co.apply(torch.exp, co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).real.sum()
+        y = (
+            co.apply(torch.exp, co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])
+        ).real.sum()
     with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
         torch.autograd.grad(y, A)
 

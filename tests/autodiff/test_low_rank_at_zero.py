@@ -82,8 +82,14 @@ def test_norms_where_a_factor_loses_rank():
     D = torch.arange(1.0, ROWS + 1, dtype=torch.float64)
     for left, right in ((U, PARTS["dependent"]), (0 * U, V), (0 * U, 0 * V)):
         for ours, theirs in (
-            (lambda U, V: co.norm(2.0 * co.Identity(ROWS) + co.LowRank(U, V)), lambda U, V: torch.linalg.norm(2 * E + U @ V.T)),
-            (lambda U, V: co.norm(co.Diagonal(D) + co.LowRank(U, V)), lambda U, V: torch.linalg.norm(D.diag() + U @ V.T)),
+            (
+                lambda U, V: co.norm(2.0 * co.Identity(ROWS) + co.LowRank(U, V)),
+                lambda U, V: torch.linalg.norm(2 * E + U @ V.T),
+            ),
+            (
+                lambda U, V: co.norm(co.Diagonal(D) + co.LowRank(U, V)),
+                lambda U, V: torch.linalg.norm(D.diag() + U @ V.T),
+            ),
         ):
             assert_close(gradients(ours, left, right), gradients(theirs, left, right))
 
@@ -106,7 +112,10 @@ def test_the_norm_of_a_low_rank_operator_has_second_derivatives_at_every_scale()
     ids=["eig", "eigmax", "svd", "norm", "cond"],
 )
 def test_what_has_no_gradient_is_a_warning(function):
-    for make in (lambda U: 2.0 * co.Identity(ROWS) + co.LowRank(U), lambda U: 2.0 * co.Identity(ROWS) + co.LowRank(U, V)):
+    for make in (
+        lambda U: 2.0 * co.Identity(ROWS) + co.LowRank(U),
+        lambda U: 2.0 * co.Identity(ROWS) + co.LowRank(U, V),
+    ):
         moving = (0 * U).requires_grad_()
         with pytest.warns(co.DerivativeWarning):
             found = torch.autograd.grad(function(make(moving)), moving)[0]
@@ -114,7 +123,10 @@ def test_what_has_no_gradient_is_a_warning(function):
 
 
 def test_qr_of_dependent_columns_is_a_warning_and_of_others_as_in_torch():
-    weights = torch.tensor(RNG.normal(size=(ROWS, RANK))), torch.tensor(np.triu(RNG.normal(size=(RANK, RANK))))
+    weights = (
+        torch.tensor(RNG.normal(size=(ROWS, RANK))),
+        torch.tensor(np.triu(RNG.normal(size=(RANK, RANK)))),
+    )
     for A in (U, U + 1j * V):
         A = A.clone().requires_grad_()
         found = []
@@ -124,15 +136,28 @@ def test_qr_of_dependent_columns_is_a_warning_and_of_others_as_in_torch():
         assert_close(*found)
     A = PARTS["dependent"].clone().requires_grad_()
     with pytest.warns(co.DerivativeWarning, match="qr: columns are dependent"):
-        assert bool(torch.isnan(torch.autograd.grad((co.qr(A)[0].to_dense() * weights[0]).sum(), A)[0]).any())
+        assert bool(
+            torch.isnan(
+                torch.autograd.grad((co.qr(A)[0].to_dense() * weights[0]).sum(), A)[0]
+            ).any()
+        )
 
 
 def test_the_inverse_of_a_kronecker_product_with_a_low_rank_factor_at_zero():
     D = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    for f in (lambda X: co.trace(X), lambda X: co.diag(X) @ torch.arange(2.0 * ROWS, dtype=torch.float64)):
-        for factor in (co.Diagonal(D), co.Dense(torch.tensor([[1.0, 0.5], [0.2, 2.0]], dtype=torch.float64))):
+    for f in (
+        lambda X: co.trace(X),
+        lambda X: co.diag(X) @ torch.arange(2.0 * ROWS, dtype=torch.float64),
+    ):
+        for factor in (
+            co.Diagonal(D),
+            co.Dense(torch.tensor([[1.0, 0.5], [0.2, 2.0]], dtype=torch.float64)),
+        ):
             found = gradients(
-                lambda U, f=f, D=factor: f(co.inv(co.Kronecker(D, co.LowRank(U)) + 3.0 * co.Identity(2 * ROWS))), 0 * U
+                lambda U, f=f, D=factor: f(
+                    co.inv(co.Kronecker(D, co.LowRank(U)) + 3.0 * co.Identity(2 * ROWS))
+                ),
+                0 * U,
             )
             assert_close(found, [0 * U])
 
@@ -142,9 +167,10 @@ def test_gradients_at_zero_in_jax():
     jnp = jax.numpy
     right, start = jnp.asarray(b.numpy()), jnp.zeros((ROWS, RANK))
     for f, slope in ((co.exp, np.exp(2.0)), (co.sqrt, 0.5 * 2.0**-0.5)):
-        found = jax.grad(lambda U, c, f=f: (f(co.PD(co.ScaledIdentity(c, ROWS) + co.LowRank(U))) @ right).sum(), (0, 1))(
-            start, 2.0
-        )
+        found = jax.grad(
+            lambda U, c, f=f: (f(co.PD(co.ScaledIdentity(c, ROWS) + co.LowRank(U))) @ right).sum(),
+            (0, 1),
+        )(start, 2.0)
         np.testing.assert_allclose(found[0], 0 * start, atol=1e-14)
         np.testing.assert_allclose(found[1], slope * right.sum(), rtol=1e-12)
     with pytest.warns(co.DerivativeWarning):

@@ -62,7 +62,9 @@ def test_in_torch_to_second_order(make):
             first = torch.autograd.grad(f(A, B, b), (A, B, b), create_graph=True)
             along = sum((g * d).sum() for g, d in zip(first, direction))
             found.append([*first, *torch.autograd.grad(along, (A, B, b))])
-            found[-1].append(torch.func.jvp(f, tuple(x.detach() for x in (A, B, b)), tuple(direction))[1])
+            found[-1].append(
+                torch.func.jvp(f, tuple(x.detach() for x in (A, B, b)), tuple(direction))[1]
+            )
         for ours, theirs in zip(*found):
             torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
     finally:
@@ -108,7 +110,11 @@ def root(xp, M):
 
 
 def exponential(xp, M):
-    return xp.linalg.matrix_exp(M) if hasattr(xp.linalg, "matrix_exp") else __import__("jax").scipy.linalg.expm(M)
+    return (
+        xp.linalg.matrix_exp(M)
+        if hasattr(xp.linalg, "matrix_exp")
+        else __import__("jax").scipy.linalg.expm(M)
+    )
 
 
 def definite(A):
@@ -118,10 +124,16 @@ def definite(A):
 STRUCTURES = {
     "product": lambda A, B: co.Kronecker(definite(A), definite(B)),
     "shifted": lambda A, B: co.PD(co.Kronecker(definite(A), definite(B)) + SHIFT * co.Identity(12)),
-    "scaled and shifted": lambda A, B: co.PD(2.0 * co.Kronecker(definite(A), definite(B)) + SHIFT * co.Identity(12)),
+    "scaled and shifted": lambda A, B: co.PD(
+        2.0 * co.Kronecker(definite(A), definite(B)) + SHIFT * co.Identity(12)
+    ),
     "sum": lambda A, B: co.KroneckerSum(definite(A), definite(B)),
-    "shifted sum": lambda A, B: co.PD(co.KroneckerSum(definite(A), definite(B)) + SHIFT * co.Identity(12)),
-    "three": lambda A, B: co.PD(co.Kronecker(definite(A), definite(B), definite(A)) + SHIFT * co.Identity(36)),
+    "shifted sum": lambda A, B: co.PD(
+        co.KroneckerSum(definite(A), definite(B)) + SHIFT * co.Identity(12)
+    ),
+    "three": lambda A, B: co.PD(
+        co.Kronecker(definite(A), definite(B), definite(A)) + SHIFT * co.Identity(36)
+    ),
     "blocks": lambda A, B: co.BlockDiag(definite(A), definite(B)),
     "shifted matrix": lambda A, B: definite(B) + SHIFT * co.Identity(4),
 }
@@ -168,7 +180,9 @@ def doubles():
 def close_to(torch, ours, theirs):
     for x, y in zip(ours, theirs, strict=True):
         x, y = (torch.zeros(()) if z is None else z for z in (x, y))
-        torch.testing.assert_close(x, y.expand_as(x), rtol=1e-9, atol=1e-9 * float(y.abs().max() + 1))
+        torch.testing.assert_close(
+            x, y.expand_as(x), rtol=1e-9, atol=1e-9 * float(y.abs().max() + 1)
+        )
 
 
 @pytest.mark.filterwarnings("error::colinear.DerivativeWarning")
@@ -179,22 +193,32 @@ def test_functions_have_their_derivatives_in_torch(doubles, structure, function,
     torch = doubles
     A, B = (torch.tensor(x, requires_grad=True) for x in FACTORS)
     ours, theirs = losses(torch, structure, function, seen, torch.tensor(np.resize(RIGHT, 36)))
-    close_to(torch, *(torch.autograd.grad(f(A, B), (A, B), allow_unused=True) for f in (ours, theirs)))
+    close_to(
+        torch, *(torch.autograd.grad(f(A, B), (A, B), allow_unused=True) for f in (ours, theirs))
+    )
 
 
 @pytest.mark.parametrize("seen", SEEN)
 @pytest.mark.parametrize(
-    ("structure", "function"), [("shifted", "sqrt"), ("shifted", "inv"), ("sum", "isqrt"), ("three", "apply")]
+    ("structure", "function"),
+    [("shifted", "sqrt"), ("shifted", "inv"), ("sum", "isqrt"), ("three", "apply")],
 )
 def test_functions_have_their_derivatives_in_jax(structure, function, seen):
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
     arrays = tuple(jnp.asarray(x) for x in FACTORS)
-    direction = tuple(jnp.asarray((x + x.T) / 2) for x in (RNG.normal(size=x.shape) for x in FACTORS))
+    direction = tuple(
+        jnp.asarray((x + x.T) / 2) for x in (RNG.normal(size=x.shape) for x in FACTORS)
+    )
     ours, theirs = losses(jnp, structure, function, seen, jnp.asarray(np.resize(RIGHT, 36)))
-    gradient = jax.grad(theirs, (0, 1))(*arrays)  # of a symmetric matrix, so the derivative along a symmetric direction is known
+    gradient = jax.grad(theirs, (0, 1))(
+        *arrays
+    )  # of a symmetric matrix, so the derivative along a symmetric direction is known
     along = sum((g * d).sum() for g, d in zip(gradient, direction, strict=True))
-    found = (jax.jit(jax.grad(ours, (0, 1)))(*arrays), jax.jvp(ours, arrays, direction)[1]), (gradient, along)
+    found = (
+        (jax.jit(jax.grad(ours, (0, 1)))(*arrays), jax.jvp(ours, arrays, direction)[1]),
+        (gradient, along),
+    )
     for ours, theirs in zip(*(jax.tree.leaves(x) for x in found), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(abs(theirs).max()))
 
@@ -205,20 +229,35 @@ def test_functions_of_complex_factors_and_place_by_place(doubles, monkeypatch, f
     torch = doubles
     monkeypatch.setattr("colinear.autodiff.kronecker.LARGEST", 1)
     rng = np.random.default_rng(1)
-    bases = [np.linalg.qr(rng.normal(size=(n, n)) + 1j * rng.normal(size=(n, n)))[0] for n in (3, 4)]
+    bases = [
+        np.linalg.qr(rng.normal(size=(n, n)) + 1j * rng.normal(size=(n, n)))[0] for n in (3, 4)
+    ]
     values = [1.0, 1.0, 2.0], [1.0, 1.0, 3.0, 3.0]
-    A, B = (torch.tensor((V * v) @ V.conj().T, requires_grad=True) for V, v in zip(bases, values, strict=True))
+    A, B = (
+        torch.tensor((V * v) @ V.conj().T, requires_grad=True)
+        for V, v in zip(bases, values, strict=True)
+    )
     b = torch.tensor(rng.normal(size=12) + 1j * rng.normal(size=12))
     function, of_matrix = FUNCTIONS[function]
     for flip in (lambda F: F, lambda F: F.T, lambda F: F.H, lambda F: F.conj()):
 
         def ours(A, B, flip=flip):
             A, B = (co.PD(co.Dense((X + X.mH) / 2)) for X in (A, B))
-            return (SEEN[seen](flip(function(co.PD(co.Kronecker(A, B) + SHIFT * co.Identity(12)))), 12, b).abs() ** 3).sum()
+            return (
+                SEEN[seen](
+                    flip(function(co.PD(co.Kronecker(A, B) + SHIFT * co.Identity(12)))), 12, b
+                ).abs()
+                ** 3
+            ).sum()
 
         def theirs(A, B, flip=flip):
             A, B = ((X + X.mH) / 2 for X in (A, B))
-            return (SEEN[seen](flip(of_matrix(torch, torch.kron(A, B) + SHIFT * torch.eye(12))), 12, b).abs() ** 3).sum()
+            return (
+                SEEN[seen](
+                    flip(of_matrix(torch, torch.kron(A, B) + SHIFT * torch.eye(12))), 12, b
+                ).abs()
+                ** 3
+            ).sum()
 
         close_to(torch, *(torch.autograd.grad(f(A, B), (A, B)) for f in (ours, theirs)))
 
@@ -230,7 +269,9 @@ def test_functions_under_vmap_in_batches_and_to_second_order(doubles):
     stack = torch.stack([torch.eye(3), torch.tensor(FACTORS[0])])
     found = torch.func.vmap(torch.func.grad(ours), (0, None))(stack, B)
     close_to(torch, found, [torch.func.grad(theirs)(A, B) for A in stack])
-    batch = torch.func.grad(lambda stack: ((co.sqrt(STRUCTURES["shifted"](stack, B)) @ b[:, None]) ** 3).sum())(stack)
+    batch = torch.func.grad(
+        lambda stack: ((co.sqrt(STRUCTURES["shifted"](stack, B)) @ b[:, None]) ** 3).sum()
+    )(stack)
     close_to(torch, batch, found)
     distinct = torch.tensor(FACTORS[0]) + torch.diag(torch.tensor([0.1, 0.5, 1.1]))
     spread = B + torch.diag(torch.arange(4) / 7)
@@ -256,8 +297,18 @@ def test_the_diagonal_between_kronecker_products(doubles):
     F = co.inv(STRUCTURES["shifted"](A, B))
     between = co.Kronecker(*map(co.Dense, left)) @ F @ co.Kronecker(*map(co.Dense, right))
     assert co.explain(co.diag, between).rule == "diag_between_kroneckers"
-    M = torch.kron(*left) @ torch.linalg.inv(STRUCTURES["shifted"](A, B).to_dense()) @ torch.kron(*right)
-    close_to(torch, *(torch.autograd.grad((d**3).sum(), (A, B, *right)) for d in (co.diag(between), M.diagonal())))
+    M = (
+        torch.kron(*left)
+        @ torch.linalg.inv(STRUCTURES["shifted"](A, B).to_dense())
+        @ torch.kron(*right)
+    )
+    close_to(
+        torch,
+        *(
+            torch.autograd.grad((d**3).sum(), (A, B, *right))
+            for d in (co.diag(between), M.diagonal())
+        ),
+    )
 
 
 @pytest.mark.parametrize("function", ["inv", "pinv", "solve"])
@@ -315,12 +366,19 @@ def test_vectors_that_serve_a_whole_batch_have_derivatives_of_each_matrix(framew
         return co.trace(co.inv(co.KroneckerSum(co.ScaledIdentity(c, 2), co.PD(co.Dense(S))))).sum()
 
     found = autodiff.grad(f)(xp.asarray(c), xp.asarray(S))
-    expected = [-2 * np.trace(np.linalg.inv((M + x * np.eye(4)) @ (M + x * np.eye(4)))) for x, M in zip(c, S)]
+    expected = [
+        -2 * np.trace(np.linalg.inv((M + x * np.eye(4)) @ (M + x * np.eye(4))))
+        for x, M in zip(c, S)
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
-    ("f", "slope"), [(lambda x: (x + 0.5) ** 3 - (x + 0.5), 2.0), (lambda x: (x + 100).sin() - np.sin(100.5), np.cos(100.5))]
+    ("f", "slope"),
+    [
+        (lambda x: (x + 0.5) ** 3 - (x + 0.5), 2.0),
+        (lambda x: (x + 100).sin() - np.sin(100.5), np.cos(100.5)),
+    ],
 )
 def test_divided_differences_near_a_zero_of_the_function(doubles, f, slope):
     """There its rounding error is not relative to its value, but to the terms that cancel."""

@@ -67,7 +67,9 @@ def by_torch(mode: str, f: Callable[[Any], Any]) -> tuple[float, int]:
     if mode == "double backward":
         t.requires_grad_(True)
         value = f(t)
-        slope = torch.autograd.grad(value, t, create_graph=True)[0] if value.requires_grad else value
+        slope = (
+            torch.autograd.grad(value, t, create_graph=True)[0] if value.requires_grad else value
+        )
         return float(torch.autograd.grad(slope, t)[0]) if slope.requires_grad else 0.0, 2
     if mode == "vmap of grad":
         return float(torch.func.vmap(torch.func.grad(f))(torch.stack([t, t]))[1]), 1
@@ -93,7 +95,10 @@ def by_jax(f: Callable[[Any], Any], modes: tuple[str, ...]) -> dict[str, tuple[f
     }
     chosen = [mode for mode in modes if mode in programs]
     found = jax.jit(lambda t: [programs[mode](t) for mode in chosen])(0.0)
-    return {mode: (float(value), 2 if " over " in mode else 1) for mode, value in zip(chosen, found, strict=True)}
+    return {
+        mode: (float(value), 2 if " over " in mode else 1)
+        for mode, value in zip(chosen, found, strict=True)
+    }
 
 
 def wrong(found: float, order: int, wanted: tuple[float, float, float]) -> bool:
@@ -127,9 +132,17 @@ def test_torch_reverse_is_right_for_every_family(case: str) -> None:
 
 def turns(case: str, framework: str, count: int) -> list[str]:
     """A few families for a function, other ones for each function."""
-    able = [name for name in FAMILIES if differences(CASES[case], name, dtype_of(case, name)) is not None]
+    able = [
+        name
+        for name in FAMILIES
+        if differences(CASES[case], name, dtype_of(case, name)) is not None
+    ]
     start, stride = 7 * list(CASES).index(case), max(1, len(able) // count)
-    return able if FULL else [able[(start + i * stride) % len(able)] for i in range(min(count, len(able)))]
+    return (
+        able
+        if FULL
+        else [able[(start + i * stride) % len(able)] for i in range(min(count, len(able)))]
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -147,9 +160,13 @@ def test_torch_modes_are_right(case: str) -> None:
                     warnings.filterwarnings("ignore", message="There is a performance drop")
                     found, order = by_torch(mode, phi(CASES[case], "torch", name, dtype))
                 if wrong(found, order, wanted):
-                    failures.append(f"{name} ({dtype}), {mode}: {found} instead of {wanted[order - 1]}")
+                    failures.append(
+                        f"{name} ({dtype}), {mode}: {found} instead of {wanted[order - 1]}"
+                    )
             except Exception as error:
-                failures.append(f"{name} ({dtype}), {mode}: {type(error).__name__}: {str(error)[:150]}")
+                failures.append(
+                    f"{name} ({dtype}), {mode}: {type(error).__name__}: {str(error)[:150]}"
+                )
     assert not failures, "\n".join(failures)
 
 
@@ -160,7 +177,9 @@ def test_jax_modes_are_right(case: str) -> None:
         dtype = dtype_of(case, name)
         wanted = differences(CASES[case], name, dtype)
         assert wanted is not None
-        for mode, (found, order) in by_jax(phi(CASES[case], "jax", name, dtype), MODES["jax"]).items():
+        for mode, (found, order) in by_jax(
+            phi(CASES[case], "jax", name, dtype), MODES["jax"]
+        ).items():
             if wrong(found, order, wanted):
                 failures.append(f"{name} ({dtype}), {mode}: {found} instead of {wanted[order - 1]}")
     assert not failures, "\n".join(failures)

@@ -16,7 +16,9 @@ import scipy.sparse
 from colinear import backends
 from colinear.operators.sparse import SparseStructure
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 BATCHES = [(), (3,), (11,), (2, 1), (0,)]
@@ -31,15 +33,22 @@ def cases(name, values):
         for batch in BATCHES
         for dtype in DTYPES
         if backend != "jax" or batch != (11,)
-        if backend != "jax" or (value != values[-1]) + (batch != (3,)) + (dtype != "complex128") <= 1
+        if backend != "jax"
+        or (value != values[-1]) + (batch != (3,)) + (dtype != "complex128") <= 1
     ]
     return pytest.mark.parametrize(f"xp, {name}, batch, dtype", chosen, indirect=["xp"])
 
 
 def right_sides(xp, n, batch, dtype):
     """Right sides that fit, that broadcast, and that have more dimensions than the matrix."""
-    every = draw(n, 2, dtype=dtype), draw(*batch, n, 2, dtype=dtype), draw(4, *batch, n, 1, dtype=dtype)
-    return every if xp.name != "jax" else every[(n + len(batch)) % 3 :][:1]  # in JAX one of them: each is compiled
+    every = (
+        draw(n, 2, dtype=dtype),
+        draw(*batch, n, 2, dtype=dtype),
+        draw(4, *batch, n, 1, dtype=dtype),
+    )
+    return (
+        every if xp.name != "jax" else every[(n + len(batch)) % 3 :][:1]
+    )  # in JAX one of them: each is compiled
 
 
 def jit(xp, f):
@@ -52,7 +61,11 @@ def jit(xp, f):
 
 
 def enable_x64(jax, on):
-    return jax.enable_x64(on) if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental").enable_x64(on)
+    return (
+        jax.enable_x64(on)
+        if hasattr(jax, "enable_x64")
+        else importlib.import_module("jax.experimental").enable_x64(on)
+    )
 
 
 @pytest.fixture(params=["numpy", "torch", "jax"])
@@ -97,10 +110,15 @@ def adjoint(A):
 
 
 def close(xp, got, expected, dtype, factor=2e3):
-    got, expected = (backends.namespace_of(x).to_numpy(x) if backends.is_array(x) else np.asarray(x) for x in (got, expected))
+    got, expected = (
+        backends.namespace_of(x).to_numpy(x) if backends.is_array(x) else np.asarray(x)
+        for x in (got, expected)
+    )
     assert got.shape == expected.shape
     tolerance = factor * np.finfo(dtype).eps
-    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(
+        got, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max(initial=0))
+    )
 
 
 # the modules -------------------------------------------------------------------------------------------------------
@@ -137,7 +155,10 @@ def test_subclasses_and_traced_arrays_have_the_namespace_of_their_framework(torc
 
 def test_namespace_of_takes_well_under_a_microsecond():
     x = np.ones(2)
-    assert min(timeit.repeat(lambda: backends.namespace_of(x), number=10_000, repeat=5)) / 10_000 < 5e-7
+    assert (
+        min(timeit.repeat(lambda: backends.namespace_of(x), number=10_000, repeat=5)) / 10_000
+        < 5e-7
+    )
 
 
 def test_unknown_and_missing_backends_are_named():
@@ -169,17 +190,33 @@ def test_callbacks_run_for_backends_loaded_before_and_after():
 def test_dtypes_have_names_kinds_and_precisions(xp):
     for name in ["float16", *DTYPES]:
         dtype = xp.dtype_from(name)
-        assert dtype == getattr(xp, name) and xp.dtype_name(dtype) == name and xp.dtype_from(dtype) == dtype
-        assert xp.is_complex(dtype) == xp.is_complex(xp.zeros(2, dtype=dtype)) == name.startswith("complex")
+        assert (
+            dtype == getattr(xp, name)
+            and xp.dtype_name(dtype) == name
+            and xp.dtype_from(dtype) == dtype
+        )
+        assert (
+            xp.is_complex(dtype)
+            == xp.is_complex(xp.zeros(2, dtype=dtype))
+            == name.startswith("complex")
+        )
         assert xp.is_floating(dtype) and xp.eps(dtype) == np.finfo(name).eps
     assert not xp.is_floating(xp.arange(3)) and not xp.is_floating(xp.bool)
     assert xp.real_dtype(xp.complex64) == xp.float32 == xp.real_dtype(xp.float32)
-    assert xp.complex_dtype(xp.float64) == xp.complex128 and xp.complex_dtype(xp.float16) == xp.complex64
+    assert (
+        xp.complex_dtype(xp.float64) == xp.complex128
+        and xp.complex_dtype(xp.float16) == xp.complex64
+    )
 
 
 def test_scalars_do_not_widen_arrays(xp):
     x = xp.zeros(2, dtype=xp.float32)
-    assert xp.result_type(x, 2.0) == xp.result_type(x, 2) == xp.result_type(xp.float32, 1.5) == xp.float32
+    assert (
+        xp.result_type(x, 2.0)
+        == xp.result_type(x, 2)
+        == xp.result_type(xp.float32, 1.5)
+        == xp.float32
+    )
     assert xp.result_type(x, 1j) == xp.complex64
     assert xp.result_type(x, xp.float64) == xp.float64 == xp.result_type(xp.float32, xp.float64)
     assert xp.result_type(xp.float64, xp.complex64) == xp.complex128
@@ -226,7 +263,9 @@ def test_elementwise_functions_agree_with_numpy(xp, name, dtype):
 
 def test_binary_functions_take_scalars(xp):
     x = xp.asarray([-1.0, 2.0])
-    assert xp.to_numpy(xp.maximum(x, 0.0)).tolist() == [0, 2] and xp.to_numpy(xp.minimum(0.0, x)).tolist() == [-1, 0]
+    assert xp.to_numpy(xp.maximum(x, 0.0)).tolist() == [0, 2] and xp.to_numpy(
+        xp.minimum(0.0, x)
+    ).tolist() == [-1, 0]
     assert xp.to_numpy(xp.where(x > 0, x, 0.0)).tolist() == [0, 2]
 
 
@@ -243,7 +282,9 @@ def test_reductions_take_axes(xp, axis, keepdims):
         )
     for name in "any all count_nonzero".split():
         got = getattr(xp, name)(xp.asarray(x > 0), axis=axis, keepdims=keepdims)
-        assert np.array_equal(xp.to_numpy(got), getattr(np, name)(x > 0, axis=axis, keepdims=keepdims))
+        assert np.array_equal(
+            xp.to_numpy(got), getattr(np, name)(x > 0, axis=axis, keepdims=keepdims)
+        )
     close(
         xp,
         xp.vector_norm(xp.asarray(x), axis=axis, keepdims=keepdims),
@@ -297,11 +338,15 @@ def test_fourier_transforms_agree_with_numpy(xp, dtype):
     wide = x.astype(np.result_type(dtype, "complex64"))
     close(xp, xp.fft(xp.asarray(x), axis=1), np.fft.fft(wide, axis=1), dtype)
     close(xp, xp.ifft(xp.asarray(x), axis=-1), np.fft.ifft(wide, axis=-1), dtype)
-    close(xp, xp.fftn(xp.asarray(x), axes=(0, 1, 2, 3)), np.fft.fftn(wide, axes=(0, 1, 2, 3)), dtype)
+    close(
+        xp, xp.fftn(xp.asarray(x), axes=(0, 1, 2, 3)), np.fft.fftn(wide, axes=(0, 1, 2, 3)), dtype
+    )
     close(xp, xp.ifftn(xp.asarray(x)), np.fft.ifftn(wide), dtype)
     if "float" in dtype:
         real = xp.asarray(x)
-        close(xp, xp.rfftn(real, axes=(1, 2)), np.fft.rfftn(x.astype("float64"), axes=(1, 2)), dtype)
+        close(
+            xp, xp.rfftn(real, axes=(1, 2)), np.fft.rfftn(x.astype("float64"), axes=(1, 2)), dtype
+        )
         close(xp, xp.irfftn(xp.rfftn(real, axes=(1, 3)), (3, 5), axes=(1, 3)), x, dtype)
 
 
@@ -343,7 +388,11 @@ def test_lu_solves_with_the_matrix_its_transpose_and_its_adjoint(xp, n, batch, d
     determinant = sign * np.diagonal(U, 0, -2, -1).prod(-1)
     close(xp, determinant, np.linalg.det(A), dtype)
     for right in right_sides(xp, n, batch, dtype):
-        for options, M in [({}, A), ({"transpose": True}, A.swapaxes(-1, -2)), ({"adjoint": True}, adjoint(A))]:
+        for options, M in [
+            ({}, A),
+            ({"transpose": True}, A.swapaxes(-1, -2)),
+            ({"adjoint": True}, adjoint(A)),
+        ]:
             X = jit(xp, partial(xp.lu_solve, **options))(LU, pivots, xp.asarray(right))
             assert X.dtype == getattr(xp, dtype)
             X = xp.to_numpy(X)
@@ -364,7 +413,9 @@ def test_ldl_solves_indefinite_systems(xp, n, batch, dtype):
 
 
 def test_ldl_slogdet_knows_blocks_of_size_two(xp):
-    A = scipy.linalg.block_diag([[0, 2.0], [2, 0]], [[1.0]], [[0, -3.0], [-3, 0]], [[0, 1.0], [1, 0]])
+    A = scipy.linalg.block_diag(
+        [[0, 2.0], [2, 0]], [[1.0]], [[0, -3.0], [-3, 0]], [[0, 1.0], [1, 0]]
+    )
     sign, logdet = xp.ldl_slogdet(xp.ldl_factor(xp.asarray(A)))
     close(xp, sign, np.linalg.slogdet(A)[0], "float64")
     close(xp, logdet, np.linalg.slogdet(A)[1], "float64")
@@ -377,7 +428,12 @@ def test_orthogonal_factorisations(xp, shape, batch, dtype):
     X = xp.asarray(A)
     Q, R = map(xp.to_numpy, xp.qr(X))
     close(xp, Q @ R, A, dtype)
-    close(xp, adjoint(Q) @ Q, np.broadcast_to(np.eye(min(m, n)), (*batch, min(m, n), min(m, n))), dtype)
+    close(
+        xp,
+        adjoint(Q) @ Q,
+        np.broadcast_to(np.eye(min(m, n)), (*batch, min(m, n), min(m, n))),
+        dtype,
+    )
     assert xp.qr(X, mode="complete")[0].shape == (*batch, m, m)
     Q, R, perm = map(xp.to_numpy, xp.qr_pivoted(X))
     close(xp, Q @ R, np.take_along_axis(A, perm[..., None, :], -1), dtype)
@@ -419,7 +475,12 @@ def test_spectral_functions(xp, n, batch, dtype):
     assert xp.is_complex(w) and xp.is_complex(V)
     w, V = xp.to_numpy(w), xp.to_numpy(V)
     close(xp, A @ V, V * w[..., None, :], dtype)
-    close(xp, xp.eigvals(xp.asarray(A)).sum(-1), np.trace(A, axis1=-2, axis2=-1).astype(w.dtype), dtype)
+    close(
+        xp,
+        xp.eigvals(xp.asarray(A)).sum(-1),
+        np.trace(A, axis1=-2, axis2=-1).astype(w.dtype),
+        dtype,
+    )
     expected = np.empty_like(A)
     for i in np.ndindex(batch):
         expected[i] = scipy.linalg.expm(A[i]) if n else A[i]
@@ -429,14 +490,29 @@ def test_spectral_functions(xp, n, batch, dtype):
 def test_expm_of_large_norm_is_not_nan(xp):
     t = 1e6
     A = np.array([[0, t], [-t, 0]])
-    close(xp, xp.expm(xp.asarray(A)), [[np.cos(t), np.sin(t)], [-np.sin(t), np.cos(t)]], "float64", factor=1e10)
+    close(
+        xp,
+        xp.expm(xp.asarray(A)),
+        [[np.cos(t), np.sin(t)], [-np.sin(t), np.cos(t)]],
+        "float64",
+        factor=1e10,
+    )
 
 
 def test_values_that_are_not_finite_give_nan_and_leave_the_rest_of_the_batch(xp):
     A = np.stack([np.eye(2), [[np.nan, 0], [0, 1]], [[np.inf, 0], [0, 1]]])
-    for function in (lambda X: xp.eigh(X)[0], lambda X: xp.eig(X)[0], xp.eigvals, lambda X: xp.svd(X)[1], xp.expm):
+    for function in (
+        lambda X: xp.eigh(X)[0],
+        lambda X: xp.eig(X)[0],
+        xp.eigvals,
+        lambda X: xp.svd(X)[1],
+        xp.expm,
+    ):
         values = xp.to_numpy(function(xp.asarray(A)))
-        assert np.isfinite(values[0]).all() and not np.isfinite(values[1:]).all(axis=tuple(range(1, values.ndim))).any()
+        assert (
+            np.isfinite(values[0]).all()
+            and not np.isfinite(values[1:]).all(axis=tuple(range(1, values.ndim))).any()
+        )
         assert not np.isfinite(xp.to_numpy(function(xp.asarray(A[1])))).all()
 
 
@@ -447,13 +523,25 @@ def test_triangular_solves(xp, n, batch, dtype):
         for unit in (True, False):
             T = np.tril(A, -1 if unit else 0) if lower else np.triu(A, 1 if unit else 0)
             T = T / 4 + np.eye(n, dtype=dtype) if unit else T
-            junk = A + 0 * T if unit else A  # the other triangle, and with it a unit diagonal, is not read
+            junk = (
+                A + 0 * T if unit else A
+            )  # the other triangle, and with it a unit diagonal, is not read
             given = np.where(
-                np.tri(n, k=-1 if unit else 0, dtype=bool) if lower else np.tri(n, k=-1 if unit else 0, dtype=bool).T, T, junk
+                np.tri(n, k=-1 if unit else 0, dtype=bool)
+                if lower
+                else np.tri(n, k=-1 if unit else 0, dtype=bool).T,
+                T,
+                junk,
             )
             for right in right_sides(xp, n, batch, dtype):
-                for options, M in [({}, T), ({"transpose": True}, T.swapaxes(-1, -2)), ({"adjoint": True}, adjoint(T))]:
-                    solve = jit(xp, partial(xp.solve_triangular, lower=lower, unit_diagonal=unit, **options))
+                for options, M in [
+                    ({}, T),
+                    ({"transpose": True}, T.swapaxes(-1, -2)),
+                    ({"adjoint": True}, adjoint(T)),
+                ]:
+                    solve = jit(
+                        xp, partial(xp.solve_triangular, lower=lower, unit_diagonal=unit, **options)
+                    )
                     X = solve(xp.asarray(given), xp.asarray(right))
                     X = xp.to_numpy(X)
                     assert X.dtype == dtype
@@ -493,7 +581,9 @@ def test_tridiagonal_and_banded_solves_pivot(xp, n, batch, dtype):
 
 def test_exactly_singular_bands_give_no_number(xp):
     diag, off, B = np.array([[1.0, 1, 1], [1, 0, 1]]), np.zeros(2), np.ones((3, 1))
-    X = xp.to_numpy(xp.solve_tridiagonal(xp.asarray(off), xp.asarray(diag), xp.asarray(off), xp.asarray(B)))
+    X = xp.to_numpy(
+        xp.solve_tridiagonal(xp.asarray(off), xp.asarray(diag), xp.asarray(off), xp.asarray(B))
+    )
     assert np.array_equal(X[0], B) and not np.isfinite(X[1]).all()
     X = xp.to_numpy(xp.solve_banded(xp.asarray(diag[:, None, :]), (0, 0), xp.asarray(B)))
     assert np.array_equal(X[0], B) and not np.isfinite(X[1]).all()
@@ -501,7 +591,11 @@ def test_exactly_singular_bands_give_no_number(xp):
 
 def test_tridiagonal_solves_of_a_million_unknowns_are_fast(xp):
     n = 1_000_000
-    off, diag, B = xp.ones(n - 1, dtype="float64"), 4 * xp.ones(n, dtype="float64"), xp.ones((n, 1), dtype="float64")
+    off, diag, B = (
+        xp.ones(n - 1, dtype="float64"),
+        4 * xp.ones(n, dtype="float64"),
+        xp.ones((n, 1), dtype="float64"),
+    )
     X = xp.solve_tridiagonal(off, diag, off, B)
     assert abs(float(X[n // 2, 0]) - 1 / 6) < 1e-12
 
@@ -532,7 +626,9 @@ def test_half_precision_computes_in_single(xp, half):
         assert got.dtype == dtype and bool(xp.all(xp.isfinite(got)))
     assert xp.eig(a)[0].dtype == xp.complex64 == xp.fft(a).dtype
     assert xp.lu_solve(*xp.lu_factor(a), xp.astype(b, "float32")).dtype == xp.float32
-    np.testing.assert_allclose(xp.to_numpy(xp.lu_solve(*xp.lu_factor(a), b)), np.linalg.solve(A, B), rtol=0.2, atol=0.05)
+    np.testing.assert_allclose(
+        xp.to_numpy(xp.lu_solve(*xp.lu_factor(a), b)), np.linalg.solve(A, B), rtol=0.2, atol=0.05
+    )
 
 
 # sparse and scattered ----------------------------------------------------------------------------------------------
@@ -553,7 +649,15 @@ def densify(data, structure):
 @pytest.mark.parametrize("dtype", [*DTYPES, "float16"])
 @pytest.mark.parametrize(
     "shapes",
-    [((), (5, 3)), ((), (5, 1)), ((), (4, 5, 2)), ((4,), (5, 2)), ((2, 1), (3, 5, 2)), ((), (5, 0)), ((0,), (5, 2))],
+    [
+        ((), (5, 3)),
+        ((), (5, 1)),
+        ((), (4, 5, 2)),
+        ((4,), (5, 2)),
+        ((2, 1), (3, 5, 2)),
+        ((), (5, 0)),
+        ((0,), (5, 2)),
+    ],
     ids=str,
 )
 def test_sparse_products_agree_with_dense_ones(xp, dtype, shapes):
@@ -577,8 +681,16 @@ def test_scatter_add_sums_what_meets(xp):
     expected = x.copy()
     for i, place in enumerate([1, 3, 1]):
         expected[:, place] += values[:, i]
-    close(xp, xp.scatter_add(xp.asarray(x), [1, 3, 1], xp.asarray(values), axis=1), expected, "float64")
-    assert xp.scatter_add(xp.zeros(2, dtype="float32"), [0], xp.ones(1, dtype="complex64")).dtype == xp.complex64
+    close(
+        xp,
+        xp.scatter_add(xp.asarray(x), [1, 3, 1], xp.asarray(values), axis=1),
+        expected,
+        "float64",
+    )
+    assert (
+        xp.scatter_add(xp.zeros(2, dtype="float32"), [0], xp.ones(1, dtype="complex64")).dtype
+        == xp.complex64
+    )
 
 
 # random ------------------------------------------------------------------------------------------------------------
@@ -617,12 +729,16 @@ def test_generators_come_from_seeds_of_every_framework_and_split(xp):
 
 
 def test_loops_and_branches(xp):
-    state = xp.while_loop(lambda s: s[0] < 5, lambda s: (s[0] + 1, s[1] * 2), (xp.asarray(0), xp.asarray(1.0)))
+    state = xp.while_loop(
+        lambda s: s[0] < 5, lambda s: (s[0] + 1, s[1] * 2), (xp.asarray(0), xp.asarray(1.0))
+    )
     assert float(state[1]) == 32
     assert float(xp.fori_loop(4, lambda i, s: s + i, xp.asarray(0.0))) == 6
     assert float(xp.cond(xp.asarray(1.0) > 0, lambda x: x, lambda x: -x, xp.asarray(2.0))) == 2
     assert xp.to_numpy(xp.loop_map(lambda x: 2 * x, xp.arange(3))).tolist() == [0, 2, 4]
-    assert xp.to_numpy(xp.vmap(lambda x, y: x * y, (0, None))(xp.arange(3), xp.asarray(2))).tolist() == [0, 2, 4]
+    assert xp.to_numpy(
+        xp.vmap(lambda x, y: x * y, (0, None))(xp.arange(3), xp.asarray(2))
+    ).tolist() == [0, 2, 4]
 
 
 def test_trees_are_mapped_through_registered_classes(xp):
@@ -630,7 +746,9 @@ def test_trees_are_mapped_through_registered_classes(xp):
         def __init__(self, a, b, tag):
             self.a, self.b, self.tag = a, b, tag
 
-    xp.register_pytree(Pair, lambda p: ((p.a, p.b), p.tag), lambda tag, children: Pair(*children, tag))
+    xp.register_pytree(
+        Pair, lambda p: ((p.a, p.b), p.tag), lambda tag, children: Pair(*children, tag)
+    )
     tree = {"x": [Pair(1.0, (2.0, None), "t")]}
     mapped = xp.tree_map(lambda a, b: a + b, tree, tree)["x"][0]
     assert (mapped.a, mapped.b, mapped.tag) == (2.0, (4.0, None), "t")
@@ -639,7 +757,9 @@ def test_trees_are_mapped_through_registered_classes(xp):
 def test_warnings_come_when_the_predicate_holds(xp):
     xp.warn_later(xp.asarray([False, False]), "never")
     with pytest.warns(RuntimeWarning, match="residual 0.5"):
-        xp.warn_later(xp.asarray([False, True]), "residual {:.1f}", xp.asarray(0.5), category=RuntimeWarning)
+        xp.warn_later(
+            xp.asarray([False, True]), "residual {:.1f}", xp.asarray(0.5), category=RuntimeWarning
+        )
 
 
 def test_warnings_under_jit_come_from_a_callback(jax_xp):
@@ -657,7 +777,11 @@ def test_numpy_says_that_it_has_no_derivatives():
     from colinear.errors import BackendError
 
     xp = backends.get("numpy")
-    for call in (lambda: xp.jvp(np.sin, 1.0, 1.0), lambda: xp.vjp(np.sin, 1.0), lambda: xp.linear_transpose(np.sin, 1.0)):
+    for call in (
+        lambda: xp.jvp(np.sin, 1.0, 1.0),
+        lambda: xp.vjp(np.sin, 1.0),
+        lambda: xp.linear_transpose(np.sin, 1.0),
+    ):
         with pytest.raises(BackendError, match="no automatic differentiation"):
             call()
 
@@ -670,10 +794,16 @@ def test_torch_values_are_seen_under_grad_and_hidden_under_vmap(torch_xp):
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     seen = []
-    torch.func.grad(lambda x: (seen.append((torch_xp.peek(x), torch_xp.is_traced(x))), x)[1])(torch.tensor(2.0))
+    torch.func.grad(lambda x: (seen.append((torch_xp.peek(x), torch_xp.is_traced(x))), x)[1])(
+        torch.tensor(2.0)
+    )
     assert seen == [(2.0, False)]
-    torch.func.vmap(lambda x: (seen.append((torch_xp.peek(x), torch_xp.is_traced(x))), x)[1])(torch.ones(3))
-    torch.func.vmap(torch.func.grad(lambda x: (seen.append((torch_xp.peek(x), torch_xp.is_traced(x))), x)[1]))(torch.ones(3))
+    torch.func.vmap(lambda x: (seen.append((torch_xp.peek(x), torch_xp.is_traced(x))), x)[1])(
+        torch.ones(3)
+    )
+    torch.func.vmap(
+        torch.func.grad(lambda x: (seen.append((torch_xp.peek(x), torch_xp.is_traced(x))), x)[1])
+    )(torch.ones(3))
     with FakeTensorMode():
         x = torch.ones(3)
         seen.append((torch_xp.peek(x), torch_xp.is_traced(x)))
@@ -707,9 +837,13 @@ def test_torch_loops_and_branches_follow_each_element_under_vmap(torch_xp):
 def test_torch_sets_draws_and_warns_under_vmap(torch_xp):
     import torch
 
-    out = torch.func.vmap(lambda v: torch_xp.set_at(torch.zeros(3), (slice(1, None),), v))(torch.arange(2.0))
+    out = torch.func.vmap(lambda v: torch_xp.set_at(torch.zeros(3), (slice(1, None),), v))(
+        torch.arange(2.0)
+    )
     assert out.tolist() == [[0, 0, 0], [0, 1, 1]]
-    drawn = torch.func.vmap(lambda v: v + torch_xp.normal(torch_xp.split(torch_xp.generator(0))[0], (2,)))(torch.zeros(2))
+    drawn = torch.func.vmap(
+        lambda v: v + torch_xp.normal(torch_xp.split(torch_xp.generator(0))[0], (2,))
+    )(torch.zeros(2))
     assert torch.equal(drawn[0], drawn[1])
     with pytest.warns(UserWarning, match="some"):
         torch.func.vmap(lambda v: (torch_xp.warn_later(v > 0, "some"), v)[1])(torch.arange(2.0))
@@ -724,17 +858,35 @@ MATRIX, RIGHT = well_conditioned(4, 4, dtype="float64"), draw(4, 2)
 DIFFERENTIABLE = {
     "cholesky": (lambda xp, A: xp.cholesky(A @ xp.matrix_transpose(A))[0], [MATRIX]),
     "lu_solve": (lambda xp, A, B: xp.lu_solve(*xp.lu_factor(A), B), [MATRIX, RIGHT]),
-    "lu_solve, transposed": (lambda xp, A, B: xp.lu_solve(*xp.lu_factor(A), B, transpose=True), [MATRIX, RIGHT]),
-    "ldl_solve": (lambda xp, B: xp.ldl_solve(xp.ldl_factor(xp.asarray(MATRIX + MATRIX.T)), B), [RIGHT]),
+    "lu_solve, transposed": (
+        lambda xp, A, B: xp.lu_solve(*xp.lu_factor(A), B, transpose=True),
+        [MATRIX, RIGHT],
+    ),
+    "ldl_solve": (
+        lambda xp, B: xp.ldl_solve(xp.ldl_factor(xp.asarray(MATRIX + MATRIX.T)), B),
+        [RIGHT],
+    ),
     "qr_pivoted": (lambda xp, A: xp.qr_pivoted(A)[1], [MATRIX]),
     "eigh": (lambda xp, A: xp.eigh(A + xp.matrix_transpose(A))[0], [MATRIX]),
     "svd": (lambda xp, A: xp.svd(A)[1], [MATRIX]),
     "expm": (lambda xp, A: xp.expm(A), [MATRIX / 4]),
-    "solve_triangular": (lambda xp, A, B: xp.solve_triangular(A, B, lower=False, adjoint=True), [MATRIX, RIGHT]),
-    "solve_tridiagonal": (lambda xp, *parts: xp.solve_tridiagonal(*parts), [draw(3), 3 + draw(4), draw(3, seed=1), RIGHT]),
-    "solve_banded": (lambda xp, ab, B: xp.solve_banded(ab, (2, 1), B), [draw(4, 4) + 4 * np.eye(4)[1][:, None], RIGHT]),
+    "solve_triangular": (
+        lambda xp, A, B: xp.solve_triangular(A, B, lower=False, adjoint=True),
+        [MATRIX, RIGHT],
+    ),
+    "solve_tridiagonal": (
+        lambda xp, *parts: xp.solve_tridiagonal(*parts),
+        [draw(3), 3 + draw(4), draw(3, seed=1), RIGHT],
+    ),
+    "solve_banded": (
+        lambda xp, ab, B: xp.solve_banded(ab, (2, 1), B),
+        [draw(4, 4) + 4 * np.eye(4)[1][:, None], RIGHT],
+    ),
     "sparse_matmul": (lambda xp, data, X: xp.sparse_matmul(data, STRUCTURE, X), [DATA, draw(5, 2)]),
-    "sparse_matmul, one column": (lambda xp, data, X: xp.sparse_matmul(data, STRUCTURE, X), [DATA, draw(5, 1)]),
+    "sparse_matmul, one column": (
+        lambda xp, data, X: xp.sparse_matmul(data, STRUCTURE, X),
+        [DATA, draw(5, 1)],
+    ),
     "scatter_add": (lambda xp, x, v: xp.scatter_add(x, [0, 2, 0], v), [draw(4), draw(3)]),
     "set_at": (lambda xp, x, v: xp.set_at(x, (slice(1, 3),), v), [draw(4), draw(2)]),
 }
@@ -757,7 +909,9 @@ def scalar_along(xp, name):
 def differences(along, xp, h):
     values = [float(along(xp.asarray(k * h))) for k in (-2, -1, 0, 1, 2)]
     first = (values[0] - 8 * values[1] + 8 * values[3] - values[4]) / (12 * h)
-    second = (-values[0] + 16 * values[1] - 30 * values[2] + 16 * values[3] - values[4]) / (12 * h * h)
+    second = (-values[0] + 16 * values[1] - 30 * values[2] + 16 * values[3] - values[4]) / (
+        12 * h * h
+    )
     return first, second
 
 
@@ -775,7 +929,10 @@ def test_first_and_second_derivatives_in_both_modes_torch(torch_xp, name):
 
     for d in (reverse, forward):
         assert float(d(t)) == pytest.approx(first, rel=1e-6, abs=1e-7)
-        for d2 in (torch.func.grad(d), lambda t, d=d: torch.func.jvp(d, (t,), (torch.ones_like(t),))[1]):
+        for d2 in (
+            torch.func.grad(d),
+            lambda t, d=d: torch.func.jvp(d, (t,), (torch.ones_like(t),))[1],
+        ):
             assert float(d2(t)) == pytest.approx(second, rel=1e-4, abs=1e-5)
     t.requires_grad_()
     (g,) = torch.autograd.grad(along(t), t, create_graph=True)
@@ -783,7 +940,9 @@ def test_first_and_second_derivatives_in_both_modes_torch(torch_xp, name):
     assert float(torch.autograd.grad(g, t)[0]) == pytest.approx(second, rel=1e-4, abs=1e-5)
     points = torch.linspace(0, 0.1, 3, dtype=torch.float64)
     for f in (along, reverse, forward):
-        np.testing.assert_allclose(torch.func.vmap(f)(points).detach(), [f(p).detach() for p in points], rtol=1e-9)
+        np.testing.assert_allclose(
+            torch.func.vmap(f)(points).detach(), [f(p).detach() for p in points], rtol=1e-9
+        )
 
 
 @examples
@@ -796,11 +955,15 @@ def test_first_and_second_derivatives_in_both_modes_jax(jax_xp, name):
     for d in (reverse, forward):
         assert float(jax.jit(d)(0.0)) == pytest.approx(first, rel=1e-6, abs=1e-7)
     second_derivatives = [jax.jacfwd(reverse), jax.grad(forward), jax.jacfwd(forward)]
-    for d2 in second_derivatives if name != "expm" else second_derivatives[:1]:  # each takes JAX ten seconds to compile
+    for d2 in (
+        second_derivatives if name != "expm" else second_derivatives[:1]
+    ):  # each takes JAX ten seconds to compile
         assert float(jax.jit(d2)(0.0)) == pytest.approx(second, rel=1e-4, abs=1e-5)
     points = np.linspace(0, 0.1, 3)
     one = jax.jit(reverse)
-    np.testing.assert_allclose(jax.jit(jax.vmap(reverse))(points), [one(p) for p in points], rtol=1e-9)
+    np.testing.assert_allclose(
+        jax.jit(jax.vmap(reverse))(points), [one(p) for p in points], rtol=1e-9
+    )
 
 
 @pytest.fixture(params=["torch", "jax"])
@@ -817,7 +980,11 @@ def dp(request):
 
 
 def test_pullbacks_are_adjoints_and_transposes_are_not(dp):
-    M, x, g = draw(3, 4, dtype="complex128"), draw(4, dtype="complex128"), draw(3, dtype="complex128")
+    M, x, g = (
+        draw(3, 4, dtype="complex128"),
+        draw(4, dtype="complex128"),
+        draw(3, dtype="complex128"),
+    )
     M_, x_, g_ = map(dp.asarray, (M, x, g))
     y, pull = dp.vjp(lambda x: dp.matmul(M_, x), x_)
     close(dp, y, M @ x, "float64")
@@ -880,8 +1047,12 @@ def test_torch_keeps_no_index_from_inside_a_transform(torch_xp):
 
     structure, data = sparse_example()
     X = torch.tensor(draw(5, 2))
-    pulled = torch.func.vmap(torch.func.grad(lambda d: torch_xp.sparse_matmul(d, structure, X).sum()))(torch.tensor(data)[None])
-    again = torch.func.grad(lambda d: torch_xp.sparse_matmul(d, structure, X).sum())(torch.tensor(data))
+    pulled = torch.func.vmap(
+        torch.func.grad(lambda d: torch_xp.sparse_matmul(d, structure, X).sum())
+    )(torch.tensor(data)[None])
+    again = torch.func.grad(lambda d: torch_xp.sparse_matmul(d, structure, X).sum())(
+        torch.tensor(data)
+    )
     np.testing.assert_allclose(pulled[0], again)
 
 
@@ -891,7 +1062,10 @@ def test_torch_products_with_large_batches_of_matrices(torch_xp):
     structure, data = sparse_example(200, 100)
     many = torch.tensor(draw(2, 1, len(data)))
     X = draw(3, 100, 2)
-    np.testing.assert_allclose(torch_xp.sparse_matmul(many, structure, torch.tensor(X)), densify(many.numpy(), structure) @ X)
+    np.testing.assert_allclose(
+        torch_xp.sparse_matmul(many, structure, torch.tensor(X)),
+        densify(many.numpy(), structure) @ X,
+    )
 
 
 def test_torch_vmap_over_batches_inside_batches(torch_xp):
@@ -921,13 +1095,17 @@ def test_complex_derivatives_of_solves_agree_with_dense_ones(dp):
         close(dp, dp.vjp(f, as_arrays[i])[1](dp.asarray(G)), expected, dtype, factor=1e6)
     structure, data = sparse_example(dtype=dtype)
     X, G = draw(5, 2, dtype=dtype), draw(7, 2, dtype=dtype)
-    pulled = dp.vjp(lambda d: dp.sparse_matmul(d, structure, dp.asarray(X)), dp.asarray(data))[1](dp.asarray(G))
-    close(dp, pulled, (G @ X.conj().T)[structure.rows, structure.columns], dtype)
-    pulled = dp.vjp(lambda X: dp.sparse_matmul(dp.asarray(data), structure, X), dp.asarray(X))[1](dp.asarray(G))
-    close(dp, pulled, densify(data, structure).conj().T @ G, dtype)
-    pulled = dp.vjp(partial(dp.solve_banded, dp.asarray(np.stack([parts[1]])), (0, 0)), dp.asarray(B))[1](
-        dp.asarray(draw(4, 2, dtype=dtype))
+    pulled = dp.vjp(lambda d: dp.sparse_matmul(d, structure, dp.asarray(X)), dp.asarray(data))[1](
+        dp.asarray(G)
     )
+    close(dp, pulled, (G @ X.conj().T)[structure.rows, structure.columns], dtype)
+    pulled = dp.vjp(lambda X: dp.sparse_matmul(dp.asarray(data), structure, X), dp.asarray(X))[1](
+        dp.asarray(G)
+    )
+    close(dp, pulled, densify(data, structure).conj().T @ G, dtype)
+    pulled = dp.vjp(
+        partial(dp.solve_banded, dp.asarray(np.stack([parts[1]])), (0, 0)), dp.asarray(B)
+    )[1](dp.asarray(draw(4, 2, dtype=dtype)))
     close(dp, pulled, draw(4, 2, dtype=dtype) / parts[1].conj()[:, None], dtype)
 
 
@@ -940,7 +1118,9 @@ def test_jax_banded_solves_of_large_systems_do_not_hang_under_jit(jax_xp):
     assert abs(float(X[n // 2, 0]) - 1 / 6) < 1e-9
 
 
-@pytest.mark.parametrize("name", ["lu_solve", "cholesky", "solve_triangular", "sparse_matmul", "scatter_add"])
+@pytest.mark.parametrize(
+    "name", ["lu_solve", "cholesky", "solve_triangular", "sparse_matmul", "scatter_add"]
+)
 def test_torch_compiles_in_one_graph(torch_xp, name):
     import torch
 
@@ -953,12 +1133,18 @@ def test_torch_compiles_in_one_graph(torch_xp, name):
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_blocks_of_columns_in_a_three_term_recurrence(xp, dtype):
     rng = np.random.default_rng(0)
-    W, U, V = (rng.standard_normal((2, 5, 3)) + (1j * rng.standard_normal((2, 5, 3)) if dtype[0] == "c" else 0) for _ in range(3))
+    W, U, V = (
+        rng.standard_normal((2, 5, 3))
+        + (1j * rng.standard_normal((2, 5, 3)) if dtype[0] == "c" else 0)
+        for _ in range(3)
+    )
     a, b = rng.standard_normal((2, 2, 3))
     for cut in (slice(None), 0):  # a batch, and one block
         arrays = [xp.asarray(x[cut].astype(dtype)) for x in (W, a, U, b, V)]
         expected = (W - U * a[..., None, :] - V * b[..., None, :])[cut]
-        np.testing.assert_allclose(xp.to_numpy(xp.three_term(*arrays)), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            xp.to_numpy(xp.three_term(*arrays)), expected, rtol=1e-5, atol=1e-6
+        )
         dots = xp.to_numpy(xp.column_dot(arrays[0], arrays[2]))
         np.testing.assert_allclose(dots, (np.conj(W) * U).sum(-2)[cut], rtol=1e-5, atol=1e-5)
     first, second = (xp.to_numpy(xp.normal(xp.fold_in(xp.generator(0), i), (4,))) for i in (0, 1))

@@ -28,7 +28,9 @@ def matrix() -> Any:
     counts = [0, 1, 3, 5, 9, 17, 33, 70, 1500, 2]
     rows = np.repeat(np.arange(len(counts)), counts)
     columns = np.concatenate([rng.choice(1600, count, replace=False) for count in counts])
-    return scipy.sparse.coo_array((rng.standard_normal(len(rows)), (rows, columns)), shape=(len(counts), 1600)).tocsr()
+    return scipy.sparse.coo_array(
+        (rng.standard_normal(len(rows)), (rows, columns)), shape=(len(counts), 1600)
+    ).tocsr()
 
 
 def test_products_with_blocks_and_batches_are_those_of_the_matrix(matrix: Any) -> None:
@@ -46,7 +48,10 @@ def test_products_with_blocks_and_batches_are_those_of_the_matrix(matrix: Any) -
 
 def test_derivatives_transposes_and_vmap_are_those_of_the_matrix(matrix: Any) -> None:
     structure, rng = co.Sparse(matrix).structure, np.random.default_rng(2)
-    data, X = jnp.asarray(rng.standard_normal((2, matrix.nnz))), jnp.asarray(rng.standard_normal((1600, 2)))
+    data, X = (
+        jnp.asarray(rng.standard_normal((2, matrix.nnz))),
+        jnp.asarray(rng.standard_normal((1600, 2))),
+    )
 
     def ours(d: Any, X: Any) -> Any:
         return _jax_sparse.multiply(d, structure, X)

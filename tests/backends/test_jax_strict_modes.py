@@ -20,7 +20,9 @@ BCOO = pytest.importorskip("jax.experimental.sparse").BCOO
 
 N = 4
 RNG = np.random.default_rng(0)
-GENERAL = (RNG.standard_normal((N, N)) / 4 + 2 * np.eye(N)).astype(np.float32)  # float32, where JAX's default is float64
+GENERAL = (RNG.standard_normal((N, N)) / 4 + 2 * np.eye(N)).astype(
+    np.float32
+)  # float32, where JAX's default is float64
 DEFINITE = GENERAL @ GENERAL.T
 SMALL = DEFINITE[:2, :2]
 
@@ -32,13 +34,19 @@ def strict() -> Iterator[None]:
 
 
 def sparse() -> Any:
-    matrix = np.diag(np.float32([4, 4, 4, 5])) + np.eye(N, k=1, dtype=np.float32) + np.eye(N, k=-1, dtype=np.float32)
+    matrix = (
+        np.diag(np.float32([4, 4, 4, 5]))
+        + np.eye(N, k=1, dtype=np.float32)
+        + np.eye(N, k=-1, dtype=np.float32)
+    )
     return co.PD(co.Sparse(BCOO.fromdense(jnp.asarray(matrix))))
 
 
 def matrix_free() -> Any:
     M = jnp.asarray(DEFINITE)
-    return co.PD(co.MatrixFree(lambda X: M @ X, (N, N), dtype=M.dtype, rmatmat=lambda X: M.T @ X, like=M))
+    return co.PD(
+        co.MatrixFree(lambda X: M @ X, (N, N), dtype=M.dtype, rmatmat=lambda X: M.T @ X, like=M)
+    )
 
 
 def row(*numbers: float) -> Any:
@@ -48,7 +56,9 @@ def row(*numbers: float) -> Any:
 OPERATORS: dict[str, Callable[[], Any]] = {
     "Dense": lambda: co.Dense(jnp.asarray(GENERAL)),
     "PD": lambda: co.PD(co.Dense(jnp.asarray(DEFINITE))),
-    "Batch": lambda: co.PD(co.Dense(jnp.asarray(np.stack([DEFINITE, DEFINITE + np.eye(N, dtype=np.float32)])))),
+    "Batch": lambda: co.PD(
+        co.Dense(jnp.asarray(np.stack([DEFINITE, DEFINITE + np.eye(N, dtype=np.float32)])))
+    ),
     "Complex": lambda: co.Dense(jnp.asarray(GENERAL + 1j * GENERAL.T)),
     "Diagonal": lambda: co.Diagonal(row(1, 2, 3, 4)),
     "Triangular": lambda: co.Triangular(jnp.asarray(np.tril(GENERAL))),
@@ -58,7 +68,9 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "Sparse": sparse,
     "MatrixFree": matrix_free,
     "LowRank": lambda: co.Diagonal(row(1, 2, 3, 4)) + co.LowRank(jnp.asarray(GENERAL[:, :1])),
-    "Kronecker": lambda: co.Kronecker(co.PD(jnp.asarray(SMALL)), co.PD(jnp.asarray(SMALL))) + 0.5 * co.Identity(N),
+    "Kronecker": lambda: (
+        co.Kronecker(co.PD(jnp.asarray(SMALL)), co.PD(jnp.asarray(SMALL))) + 0.5 * co.Identity(N)
+    ),
     "KroneckerSum": lambda: co.KroneckerSum(co.PD(jnp.asarray(SMALL)), co.PD(jnp.asarray(SMALL))),
     "BlockDiag": lambda: co.BlockDiag(co.Dense(jnp.asarray(SMALL)), co.Dense(jnp.asarray(SMALL))),
 }
@@ -78,7 +90,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of all operators
 }
 SLOWER: dict[str, Callable[[Any], Any]] = {  # of a few: JAX compiles each
     "LU": lambda A: co.solve(A, right_side(A), method=co.LU()),
-    "CG": lambda A: co.solve(co.PD(A + A.H), right_side(A), method=co.CG(preconditioner=co.Jacobi())),
+    "CG": lambda A: co.solve(
+        co.PD(A + A.H), right_side(A), method=co.CG(preconditioner=co.Jacobi())
+    ),
     "GMRES": lambda A: co.solve(A, right_side(A), method=co.GMRES()),
     "BiCGSTAB": lambda A: co.solve(A, right_side(A), method=co.BiCGSTAB()),
     "MINRES": lambda A: co.solve(co.SelfAdjoint(A.H + A), right_side(A), method=co.MINRES()),

@@ -28,7 +28,9 @@ def example() -> co.LinearOperator:
 def kernel_module(n: int = 6) -> co.OperatorModule:
     X = torch.linspace(0, 1, n, dtype=torch.float64)[:, None]
     K = co.Kernel(gaussian, X, parameters=(torch.tensor(0.5, dtype=torch.float64),))
-    return co.OperatorModule(co.PSD(K + torch.tensor(0.1, dtype=torch.float64) * co.Identity(n)), frozen=["X"])
+    return co.OperatorModule(
+        co.PSD(K + torch.tensor(0.1, dtype=torch.float64) * co.Identity(n)), frozen=["X"]
+    )
 
 
 def test_parameters_are_named_by_their_way_through_the_tree() -> None:
@@ -63,7 +65,10 @@ def test_parameters_given_are_kept_and_shared_ones_registered_once() -> None:
 def test_frozen_and_integer_leaves_are_buffers() -> None:
     model = kernel_module()
     assert [name for name, _ in model.named_buffers()] == ["operands_0_X"]
-    assert [name for name, _ in model.named_parameters()] == ["operands_0_parameters_0", "operands_1_c"]
+    assert [name for name, _ in model.named_parameters()] == [
+        "operands_0_parameters_0",
+        "operands_1_c",
+    ]
     with pytest.raises(ValueError, match=r"no leaf is called \['Z'\]; there are"):
         co.OperatorModule(example(), frozen="Z")
 
@@ -86,14 +91,21 @@ def test_to_moves_dtype_and_device() -> None:
     assert str(model.to("meta").operator.device) == "meta"
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "again",
+    [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
+    ids=["deepcopy", "pickle"],
+)
 def test_copies_have_parameters_of_their_own(again) -> None:
     model = kernel_module()
     other = again(model)
     with torch.no_grad():
         other.operands_1_c.fill_(7.0)
     assert model.operands_1_c.item() == 0.1
-    assert torch.allclose(other.operator.to_dense(), model.operator.to_dense() + 6.9 * torch.eye(6, dtype=torch.float64))
+    assert torch.allclose(
+        other.operator.to_dense(),
+        model.operator.to_dense() + 6.9 * torch.eye(6, dtype=torch.float64),
+    )
 
 
 def test_training_lowers_the_loss() -> None:
@@ -113,7 +125,10 @@ def test_training_lowers_the_loss() -> None:
 def test_a_parametrisation_keeps_a_leaf_positive() -> None:
     model = kernel_module()
     torch.nn.utils.parametrize.register_parametrization(model, "operands_1_c", torch.nn.Softplus())
-    assert torch.allclose(co.diag(model.operator), 1 + torch.nn.functional.softplus(torch.tensor(0.1, dtype=torch.float64)))
+    assert torch.allclose(
+        co.diag(model.operator),
+        1 + torch.nn.functional.softplus(torch.tensor(0.1, dtype=torch.float64)),
+    )
 
 
 def test_it_is_a_part_of_larger_modules_and_works_with_functional_call() -> None:

@@ -18,7 +18,10 @@ def compiled(f):
 @pytest.fixture
 def parts():
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(size, generator=generator, dtype=torch.float64) for size in ((3, 3), (3,), (3, 2))]
+    return [
+        torch.randn(size, generator=generator, dtype=torch.float64)
+        for size in ((3, 3), (3,), (3, 2))
+    ]
 
 
 def test_the_sides_of_a_product_are_not_swapped(parts):
@@ -41,7 +44,9 @@ def test_operators_can_be_built_inside(parts):
     a, x, _ = parts
 
     def f(a, x):
-        A = 2.0 * co.Kronecker(co.Dense(a), co.Identity(2)) + co.Diagonal(torch.ones(6, dtype=a.dtype))
+        A = 2.0 * co.Kronecker(co.Dense(a), co.Identity(2)) + co.Diagonal(
+            torch.ones(6, dtype=a.dtype)
+        )
         return A @ torch.cat([x, x])
 
     torch.testing.assert_close(compiled(f)(a, x), f(a, x))
@@ -53,7 +58,9 @@ def test_operators_can_be_built_inside(parts):
 def definite(n):
     generator = torch.Generator().manual_seed(1)
     M = torch.randn(n, n, generator=generator, dtype=torch.float64)
-    return M @ M.T / n + torch.eye(n, dtype=torch.float64), torch.randn(n, generator=generator, dtype=torch.float64)
+    return M @ M.T / n + torch.eye(n, dtype=torch.float64), torch.randn(
+        n, generator=generator, dtype=torch.float64
+    )
 
 
 def assert_same_values_and_gradients(f, *arguments, backend="eager"):
@@ -68,7 +75,9 @@ def assert_same_values_and_gradients(f, *arguments, backend="eager"):
 def test_a_solve_by_eigenvectors_of_factors_compiles_with_its_gradient():
     B, C = definite(2)[0], definite(3)[0]
     b = torch.ones(6, dtype=B.dtype)
-    assert_same_values_and_gradients(lambda B, C: co.solve(co.Kronecker(co.PD(B), co.PD(C)) + 0.1 * co.Identity(6), b), B, C)
+    assert_same_values_and_gradients(
+        lambda B, C: co.solve(co.Kronecker(co.PD(B), co.PD(C)) + 0.1 * co.Identity(6), b), B, C
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +103,9 @@ def test_an_iteration_is_one_node_of_the_graph(solve):
 
 def test_an_iteration_compiles_to_machine_code_with_its_gradient():
     M, b = definite(5)
-    assert_same_values_and_gradients(lambda M, b: co.solve(co.PD(M), b, method=co.CG(tol=1e-12)), M, b, backend="inductor")
+    assert_same_values_and_gradients(
+        lambda M, b: co.solve(co.PD(M), b, method=co.CG(tol=1e-12)), M, b, backend="inductor"
+    )
 
 
 def test_a_compiled_iteration_tells_its_status():

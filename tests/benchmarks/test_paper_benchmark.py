@@ -18,8 +18,19 @@ STATUSES = {"ok", "miss", "error", "timeout", "declined", "skipped", "absent"}
 
 def python(*command: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, which forks: this one may have threads."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "JAX_PLATFORMS": "cpu",
+        "MPLBACKEND": "Agg",
+    }
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +38,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("paper")
     figures = ("structure-b", "structure-c", "sums-b")
     limits = ("--scale", "tiny", "--seconds", "0", "--timeout", "60", "--only", "NumPy,Auto,SciPy")
-    done = python("benchmarks/paper.py", *figures, *limits, "--json", str(folder / "p.json"), "--picture", str(folder / "p.png"))
+    done = python(
+        "benchmarks/paper.py",
+        *figures,
+        *limits,
+        "--json",
+        str(folder / "p.json"),
+        "--picture",
+        str(folder / "p.png"),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / "p.png").stat().st_size > 10_000
     return json.loads((folder / "p.json").read_text())
@@ -48,11 +67,20 @@ def test_every_contestant_has_a_status_and_a_reason_if_it_is_not_right(run: dict
         assert result["status"] in STATUSES
         assert result["status"] == "ok" or result["reason"]
         if result["status"] == "ok":
-            assert result["seconds"] > 0 and result["repeats"] >= 1 and math.isfinite(result["quality"])
+            assert (
+                result["seconds"] > 0
+                and result["repeats"] >= 1
+                and math.isfinite(result["quality"])
+            )
 
 
 def test_the_answers_of_colinear_are_right(run: dict[str, Any]) -> None:
-    ours = [r for figure in run["figures"].values() for r in figure["results"] if r["kind"] == "colinear"]
+    ours = [
+        r
+        for figure in run["figures"].values()
+        for r in figure["results"]
+        if r["kind"] == "colinear"
+    ]
     assert len(ours) >= 5
     assert [r for r in ours if r["status"] != "ok"] == []
 

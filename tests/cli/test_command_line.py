@@ -86,8 +86,14 @@ def bad_files() -> dict[str, tuple[bytes | None, str]]:
         "empty.npy": (b"", "the file is empty"),
         "empty.npz": (b"", "the file is empty"),
         "header.mtx": (b"%%MatrixMarket matrix coord", "not a readable .mtx file"),
-        "body.mtx": (b"%%MatrixMarket matrix coordinate real general\n3 3 4\n1 1 1.0\n", "Truncated"),
-        "outside.mtx": (b"%%MatrixMarket matrix coordinate real general\n2 2 1\n7 1 1.0\n", "not a readable .mtx file"),
+        "body.mtx": (
+            b"%%MatrixMarket matrix coordinate real general\n3 3 4\n1 1 1.0\n",
+            "Truncated",
+        ),
+        "outside.mtx": (
+            b"%%MatrixMarket matrix coordinate real general\n2 2 1\n7 1 1.0\n",
+            "not a readable .mtx file",
+        ),
         "words.mtx": (b"these are words\n", "does not begin with %%MatrixMarket"),
         "nan.mtx": (nan, "1 of its entries are NaN"),
         "cut.mtx.gz": (b"\x1f\x8b\x08\x00abc", "not a readable .mtx.gz file"),
@@ -110,7 +116,9 @@ def test_a_bad_file_is_one_line_and_exit_code_3(folder: Path, capsys: Any, name:
     assert words in printed.err and name in printed.err
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bool", "float16", ">f8", ">c8", "longdouble", "complex64"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", "bool", "float16", ">f8", ">c8", "longdouble", "complex64"]
+)
 def test_numbers_of_any_kind_are_read(folder: Path, capsys: Any, dtype: str) -> None:
     np.save("A.npy", (2 * np.eye(4) if dtype != "bool" else np.eye(4)).astype(dtype))
     for command in (["info"], ["trace"], ["eig", "-k", "2"]):
@@ -118,7 +126,9 @@ def test_numbers_of_any_kind_are_read(folder: Path, capsys: Any, dtype: str) -> 
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
-def test_an_empty_matrix_is_refused_but_described(folder: Path, capsys: Any, shape: tuple[int, int]) -> None:
+def test_an_empty_matrix_is_refused_but_described(
+    folder: Path, capsys: Any, shape: tuple[int, int]
+) -> None:
     np.save("A.npy", np.zeros(shape))
     assert main(["info", "A.npy"]) == 0
     assert main(["eig", "A.npy"]) == main(["trace", "A.npy"]) == 3
@@ -155,7 +165,9 @@ def test_nothing_is_unpickled(folder: Path, capsys: Any) -> None:
         (["trace", "general.npy", "--annotate", "PSD", "--dtype", "complex64", "--no-detect"], ""),
     ],
 )
-def test_what_does_not_fit_is_exit_code_3(folder: Path, capsys: Any, arguments: list[str], words: str) -> None:
+def test_what_does_not_fit_is_exit_code_3(
+    folder: Path, capsys: Any, arguments: list[str], words: str
+) -> None:
     assert main(arguments) == (3 if words else 0)
     assert words in capsys.readouterr().err
 
@@ -199,22 +211,49 @@ def test_solve_uses_the_structure_and_writes_the_answer(folder: Path, capsys: An
 
 
 def test_a_named_method_runs_on_the_matrix_itself(folder: Path, capsys: Any) -> None:
-    found = answer(capsys, "solve", "line.mtx", "b.npy", "--method", "cg", "--tol", "1e-10", "--annotate", "PSD")
-    assert found["method"] == "CG" and found["iterations"] <= N and found["matvecs"] >= found["iterations"]
+    found = answer(
+        capsys,
+        "solve",
+        "line.mtx",
+        "b.npy",
+        "--method",
+        "cg",
+        "--tol",
+        "1e-10",
+        "--annotate",
+        "PSD",
+    )
+    assert (
+        found["method"] == "CG"
+        and found["iterations"] <= N
+        and found["matvecs"] >= found["iterations"]
+    )
     assert "structure" not in found
     np.testing.assert_allclose(LAPLACE @ np.array(found["x"]), RIGHT_SIDE, atol=1e-8)
-    assert answer(capsys, "solve", "line.mtx", "b.npy", "--method", "CG", "--detect")["structure"] == "tridiagonal"
+    assert (
+        answer(capsys, "solve", "line.mtx", "b.npy", "--method", "CG", "--detect")["structure"]
+        == "tridiagonal"
+    )
 
 
-def test_an_answer_that_misses_the_tolerance_is_written_and_exit_code_1(folder: Path, capsys: Any) -> None:
-    assert main(["solve", "line.mtx", "b.npy", "--method", "CG", "--max-iters", "3", "-o", "x.npy"]) == 1
+def test_an_answer_that_misses_the_tolerance_is_written_and_exit_code_1(
+    folder: Path, capsys: Any
+) -> None:
+    assert (
+        main(["solve", "line.mtx", "b.npy", "--method", "CG", "--max-iters", "3", "-o", "x.npy"])
+        == 1
+    )
     printed = capsys.readouterr()
     assert np.load("x.npy").shape == (N,)
     assert printed.err.startswith("colinear: MAX_ITERATIONS: ") and printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("method", [[], ["--method", "LU"], ["--method", "Cholesky", "--annotate", "PD"]])
-def test_a_singular_system_is_exit_code_4_and_nothing_is_written(folder: Path, capsys: Any, method: list[str]) -> None:
+@pytest.mark.parametrize(
+    "method", [[], ["--method", "LU"], ["--method", "Cholesky", "--annotate", "PD"]]
+)
+def test_a_singular_system_is_exit_code_4_and_nothing_is_written(
+    folder: Path, capsys: Any, method: list[str]
+) -> None:
     assert main(["solve", "singular.npy", "three.npy", "-o", "x.npy", *method]) == 4
     assert not Path("x.npy").exists()
     assert "Traceback" not in capsys.readouterr().err
@@ -222,7 +261,9 @@ def test_a_singular_system_is_exit_code_4_and_nothing_is_written(folder: Path, c
 
 def test_least_squares_takes_any_shape(folder: Path, capsys: Any) -> None:
     found = answer(capsys, "solve", "tall.npy", "b.npy", "--least-squares")
-    np.testing.assert_allclose(found["x"], np.linalg.lstsq(GENERAL[:, :5], RIGHT_SIDE)[0], atol=1e-10)
+    np.testing.assert_allclose(
+        found["x"], np.linalg.lstsq(GENERAL[:, :5], RIGHT_SIDE)[0], atol=1e-10
+    )
 
 
 def test_complex_right_sides_and_columns(folder: Path, capsys: Any) -> None:
@@ -232,7 +273,9 @@ def test_complex_right_sides_and_columns(folder: Path, capsys: Any) -> None:
     np.testing.assert_allclose(GENERAL @ files.read_columns("X.npz"), B, atol=1e-10)
 
 
-def test_standard_output_takes_the_answer_and_standard_error_the_rest(folder: Path, capsys: Any) -> None:
+def test_standard_output_takes_the_answer_and_standard_error_the_rest(
+    folder: Path, capsys: Any
+) -> None:
     assert main(["solve", "two.npz:A", "two.npz:b", "-o", "-"]) == 0
     printed = capsys.readouterr()
     Path("x.mtx").write_text(printed.out)
@@ -245,7 +288,9 @@ def test_eigenvalues_with_their_vectors(folder: Path, capsys: Any) -> None:
     wanted = 2 - 2 * np.cos(np.pi * np.arange(1, 4) / (N + 1))
     np.testing.assert_allclose(found["values"], wanted, atol=1e-10)
     with np.load("pairs.npz") as pairs:
-        np.testing.assert_allclose(LAPLACE @ pairs["vectors"], pairs["vectors"] * pairs["values"], atol=1e-7)
+        np.testing.assert_allclose(
+            LAPLACE @ pairs["vectors"], pairs["vectors"] * pairs["values"], atol=1e-7
+        )
     complex_pairs = answer(capsys, "eig", "general.npy", "-k", "4", "-o", "values.npy")["values"]
     assert np.load("values.npy").shape == (4,) and all(len(pair) == 2 for pair in complex_pairs)
 
@@ -282,7 +327,9 @@ def test_errors_are_json_too(folder: Path, capsys: Any) -> None:
 
 def test_infinity_is_valid_json(folder: Path, capsys: Any) -> None:
     main(["logdet", "singular.npy", "--json"])
-    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found = json.loads(
+        capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")
+    )
     assert found["value"] == "-inf"
 
 
@@ -295,7 +342,9 @@ def test_explain_prints_the_plan(folder: Path, capsys: Any) -> None:
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_frameworks_compute_too(folder: Path, capsys: Any, backend: str) -> None:
     pytest.importorskip(backend)
-    found = answer(capsys, "solve", "general.npy", "b.npy", "--backend", backend, "--dtype", "float32")
+    found = answer(
+        capsys, "solve", "general.npy", "b.npy", "--backend", backend, "--dtype", "float32"
+    )
     np.testing.assert_allclose(GENERAL @ np.array(found["x"]), RIGHT_SIDE, atol=1e-4)
     assert backend in found["operator"]
 
@@ -312,19 +361,31 @@ def test_info_tells_what_a_matrix_is(folder: Path, capsys: Any) -> None:
     assert facts["condition"] == pytest.approx(largest / smallest)
     assert main(["info", "general.npy", "--picture", "spy.png"]) == 0
     text = capsys.readouterr().out
-    assert "symmetry      none" in text and "definite      no: not self-adjoint" in text and "+----" in text
+    assert (
+        "symmetry      none" in text
+        and "definite      no: not self-adjoint" in text
+        and "+----" in text
+    )
     assert Path("spy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_condition_of_a_large_matrix_is_estimated_from_its_factors(folder: Path, capsys: Any) -> None:
+def test_the_condition_of_a_large_matrix_is_estimated_from_its_factors(
+    folder: Path, capsys: Any
+) -> None:
     n = 2000
-    sp.save_npz("long.npz", sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n), format="csr"))
+    sp.save_npz(
+        "long.npz",
+        sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n), format="csr"),
+    )
     facts = answer(capsys, "info", "long.npz")
     assert facts["condition"] == pytest.approx(9, rel=0.1)  # 4.5 / 0.5
     assert "condition" not in answer(capsys, "info", "long.npz", "--no-condition", "--no-spy")
 
 
-@pytest.mark.parametrize("A", [np.zeros((3, 4)), np.zeros((2, 2)), -np.eye(3), np.ones((1, 1)), np.diag([1.0, 0.0, -2.0])])
+@pytest.mark.parametrize(
+    "A",
+    [np.zeros((3, 4)), np.zeros((2, 2)), -np.eye(3), np.ones((1, 1)), np.diag([1.0, 0.0, -2.0])],
+)
 def test_info_of_small_and_odd_matrices(folder: Path, capsys: Any, A: Any) -> None:
     np.save("A.npy", A)
     assert main(["info", "A.npy"]) == 0
@@ -337,14 +398,18 @@ def test_the_text_picture_shows_every_corner() -> None:
     A = np.zeros((300, 500))
     A[0, 0] = A[-1, -1] = A[0, -1] = 1e-30
     lines = spy(sp.csr_array(A))
-    assert lines[1][1] != " " and lines[1][-2] != " " and lines[-2][-2] != " " and lines[-2][1] == " "
+    assert (
+        lines[1][1] != " " and lines[1][-2] != " " and lines[-2][-2] != " " and lines[-2][1] == " "
+    )
     assert len({len(line) for line in lines}) == 1
 
 
 # ------------------------------------------------------------------ what goes wrong
 
 
-def test_an_interrupt_is_exit_code_130(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_exit_code_130(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*arguments: Any, **keywords: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -353,7 +418,9 @@ def test_an_interrupt_is_exit_code_130(folder: Path, capsys: Any, monkeypatch: p
     assert capsys.readouterr().err == "colinear: interrupted\n"
 
 
-def test_a_mistake_of_ours_has_no_traceback_unless_asked_for(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_has_no_traceback_unless_asked_for(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def wrong(*arguments: Any, **keywords: Any) -> Any:
         raise KeyError("something")
 
@@ -375,7 +442,9 @@ def test_progress_is_told_where_it_is_asked_for(folder: Path, capsys: Any) -> No
     json.loads(printed.out)
 
 
-def test_a_package_that_is_not_there_is_exit_code_5(folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_there_is_exit_code_5(
+    folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert main(["info", "general.npy", "--picture", "spy.png"]) == 5
     assert "pip install 'colinear[plot]'" in capsys.readouterr().err
@@ -434,7 +503,9 @@ def test_a_script_without_its_packages_is_not_started(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     (tmp_path / "needy.py").write_text(NEEDY)
-    (tmp_path / "beside.py").write_text("import absent_too\ndef draw(): import torch\ndef other(): import unused_and_absent\n")
+    (tmp_path / "beside.py").write_text(
+        "import absent_too\ndef draw(): import torch\ndef other(): import unused_and_absent\n"
+    )
     monkeypatch.setattr(scripts, "folder", lambda name: tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -443,25 +514,37 @@ def test_a_script_without_its_packages_is_not_started(
     printed = capfd.readouterr()
     assert "started" not in printed.out
     assert "needs absent_too and matplotlib and not_there_at_all and torch" in printed.err
-    assert "pip install absent_too 'colinear[plot]' not_there_at_all 'colinear[torch]'" in printed.err
+    assert (
+        "pip install absent_too 'colinear[plot]' not_there_at_all 'colinear[torch]'" in printed.err
+    )
     if command == "bench":  # without a figure nothing is drawn
         assert main([command, "needy"]) == 5
         assert "matplotlib" not in capfd.readouterr().err
 
 
 def test_the_demo_without_matplotlib_ends_at_once(tmp_path: Path) -> None:
-    hidden = (
-        "import sys\nclass Hide:\n    def find_spec(self, name, *rest):\n        if name.partition('.')[0] == 'matplotlib':\n"
+    hidden = "import sys\nclass Hide:\n    def find_spec(self, name, *rest):\n        if name.partition('.')[0] == 'matplotlib':\n"
+    (tmp_path / "sitecustomize.py").write_text(
+        hidden + "            raise ImportError(name)\nsys.meta_path.insert(0, Hide())\n"
     )
-    (tmp_path / "sitecustomize.py").write_text(hidden + "            raise ImportError(name)\nsys.meta_path.insert(0, Hide())\n")
     paths = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
-    command = [sys.executable, "-c", "from colinear.cli import main; raise SystemExit(main(['demo', '--small']))"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 5 and done.stdout == "" and "pip install 'colinear[plot]'" in done.stderr
+    command = [
+        sys.executable,
+        "-c",
+        "from colinear.cli import main; raise SystemExit(main(['demo', '--small']))",
+    ]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=60
+    )
+    assert (
+        done.returncode == 5 and done.stdout == "" and "pip install 'colinear[plot]'" in done.stderr
+    )
 
 
 def test_every_script_of_the_repository_has_its_packages_found() -> None:
-    assert {"torch", "colinear", "numpy"} <= scripts.needed(ROOT / "examples" / "neural_pde.py", True)
+    assert {"torch", "colinear", "numpy"} <= scripts.needed(
+        ROOT / "examples" / "neural_pde.py", True
+    )
     assert {"matplotlib", "colinear"} <= scripts.needed(ROOT / "examples" / "demo.py", True)
     assert {"jax", "torch"} <= scripts.needed(ROOT / "benchmarks" / "autodiff.py", False)
     paper = scripts.needed(ROOT / "benchmarks" / "paper.py", False)
@@ -473,7 +556,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_long_computation_shows_on_a_terminal_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_computation_shows_on_a_terminal_that_it_is_alive(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def slow(A: Any, *arguments: Any, **keywords: Any) -> Any:
         time.sleep(0.2)
         return eig(A, *arguments, **keywords)
@@ -491,7 +576,10 @@ def test_the_command_is_installed_under_its_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"colinear": "colinear.cli:main"}
     packed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert all((ROOT / source).is_dir() and target.startswith("colinear/_gallery/") for source, target in packed.items())
+    assert all(
+        (ROOT / source).is_dir() and target.startswith("colinear/_gallery/")
+        for source, target in packed.items()
+    )
 
 
 # ------------------------------------------------------------------ as a process
@@ -512,16 +600,25 @@ def test_as_a_process_it_solves(folder: Path) -> None:
 def test_as_a_process_it_fails_in_one_line(folder: Path) -> None:
     Path("header.mtx").write_text("%%MatrixMarket mat")
     Path("empty.npz").touch()
-    for line, code in (("trace header.mtx", 3), ("trace empty.npz", 3), ("solve general.npy three.npy", 3), ("eig", 2)):
+    for line, code in (
+        ("trace header.mtx", 3),
+        ("trace empty.npz", 3),
+        ("solve general.npy three.npy", 3),
+        ("eig", 2),
+    ):
         done = process(*line.split())
         assert done.returncode == code and done.stdout == ""
         assert "Traceback" not in done.stderr and (code == 2 or done.stderr.count("\n") == 1)
 
 
-def test_as_a_process_it_reads_standard_input_and_survives_a_reader_that_leaves(folder: Path) -> None:
+def test_as_a_process_it_reads_standard_input_and_survives_a_reader_that_leaves(
+    folder: Path,
+) -> None:
     n = 20_000
     np.save("long.npy", np.ones(n))
-    matrix = f"%%MatrixMarket matrix coordinate real general\n{n} {n} {n}\n" + "".join(f"{i} {i} 2\n" for i in range(1, n + 1))
+    matrix = f"%%MatrixMarket matrix coordinate real general\n{n} {n} {n}\n" + "".join(
+        f"{i} {i} 2\n" for i in range(1, n + 1)
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(
         [sys.executable, "-m", "colinear", "solve", "-", "long.npy", "-o", "-"],
@@ -539,7 +636,11 @@ def test_the_commands_of_the_page_are_ones_that_there_are() -> None:
     from colinear.cli.run import parser
 
     page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
-    commands = [line.partition("#")[0].split()[2:] for line in page.splitlines() if line.startswith("$ colinear")]
+    commands = [
+        line.partition("#")[0].split()[2:]
+        for line in page.splitlines()
+        if line.startswith("$ colinear")
+    ]
     assert len(commands) > 8
     for command in commands:
         parser().parse_args(command)  # raises SystemExit if not

@@ -45,7 +45,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Ran]:
             inner.append(ran.parts)
             try:
                 result = chosen.implementation(*given)
-                if type(result) is Choice:  # what it says at first; what it does where that fails is another matter
+                if (
+                    type(result) is Choice
+                ):  # what it says at first; what it does where that fails is another matter
                     ran.rule = result.method or ran.rule
                 while type(result) is Choice:
                     result = result.run()
@@ -70,11 +72,21 @@ def differences(plan: co.Plan, ran: Ran) -> list[str]:
         return [f"{plan.function}:{plan.rule} was said, {ran} ran"]
     if not plan.children:
         return []
-    asked = [part for part in ran.parts if any(part.function == child.function for child in plan.children)]
+    asked = [
+        part
+        for part in ran.parts
+        if any(part.function == child.function for child in plan.children)
+    ]
     said = [f"{child.function}:{child.rule}" for child in plan.children]
     if said != [f"{part.function}:{part.rule}" for part in asked]:
-        return [f"in {plan.function}:{plan.rule}: {', '.join(said)} was said, {', '.join(map(str, asked))} ran"]
-    return [line for child, part in zip(plan.children, asked, strict=True) for line in differences(child, part)]
+        return [
+            f"in {plan.function}:{plan.rule}: {', '.join(said)} was said, {', '.join(map(str, asked))} ran"
+        ]
+    return [
+        line
+        for child, part in zip(plan.children, asked, strict=True)
+        for line in differences(child, part)
+    ]
 
 
 def ones(A: Any) -> Any:
@@ -82,15 +94,23 @@ def ones(A: Any) -> Any:
 
 
 CALLS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
-    **{name: lambda A: (A,) for name in "inv pinv nullspace eig eigmax eigmin svd rank cond diag trace det".split()},
-    **{name: lambda A: (A,) for name in "slogdet logdet exp log sqrt isqrt cholesky lu qr norm".split()},
+    **{
+        name: lambda A: (A,)
+        for name in "inv pinv nullspace eig eigmax eigmin svd rank cond diag trace det".split()
+    },
+    **{
+        name: lambda A: (A,)
+        for name in "slogdet logdet exp log sqrt isqrt cholesky lu qr norm".split()
+    },
     **{name: lambda A: (A, ones(A)) for name in ("solve", "lstsq", "solve_and_logdet")},
     "power": lambda A: (A, 1.5),
     "apply": lambda A: (A.xp.abs, A),
 }
 
 
-def disagreements(name: str, case: Case, monkeypatch: pytest.MonkeyPatch, *method: Any) -> list[str]:
+def disagreements(
+    name: str, case: Case, monkeypatch: pytest.MonkeyPatch, *method: Any
+) -> list[str]:
     """What explain says wrongly of this function of this operator."""
     f, arguments = getattr(co, name), (*CALLS[name](case.operator), *method)
     try:
@@ -127,20 +147,29 @@ METHODS = (
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_what_explain_says_is_what_runs_by_a_named_method(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_explain_says_is_what_runs_by_a_named_method(
+    maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = [
         line
         for case in cases(maker, "numpy", "explain", chosen=(("float64", ()),))
         for name, method in METHODS
-        if (case.is_regular or name == "lstsq") and not isinstance(case.operator, co.LowRank)  # whose products ask for more
-        for line in disagreements(name, case, monkeypatch, *(() if name != "eig" else (None, "LM")), method)
+        if (case.is_regular or name == "lstsq")
+        and not isinstance(case.operator, co.LowRank)  # whose products ask for more
+        for line in disagreements(
+            name, case, monkeypatch, *(() if name != "eig" else (None, "LM")), method
+        )
     ]
     assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
-@pytest.mark.parametrize("maker", ["dense", "annotated_pd", "sum_low_rank_and_diagonal", "kronecker", "tridiagonal"])
-def test_what_explain_says_is_what_runs_in_other_frameworks(backend: str, maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "maker", ["dense", "annotated_pd", "sum_low_rank_and_diagonal", "kronecker", "tridiagonal"]
+)
+def test_what_explain_says_is_what_runs_in_other_frameworks(
+    backend: str, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = [
         line
         for case in cases(maker, backend, "explain", chosen=(("float64", ()),))

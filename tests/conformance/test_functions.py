@@ -52,7 +52,9 @@ READ_OFF = {
 
 def takes_the_base_case(name: str, case: Case) -> bool:
     functions = (getattr(co, name), getattr(co, READ_OFF.get(name, name)))
-    return all(getattr(f, "find", None) is not None and f.find(case.operator).is_base for f in functions)
+    return all(
+        getattr(f, "find", None) is not None and f.find(case.operator).is_base for f in functions
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- comparing
@@ -70,11 +72,16 @@ def host(x: Any) -> np.ndarray:
 def close(case: Case, got: Any, wanted: Any, what: str, worse: float = 1.0) -> None:
     """Equal to roundoff, relative to the largest entry, times how much worse the problem makes it."""
     got, wanted = host(got), np.asarray(wanted)
-    assert got.shape == wanted.shape, f"{what} of {case}: shape {got.shape}, expected {wanted.shape}"
+    assert got.shape == wanted.shape, (
+        f"{what} of {case}: shape {got.shape}, expected {wanted.shape}"
+    )
     if not got.size:
         return
     assert np.all(np.isfinite(got)), f"{what} of {case} is not finite"
-    error, limit = np.max(np.abs(got - wanted)), 1000 * case.eps * max(worse, 1.0) * max(1.0, np.max(np.abs(wanted)))
+    error, limit = (
+        np.max(np.abs(got - wanted)),
+        1000 * case.eps * max(worse, 1.0) * max(1.0, np.max(np.abs(wanted))),
+    )
     assert error <= limit, f"{what} of {case} is off by {error:.3g}; {limit:.3g} would be roundoff"
 
 
@@ -141,9 +148,17 @@ def check_solve(case: Case) -> None:
         return
     if not case.is_regular:
         return fail(co.solve, case, A, b)
-    wanted = np.linalg.solve(case.dense, np.broadcast_to(b_host, (*case.dense.shape[:-2], *b_host.shape)))
+    wanted = np.linalg.solve(
+        case.dense, np.broadcast_to(b_host, (*case.dense.shape[:-2], *b_host.shape))
+    )
     close(case, succeed(co.solve, case, A, b), wanted, "solve", case.condition)
-    close(case, succeed(co.solve, case, A, b[:, 0]), wanted[..., 0], "solve with a vector", case.condition)
+    close(
+        case,
+        succeed(co.solve, case, A, b[:, 0]),
+        wanted[..., 0],
+        "solve with a vector",
+        case.condition,
+    )
 
 
 @checks
@@ -165,7 +180,13 @@ def check_lstsq(case: Case) -> None:
     A, (b, b_host) = case.operator, right_side(case, case.dense.shape[-2])
     wanted = np.linalg.pinv(case.dense, rcond=1e3 * case.eps) @ b_host
     close(case, succeed(co.lstsq, case, A, b), wanted, "lstsq", case.condition**2)
-    close(case, succeed(co.lstsq, case, A, b[:, 0]), wanted[..., 0], "lstsq with a vector", case.condition**2)
+    close(
+        case,
+        succeed(co.lstsq, case, A, b[:, 0]),
+        wanted[..., 0],
+        "lstsq with a vector",
+        case.condition**2,
+    )
 
 
 @checks
@@ -179,7 +200,9 @@ def check_nullspace(case: Case) -> None:
     n = case.dense.shape[-1]
     N = succeed(co.nullspace, case, case.operator)
     nullity = n - int(case.rank.reshape(-1)[0])
-    assert N.shape[-2:] == (n, nullity), f"nullspace of {case} is {N.shape}, expected {nullity} columns"
+    assert N.shape[-2:] == (n, nullity), (
+        f"nullspace of {case} is {N.shape}, expected {nullity} columns"
+    )
     basis = host(N)
     close(
         case,
@@ -187,7 +210,13 @@ def check_nullspace(case: Case) -> None:
         np.broadcast_to(np.eye(nullity), (*basis.shape[:-2], nullity, nullity)),
         "N^H N",
     )
-    close(case, case.dense @ basis, np.zeros((*case.dense.shape[:-1], nullity)), "A N", np.max(case.singular_values, initial=1.0))
+    close(
+        case,
+        case.dense @ basis,
+        np.zeros((*case.dense.shape[:-1], nullity)),
+        "A N",
+        np.max(case.singular_values, initial=1.0),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- spectra
@@ -201,7 +230,13 @@ def check_eig(case: Case) -> None:
     (values, vectors), info = co.eig(A, info=True)
     w, V, n = host(values), host(vectors), case.dense.shape[-1]
     assert w.shape == case.dense.shape[:-1] or w.shape == (n,), f"eig of {case}: {w.shape} values"
-    close(case, case.dense @ V, np.broadcast_to(columns_times(V, w), (*case.dense.shape[:-2], n, n)), "A V", np.abs(w).max())
+    close(
+        case,
+        case.dense @ V,
+        np.broadcast_to(columns_times(V, w), (*case.dense.shape[:-2], n, n)),
+        "A V",
+        np.abs(w).max(),
+    )
     if is_defective(case):
         return
     assert not bool(np.any(host(info.failed))), f"eig of {case}: {info!r}"
@@ -209,9 +244,17 @@ def check_eig(case: Case) -> None:
     distance = np.abs(w[..., :, None] - wanted[..., None, :])
     worse = eigen_condition(case)
     for axis in (-1, -2):
-        close(case, distance.min(axis=axis), 0 * distance.min(axis=axis), "distance of eigenvalues", worse * np.abs(wanted).max())
+        close(
+            case,
+            distance.min(axis=axis),
+            0 * distance.min(axis=axis),
+            "distance of eigenvalues",
+            worse * np.abs(wanted).max(),
+        )
     if is_hermitian(case):
-        assert not np.iscomplexobj(w) and np.all(np.diff(w, axis=-1) >= 0), f"eig of {case}: {w} is not real and ascending"
+        assert not np.iscomplexobj(w) and np.all(np.diff(w, axis=-1) >= 0), (
+            f"eig of {case}: {w} is not real and ascending"
+        )
     else:
         assert np.all(np.diff(np.abs(w), axis=-1) <= 1e4 * case.eps * np.abs(w).max()), (
             f"eig of {case}: {np.abs(w)} does not fall"
@@ -233,7 +276,11 @@ def _extreme(case: Case, function: Any, best: Any) -> None:
     )
     v = host(vector)
     close(
-        case, (case.dense @ v[..., None])[..., 0], np.broadcast_to(host(value)[..., None] * v, case.dense.shape[:-1]), "A v", 10
+        case,
+        (case.dense @ v[..., None])[..., 0],
+        np.broadcast_to(host(value)[..., None] * v, case.dense.shape[:-1]),
+        "A v",
+        10,
     )
 
 
@@ -251,8 +298,19 @@ def check_eigmin(case: Case) -> None:
 def check_svd(case: Case) -> None:
     U, s, V = succeed(co.svd, case, case.operator)
     U, s, V = host(U), host(s), host(V)
-    close(case, s, np.broadcast_to(case.singular_values, s.shape), "singular values", np.max(case.singular_values, initial=1.0))
-    close(case, np.broadcast_to(columns_times(U, s) @ adjoint(V), case.dense.shape), case.dense, "U S V^H")
+    close(
+        case,
+        s,
+        np.broadcast_to(case.singular_values, s.shape),
+        "singular values",
+        np.max(case.singular_values, initial=1.0),
+    )
+    close(
+        case,
+        np.broadcast_to(columns_times(U, s) @ adjoint(V), case.dense.shape),
+        case.dense,
+        "U S V^H",
+    )
     for factor in (U, V):
         close(
             case,
@@ -267,13 +325,24 @@ def check_svd(case: Case) -> None:
 
 @checks
 def check_diag(case: Case) -> None:
-    close(case, succeed(co.diag, case, case.operator), np.diagonal(case.dense, axis1=-2, axis2=-1), "diag")
+    close(
+        case,
+        succeed(co.diag, case, case.operator),
+        np.diagonal(case.dense, axis1=-2, axis2=-1),
+        "diag",
+    )
 
 
 @checks
 def check_trace(case: Case) -> None:
     if needs_square(co.trace, case, case.operator):
-        close(case, succeed(co.trace, case, case.operator), np.trace(case.dense, axis1=-2, axis2=-1), "trace", 10)
+        close(
+            case,
+            succeed(co.trace, case, case.operator),
+            np.trace(case.dense, axis1=-2, axis2=-1),
+            "trace",
+            10,
+        )
 
 
 def _volume(case: Case) -> float:
@@ -284,7 +353,13 @@ def _volume(case: Case) -> float:
 @checks
 def check_det(case: Case) -> None:
     if needs_square(co.det, case, case.operator):
-        close(case, succeed(co.det, case, case.operator), np.linalg.det(case.dense), "det", _volume(case))
+        close(
+            case,
+            succeed(co.det, case, case.operator),
+            np.linalg.det(case.dense),
+            "det",
+            _volume(case),
+        )
 
 
 @checks
@@ -293,7 +368,13 @@ def check_slogdet(case: Case) -> None:
         return
     sign, logarithm = succeed(co.slogdet, case, case.operator)
     if not case.is_regular:
-        close(case, np.exp(host(logarithm)) * host(sign), np.zeros(case.dense.shape[:-2]), "det from slogdet", _volume(case))
+        close(
+            case,
+            np.exp(host(logarithm)) * host(sign),
+            np.zeros(case.dense.shape[:-2]),
+            "det from slogdet",
+            _volume(case),
+        )
         return
     wanted = np.linalg.slogdet(case.dense)
     close(case, sign, wanted.sign, "sign", case.condition)
@@ -308,7 +389,13 @@ def check_logdet(case: Case) -> None:
     if case.is_regular:
         close(case, logarithm, np.linalg.slogdet(case.dense).logabsdet, "logdet", case.condition)
     else:
-        close(case, np.exp(host(logarithm)), np.zeros(case.dense.shape[:-2]), "exp(logdet)", _volume(case))
+        close(
+            case,
+            np.exp(host(logarithm)),
+            np.zeros(case.dense.shape[:-2]),
+            "exp(logdet)",
+            _volume(case),
+        )
 
 
 @checks
@@ -319,9 +406,17 @@ def check_solve_and_logdet(case: Case) -> None:
     if not case.is_regular:
         return fail(co.solve_and_logdet, case, A, b)
     x, logarithm = succeed(co.solve_and_logdet, case, A, b)
-    wanted = np.linalg.solve(case.dense, np.broadcast_to(b_host, (*case.dense.shape[:-2], *b_host.shape)))
+    wanted = np.linalg.solve(
+        case.dense, np.broadcast_to(b_host, (*case.dense.shape[:-2], *b_host.shape))
+    )
     close(case, x, wanted, "solve_and_logdet: x", case.condition)
-    close(case, logarithm, np.linalg.slogdet(case.dense).logabsdet, "solve_and_logdet: logdet", case.condition)
+    close(
+        case,
+        logarithm,
+        np.linalg.slogdet(case.dense).logabsdet,
+        "solve_and_logdet: logdet",
+        case.condition,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- functions of a matrix
@@ -336,11 +431,19 @@ def each(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
 @checks
 def check_exp(case: Case) -> None:
     if needs_square(co.exp, case, case.operator):
-        close(case, succeed(co.exp, case, case.operator), each(scipy.linalg.expm, case.dense), "exp", 10)
+        close(
+            case,
+            succeed(co.exp, case, case.operator),
+            each(scipy.linalg.expm, case.dense),
+            "exp",
+            10,
+        )
 
 
 def _growth(case: Case) -> float:
-    return case.condition * max(1.0, eigen_condition(case) if not is_defective(case) else 1 / np.sqrt(case.eps) / 100)
+    return case.condition * max(
+        1.0, eigen_condition(case) if not is_defective(case) else 1 / np.sqrt(case.eps) / 100
+    )
 
 
 @checks
@@ -361,14 +464,18 @@ def check_sqrt(case: Case) -> None:
     if not needs_square(co.sqrt, case, case.operator):
         return
     root, info = co.sqrt(case.operator, info=True)
-    if not case.is_regular:  # the root of a singular operator may exist or not; if one is claimed, it must be one
+    if (
+        not case.is_regular
+    ):  # the root of a singular operator may exist or not; if one is claimed, it must be one
         if not bool(np.any(host(info.failed))):
             close(case, host(root) @ host(root), case.dense, "sqrt^2", 1 / np.sqrt(case.eps))
         return
     assert not bool(np.any(host(info.failed))), f"sqrt of {case}: {info!r}"
     close(case, host(root) @ host(root), case.dense, "sqrt^2", _growth(case))
     w = np.linalg.eigvals(host(root))
-    assert np.all(w.real >= -1e3 * np.sqrt(case.eps) * np.abs(w).max()), f"sqrt of {case} is not the principal one"
+    assert np.all(w.real >= -1e3 * np.sqrt(case.eps) * np.abs(w).max()), (
+        f"sqrt of {case} is not the principal one"
+    )
 
 
 @checks
@@ -394,7 +501,9 @@ def check_power(case: Case) -> None:
         return
     close(case, succeed(co.power, case, A, 3), dense @ dense @ dense, "power 3", 10)
     if case.is_regular:
-        close(case, succeed(co.power, case, A, -1), np.linalg.inv(dense), "power -1", case.condition)
+        close(
+            case, succeed(co.power, case, A, -1), np.linalg.inv(dense), "power -1", case.condition
+        )
         third = host(succeed(co.power, case, A, 1 / 3))
         close(case, third @ third @ third, dense, "power 1/3, cubed", _growth(case))
     else:
@@ -405,7 +514,9 @@ def check_power(case: Case) -> None:
 def check_apply(case: Case) -> None:
     A = case.operator
     if needs_square(co.apply, case, A.xp.exp, A) and not is_defective(case):
-        growth = 1 + float(case.singular_values.max(initial=0.0))  # the condition number of exp: |A| at a normal matrix
+        growth = 1 + float(
+            case.singular_values.max(initial=0.0)
+        )  # the condition number of exp: |A| at a normal matrix
         close(
             case,
             succeed(co.apply, case, A.xp.exp, A),
@@ -423,19 +534,31 @@ def check_cholesky(case: Case) -> None:
     if not needs_square(co.cholesky, case, case.operator):
         return
     hermitian = np.allclose(case.dense, adjoint(case.dense), rtol=10 * case.eps, atol=10 * case.eps)
-    if hermitian and np.all(np.linalg.eigvalsh(case.dense) > 100 * case.eps * np.abs(case.dense).max()):
+    if hermitian and np.all(
+        np.linalg.eigvalsh(case.dense) > 100 * case.eps * np.abs(case.dense).max()
+    ):
         L = host(succeed(co.cholesky, case, case.operator))
         close(case, L @ adjoint(L), case.dense, "L L^H", 10)
         assert np.all(np.triu(L, 1) == 0), f"cholesky of {case} is not lower triangular"
-    elif not hermitian or np.any(np.linalg.eigvalsh(case.dense) < -100 * case.eps * np.abs(case.dense).max()):
+    elif not hermitian or np.any(
+        np.linalg.eigvalsh(case.dense) < -100 * case.eps * np.abs(case.dense).max()
+    ):
         fail(co.cholesky, case, case.operator)
 
 
 @checks
 def check_lu(case: Case) -> None:
     P, L, U = succeed(co.lu, case, case.operator)
-    close(case, np.broadcast_to(host(P) @ host(L) @ host(U), case.dense.shape), case.dense, "P L U", 10)
-    assert np.all(np.triu(host(L), 1) == 0) and np.all(np.tril(host(U), -1) == 0), f"lu of {case}: the factors are not triangular"
+    close(
+        case,
+        np.broadcast_to(host(P) @ host(L) @ host(U), case.dense.shape),
+        case.dense,
+        "P L U",
+        10,
+    )
+    assert np.all(np.triu(host(L), 1) == 0) and np.all(np.tril(host(U), -1) == 0), (
+        f"lu of {case}: the factors are not triangular"
+    )
 
 
 @checks
@@ -443,7 +566,12 @@ def check_qr(case: Case) -> None:
     Q, R = succeed(co.qr, case, case.operator)
     Q, R = host(Q), host(R)
     close(case, np.broadcast_to(Q @ R, case.dense.shape), case.dense, "Q R", 10)
-    close(case, adjoint(Q) @ Q, np.broadcast_to(np.eye(Q.shape[-1]), (*Q.shape[:-2], Q.shape[-1], Q.shape[-1])), "Q^H Q")
+    close(
+        case,
+        adjoint(Q) @ Q,
+        np.broadcast_to(np.eye(Q.shape[-1]), (*Q.shape[:-2], Q.shape[-1], Q.shape[-1])),
+        "Q^H Q",
+    )
     assert np.all(np.abs(np.tril(R, -1)) == 0), f"qr of {case}: R is not upper triangular"
 
 
@@ -469,9 +597,9 @@ def check_cond(case: Case) -> None:
 
 @checks
 def check_rank(case: Case) -> None:
-    assert np.array_equal(np.broadcast_to(host(succeed(co.rank, case, case.operator)), case.rank.shape), case.rank), (
-        f"rank of {case}"
-    )
+    assert np.array_equal(
+        np.broadcast_to(host(succeed(co.rank, case, case.operator)), case.rank.shape), case.rank
+    ), f"rank of {case}"
 
 
 @checks
@@ -515,5 +643,7 @@ def test_functions_give_the_dense_answer(maker: str, backend: str) -> None:
             try:
                 check(case)
             except Exception as error:  # all that is wrong with an operator is worth one report
-                wrong.append(f"{name}, {case.dtype}, batch {case.batch}: {type(error).__name__}: {str(error)[:300]}")
+                wrong.append(
+                    f"{name}, {case.dtype}, batch {case.batch}: {type(error).__name__}: {str(error)[:300]}"
+                )
     assert not wrong, "\n".join(wrong)

@@ -19,7 +19,9 @@ LEAVES: dict[str, Any] = {
     "unitary": lambda batch: co.Unitary(np.linalg.qr(RNG.standard_normal((*batch, N, N)))[0]),
     "householder": lambda batch: co.Householder(RNG.standard_normal((*batch, N))),
     "diagonal": lambda batch: co.Diagonal(RNG.uniform(1, 2, (*batch, N))),
-    "scaled identity": lambda batch: co.ScaledIdentity(RNG.uniform(1, 2, batch) if batch else 2.5, N),
+    "scaled identity": lambda batch: co.ScaledIdentity(
+        RNG.uniform(1, 2, batch) if batch else 2.5, N
+    ),
     "permutation": lambda batch: co.Permutation([[1, 2, 0], [0, 2, 1]] if batch else [2, 0, 1]),
     "zero": lambda batch: co.Zero(N, N),
 }
@@ -81,10 +83,14 @@ def check(A: Any) -> None:
     for B in (U, V, Q, R):
         assert tuple(B.shape) == tuple(B.to_dense().shape) == A.shape, (B, A)
     np.testing.assert_allclose(xp.to_numpy((Q @ R).to_dense()), dense, atol=1e-12)
-    product_of_three = U.to_dense() * found["svd"][..., None, :] @ xp.matrix_transpose(xp.conj(V.to_dense()))
+    product_of_three = (
+        U.to_dense() * found["svd"][..., None, :] @ xp.matrix_transpose(xp.conj(V.to_dense()))
+    )
     np.testing.assert_allclose(xp.to_numpy(product_of_three), dense, atol=1e-12)
     for name, reference in REFERENCE.items():
-        np.testing.assert_allclose(xp.to_numpy(found[name]), reference(dense), atol=1e-10, rtol=1e-10)
+        np.testing.assert_allclose(
+            xp.to_numpy(found[name]), reference(dense), atol=1e-10, rtol=1e-10
+        )
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])

@@ -28,7 +28,12 @@ NEUTRAL: dict[str, Any] = {
     "kronecker sum": co.KroneckerSum(P, 3 * co.Identity(1)),
 }
 OPERATORS = ("inv", "pinv", "exp", "sqrt")
-FRAMEWORKS = [("numpy", "float32"), ("torch", "float32"), ("torch", "complex64"), ("jax", "float32")]
+FRAMEWORKS = [
+    ("numpy", "float32"),
+    ("torch", "float32"),
+    ("torch", "complex64"),
+    ("jax", "float32"),
+]
 
 
 def quietly(f: Any, *arguments: Any) -> Any:
@@ -63,20 +68,37 @@ def test_functions_of_neutral_operators_meet_every_framework(case, name, dtype):
         if not np.isfinite(matrix).all():
             continue
         assert B.is_neutral, (f, B)
-        for C, reference in ((B, matrix), (B.H, matrix.conj().T), (2 * B, 2 * matrix), (B + A, matrix + M), (B @ A, matrix @ M)):
+        for C, reference in (
+            (B, matrix),
+            (B.H, matrix.conj().T),
+            (2 * B, 2 * matrix),
+            (B + A, matrix + M),
+            (B @ A, matrix @ M),
+        ):
             meets(xp, dtype, quietly(C.__matmul__, x), reference @ values, (f, C))
     solution, info = quietly(lambda: co.solve(A, x, info=True))
     if is_singular:
         assert info.status is Status.SINGULAR
     else:
         meets(xp, dtype, solution, np.linalg.solve(M, values), "solve")
-        meets(xp, dtype, quietly(co.solve_and_logdet, A, x)[0], np.linalg.solve(M, values), "solve_and_logdet")
+        meets(
+            xp,
+            dtype,
+            quietly(co.solve_and_logdet, A, x)[0],
+            np.linalg.solve(M, values),
+            "solve_and_logdet",
+        )
     meets(xp, dtype, quietly(co.lstsq, A, x), np.linalg.lstsq(M, values, rcond=None)[0], "lstsq")
 
 
 def test_a_function_of_a_neutral_operator_leaves_the_dtype_of_its_neighbours():
     D = co.Dense(np.eye(N, dtype=np.float32))
-    for B in (co.exp(co.Identity(N)), co.exp(P), co.inv(P + 3 * co.Identity(N)), co.pinv(co.Zero(N, N))):
+    for B in (
+        co.exp(co.Identity(N)),
+        co.exp(P),
+        co.inv(P + 3 * co.Identity(N)),
+        co.pinv(co.Zero(N, N)),
+    ):
         for whole in (D + B, D @ B, co.Kronecker(D, B), co.BlockDiag(D, B)):
             assert whole.dtype == whole.to_dense().dtype == np.float32, whole
     assert co.exp(co.Identity(N, dtype="float64")).dtype == np.float64

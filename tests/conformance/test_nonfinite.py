@@ -16,7 +16,20 @@ from colinear.status import Status
 
 # `diag` and `trace` read entries, and show NaN where it is.
 BY_SVD = ("pinv", "lstsq", "svd", "rank", "cond", "nullspace")
-OTHERS = ("inv", "norm", "slogdet", "logdet", "eig", "cholesky", "lu", "qr", "exp", "sqrt", "isqrt", "log")
+OTHERS = (
+    "inv",
+    "norm",
+    "slogdet",
+    "logdet",
+    "eig",
+    "cholesky",
+    "lu",
+    "qr",
+    "exp",
+    "sqrt",
+    "isqrt",
+    "log",
+)
 SOLVES = ("solve", "lstsq", "solve_and_logdet")
 
 
@@ -53,7 +66,9 @@ def is_floating(xp: Any, leaf: Any) -> bool:
 def check(A: Any, names: tuple[str, ...]) -> None:
     for name in names:
         f = getattr(co, name)
-        arguments = (A.xp.ones((A.shape[-2],), dtype=A.dtype, device=None),) if name in SOLVES else ()
+        arguments = (
+            (A.xp.ones((A.shape[-2],), dtype=A.dtype, device=None),) if name in SOLVES else ()
+        )
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -76,7 +91,16 @@ def test_infinity_in_is_flagged(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["diagonal", "circulant", "lower_triangular", "householder", "projection", "scaled", "kronecker_sum"]
+    "name",
+    [
+        "diagonal",
+        "circulant",
+        "lower_triangular",
+        "householder",
+        "projection",
+        "scaled",
+        "kronecker_sum",
+    ],
 )
 def test_nan_in_is_flagged_in_torch(name):
     pytest.importorskip("torch")
@@ -101,7 +125,10 @@ def test_nonfinite_families_say_nonfinite():
     ):
         for name in names:
             arguments = (np.ones(A.shape[-1]),) if name in SOLVES else ()
-            assert getattr(co, name)(A, *arguments, info=True)[1].status is Status.NONFINITE, (name, A)
+            assert getattr(co, name)(A, *arguments, info=True)[1].status is Status.NONFINITE, (
+                name,
+                A,
+            )
 
 
 def test_half_of_a_triangle_that_is_not_read_may_hold_anything():

@@ -24,9 +24,16 @@ def test_operator_is_its_matrix(maker: str, backend: str) -> None:
 @pytest.mark.parametrize("maker", MAKERS)
 def test_operator_in_half_precision_is_its_matrix(maker: str, backend: str) -> None:
     for case in cases(maker, backend, "half", [(dtype, ()) for dtype in HALF[backend]]):
-        A, X = case.operator, case.operator.xp.ones((case.dense.shape[-1], 2), dtype=case.operator.dtype)
+        A, X = (
+            case.operator,
+            case.operator.xp.ones((case.dense.shape[-1], 2), dtype=case.operator.dtype),
+        )
         size = max(1.0, abs(case.dense).sum(axis=-1).max())
         run = A.xp.jit(lambda A, X: (A.to_dense(), A @ X))
-        for product, wanted in zip(run(A, X), (case.dense, case.dense.sum(-1)[..., None].repeat(2, -1)), strict=True):
+        for product, wanted in zip(
+            run(A, X), (case.dense, case.dense.sum(-1)[..., None].repeat(2, -1)), strict=True
+        ):
             assert product.dtype == A.dtype
-            assert abs(A.xp.to_numpy(product).astype("float64") - wanted).max() <= 20 * case.eps * size * max(1.0, case.condition)
+            assert abs(
+                A.xp.to_numpy(product).astype("float64") - wanted
+            ).max() <= 20 * case.eps * size * max(1.0, case.condition)

@@ -69,7 +69,9 @@ def test_scalars_of_random_tree_are_those_of_its_matrix(backend):
         if np.linalg.cond(dense) < 1e8:
             sign, logarithm = co.slogdet(A)
             wanted = np.linalg.slogdet(dense)
-            assert np.allclose(host(sign), wanted.sign, atol=1e-6) and np.allclose(host(logarithm), wanted.logabsdet, atol=1e-6)
+            assert np.allclose(host(sign), wanted.sign, atol=1e-6) and np.allclose(
+                host(logarithm), wanted.logabsdet, atol=1e-6
+            )
 
     check()
 

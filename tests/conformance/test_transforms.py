@@ -28,7 +28,9 @@ BATCHED = """
 """.split()
 
 
-def make(name: str, backend: str, dtype: str = "float64", batch: tuple[int, ...] = ()) -> tuple[Any, np.ndarray]:
+def make(
+    name: str, backend: str, dtype: str = "float64", batch: tuple[int, ...] = ()
+) -> tuple[Any, np.ndarray]:
     return MAKERS[name](backends.get(backend), dtype, batch, np.random.default_rng(0))
 
 
@@ -76,22 +78,39 @@ def test_jax_vmap_over_solve_is_the_batched_solve(name: str) -> None:
     A, dense = make(name, "jax", batch=(2,))
     b = np.stack([vector(dense.shape[-1])] * 2)
     x = jax.vmap(co.solve)(A, jnp.asarray(b))
-    np.testing.assert_allclose(x, np.linalg.solve(dense, b[..., None])[..., 0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        x, np.linalg.solve(dense, b[..., None])[..., 0], rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["dense", "diagonal", "tridiagonal", "toeplitz", "kronecker", "sum_low_rank_and_diagonal", "sparse", "hidden"]
+    "name",
+    [
+        "dense",
+        "diagonal",
+        "tridiagonal",
+        "toeplitz",
+        "kronecker",
+        "sum_low_rank_and_diagonal",
+        "sparse",
+        "hidden",
+    ],
 )
 def test_jax_gradient_with_respect_to_an_operator_is_the_slope(name: str) -> None:
     A, dense = make(name, "jax")
     x = jnp.asarray(vector(dense.shape[-1]))
-    loss = lambda A: jnp.sum((A @ x) ** 2)  # noqa: E731
+    loss = lambda A: jnp.sum((A @ x) ** 2)
     gradient = jax.grad(loss)(A)
     assert type(gradient) is type(A)
-    direction = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), A)
-    step = lambda h: jax.tree.map(lambda leaf, d: leaf + h * d, A, direction)  # noqa: E731
+    direction = jax.tree.map(
+        lambda leaf: jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape), A
+    )
+    step = lambda h: jax.tree.map(lambda leaf, d: leaf + h * d, A, direction)
     slope = (loss(step(1e-6)) - loss(step(-1e-6))) / 2e-6
-    along = sum(jnp.sum(g * d) for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True))
+    along = sum(
+        jnp.sum(g * d)
+        for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+    )
     np.testing.assert_allclose(along, slope, rtol=1e-6)
 
 
@@ -109,7 +128,9 @@ def test_scan_over_an_operator_is_a_power() -> None:
     A, dense = make("kronecker", "jax")
     x = jnp.asarray(vector(dense.shape[-1]))
     last, _ = jax.lax.scan(lambda x, _: (A @ x / 10, None), x, None, length=3)
-    np.testing.assert_allclose(last, np.linalg.matrix_power(dense / 10, 3) @ np.asarray(x), rtol=1e-10)
+    np.testing.assert_allclose(
+        last, np.linalg.matrix_power(dense / 10, 3) @ np.asarray(x), rtol=1e-10
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- torch
@@ -121,7 +142,9 @@ def test_torch_vmap_over_an_operator_is_its_batch(name: str) -> None:
     n = dense.shape[-1]
     x = np.stack([vector(n), vector(n)[::-1]])
     products = torch.func.vmap(lambda A, x: A @ x)(A, torch.asarray(x))
-    np.testing.assert_allclose(products.numpy(), np.einsum("bij,bj->bi", dense, x), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        products.numpy(), np.einsum("bij,bj->bi", dense, x), rtol=1e-9, atol=1e-9
+    )
     many = torch.func.vmap(lambda x: A[0] @ x)(torch.asarray(x))
     np.testing.assert_allclose(many.numpy(), x @ dense[0].T, rtol=1e-9, atol=1e-9)
 
@@ -131,24 +154,41 @@ def test_torch_vmap_over_solve_is_the_batched_solve(name: str) -> None:
     A, dense = make(name, "torch", batch=(2,))
     b = np.stack([vector(dense.shape[-1])] * 2)
     x = torch.func.vmap(co.solve)(A, torch.asarray(b))
-    np.testing.assert_allclose(x.numpy(), np.linalg.solve(dense, b[..., None])[..., 0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        x.numpy(), np.linalg.solve(dense, b[..., None])[..., 0], rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["dense", "diagonal", "tridiagonal", "toeplitz", "kronecker", "sum_low_rank_and_diagonal", "sparse", "hidden"]
+    "name",
+    [
+        "dense",
+        "diagonal",
+        "tridiagonal",
+        "toeplitz",
+        "kronecker",
+        "sum_low_rank_and_diagonal",
+        "sparse",
+        "hidden",
+    ],
 )
 def test_torch_gradient_with_respect_to_an_operator_is_the_slope(name: str) -> None:
     from torch.utils import _pytree as pytree
 
     A, dense = make(name, "torch")
     x = torch.asarray(vector(dense.shape[-1]))
-    loss = lambda A: torch.sum((A @ x) ** 2)  # noqa: E731
+    loss = lambda A: torch.sum((A @ x) ** 2)
     gradient = torch.func.grad(loss)(A)
     assert type(gradient) is type(A)
-    direction = pytree.tree_map(lambda leaf: torch.cos(torch.arange(leaf.numel(), dtype=leaf.dtype)).reshape(leaf.shape), A)
-    step = lambda h: pytree.tree_map(lambda leaf, d: leaf + h * d, A, direction)  # noqa: E731
+    direction = pytree.tree_map(
+        lambda leaf: torch.cos(torch.arange(leaf.numel(), dtype=leaf.dtype)).reshape(leaf.shape), A
+    )
+    step = lambda h: pytree.tree_map(lambda leaf, d: leaf + h * d, A, direction)
     slope = (loss(step(1e-6)) - loss(step(-1e-6))) / 2e-6
-    along = sum(torch.sum(g * d) for g, d in zip(pytree.tree_leaves(gradient), pytree.tree_leaves(direction), strict=True))
+    along = sum(
+        torch.sum(g * d)
+        for g, d in zip(pytree.tree_leaves(gradient), pytree.tree_leaves(direction), strict=True)
+    )
     np.testing.assert_allclose(along.item(), slope.item(), rtol=1e-6)
     _, forward = torch.func.jvp(loss, (A,), (direction,))
     np.testing.assert_allclose(forward.item(), slope.item(), rtol=1e-6)
@@ -162,14 +202,26 @@ def test_torch_autograd_reaches_the_leaves_of_an_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kronecker", "kronecker_pd", "sum_low_rank_and_diagonal", "lower_triangular", "diagonal", "dense"]
+    "name",
+    [
+        "kronecker",
+        "kronecker_pd",
+        "sum_low_rank_and_diagonal",
+        "lower_triangular",
+        "diagonal",
+        "dense",
+    ],
 )
 def test_torch_compiles_structured_solves_as_one_graph(name: str) -> None:
     A, dense = make(name, "torch")
     b = torch.asarray(vector(dense.shape[-1]))
     compiled = torch.compile(lambda A, b: co.solve(A, b), fullgraph=True, backend="eager")
-    np.testing.assert_allclose(compiled(A, b).numpy(), np.linalg.solve(dense, b.numpy()), rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(compiled(A, 2 * b).numpy(), np.linalg.solve(dense, 2 * b.numpy()), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        compiled(A, b).numpy(), np.linalg.solve(dense, b.numpy()), rtol=1e-8, atol=1e-8
+    )
+    np.testing.assert_allclose(
+        compiled(A, 2 * b).numpy(), np.linalg.solve(dense, 2 * b.numpy()), rtol=1e-8, atol=1e-8
+    )
     torch.compiler.reset()
 
 
@@ -179,7 +231,7 @@ def test_torch_compiles_structured_solves_as_one_graph(name: str) -> None:
 def test_torch_functions_reach_ours() -> None:
     A, dense = make("kronecker", "torch")
     b = torch.asarray(vector(dense.shape[-1]))
-    same = lambda got, wanted: np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-9, atol=1e-9)  # noqa: E731
+    same = lambda got, wanted: np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-9, atol=1e-9)
     host = b.numpy()
     same(torch.matmul(A, b), dense @ host)
     same(torch.matmul(b, A), host @ dense)

@@ -23,7 +23,9 @@ BLOCKS = co.BlockDiag(DENSE[:20, :20], LAPLACE[:30, :30], np.diag(POSITIVE[:10])
 TRIANGLE = np.tril(DENSE) + 10 * np.eye(N)
 GRID = np.kron(LAPLACE[:8, :8], np.eye(9)) + np.kron(np.eye(8), 3 * LAPLACE[:9, :9])
 SMOOTH6, SMOOTH10 = (
-    np.exp(-((np.arange(n)[:, None] - np.arange(n)) ** 2) / 3.0) + 0.1 * np.outer(range(n), range(n)) for n in (6, 10)
+    np.exp(-((np.arange(n)[:, None] - np.arange(n)) ** 2) / 3.0)
+    + 0.1 * np.outer(range(n), range(n))
+    for n in (6, 10)
 )
 B4, B15 = DENSE[:4, :4], DENSE[:15, :15]
 
@@ -39,7 +41,11 @@ PLANTED: dict[str, tuple[Any, str, str]] = {
     "permuted triangle": (TRIANGLE[P][:, Q], "permuted triangular", "inv_triangular"),
     "similar triangle": (TRIANGLE[P][:, P], "permuted triangular", "inv_triangular"),
     "permutation": (np.eye(N)[P], "permutation", "solve_by_entries"),
-    "scaled permutation": (POSITIVE[:, None] * np.eye(N)[P], "scaled permutation", "inv_permutation"),
+    "scaled permutation": (
+        POSITIVE[:, None] * np.eye(N)[P],
+        "scaled permutation",
+        "inv_permutation",
+    ),
     "circulant": (co.Circulant(POSITIVE).to_dense(), "circulant", "inv_circulant"),
     "toeplitz": (co.Toeplitz(POSITIVE, DENSE[0]).to_dense(), "Toeplitz", "toeplitz"),
     "blocks": (BLOCKS, "block diagonal", "inv_block_diag"),
@@ -47,11 +53,23 @@ PLANTED: dict[str, tuple[Any, str, str]] = {
     "blocks permuted apart": (BLOCKS[P][:, Q], "permuted block diagonal", "inv_block_diag"),
     "low rank plus diagonal": (U @ V.T + np.diag(POSITIVE), "low rank plus diagonal", "woodbury"),
     "kronecker": (np.kron(B4, B15), "Kronecker product", "inv_kronecker"),
-    "three factors": (np.kron(np.kron(B4, DENSE[:3, :3]), DENSE[:5, :5]), "Kronecker product", "inv_kronecker"),
+    "three factors": (
+        np.kron(np.kron(B4, DENSE[:3, :3]), DENSE[:5, :5]),
+        "Kronecker product",
+        "inv_kronecker",
+    ),
     "repeated block": (np.kron(np.eye(4), B15), "Kronecker product", "inv_kronecker"),
     "kronecker sum": (GRID, "Kronecker sum", "kronecker_sum"),
-    "noisy grid": (np.kron(SMOOTH6, SMOOTH10) + 0.3 * np.eye(N), "Kronecker product plus identity", "kronecker"),
-    "convolution": (co.Convolution(rng.standard_normal((3, 4)), (6, 10)).to_dense(), "periodic convolution", "convolution"),
+    "noisy grid": (
+        np.kron(SMOOTH6, SMOOTH10) + 0.3 * np.eye(N),
+        "Kronecker product plus identity",
+        "kronecker",
+    ),
+    "convolution": (
+        co.Convolution(rng.standard_normal((3, 4)), (6, 10)).to_dense(),
+        "periodic convolution",
+        "convolution",
+    ),
     "dense": (DENSE, "dense", "LU"),
     "self-adjoint": (DENSE + DENSE.T, "dense", "LDL"),
     "definite": (DENSE @ DENSE.T + np.eye(N), "dense", "Cholesky"),
@@ -68,7 +86,9 @@ def test_planted_structure_is_found_and_its_rule_is_used(key: str) -> None:
     found, info = co.detect(A, info=True)
     assert info.rule == name, str(info)
     np.testing.assert_allclose(found.to_dense(), A, rtol=0, atol=1e-13 * np.linalg.norm(A))
-    assert info.residual == pytest.approx(np.linalg.norm(found.to_dense() - A) / np.linalg.norm(A), abs=1e-16)
+    assert info.residual == pytest.approx(
+        np.linalg.norm(found.to_dense() - A) / np.linalg.norm(A), abs=1e-16
+    )
     assert uses(co.explain(co.solve, found), rule), str(co.explain(co.solve, found))
     b = np.ones(len(A))
     np.testing.assert_allclose(A @ co.solve(found, b), b, atol=1e-6)
@@ -87,7 +107,9 @@ def test_a_disturbed_structure_is_not_claimed_unless_the_tolerance_allows_it(key
     assert info.residual == pytest.approx(true, rel=1e-6)
 
 
-@pytest.mark.parametrize("key", ["tridiagonal", "circulant", "toeplitz", "lower", "kronecker", "permutation"])
+@pytest.mark.parametrize(
+    "key", ["tridiagonal", "circulant", "toeplitz", "lower", "kronecker", "permutation"]
+)
 def test_one_entry_that_is_off_is_a_near_miss(key: str) -> None:
     A, name, _ = PLANTED[key]
     spoilt = A.copy()
@@ -100,7 +122,9 @@ def test_one_entry_that_is_off_is_a_near_miss(key: str) -> None:
 def test_small_rows_are_not_lost_in_the_rounding_of_large_ones() -> None:
     scale = np.where(np.arange(N) < 30, 1.0, 1e-18)
     A = scale[:, None] * DENSE * scale + np.outer(scale * U[:, 0], scale * V[:, 0])
-    A[:30, :30] = np.outer(U[:30, 0], V[:30, 0])  # of rank one, but for what is too small to be seen beside it
+    A[:30, :30] = np.outer(
+        U[:30, 0], V[:30, 0]
+    )  # of rank one, but for what is too small to be seen beside it
     found = co.detect(A)
     small = np.s_[30:, 30:]
     np.testing.assert_allclose(found.to_dense()[small], A[small], rtol=1e-8)
@@ -147,12 +171,16 @@ def test_definiteness_is_claimed_only_where_it_is_proven() -> None:
     indefinite = (indefinite + indefinite.T) / 2
     assert co.detect(indefinite).isa(co.SelfAdjoint) and not co.detect(indefinite).isa(co.PSD)
     singular = LAPLACE.copy()
-    singular[0, 0] = singular[-1, -1] = 1  # the Laplacian of a path, whose diagonal dominates, but not strictly
+    singular[0, 0] = singular[-1, -1] = (
+        1  # the Laplacian of a path, whose diagonal dominates, but not strictly
+    )
     assert co.detect(singular).isa(co.PSD) and not co.detect(singular).isa(co.PD)
     assert co.detect(LAPLACE).isa(co.PD)
     assert not co.detect(-LAPLACE).isa(co.PSD)
     complex_symmetric = DENSE + DENSE.T + 1j * np.eye(N)
-    assert co.detect(complex_symmetric).isa(co.Symmetric) and not co.detect(complex_symmetric).isa(co.SelfAdjoint)
+    assert co.detect(complex_symmetric).isa(co.Symmetric) and not co.detect(complex_symmetric).isa(
+        co.SelfAdjoint
+    )
     hermitian = DENSE + DENSE.T + 1j * (DENSE - DENSE.T)
     assert co.detect(hermitian).isa(co.SelfAdjoint) and not co.detect(hermitian).isa(co.Symmetric)
 
@@ -169,20 +197,41 @@ def big_sparse() -> dict[str, tuple[Any, str]]:
     n = 2500
     T = laplacian(50)
     order = np.random.default_rng(1).permutation(n)
-    column = sp.csr_array((np.ones(n), (np.arange(n), np.zeros(n, int))), shape=(n, n))  # which makes it connected
-    lower = sp.csr_array(sp.tril(sp.random_array((n, n), density=1e-3, rng=1), -1) + sp.eye_array(n) + column)
-    blocks = sp.block_diag([laplacian(1500), sp.csr_array(DENSE), sp.eye_array(n - 1500 - N)], format="csr")
-    ring = sp.csr_array(laplacian(n) - sp.csr_array(([1.0, 1.0], ([0, n - 1], [n - 1, 0])), shape=(n, n)))
+    column = sp.csr_array(
+        (np.ones(n), (np.arange(n), np.zeros(n, int))), shape=(n, n)
+    )  # which makes it connected
+    lower = sp.csr_array(
+        sp.tril(sp.random_array((n, n), density=1e-3, rng=1), -1) + sp.eye_array(n) + column
+    )
+    blocks = sp.block_diag(
+        [laplacian(1500), sp.csr_array(DENSE), sp.eye_array(n - 1500 - N)], format="csr"
+    )
+    ring = sp.csr_array(
+        laplacian(n) - sp.csr_array(([1.0, 1.0], ([0, n - 1], [n - 1, 0])), shape=(n, n))
+    )
     shift = sp.csr_array((np.ones(50), (np.arange(50), (np.arange(50) + 1) % 50)), shape=(50, 50))
-    torus = sp.kron(shift, shift) + 2 * sp.kron(shift.T, sp.eye_array(50)) + 5 * sp.kron(sp.eye_array(50), shift @ shift)
+    torus = (
+        sp.kron(shift, shift)
+        + 2 * sp.kron(shift.T, sp.eye_array(50))
+        + 5 * sp.kron(sp.eye_array(50), shift @ shift)
+    )
     return {
         "tridiagonal": (laplacian(10_000), "tridiagonal"),
         "grid": (sp.kronsum(T, T), "Kronecker sum"),
-        "space": (sp.kronsum(sp.kronsum(laplacian(13), laplacian(14)), laplacian(15)), "Kronecker sum"),
-        "kronecker": (sp.kron(laplacian(50), sp.csr_array(np.tril(DENSE[:50, :50]))), "Kronecker product"),
+        "space": (
+            sp.kronsum(sp.kronsum(laplacian(13), laplacian(14)), laplacian(15)),
+            "Kronecker sum",
+        ),
+        "kronecker": (
+            sp.kron(laplacian(50), sp.csr_array(np.tril(DENSE[:50, :50]))),
+            "Kronecker product",
+        ),
         "ring": (ring, "circulant"),
         "torus": (sp.csr_array(torus), "periodic convolution"),
-        "banded": (sp.diags_array([1.0, 5.0, 2.0, 1.0], offsets=[-2, 0, 1, 2], shape=(n, n)), "banded"),
+        "banded": (
+            sp.diags_array([1.0, 5.0, 2.0, 1.0], offsets=[-2, 0, 1, 2], shape=(n, n)),
+            "banded",
+        ),
         "permutation": (sp.eye_array(n, format="csr")[order], "permutation"),
         "blocks": (blocks[order][:, order], "permuted block diagonal"),
         "repeated": (sp.kron(sp.eye_array(500), DENSE[:5, :5], format="csr"), "Kronecker product"),
@@ -205,7 +254,9 @@ def test_large_sparse_matrices_are_searched_without_being_formed(key: str) -> No
 def test_the_grid_that_was_found_is_solved_by_its_own_rule() -> None:
     T = laplacian(60)
     found = co.detect(sp.kronsum(T, T))
-    assert "solve_by_lines" in co.explain(co.solve, found).rules or uses(co.explain(co.solve, found), "eigenvectors")
+    assert "solve_by_lines" in co.explain(co.solve, found).rules or uses(
+        co.explain(co.solve, found), "eigenvectors"
+    )
     x, info = co.solve(found, np.ones(3600), info=True)
     assert info.status is co.Status.SUCCESS
     np.testing.assert_allclose(sp.kronsum(T, T) @ x, 1, atol=1e-9)
@@ -220,7 +271,9 @@ def test_a_sparse_triangle_is_solved_by_substitution_whatever_its_order() -> Non
     assert info.status is co.Status.SUCCESS
     np.testing.assert_allclose(S @ x, 1, atol=1e-8)
     triangle = found.operands[1]
-    factors = SparseLU(triangle.data, triangle.structure.indptr, triangle.structure.columns, False).factors
+    factors = SparseLU(
+        triangle.data, triangle.structure.indptr, triangle.structure.columns, False
+    ).factors
     assert factors.nnz == S.nnz, "nothing fills in"
     for form, A in (("N", triangle.S), ("T", triangle.S.T), ("H", triangle.S.T)):
         np.testing.assert_allclose(A @ factors.solve(np.ones(S.shape[0]), form), 1, atol=1e-8)
@@ -229,7 +282,9 @@ def test_a_sparse_triangle_is_solved_by_substitution_whatever_its_order() -> Non
 
 
 def test_the_given_sparse_matrix_stays_as_it_is() -> None:
-    S = sp.csr_array(([1.0, 0.0, 2.0, 3.0], ([0, 0, 1, 1], [0, 1, 0, 0])), shape=(2, 2))  # with a zero and a place given twice
+    S = sp.csr_array(
+        ([1.0, 0.0, 2.0, 3.0], ([0, 0, 1, 1], [0, 1, 0, 0])), shape=(2, 2)
+    )  # with a zero and a place given twice
     before = S.data.copy(), S.indices.copy()
     found = co.detect(S)
     np.testing.assert_array_equal(found.to_dense(), [[1.0, 0.0], [5.0, 0.0]])
@@ -254,7 +309,10 @@ def test_other_frameworks_get_their_own_arrays_back(framework: str) -> None:
     assert "float32" in str(found.dtype)
     np.testing.assert_allclose(np.asarray(found.to_dense()), A, atol=1e-5)
     np.testing.assert_array_equal(
-        np.asarray(co.detect(module.asarray(np.eye(5, dtype=np.float32)[[1, 2, 3, 4, 0]])).to_dense())[0, 1], 1
+        np.asarray(
+            co.detect(module.asarray(np.eye(5, dtype=np.float32)[[1, 2, 3, 4, 0]])).to_dense()
+        )[0, 1],
+        1,
     )
 
 
@@ -299,7 +357,10 @@ def test_the_parts_of_a_composed_operator_are_searched() -> None:
     A = co.Dense(LAPLACE) + co.LowRank(U)
     found, info = co.detect(A, info=True)
     assert repr(found).endswith("Tridiagonal(60x60) + LowRank(60x60, rank 3)>")
-    assert info.residual == 0 and [child.rule for child in info.children] == ["tridiagonal", "as it is"]
+    assert info.residual == 0 and [child.rule for child in info.children] == [
+        "tridiagonal",
+        "as it is",
+    ]
     plain = co.LowRank(U)
     assert co.detect(plain) is plain
     nested = co.Block([[np.eye(3), np.ones((3, 2))], [None, np.diag([1.0, 2.0])]])

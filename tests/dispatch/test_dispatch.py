@@ -10,7 +10,18 @@ import random
 import threading
 
 import pytest
-from support.toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, SelfAdjoint, Sum, Toy, Unitary
+from support.toys import (
+    PSD,
+    Dense,
+    Diagonal,
+    Kronecker,
+    LowRank,
+    Product,
+    SelfAdjoint,
+    Sum,
+    Toy,
+    Unitary,
+)
 
 from colinear import dispatch
 from colinear.dispatch import check_rules, function, named_methods, patterns, rule, signatures
@@ -57,40 +68,69 @@ def test_commuting_operands_match_in_any_order():
 
 def test_the_assignment_of_commuting_operands_is_found_where_greed_fails():
     psd = Dense(mask=5)
-    assert matches(Sum[Dense, PSD[Dense]], Sum(psd, e)) and matches(Sum[Dense, PSD[Dense]], Sum(e, psd))
+    assert matches(Sum[Dense, PSD[Dense]], Sum(psd, e)) and matches(
+        Sum[Dense, PSD[Dense]], Sum(e, psd)
+    )
     assert not matches(Sum[Dense, PSD[Dense]], Sum(e, e))
 
 
 def test_brackets_fix_the_number_of_operands():
-    assert not matches(Sum[Dense, Diagonal], Sum(e, d, low)) and not matches(Sum[Dense, Diagonal], Sum(e))
+    assert not matches(Sum[Dense, Diagonal], Sum(e, d, low)) and not matches(
+        Sum[Dense, Diagonal], Sum(e)
+    )
     assert matches(Sum[()], Sum()) and not matches(Sum[()], Sum(e)) and matches(Sum, Sum(e))
 
 
 def test_an_ellipsis_takes_any_number_of_operands_anywhere():
     for pattern, yes, no in [
-        (Product[..., Diagonal], [Product(d), Product(e, d), Product(e, low, d)], [Product(), Product(d, e)]),
+        (
+            Product[..., Diagonal],
+            [Product(d), Product(e, d), Product(e, low, d)],
+            [Product(), Product(d, e)],
+        ),
         (Product[Diagonal, ...], [Product(d), Product(d, e, low)], [Product(e, d)]),
         (Product[Diagonal, ..., Diagonal], [Product(d, d), Product(d, e, d)], [Product(d)]),
-        (Product[..., Dense, Diagonal, ...], [Product(low, e, d), Product(e, e, d, low)], [Product(e, low, d)]),
+        (
+            Product[..., Dense, Diagonal, ...],
+            [Product(low, e, d), Product(e, e, d, low)],
+            [Product(e, low, d)],
+        ),
         (Sum[Diagonal, ...], [Sum(e, low, d), Sum(d)], [Sum(e, e)]),
         (Sum[..., Diagonal, Diagonal], [Sum(d, e, d)], [Sum(d, e)]),
     ]:
-        assert all(matches(pattern, A) for A in yes) and not any(matches(pattern, A) for A in no), pattern
-    assert Product[...] == as_pattern(Product) and Product[..., ..., Diagonal] == Product[..., Diagonal]
+        assert all(matches(pattern, A) for A in yes) and not any(matches(pattern, A) for A in no), (
+            pattern
+        )
+    assert (
+        Product[...] == as_pattern(Product)
+        and Product[..., ..., Diagonal] == Product[..., Diagonal]
+    )
 
 
 def test_annotations_ask_for_all_their_bits():
-    assert matches(PSD, Dense(mask=5)) and matches(PSD[Dense], Dense(mask=21)) and matches(SelfAdjoint, Dense(mask=5))
+    assert (
+        matches(PSD, Dense(mask=5))
+        and matches(PSD[Dense], Dense(mask=21))
+        and matches(SelfAdjoint, Dense(mask=5))
+    )
     assert not matches(PSD, Dense(mask=1)) and not matches(PSD[Diagonal], Dense(mask=5))
-    assert matches(PSD[Unitary[Sum[Dense, ...]]], Sum(e, d, mask=21)) and not matches(PSD[Unitary], Sum(e, d, mask=5))
+    assert matches(PSD[Unitary[Sum[Dense, ...]]], Sum(e, d, mask=21)) and not matches(
+        PSD[Unitary], Sum(e, d, mask=5)
+    )
     assert matches(Sum[PSD, Diagonal], Sum(d, Dense(mask=5)))
 
 
 def test_unions_of_classes_patterns_and_annotations():
-    for pattern in (Dense | Diagonal, Dense | PSD[Diagonal] | Diagonal, as_pattern(Dense) | Diagonal):
+    for pattern in (
+        Dense | Diagonal,
+        Dense | PSD[Diagonal] | Diagonal,
+        as_pattern(Dense) | Diagonal,
+    ):
         assert matches(pattern, e) and matches(pattern, d) and not matches(pattern, low)
     assert matches(Dense | PSD, LowRank(mask=5)) and not matches(Dense | PSD, low)
-    assert matches(PSD[Dense | Diagonal], Diagonal(mask=5)) and not matches(PSD[Dense | Diagonal], d)
+    assert matches(PSD[Dense | Diagonal], Diagonal(mask=5)) and not matches(
+        PSD[Dense | Diagonal], d
+    )
     assert matches(Sum[Dense | LowRank, Diagonal], Sum(d, low))
     assert len((Dense | Diagonal | Dense | as_pattern(Diagonal)).alternatives) == 2
 
@@ -119,8 +159,13 @@ def test_patterns_print_as_written_and_pickle():
         ("LinearOperator", as_pattern(Toy)),
     ]:
         assert repr(pattern) == text
-        assert pickle.loads(pickle.dumps(pattern)) == pattern and hash(pattern) == hash(pickle.loads(pickle.dumps(pattern)))
-    assert Sum[LowRank, Diagonal] == Sum[Diagonal, LowRank] and Product[LowRank, Diagonal] != Product[Diagonal, LowRank]
+        assert pickle.loads(pickle.dumps(pattern)) == pattern and hash(pattern) == hash(
+            pickle.loads(pickle.dumps(pattern))
+        )
+    assert (
+        Sum[LowRank, Diagonal] == Sum[Diagonal, LowRank]
+        and Product[LowRank, Diagonal] != Product[Diagonal, LowRank]
+    )
 
 
 def test_subsumption_on_examples():
@@ -184,7 +229,9 @@ def random_tree(rng, depth, widest=3):
     mask = rng.choice(MASKS)
     if depth == 1 or rng.random() < 0.3:
         return rng.choice(LEAVES)(mask=mask)
-    return rng.choice(COMPOSED)(*[random_tree(rng, depth - 1, widest) for _ in range(rng.randint(0, widest))], mask=mask)
+    return rng.choice(COMPOSED)(
+        *[random_tree(rng, depth - 1, widest) for _ in range(rng.randint(0, widest))], mask=mask
+    )
 
 
 def random_pattern(rng, depth):
@@ -197,7 +244,10 @@ def random_pattern(rng, depth):
         return ("class", Toy)
     if depth == 1 or draw < 0.5:
         return ("class", rng.choice(LEAVES + COMPOSED))
-    kids = [... if rng.random() < 0.25 else random_pattern(rng, depth - 1) for _ in range(rng.randint(0, 3))]
+    kids = [
+        ... if rng.random() < 0.25 else random_pattern(rng, depth - 1)
+        for _ in range(rng.randint(0, 3))
+    ]
     return ("kids", rng.choice(COMPOSED), kids)
 
 
@@ -264,7 +314,9 @@ def test_a_call_finds_exactly_the_rules_that_brute_force_finds(seed, monkeypatch
         A = random_tree(rng, 3, widest=4)
         found = {int(r.name) for r in f._resolve(signature(A)).order[:-1]}
         assert found == {i for i, p in enumerate(forms) if brute(p, A)}, A
-    monkeypatch.setattr(signatures, "WIDEST", 2)  # where operands are forgotten, what each pattern finds by itself
+    monkeypatch.setattr(
+        signatures, "WIDEST", 2
+    )  # where operands are forgotten, what each pattern finds by itself
     for _ in range(1000):
         A = random_tree(rng, 3, widest=4)
         found = {int(r.name) for r in f._resolve(signature(A)).order[:-1]}
@@ -293,7 +345,11 @@ def test_subsumption_overlap_and_meet_are_sound_on_random_trees(seed):
         common = list(itertools.islice(meet(P, Q), 200))
         if len(common) < 200:
             for s in map(signature, trees[:300]):
-                assert any(c.matches(s) for c in common) == (P.matches(s) and Q.matches(s)), (P, Q, s)
+                assert any(c.matches(s) for c in common) == (P.matches(s) and Q.matches(s)), (
+                    P,
+                    Q,
+                    s,
+                )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -304,7 +360,10 @@ def test_collapsed_and_cut_signatures_never_match_what_the_tree_does_not(seed, m
     monkeypatch.setattr(signatures, "MOST_DISTINCT", 2)
     rng = random.Random(200 + seed)
     trees = [random_tree(rng, 5, widest=5) for _ in range(1500)]
-    trees += [rng.choice(COMPOSED)(*[Diagonal() for _ in range(5)], *[Dense()] * rng.randint(0, 1)) for _ in range(50)]
+    trees += [
+        rng.choice(COMPOSED)(*[Diagonal() for _ in range(5)], *[Dense()] * rng.randint(0, 1))
+        for _ in range(50)
+    ]
     signs = [signature(A) for A in trees]
     forgotten = sum(s.collapsed for s in signs)
     forms = [random_pattern(rng, 3) for _ in range(60)]
@@ -327,26 +386,37 @@ def test_collapsed_and_cut_signatures_never_match_what_the_tree_does_not(seed, m
 def test_equal_structures_share_one_signature_and_the_operator_remembers_it():
     A, B = Sum(Dense(), Diagonal()), Sum(Diagonal(), Dense())
     assert signature(A) is signature(B) and A._signature is signature(A)
-    assert signature(Product(e, d)) is not signature(Product(d, e)) and signature(Dense(mask=1)) is not signature(Dense())
+    assert signature(Product(e, d)) is not signature(Product(d, e)) and signature(
+        Dense(mask=1)
+    ) is not signature(Dense())
 
 
 def test_a_wide_sum_matches_open_patterns_only():
     nine = Sum(*[Dense() for _ in range(8)], Diagonal())
-    assert matches(Sum[Diagonal, ...], nine) and matches(Sum, nine) and matches(Sum[Dense, Diagonal, ...], nine)
+    assert (
+        matches(Sum[Diagonal, ...], nine)
+        and matches(Sum, nine)
+        and matches(Sum[Dense, Diagonal, ...], nine)
+    )
     assert matches(Sum[Toy, Toy, Toy, ...], nine)
     assert not matches(Sum[Dense, Diagonal], nine) and not matches(Sum[LowRank, ...], nine)
     assert not matches(Sum[Diagonal, Diagonal, ...], nine)
     assert matches(Sum[Dense, Dense, ...], Sum(*[Dense() for _ in range(9)]))
     row = Product(Diagonal(), *[Dense() for _ in range(8)], LowRank())
     assert matches(Product[Diagonal, ...], row) and matches(Product[Diagonal, ..., LowRank], row)
-    assert matches(Product[Diagonal, Dense, ...], row) and matches(Product[..., Dense, Dense, ...], row)
+    assert matches(Product[Diagonal, Dense, ...], row) and matches(
+        Product[..., Dense, Dense, ...], row
+    )
     assert not matches(Product[Diagonal, LowRank], row) and not matches(Product[..., Diagonal], row)
 
 
 def test_a_signature_ends_after_four_levels():
     chain = Product(Product(Product(Product(Product(Dense())))))
     assert matches(Product[Product[Product[Product]]], chain)
-    assert signature(chain).depth == 4 and signature(chain).children[0].children[0].children[0].children is None
+    assert (
+        signature(chain).depth == 4
+        and signature(chain).children[0].children[0].children[0].children is None
+    )
 
 
 def test_a_tree_nested_a_hundred_thousand_deep_is_dispatched():
@@ -407,7 +477,11 @@ def test_tables_are_bounded_and_emptying_them_loses_nothing(monkeypatch):
     old = Sum(Dense(), Diagonal())
     assert f(old) == "rule"
     for mask in range(300):
-        assert f(Dense(mask=mask)) == "base" and f(Sum(Diagonal(), Dense(mask=mask))) == "rule" and f(old) == "rule"
+        assert (
+            f(Dense(mask=mask)) == "base"
+            and f(Sum(Diagonal(), Dense(mask=mask))) == "rule"
+            and f(old) == "rule"
+        )
         assert len(signatures._table) <= 50 and len(f._cache) <= 10
 
 
@@ -463,7 +537,12 @@ def test_guards_are_tried_in_order_of_specificity_and_the_guarded_rule_first():
     rule(f, Sum, name="plain")(lambda A: "plain")
     rule(f, Sum, when=lambda A: len(A.operands) == 2, name="two")(lambda A: "two")
     rule(f, Sum[Dense, ...], when=lambda A: len(A.operands) == 3, name="three")(lambda A: "three")
-    assert f(Sum(d, d)) == "two" and f(Sum(d, d, d)) == "plain" and f(Sum(d, d, e)) == "three" and f(Sum(e, d)) == "two"
+    assert (
+        f(Sum(d, d)) == "two"
+        and f(Sum(d, d, d)) == "plain"
+        and f(Sum(d, d, e)) == "three"
+        and f(Sum(e, d)) == "two"
+    )
     assert not check_rules(f)
 
 
@@ -479,12 +558,17 @@ def test_ambiguity_is_an_error_that_names_both_rules_and_check_rules_finds_it():
     f = function("f", base=lambda A: "base")
     rule(f, Product[Dense, ...], name="left")(lambda A: "left")
     rule(f, Product[..., Diagonal], name="right")(lambda A: "right")
-    with pytest.raises(AmbiguityError, match=r"left \(for Product\[Dense, ...\]\) and right \(for Product\[..., Diagonal\]\)"):
+    with pytest.raises(
+        AmbiguityError,
+        match=r"left \(for Product\[Dense, ...\]\) and right \(for Product\[..., Diagonal\]\)",
+    ):
         f(Product(e, d))
     assert f(Product(e, e)) == "left" and f(Product(d, d)) == "right"
     (pair,) = check_rules(f)
     assert {pair.first.name, pair.second.name} == {"left", "right"} and pair in check_rules()
-    rule(f, Product[Dense, ..., Diagonal], name="both")(lambda A: "both")  # [Dense] alone is no Diagonal: this is the meet
+    rule(f, Product[Dense, ..., Diagonal], name="both")(
+        lambda A: "both"
+    )  # [Dense] alone is no Diagonal: this is the meet
     assert not check_rules(f) and f(Product(e, d)) == "both"
 
 
@@ -554,7 +638,9 @@ def test_a_new_rule_is_seen_by_operators_that_were_dispatched_before():
 def test_a_union_registers_under_each_of_its_classes():
     f = function("f", base=lambda A: "base")
     rule(f, Dense | Sum[Diagonal, ...] | PSD, name="either")(lambda A: "either")
-    assert f(e) == f(Sum(d)) == f(LowRank(mask=5)) == f(Dense(mask=5)) == "either" and f(low) == "base"
+    assert (
+        f(e) == f(Sum(d)) == f(LowRank(mask=5)) == f(Dense(mask=5)) == "either" and f(low) == "base"
+    )
 
 
 def test_a_rule_for_a_union_is_as_specific_as_the_alternative_that_matches():
@@ -598,8 +684,15 @@ def test_arguments_are_bound_to_the_parameters_of_the_base_case():
     f = function("f", base=solve_base)
     rule(f, Dense)(lambda A, b, shift, method: ("rule", b, shift, method))
     cg = CG()
-    assert f(d, 1) == ("base", 1, 0, None) and f(e, b=1, method=cg) == ("rule", 1, 0, cg) and f(e, 1, 2, cg) == ("rule", 1, 2, cg)
-    assert str(inspect.signature(f)) == "(A, b, shift=0, method=None, *, info=False, on_failure='warn')"
+    assert (
+        f(d, 1) == ("base", 1, 0, None)
+        and f(e, b=1, method=cg) == ("rule", 1, 0, cg)
+        and f(e, 1, 2, cg) == ("rule", 1, 2, cg)
+    )
+    assert (
+        str(inspect.signature(f))
+        == "(A, b, shift=0, method=None, *, info=False, on_failure='warn')"
+    )
     assert f.__doc__ == "Solve A x = b." and f.__name__ == "f" and "f" in repr(f)
 
 
@@ -620,7 +713,11 @@ def test_wrong_arguments_are_type_errors_that_name_the_function(arguments, keywo
 def test_the_operator_may_stand_elsewhere_in_the_call():
     apply = function("apply", base=lambda A, f, method=None: (A, f), operand=1)
     rule(apply, Dense)(lambda A, f, method: (A, f, method))
-    assert apply("f", d) == (d, "f") and apply("f", e) == (e, "f", None) and apply(A=e, f="f") == (e, "f", None)
+    assert (
+        apply("f", d) == (d, "f")
+        and apply("f", e) == (e, "f", None)
+        and apply(A=e, f="f") == (e, "f", None)
+    )
 
 
 def test_keyword_only_parameters_of_the_base_case_stay_so_for_callers():
@@ -646,7 +743,12 @@ def test_a_method_must_be_a_method_object(monkeypatch):
     monkeypatch.setattr(named_methods, "_method_names", lambda: ("CG", "LU"))
     f = function("f", base=solve_base)
     names = r"one of CG\(\), LU\(\)"
-    for wrong, advice in [("cg", r"Write CG\(\)"), (CG, r"Write CG\(\)"), ("simplex", names), (3, names)]:
+    for wrong, advice in [
+        ("cg", r"Write CG\(\)"),
+        (CG, r"Write CG\(\)"),
+        ("simplex", names),
+        (3, names),
+    ]:
         with pytest.raises(MethodError, match=advice):
             f(d, 1, method=wrong)
 
@@ -684,8 +786,14 @@ def test_real_operators_are_dispatched_like_the_toys():
     import colinear as co
 
     A = co.Diagonal(np.ones(3)) + co.LowRank(np.ones((3, 1)))
-    assert matches(co.Sum[co.LowRank, co.Diagonal], A) and matches(co.LinearOperator, A) and not matches(co.Sum[co.Diagonal], A)
-    assert matches(co.PSD[co.Dense], co.PSD(np.eye(3))) and not matches(co.PSD[co.Dense], co.Dense(np.eye(3)))
+    assert (
+        matches(co.Sum[co.LowRank, co.Diagonal], A)
+        and matches(co.LinearOperator, A)
+        and not matches(co.Sum[co.Diagonal], A)
+    )
+    assert matches(co.PSD[co.Dense], co.PSD(np.eye(3))) and not matches(
+        co.PSD[co.Dense], co.Dense(np.eye(3))
+    )
     assert [type(B) for B in arrange(A, co.LowRank, co.Diagonal)] == [co.LowRank, co.Diagonal]
     assert signature(pickle.loads(pickle.dumps(A))) is signature(A)
     f = function("f", base=lambda A, method=None: "base")

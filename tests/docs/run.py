@@ -17,14 +17,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def blocks(text: str) -> Iterator[tuple[str, int, str]]:
     """The language of each block of Python of a page, the number of the line before its code, and its code."""
     for match in FENCE.finditer(text):
         if match["language"] in ("python", "pycon"):
-            yield match["language"], text.count("\n", 0, match.start("code")), textwrap.dedent(match["code"])
+            yield (
+                match["language"],
+                text.count("\n", 0, match.start("code")),
+                textwrap.dedent(match["code"]),
+            )
 
 
 def run_page(path: Path) -> int:
@@ -51,7 +58,13 @@ def main() -> None:
     warnings.simplefilter("error")
     # torch 2.13 uses what it deprecates itself when forward derivatives are first asked for.
     warnings.filterwarnings("ignore", "`torch.jit.script", DeprecationWarning)
-    sys.exit(sum(run_page(Path(target)) if target.endswith(".md") else run_module(target) for target in sys.argv[1:]) > 0)
+    sys.exit(
+        sum(
+            run_page(Path(target)) if target.endswith(".md") else run_module(target)
+            for target in sys.argv[1:]
+        )
+        > 0
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 def test_the_table_of_derivatives_is_up_to_date() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "docs/derivatives_table.py", "--check"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -22,7 +24,10 @@ def test_a_table_names_the_frameworks_of_each_function_and_mode() -> None:
     from derivatives_table import page
 
     text = "before\n<!-- Written by docs/derivatives_table.py -->\nold\n<!-- end -->\nafter\n"
-    new = page(text, [("solve", "reverse", "torch"), ("solve", "reverse", "JAX"), ("eig", "forward", "JAX")])
+    new = page(
+        text,
+        [("solve", "reverse", "torch"), ("solve", "reverse", "JAX"), ("eig", "forward", "JAX")],
+    )
     assert "| `solve` | torch, JAX | |" in new and "| `eig` | | JAX |" in new
     assert "old" not in new and new.startswith("before\n") and new.endswith("after\n")
     assert page(new, [("eig", "forward", "JAX")]).count("| `eig`") == 1

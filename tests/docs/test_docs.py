@@ -31,8 +31,19 @@ if importlib.util.find_spec("sklearn") is None:  # an extra: what needs it is le
 
 def run(*command: str, cwd: Path = ROOT) -> None:
     """Run a command with the package on its path, in a process of its own: no rule or operator of an example stays behind."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, *command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "MPLBACKEND": "Agg",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
 
 
@@ -57,16 +68,24 @@ def test_the_demo_runs(tmp_path: Path) -> None:
 
 
 def public(kind: type) -> dict[str, object]:
-    return {key: value for key in colinear.__all__ if isinstance(value := getattr(colinear, key), kind)}
+    return {
+        key: value for key in colinear.__all__ if isinstance(value := getattr(colinear, key), kind)
+    }
 
 
-OPERATORS = {key: cls for key, cls in public(type).items() if issubclass(cls, LinearOperator) and cls is not LinearOperator}
+OPERATORS = {
+    key: cls
+    for key, cls in public(type).items()
+    if issubclass(cls, LinearOperator) and cls is not LinearOperator
+}
 FUNCTIONS = public(Function)
 
 
 @pytest.mark.parametrize("key", [*OPERATORS, *FUNCTIONS, *public(type(lambda: None))])
 def test_a_public_operator_or_function_has_an_example(key: str) -> None:
-    assert ">>> " in (getattr(colinear, key).__doc__ or ""), f"colinear.{key} has no example in its docstring"
+    assert ">>> " in (getattr(colinear, key).__doc__ or ""), (
+        f"colinear.{key} has no example in its docstring"
+    )
 
 
 # ------------------------------------------------------------------ tables
@@ -107,8 +126,14 @@ def test_the_table_of_operators_agrees_with_the_code(key: str) -> None:
     cls, row = OPERATORS[key], calls("operators.md", "constructor")[key]
     assert row["constructor"] == signature(key, cls)
     stored = re.findall(r"\w+", row["stores"])
-    assert stored == [field for field in cls._fields if field in stored], "in the order of the fields"
-    of_arrays = {name for name, a in own_annotations(cls).items() if re.search("Array|Scalar|LinearOperator|Any", a)}
+    assert stored == [field for field in cls._fields if field in stored], (
+        "in the order of the fields"
+    )
+    of_arrays = {
+        name
+        for name, a in own_annotations(cls).items()
+        if re.search("Array|Scalar|LinearOperator|Any", a)
+    }
     assert of_arrays <= set(stored), "all that may hold arrays"
 
 
@@ -118,28 +143,49 @@ def test_the_table_of_functions_lists_every_function() -> None:
 
 @pytest.mark.parametrize("key", sorted(FUNCTIONS))
 def test_the_table_of_functions_agrees_with_the_code(key: str) -> None:
-    every = ("method", "info", "on_failure")  # what every function takes is said once, above the tables
-    assert calls("functions.md", "function")[key]["function"] == signature(key, FUNCTIONS[key], *every)
+    every = (
+        "method",
+        "info",
+        "on_failure",
+    )  # what every function takes is said once, above the tables
+    assert calls("functions.md", "function")[key]["function"] == signature(
+        key, FUNCTIONS[key], *every
+    )
 
 
 def test_the_table_of_methods_agrees_with_the_code() -> None:
     methods = public(type)
-    methods = {key: cls for key, cls in methods.items() if getattr(cls, "_is_method", False) and key != "Method"}
+    methods = {
+        key: cls
+        for key, cls in methods.items()
+        if getattr(cls, "_is_method", False) and key != "Method"
+    }
     written = calls("functions.md", "method")
-    assert {key: row["method"] for key, row in written.items()} == {key: signature(key, cls) for key, cls in methods.items()}
+    assert {key: row["method"] for key, row in written.items()} == {
+        key: signature(key, cls) for key, cls in methods.items()
+    }
 
 
 def test_the_table_of_statuses_agrees_with_the_code() -> None:
     heads = ("status", "failure", "meaning", "remedy")
-    values = [(f"`{s.name}`", "yes" if s.is_failure else "no", s.meaning, s.remedy) for s in colinear.Status]
+    values = [
+        (f"`{s.name}`", "yes" if s.is_failure else "no", s.meaning, s.remedy)
+        for s in colinear.Status
+    ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in values)
     written = [row for row in rows("explain.md") if "status" in row]
-    assert written == [dict(zip(heads, cells)) for cells in values], f"the table in docs/explain.md should be:\n{table}"
+    assert written == [dict(zip(heads, cells)) for cells in values], (
+        f"the table in docs/explain.md should be:\n{table}"
+    )
 
 
 def test_every_public_name_is_in_the_reference() -> None:
     reference = (DOCS / "api.md").read_text(encoding="utf-8")
-    missing = [key for key in colinear.__all__ if not key.startswith("__") and not re.search(rf"\b{key}\b", reference)]
+    missing = [
+        key
+        for key in colinear.__all__
+        if not key.startswith("__") and not re.search(rf"\b{key}\b", reference)
+    ]
     assert missing == [], "docs/api.md does not mention these"
 
 
@@ -149,7 +195,10 @@ def test_every_public_name_is_in_the_reference() -> None:
 def headings(text: str) -> set[str]:
     """The anchors that the headings of a page get."""
     outside = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return {slugify(re.sub(r"[`*]", "", title), "-") for title in re.findall(r"^#+ (.+)$", outside, flags=re.MULTILINE)}
+    return {
+        slugify(re.sub(r"[`*]", "", title), "-")
+        for title in re.findall(r"^#+ (.+)$", outside, flags=re.MULTILINE)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -160,7 +209,9 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         file = page.parent / path if path else page
         assert file.exists(), f"{page.name} links to {target}, which does not exist"
-        assert not anchor or anchor in headings(file.read_text(encoding="utf-8")), f"{page.name}: no heading for {target}"
+        assert not anchor or anchor in headings(file.read_text(encoding="utf-8")), (
+            f"{page.name}: no heading for {target}"
+        )
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

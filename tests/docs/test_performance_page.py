@@ -13,7 +13,14 @@ ROOT = Path(__file__).parents[2]
 
 def python(*command: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_the_page_on_performance_is_up_to_date() -> None:
@@ -26,6 +33,8 @@ def test_the_run_that_is_kept_has_every_figure_and_no_machine_paths() -> None:
     kept = json.loads(text)["figures"]
     listed = python("benchmarks/paper.py", "--list")
     assert listed.returncode == 0, listed.stdout + listed.stderr
-    names = {line.partition(":")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")}
+    names = {
+        line.partition(":")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")
+    }
     assert kept.keys() == names
     assert "/tmp/" not in text and "/home/" not in text and "/work/" not in text

@@ -13,7 +13,14 @@ ROOT = Path(__file__).parents[2]
 def python(*command: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, where no test has added rules."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_the_table_of_rules_is_up_to_date() -> None:

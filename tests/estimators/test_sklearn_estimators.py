@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-pytest.importorskip("sklearn", reason="the estimators need scikit-learn: pip install 'colinear[sklearn]'")
+pytest.importorskip(
+    "sklearn", reason="the estimators need scikit-learn: pip install 'colinear[sklearn]'"
+)
 
 import sklearn.decomposition
 import sklearn.linear_model
@@ -31,7 +33,12 @@ def test_the_checks_of_scikit_learn_pass(estimator, check):
 
 def forms(X):
     """The same data as an array, sparse, and as operators without and with structure."""
-    return X, sp.csr_array(X), co.opaque(co.Dense(X)), co.Diagonal(np.ones(len(X))) @ co.Sparse(sp.csr_array(X))
+    return (
+        X,
+        sp.csr_array(X),
+        co.opaque(co.Dense(X)),
+        co.Diagonal(np.ones(len(X))) @ co.Sparse(sp.csr_array(X)),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- PCA
@@ -44,16 +51,31 @@ def test_principal_components_are_those_of_scikit_learn(shape, k, rng):
     new = rng.standard_normal((7, shape[1]))
     for given in forms(X):
         ours = PCA(k).fit(given)
-        r = ours.n_components_ - (k is None and shape[0] <= shape[1])  # the last direction of centred wide data is arbitrary
+        r = ours.n_components_ - (
+            k is None and shape[0] <= shape[1]
+        )  # the last direction of centred wide data is arbitrary
         np.testing.assert_allclose(ours.components_[:r], theirs.components_[:r], atol=1e-8)
         np.testing.assert_allclose(ours.transform(new), theirs.transform(new), atol=1e-7)
-        for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_", "noise_variance_"):
-            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-8, err_msg=name)
+        for name in (
+            "explained_variance_",
+            "explained_variance_ratio_",
+            "singular_values_",
+            "mean_",
+            "noise_variance_",
+        ):
+            np.testing.assert_allclose(
+                getattr(ours, name), getattr(theirs, name), atol=1e-8, err_msg=name
+            )
         assert (ours.n_components_, ours.n_samples_) == (theirs.n_components_, theirs.n_samples_)
 
 
 def test_small_components_are_as_accurate_as_those_of_a_singular_value_decomposition(rng):
-    X = rng.standard_normal((60, 4)) * [1, 1e-2, 1e-5, 1e-7]  # squares of the last are below the rounding of those of the first
+    X = rng.standard_normal((60, 4)) * [
+        1,
+        1e-2,
+        1e-5,
+        1e-7,
+    ]  # squares of the last are below the rounding of those of the first
     theirs = sklearn.decomposition.PCA(svd_solver="full").fit(X)
     ours = PCA().fit(X)
     np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-7)
@@ -86,10 +108,16 @@ def test_components_of_a_structured_operator_never_form_it(rng):
 @pytest.mark.parametrize("shape", [(40, 6), (8, 30)])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_ridge_coefficients_are_those_of_scikit_learn(shape, intercept, rng):
-    X, Y, weights = rng.standard_normal(shape) + 1, rng.standard_normal((shape[0], 2)) + 3, rng.uniform(0.5, 2, shape[0])
+    X, Y, weights = (
+        rng.standard_normal(shape) + 1,
+        rng.standard_normal((shape[0], 2)) + 3,
+        rng.uniform(0.5, 2, shape[0]),
+    )
     for y in (Y[:, 0], Y):
         for w in (None, weights):
-            theirs = sklearn.linear_model.Ridge(0.3, fit_intercept=intercept, solver="svd").fit(X, y, w)
+            theirs = sklearn.linear_model.Ridge(0.3, fit_intercept=intercept, solver="svd").fit(
+                X, y, w
+            )
             for given in forms(X):
                 ours = Ridge(0.3, fit_intercept=intercept).fit(given, y, w)
                 np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-7)
@@ -105,7 +133,10 @@ def test_ridge_without_a_penalty_is_least_squares(rng):
 
 def test_ridge_takes_the_method_it_is_given(rng):
     X, y = rng.standard_normal((30, 4)), rng.standard_normal(30)
-    direct, iterated = Ridge().fit(X, y), Ridge(method=co.CG(tol=1e-10)).fit(co.opaque(co.Dense(X)), y)
+    direct, iterated = (
+        Ridge().fit(X, y),
+        Ridge(method=co.CG(tol=1e-10)).fit(co.opaque(co.Dense(X)), y),
+    )
     np.testing.assert_allclose(direct.coef_, iterated.coef_, atol=1e-8)
 
 
@@ -140,7 +171,9 @@ def test_precomputed_affinities_may_be_a_matrix_or_any_operator(rng):
         return np.exp(-((X[:, None] - Y) ** 2).sum(-1) / 4)
 
     W = affinity(X, X)
-    theirs = sklearn.manifold.SpectralEmbedding(2, affinity="precomputed", random_state=0).fit_transform(W)
+    theirs = sklearn.manifold.SpectralEmbedding(
+        2, affinity="precomputed", random_state=0
+    ).fit_transform(W)
     for given in (W, sp.csr_array(W), co.Kernel(affinity, X), co.opaque(co.Dense(W))):
         model = SpectralEmbedding(2, affinity="precomputed").fit(given)
         np.testing.assert_allclose(model.embedding_, theirs, atol=1e-6)
@@ -168,7 +201,12 @@ def test_parts_that_are_not_connected_are_announced():
         (Ridge(), co.Dense(np.ones((5, 2))), ValueError, "inconsistent numbers of samples"),
         (SpectralEmbedding(affinity="cosine"), np.ones((4, 2)), ValueError, "nearest_neighbors"),
         (SpectralEmbedding(), co.Dense(np.ones((4, 2))), TypeError, "precomputed"),
-        (SpectralEmbedding(affinity="precomputed"), np.ones((4, 2)), co.ShapeError, "must be square"),
+        (
+            SpectralEmbedding(affinity="precomputed"),
+            np.ones((4, 2)),
+            co.ShapeError,
+            "must be square",
+        ),
         (SpectralEmbedding(4), np.ones((4, 2)), ValueError, "from 1 to 3"),
     ],
 )
@@ -207,9 +245,12 @@ class Frame:
         return len(self.values)
 
 
-@pytest.mark.parametrize("make", [Ridge, lambda: PCA(n_components=1), lambda: SpectralEmbedding(n_components=1, affinity="rbf")])
+@pytest.mark.parametrize(
+    "make",
+    [Ridge, lambda: PCA(n_components=1), lambda: SpectralEmbedding(n_components=1, affinity="rbf")],
+)
 def test_names_of_features_are_kept_without_a_warning(make, monkeypatch):
-    names = lambda X: np.array(X.names, dtype=object) if isinstance(X, Frame) else None  # noqa: E731
+    names = lambda X: np.array(X.names, dtype=object) if isinstance(X, Frame) else None
     monkeypatch.setattr("sklearn.utils.validation._get_feature_names", names)
     X = Frame(np.random.default_rng(0).standard_normal((12, 2)), ["height", "width"])
     model = make().fit(X, np.arange(12.0))

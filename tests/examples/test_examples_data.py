@@ -23,7 +23,9 @@ def run(monkeypatch, tmp_path, capsys):
         found = importlib.import_module(name).main(["--small", "--output", str(picture)])
         printed = capsys.readouterr().out
         assert picture.stat().st_size > 5000, "a picture with something in it"
-        assert " ok: " in printed and "WRONG" not in printed and "What" in printed, "it says what it checked and what it chose"
+        assert " ok: " in printed and "WRONG" not in printed and "What" in printed, (
+            "it says what it checked and what it chose"
+        )
         return found, printed
 
     yield example

@@ -13,7 +13,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, float]]]:
+def found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], dict[str, float]]]:
     """Runs an example at its small size: what it found. It has drawn its picture."""
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -55,7 +57,11 @@ def test_a_soap_film_is_in_balance_and_is_scherks_surface(found):
 def test_equivariant_layers_are_as_many_as_group_theory_says(found):
     layers = found("equivariant_layers")
     assert layers["pairs to pairs"] == 15  # Bell(4)
-    assert layers["whole layer"] == layers["expected"] == 4 * 1 + 4 * 2 * 1 + 4 * 2 + 2 * 2 * 2 + 2 * 2 * 5 + 15
+    assert (
+        layers["whole layer"]
+        == layers["expected"]
+        == 4 * 1 + 4 * 2 * 1 + 4 * 2 + 2 * 2 * 2 + 2 * 2 * 5 + 15
+    )
 
 
 def test_a_network_follows_a_wave(found):
@@ -66,7 +72,10 @@ def test_a_network_follows_a_wave(found):
 
 def test_curvature_trains_a_network_in_fewer_steps(found):
     losses = found("second_order")
-    assert losses["Kronecker-factored"] < 0.8 * losses["Adam"] and losses["Gauss-Newton"] < losses["Adam"]
+    assert (
+        losses["Kronecker-factored"] < 0.8 * losses["Adam"]
+        and losses["Gauss-Newton"] < losses["Adam"]
+    )
     assert losses["Adam"] < losses["gradient descent"]
 
 

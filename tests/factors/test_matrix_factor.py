@@ -19,7 +19,10 @@ T0 = 0.1
 
 def matrices(kind: str, is_complex: bool, n: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A(t) = first + t second + 0.3 t^2 first, and right sides."""
-    M, N, b = (RNG.standard_normal(shape) + is_complex * 1j * RNG.standard_normal(shape) for shape in ((n, n), (n, n), (n, 2)))
+    M, N, b = (
+        RNG.standard_normal(shape) + is_complex * 1j * RNG.standard_normal(shape)
+        for shape in ((n, n), (n, n), (n, 2))
+    )
     if not is_complex:
         M, N, b = M.real, N.real, b.real
     if kind == "positive":
@@ -31,7 +34,12 @@ def loss(xp, solve, slogdet, inverse, claim, t, first, second, b):
     """Of one number t, so that all modes and orders can be compared; it uses all three functions, and the sign."""
     A = claim(first + t * second + 0.3 * t * t * first)
     sign, logarithm = slogdet(A)
-    return (abs(solve(A, b * (1 + t))) ** 2).sum() + logarithm**2 + abs(sign + 0.3) + (abs(inverse(A) - 1) ** 2).sum()
+    return (
+        (abs(solve(A, b * (1 + t))) ** 2).sum()
+        + logarithm**2
+        + abs(sign + 0.3)
+        + (abs(inverse(A) - 1) ** 2).sum()
+    )
 
 
 def expected(data: tuple) -> list[float]:

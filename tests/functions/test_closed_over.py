@@ -39,14 +39,29 @@ def arrays(x):
     return [leaf for part in x for leaf in arrays(part)] if isinstance(x, tuple) else [x]
 
 
-FUNCTIONS = [co.inv, co.eig, co.svd, co.pinv, co.diag, co.slogdet, co.exp, co.sqrt, co.lu, co.qr, co.norm, co.rank]
+FUNCTIONS = [
+    co.inv,
+    co.eig,
+    co.svd,
+    co.pinv,
+    co.diag,
+    co.slogdet,
+    co.exp,
+    co.sqrt,
+    co.lu,
+    co.qr,
+    co.norm,
+    co.rank,
+]
 
 
 @pytest.mark.parametrize("name", operators())
 def test_every_function_can_be_traced(name):
     A = operators()[name]
     b = np.arange(1.0, A.shape[-1] + 1)
-    jax.eval_shape(lambda b: [co.solve(A, b), co.lstsq(A, b), *(x for f in FUNCTIONS for x in arrays(f(A)))], b)
+    jax.eval_shape(
+        lambda b: [co.solve(A, b), co.lstsq(A, b), *(x for f in FUNCTIONS for x in arrays(f(A)))], b
+    )
 
 
 def test_constant_diagonals_are_seen_inside_a_program():
@@ -54,4 +69,6 @@ def test_constant_diagonals_are_seen_inside_a_program():
     program = jax.make_jaxpr(lambda b: co.solve(grid, b))(np.ones(36))
     assert "eigh" not in str(program)
     x = jax.jit(lambda b: co.solve(grid, b))(np.arange(36.0))
-    np.testing.assert_allclose(grid @ x, np.arange(36.0), atol=1e-3 if x.dtype == np.float32 else 1e-10)
+    np.testing.assert_allclose(
+        grid @ x, np.arange(36.0), atol=1e-3 if x.dtype == np.float32 else 1e-10
+    )

@@ -43,9 +43,13 @@ OPERATORS = {
     "unitary": UNITARY,
     "stiefel": TALL,
     "triangular": co.Triangular(np.tril(rng.standard_normal((N, N))) + 3 * np.eye(N)),
-    "tridiagonal": co.Tridiagonal(rng.standard_normal(N - 1), 4 + rng.standard_normal(N), rng.standard_normal(N - 1)),
+    "tridiagonal": co.Tridiagonal(
+        rng.standard_normal(N - 1), 4 + rng.standard_normal(N), rng.standard_normal(N - 1)
+    ),
     "line": LINE,
-    "banded": co.Banded([rng.standard_normal(N - abs(k)) + 9 * (k == 0) for k in (-2, 0, 1)], (-2, 0, 1)),
+    "banded": co.Banded(
+        [rng.standard_normal(N - abs(k)) + 9 * (k == 0) for k in (-2, 0, 1)], (-2, 0, 1)
+    ),
     "circulant": co.Circulant(COLUMN),
     "convolution": co.Convolution(KERNEL, (6, 6)),
     "convolution of a line": co.Convolution(KERNEL[0], (N,), boundary="zero"),
@@ -62,7 +66,8 @@ OPERATORS = {
     "any kronecker sum": co.KroneckerSum(square(6), square(6)),
     "shifted kronecker": co.Kronecker(definite(6), definite(6)) + SHIFT,
     "any shifted kronecker": co.Kronecker(square(6), square(6)) + SHIFT,
-    "two kroneckers": co.Kronecker(definite(6), definite(6)) + co.Kronecker(positive(6), positive(6)),
+    "two kroneckers": co.Kronecker(definite(6), definite(6))
+    + co.Kronecker(positive(6), positive(6)),
     "shifted grid": co.KroneckerSum(definite(6), definite(6)) + SHIFT,
     "product": co.Product(square(N), square(N)),
     "square": co.Product(*[definite(N)] * 2),
@@ -79,9 +84,18 @@ OPERATORS = {
     "positive blocks": co.BlockDiag(definite(6), definite(8)),
     "block triangle": co.Block([[square(6), square(6)], [co.Zero(6, 6), square(6)]]),
     "2 x 2 block": co.Block([[positive(6), square(6)], [square(6), square(6)]]),
-    "3 x 3 block": co.Block([[square(4), co.Zero(4, 4), square(4)], [co.Zero(4, 4), positive(4), square(4)], [square(4)] * 3]),
+    "3 x 3 block": co.Block(
+        [
+            [square(4), co.Zero(4, 4), square(4)],
+            [co.Zero(4, 4), positive(4), square(4)],
+            [square(4)] * 3,
+        ]
+    ),
     "stack": co.vstack(square(6), square(6)),
-    "sparse": co.Sparse(scipy.sparse.random_array((N, N), density=0.05, rng=0).tocsr() + 4 * scipy.sparse.eye_array(N).tocsr()),
+    "sparse": co.Sparse(
+        scipy.sparse.random_array((N, N), density=0.05, rng=0).tocsr()
+        + 4 * scipy.sparse.eye_array(N).tocsr()
+    ),
     "shifted": definite(N) + SHIFT,
     "inverse": co.inv(definite(N)),
     "Q A Q^H": co.Product(UNITARY, square(N), UNITARY.H),
@@ -92,7 +106,9 @@ OPERATORS = {
     "sum": square(N) + LINE,
     "product with a diagonal": co.Product(square(N), positive(N)),
     "hadamard": co.Hadamard(square(N), square(N)),
-    "kernel": co.Kernel(lambda x, y: np.exp(-((x[:, None] - y[None]) ** 2).sum(-1)), rng.standard_normal((N, 2))),
+    "kernel": co.Kernel(
+        lambda x, y: np.exp(-((x[:, None] - y[None]) ** 2).sum(-1)), rng.standard_normal((N, 2))
+    ),
     "batch sum": co.BatchSum(co.Dense(rng.standard_normal((3, N, N)))),
     "sliced": LINE[1:5, 1:5],
     "inverse of low rank + diagonal": co.inv(co.LowRank(U) + positive(N)),
@@ -103,9 +119,7 @@ OPERATORS = {
 MADE = {"transpose": co.Transpose, "adjoint": co.Adjoint, "conjugate": co.Conjugate}
 OPERATORS |= {name: kind._of(square(N)) for name, kind in MADE.items()}
 
-KNOWN_FUNCTIONS = (
-    "diagonal, scaled identity, permutation, circulant, convolution, block diagonal, shifted low rank, triangular, Q D Q^H"
-)
+KNOWN_FUNCTIONS = "diagonal, scaled identity, permutation, circulant, convolution, block diagonal, shifted low rank, triangular, Q D Q^H"
 PARTS = "diagonal, permutation, unitary, Q A, kronecker, rectangular kronecker, block diagonal, low rank, scaled, transpose"
 CELLS = {
     co.inv: """identity, scaled identity, diagonal, scaled, permutation, triangular, tridiagonal, line, banded, circulant, convolution,
@@ -149,15 +163,25 @@ def test_a_rule_fires(function):
     for name in map(" ".join, map(str.split, CELLS[function].split(","))):
         A = OPERATORS[name]
         assert not function.find(A).is_base, f"{function.name} of {name}"
-        plan = co.explain(function, np.cos, A) if function is co.apply else co.explain(function, A, *arguments)
+        plan = (
+            co.explain(function, np.cos, A)
+            if function is co.apply
+            else co.explain(function, A, *arguments)
+        )
         assert plan.rule == function.find(A).name
 
 
-@pytest.mark.parametrize("function", [co.lstsq, co.rank, co.cond], ids=lambda function: function.name)
+@pytest.mark.parametrize(
+    "function", [co.lstsq, co.rank, co.cond], ids=lambda function: function.name
+)
 def test_what_has_no_rule_of_its_own_follows_from_others(function):
     for name in PARTS.split(", "):
         plan = co.explain(function, OPERATORS[name])
-        rules = [node.rule for node in plan.walk() if node.rule.startswith(("svd_", "pinv_", "rank_", "cond_"))]
+        rules = [
+            node.rule
+            for node in plan.walk()
+            if node.rule.startswith(("svd_", "pinv_", "rank_", "cond_"))
+        ]
         assert rules, f"{function.name} of {name}"
 
 
@@ -166,7 +190,9 @@ def test_a_unitary_matrix_is_inverted_by_its_adjoint():
 
 
 def test_large_toeplitz_determinants_have_a_rule():
-    assert co.explain(co.slogdet, co.Toeplitz(np.r_[4.0, np.ones(599) / 600])).rules == ["slogdet_toeplitz"]
+    assert co.explain(co.slogdet, co.Toeplitz(np.r_[4.0, np.ones(599) / 600])).rules == [
+        "slogdet_toeplitz"
+    ]
 
 
 def test_a_plan_says_what_other_rules_would_cost():

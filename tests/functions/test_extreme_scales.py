@@ -36,7 +36,9 @@ def test_norms_neither_vanish_nor_overflow(framework, dtype, scale, matrices):
     X = array_of(framework, M * scale, dtype)
     for axis in (-2, (-2, -1), None):
         expected = np.linalg.vector_norm(M, axis=axis)
-        np.testing.assert_allclose(host(xp.vector_norm(X, axis=axis)).astype(float) / scale, expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            host(xp.vector_norm(X, axis=axis)).astype(float) / scale, expected, rtol=1e-5
+        )
     assert xp.vector_norm(X, axis=-2, keepdims=True).shape == (1, 5)
     assert float(xp.vector_norm(0 * X)) == 0
     assert np.isinf(host(xp.vector_norm(array_of(framework, [np.inf, 1.0], dtype))))
@@ -55,7 +57,9 @@ def test_eigenvalues_keep_their_scale(framework, dtype, scale):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_batches_of_eigenvalues_have_a_scale_each(framework, dtype, scale):
     M = np.array([[1.0, 2.0], [3.0, 5.0]])
-    values = host(co.backends.get(framework).eigvals(array_of(framework, np.stack([M, M * scale]), dtype)))
+    values = host(
+        co.backends.get(framework).eigvals(array_of(framework, np.stack([M, M * scale]), dtype))
+    )
     for row, factor in zip(values, (1.0, scale), strict=True):
         np.testing.assert_allclose(np.sort(row.real) / factor, np.linalg.eigvals(M), rtol=1e-5)
 
@@ -70,10 +74,18 @@ def cases_of_solvers():
 
 @pytest.mark.parametrize(("framework", "dtype", "scale"), list(cases_of_solvers()))
 @pytest.mark.parametrize("columns", [1, 2])
-def test_iterations_do_not_depend_on_the_scale_of_the_operator(framework, dtype, scale, columns, matrices):
+def test_iterations_do_not_depend_on_the_scale_of_the_operator(
+    framework, dtype, scale, columns, matrices
+):
     if framework == "jax" and columns == 2:
         pytest.skip("JAX has one path for both")
-    methods = {"CG": "definite", "MINRES": "indefinite", "GMRES": "general", "BiCGSTAB": "general", "LSQR": "general"}
+    methods = {
+        "CG": "definite",
+        "MINRES": "indefinite",
+        "GMRES": "general",
+        "BiCGSTAB": "general",
+        "LSQR": "general",
+    }
     right = np.ones((5, columns))
     right[0] = 2
     b = array_of(framework, right[:, 0] if columns == 1 else right, dtype)
@@ -87,11 +99,19 @@ def test_iterations_do_not_depend_on_the_scale_of_the_operator(framework, dtype,
         x, info = function(A, b, method=getattr(co, method)(), info=True)
         assert info.status is co.Status.SUCCESS, method
         expected = np.linalg.solve(M, right)
-        np.testing.assert_allclose(host(x).astype(float).reshape(5, -1) * scale, expected, rtol=1e-2, atol=1e-2, err_msg=method)
+        np.testing.assert_allclose(
+            host(x).astype(float).reshape(5, -1) * scale,
+            expected,
+            rtol=1e-2,
+            atol=1e-2,
+            err_msg=method,
+        )
 
 
 @pytest.mark.parametrize("method", [co.LSQR(), co.LSMR()])
 def test_least_squares_of_a_tiny_operator_are_not_zero(method):
     A = (np.arange(12.0).reshape(6, 2) * 1e-25).astype(np.float32)
     x = co.lstsq(A, np.ones(6, np.float32), method=method)
-    np.testing.assert_allclose(x * np.float32(1e-25), np.linalg.lstsq(A * 1e25, np.ones(6))[0], rtol=1e-2)
+    np.testing.assert_allclose(
+        x * np.float32(1e-25), np.linalg.lstsq(A * 1e25, np.ones(6))[0], rtol=1e-2
+    )

@@ -20,10 +20,14 @@ def free() -> co.LinearOperator:
 def graded(smallest: float) -> co.LinearOperator:
     d = np.random.default_rng(0).uniform(1, 2, 20_000)
     d[[0, 1, -1]] = smallest, 5e-3, 120.0
-    return co.Sparse(scipy.sparse.diags_array([d, np.full(d.size - 1, 1e-9)], offsets=[0, 1]).tocsr())
+    return co.Sparse(
+        scipy.sparse.diags_array([d, np.full(d.size - 1, 1e-9)], offsets=[0, 1]).tocsr()
+    )
 
 
-@pytest.mark.parametrize("function", [co.cholesky, co.lu, co.qr, co.nullspace, co.rank, co.pinv, co.eig, co.svd])
+@pytest.mark.parametrize(
+    "function", [co.cholesky, co.lu, co.qr, co.nullspace, co.rank, co.pinv, co.eig, co.svd]
+)
 def test_what_needs_the_matrix_is_refused_with_a_remedy(function):
     with pytest.raises(co.TooLargeError, match=r"11.9 GiB.*Dense\(A.to_dense\(\)\)"):
         function(free())
@@ -34,7 +38,9 @@ def test_all_eigenpairs_are_found_where_the_matrix_fits(monkeypatch):
     from colinear.functions.spectrum import order as eigen_choice
 
     for module in (eigen_choice, iterative_svd):
-        monkeypatch.setattr(module, "LARGEST_DENSE", 100)  # rows from which Auto does not form a matrix to find a few pairs
+        monkeypatch.setattr(
+            module, "LARGEST_DENSE", 100
+        )  # rows from which Auto does not form a matrix to find a few pairs
     d = np.linspace(1.0, 2.0, 450)
     A = co.PSD(co.MatrixFree(lambda X: d[:, None] * X, (450, 450), dtype=float))
     np.testing.assert_allclose(co.eig(A)[0], d)

@@ -10,7 +10,9 @@ from support.frameworks import NAMES, host
 
 import colinear as co
 
-GOOD = np.array([[2.0, 1.0, 0.0, 0.3], [1.0, 3.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.5], [0.3, 0.0, 0.5, 5.0]])
+GOOD = np.array(
+    [[2.0, 1.0, 0.0, 0.3], [1.0, 3.0, 1.0, 0.0], [0.0, 1.0, 4.0, 0.5], [0.3, 0.0, 0.5, 5.0]]
+)
 NONFINITE = co.Status.NONFINITE
 
 DIRECT = {
@@ -25,15 +27,29 @@ DIRECT = {
     "eig": co.eig,
     "sqrt": lambda A, **options: co.sqrt(co.PSD(A), **options),
     "log": co.log,
-    "LDL": lambda A, **options: co.solve(co.SelfAdjoint(A), A.xp.ones(4, dtype=A.dtype), method=co.LDL(), **options),
+    "LDL": lambda A, **options: co.solve(
+        co.SelfAdjoint(A), A.xp.ones(4, dtype=A.dtype), method=co.LDL(), **options
+    ),
 }
 ITERATED = {
-    "CG": lambda A, **options: co.solve(co.PD(A), A.xp.ones(4, dtype=A.dtype), method=co.CG(), **options),
-    "MINRES": lambda A, **options: co.solve(co.PD(A), A.xp.ones(4, dtype=A.dtype), method=co.MINRES(), **options),
-    "GMRES": lambda A, **options: co.solve(A, A.xp.ones(4, dtype=A.dtype), method=co.GMRES(), **options),
-    "LSMR": lambda A, **options: co.lstsq(A, A.xp.ones(4, dtype=A.dtype), method=co.LSMR(), **options),
-    "Lanczos": lambda A, **options: co.eig(co.SelfAdjoint(A), 1, "LA", method=co.Lanczos(), **options),
-    "LOBPCG": lambda A, **options: co.eig(co.SelfAdjoint(A), 1, "LA", method=co.LOBPCG(), **options),
+    "CG": lambda A, **options: co.solve(
+        co.PD(A), A.xp.ones(4, dtype=A.dtype), method=co.CG(), **options
+    ),
+    "MINRES": lambda A, **options: co.solve(
+        co.PD(A), A.xp.ones(4, dtype=A.dtype), method=co.MINRES(), **options
+    ),
+    "GMRES": lambda A, **options: co.solve(
+        A, A.xp.ones(4, dtype=A.dtype), method=co.GMRES(), **options
+    ),
+    "LSMR": lambda A, **options: co.lstsq(
+        A, A.xp.ones(4, dtype=A.dtype), method=co.LSMR(), **options
+    ),
+    "Lanczos": lambda A, **options: co.eig(
+        co.SelfAdjoint(A), 1, "LA", method=co.Lanczos(), **options
+    ),
+    "LOBPCG": lambda A, **options: co.eig(
+        co.SelfAdjoint(A), 1, "LA", method=co.LOBPCG(), **options
+    ),
     "Arnoldi": lambda A, **options: co.eig(A, 1, method=co.Arnoldi(), **options),
     "GolubKahan": lambda A, **options: co.svd(A, 1, method=co.GolubKahan(), **options),
     "RandomizedSVD": lambda A, **options: co.svd(A, 1, method=co.RandomizedSVD(), **options),
@@ -56,7 +72,9 @@ def broken(framework, number):
 
 def direct_cases():
     for framework in NAMES:
-        for function in DIRECT if framework != "jax" else ("svd", "pinv", "rank", "eigh"):  # JAX compiles each of them
+        for function in (
+            DIRECT if framework != "jax" else ("svd", "pinv", "rank", "eigh")
+        ):  # JAX compiles each of them
             yield framework, function
 
 
@@ -93,7 +111,9 @@ def test_null_spaces_of_a_batch_take_the_rank_of_its_finite_matrices(framework):
     singular = np.diag([1.0, 2.0, 3.0, 0.0])
     bad = singular.copy()
     bad[0, 1] = np.nan
-    N, info = co.nullspace(co.Dense(co.backends.get(framework).asarray(np.stack([singular, bad]))), info=True)
+    N, info = co.nullspace(
+        co.Dense(co.backends.get(framework).asarray(np.stack([singular, bad]))), info=True
+    )
     assert info.status is NONFINITE
     assert N.shape == (2, 4, 1)
     np.testing.assert_allclose(np.abs(host(N)[0, :, 0]), [0, 0, 0, 1], atol=1e-12)

@@ -19,7 +19,9 @@ def check_unitary_pairs(A, tol=1e-12):
     values, vectors = co.eig(A)
     M, w, V = (xp.to_numpy(x) for x in (A.to_dense(), values, vectors.to_dense()))
     np.testing.assert_allclose(M @ V, V * w[..., None, :], atol=tol)
-    np.testing.assert_allclose(np.swapaxes(V, -1, -2).conj() @ V, np.broadcast_to(np.eye(V.shape[-1]), V.shape), atol=tol)
+    np.testing.assert_allclose(
+        np.swapaxes(V, -1, -2).conj() @ V, np.broadcast_to(np.eye(V.shape[-1]), V.shape), atol=tol
+    )
     return w
 
 
@@ -39,7 +41,9 @@ def test_unitary_matrices_have_orthonormal_eigenvectors_even_of_repeated_values(
     A = co.Unitary(xp.asarray(repeated))
     assert co.explain(co.eig, A).rules == ["eig_unitary"]
     np.testing.assert_allclose(check_unitary_pairs(A), [1, 1, 1, 1j, 1j, -1], atol=1e-12)
-    assert not co.eig(co.Unitary(xp.asarray(2 * rng.standard_normal((4, 4)))), info=True)[1].converged
+    assert not co.eig(co.Unitary(xp.asarray(2 * rng.standard_normal((4, 4)))), info=True)[
+        1
+    ].converged
 
 
 def test_permutations_of_a_batch_have_their_own_cycles():
@@ -76,9 +80,16 @@ def test_diagonal_and_trace_of_the_inverse_laplacian_never_form_it():
 @pytest.mark.parametrize("offsets", [(0,), (-1, 0, 1), (-2, -1, 0, 1), (0, 1, 2), (-3, 0, 2)])
 def test_lu_stays_in_the_band(backend, offsets):
     xp, rng, n = backends.get(backend), np.random.default_rng(1), 12
-    for dtype, batch in (("float64", ()), ("float64", (2, 3)), ("complex64", ()), ("complex64", (2,))):
+    for dtype, batch in (
+        ("float64", ()),
+        ("float64", (2, 3)),
+        ("complex64", ()),
+        ("complex64", (2,)),
+    ):
         factor = 1 + 1j if dtype == "complex64" else 1
-        diagonals = [(rng.standard_normal((*batch, n - abs(k))) * factor).astype(dtype) for k in offsets]
+        diagonals = [
+            (rng.standard_normal((*batch, n - abs(k))) * factor).astype(dtype) for k in offsets
+        ]
         A = co.Banded([xp.asarray(d) for d in diagonals], offsets, (n, n))
         assert co.explain(co.lu, A).rules == ["lu_banded"]
         P, L, U = co.lu(A)
@@ -86,13 +97,19 @@ def test_lu_stays_in_the_band(backend, offsets):
         tol = 1e-12 if dtype == "float64" else 1e-5
         np.testing.assert_allclose(p @ lower @ upper, whole, atol=tol)
         np.testing.assert_allclose(np.diagonal(lower, axis1=-2, axis2=-1), 1)
-        assert not np.triu(lower, 1).any() and not np.tril(upper, -1).any() and np.abs(lower).max() < 1.5
+        assert (
+            not np.triu(lower, 1).any()
+            and not np.tril(upper, -1).any()
+            and np.abs(lower).max() < 1.5
+        )
         assert L.dtype == U.dtype == A.dtype
 
 
 def test_lu_of_a_long_tridiagonal_holds_a_few_diagonals():
     rng, n = np.random.default_rng(2), 20_000
-    T = co.Tridiagonal(rng.standard_normal(n - 1), rng.standard_normal(n), rng.standard_normal(n - 1))
+    T = co.Tridiagonal(
+        rng.standard_normal(n - 1), rng.standard_normal(n), rng.standard_normal(n - 1)
+    )
     with forbid_dense(n):
         P, L, U = co.lu(T)
         x = rng.standard_normal(n)
@@ -114,7 +131,13 @@ def test_diagonal_of_the_inverse_of_a_band_by_block_elimination(offsets):
 
 def test_diagonal_of_the_inverse_of_a_band_that_needs_pivots_is_right_too():
     n = 20  # all main minors of odd order vanish
-    A = co.inv(co.Banded([np.ones(n - 1), np.full(n, 1e-12), np.ones(n - 1), np.full(n - 2, 0.1)], [-1, 0, 1, 2], (n, n)))
+    A = co.inv(
+        co.Banded(
+            [np.ones(n - 1), np.full(n, 1e-12), np.ones(n - 1), np.full(n - 2, 0.1)],
+            [-1, 0, 1, 2],
+            (n, n),
+        )
+    )
     np.testing.assert_allclose(co.diag(A), np.diag(np.linalg.inv(A.A.to_dense())), atol=1e-9)
 
 
@@ -134,7 +157,9 @@ def test_null_space_of_a_periodic_operator_is_made_of_waves(A):
     assert co.explain(co.nullspace, A).rules == ["nullspace_circulant"]
     assert N.shape == co.nullspace(co.Dense(A.to_dense())).shape and N.dtype == A.dtype
     np.testing.assert_allclose(A.to_dense() @ N.to_dense(), 0, atol=1e-12)
-    np.testing.assert_allclose(N.to_dense().conj().T @ N.to_dense(), np.eye(N.shape[-1]), atol=1e-12)
+    np.testing.assert_allclose(
+        N.to_dense().conj().T @ N.to_dense(), np.eye(N.shape[-1]), atol=1e-12
+    )
 
 
 class Plain(co.LinearOperator):

@@ -14,7 +14,16 @@ from support.frameworks import close, host, normal, spd
 
 from colinear import functions as f
 from colinear.errors import BackendError, ConvergenceWarning
-from colinear.operators import BlockDiag, Dense, Diagonal, Identity, Kronecker, KroneckerSum, LowRank, Triangular
+from colinear.operators import (
+    BlockDiag,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LowRank,
+    Triangular,
+)
 from colinear.properties import PSD, SelfAdjoint
 from colinear.status import Status
 
@@ -68,7 +77,9 @@ def agree(found, reference):
     for key, value in reference.items():
         y = host(found[key])
         assert np.iscomplexobj(y) >= np.iscomplexobj(host(value)), key
-        np.testing.assert_allclose(y, host(value).astype(y.dtype), rtol=1e-7, atol=1e-7, err_msg=str(key))
+        np.testing.assert_allclose(
+            y, host(value).astype(y.dtype), rtol=1e-7, atol=1e-7, err_msg=str(key)
+        )
 
 
 def test_every_function_under_jit_gives_the_numpy_answer(data):
@@ -83,9 +94,13 @@ def test_every_function_under_torch_vmap_gives_the_numpy_answer(data):
 
 
 def test_under_tracing_the_principal_branch_is_complex_unless_psd_is_known(data):
-    found = jax.jit(lambda A, S: (f.sqrt(A).to_dense(), f.sqrt(PSD(S)).to_dense(), f.log(SelfAdjoint(S)).to_dense()))(
-        data[0][0], data[1][0]
-    )
+    found = jax.jit(
+        lambda A, S: (
+            f.sqrt(A).to_dense(),
+            f.sqrt(PSD(S)).to_dense(),
+            f.log(SelfAdjoint(S)).to_dense(),
+        )
+    )(data[0][0], data[1][0])
     assert [jnp.iscomplexobj(x) for x in found] == [True, False, True]
 
 
@@ -94,7 +109,9 @@ def test_status_and_residual_come_out_of_jit():
     good, bad, singular = np.diag([1.0, 2.0]), np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones((2, 2))
     x, info = solve(good, np.ones(2))
     assert info.status == Status.SUCCESS and host(info.residual).max() < 1e-12
-    x, info = solve(bad, np.ones(2))  # not positive definite: LU takes over inside the compiled program
+    x, info = solve(
+        bad, np.ones(2)
+    )  # not positive definite: LU takes over inside the compiled program
     close(x, np.linalg.solve(bad, np.ones(2)))
     x, info = solve(singular, np.ones(2))
     assert info.status == Status.SINGULAR
@@ -155,7 +172,10 @@ def structured_reference(A, S, b):
 
 
 def numerical_gradient(g, arguments, which, direction, step=1e-6):
-    moved = [[x + (sign * step * direction if i == which else 0) for i, x in enumerate(arguments)] for sign in (1, -1)]
+    moved = [
+        [x + (sign * step * direction if i == which else 0) for i, x in enumerate(arguments)]
+        for sign in (1, -1)
+    ]
     return (g(*moved[0]) - g(*moved[1])) / (2 * step)
 
 
@@ -165,9 +185,13 @@ def test_values_and_gradients_through_the_rules_in_both_frameworks(data):
     directions = [normal(rng, A.shape), normal(rng, S.shape), normal(rng, b.shape)]
     directions[1] = directions[1] + directions[1].T
     value = structured_reference(A, S, b)
-    derivatives = [numerical_gradient(structured_reference, (A, S, b), i, d) for i, d in enumerate(directions)]
+    derivatives = [
+        numerical_gradient(structured_reference, (A, S, b), i, d) for i, d in enumerate(directions)
+    ]
 
-    found, gradients = jax.jit(jax.value_and_grad(structured_losses, (0, 1, 2)))(*map(jnp.asarray, (A, S, b)))
+    found, gradients = jax.jit(jax.value_and_grad(structured_losses, (0, 1, 2)))(
+        *map(jnp.asarray, (A, S, b))
+    )
     np.testing.assert_allclose(found, value, rtol=1e-10)
     for gradient, direction, derivative in zip(gradients, directions, derivatives, strict=True):
         np.testing.assert_allclose(np.sum(host(gradient) * direction), derivative, rtol=1e-5)
@@ -183,7 +207,9 @@ def test_values_and_gradients_through_the_rules_in_both_frameworks(data):
     gradients = torch.func.grad(structured_losses, (0, 1, 2))(*tensors)
     for gradient, leaf in zip(gradients, leaves, strict=True):
         close(gradient, leaf.grad)
-    _, tangent = torch.func.jvp(structured_losses, tensors, tuple(torch.asarray(d) for d in directions))
+    _, tangent = torch.func.jvp(
+        structured_losses, tensors, tuple(torch.asarray(d) for d in directions)
+    )
     np.testing.assert_allclose(host(tangent), sum(derivatives), rtol=1e-5)
 
 
@@ -195,5 +221,7 @@ def test_roots_and_logarithms_of_defective_matrices_under_jit_and_their_derivati
     A = torch.tensor(jordan, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(f.sqrt(A).to_dense().sum(), A)
     E = np.array([[0.3, -0.2], [0.5, 0.1]])
-    slope = (scipy.linalg.sqrtm(jordan + 1e-6 * E).sum() - scipy.linalg.sqrtm(jordan - 1e-6 * E).sum()).real / 2e-6
+    slope = (
+        scipy.linalg.sqrtm(jordan + 1e-6 * E).sum() - scipy.linalg.sqrtm(jordan - 1e-6 * E).sum()
+    ).real / 2e-6
     np.testing.assert_allclose(np.sum(host(gradient) * E), slope, rtol=1e-4)

@@ -8,7 +8,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0"
+)
 
 import argparse
 import collections
@@ -39,13 +41,19 @@ def main() -> int:
             if outcome.is_finding or options.case is not None:
                 found += outcome.is_finding
                 print(f"{outcome.kind}: {outcome.case}\n    {outcome.detail}")
-                print(f"    python tests/fuzz --seed {options.seed} --case {number} --backend {backend}", flush=True)
+                print(
+                    f"    python tests/fuzz --seed {options.seed} --case {number} --backend {backend}",
+                    flush=True,
+                )
             if options.case is not None:
                 break
             number += 1
             if backend == "jax" and number % JAX_CASES_BETWEEN_CLEARS == 0:
                 sys.modules["jax"].clear_caches()
-        print(f"{backend}: {sum(ends.values())} cases: " + ", ".join(f"{n} {kind}" for kind, n in ends.most_common()))
+        print(
+            f"{backend}: {sum(ends.values())} cases: "
+            + ", ".join(f"{n} {kind}" for kind, n in ends.most_common())
+        )
     return 1 if found else 0
 
 

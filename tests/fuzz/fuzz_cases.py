@@ -39,7 +39,9 @@ class Outcome:
 def run_case(seed: int, number: int, backend: str) -> Outcome:
     """Draw a case and try it."""
     random = np.random.default_rng([seed, number])
-    dtype = str(random.choice(["float64", "complex128", "float32", "complex64"], p=[0.5, 0.25, 0.15, 0.1]))
+    dtype = str(
+        random.choice(["float64", "complex128", "float32", "complex64"], p=[0.5, 0.25, 0.15, 0.1])
+    )
     batch = (2,) if random.random() < 0.25 else ()
     depth = int(random.choice([0, 1, 2, 3], p=[0.15, 0.4, 0.3, 0.15]))
     question = QUESTIONS[random.integers(len(QUESTIONS))]
@@ -51,8 +53,12 @@ def run_case(seed: int, number: int, backend: str) -> Outcome:
         if not fits(question, M, tree, eps):
             return Outcome("unfit")
         method = _draw_method(random, question, tree)
-        b = np.cos(np.arange(M.shape[-1] if question.name == "multiply" else M.shape[-2])).astype(dtype)
-        gradient = backend != "numpy" and question.is_smooth and eps < 1e-10 and random.random() < 0.5
+        b = np.cos(np.arange(M.shape[-1] if question.name == "multiply" else M.shape[-2])).astype(
+            dtype
+        )
+        gradient = (
+            backend != "numpy" and question.is_smooth and eps < 1e-10 and random.random() < 0.5
+        )
         named = type(method).__name__ if method is not None else "Auto"
         case = f"{question.name} by {named} of {tree.name}, {dtype}, shape {M.shape}, {backend}"
         with _bounded():
@@ -94,7 +100,11 @@ def _compare(
     answer = question.answer
     nearby = [_perturb(random, tree, M, eps) for _ in range(2)]
     if flags:
-        is_tame = eps < 1e-10 and _is_tame(question, tree, M) and (answer is None or bool(np.isfinite(answer(M, wide)).all()))
+        is_tame = (
+            eps < 1e-10
+            and _is_tame(question, tree, M)
+            and (answer is None or bool(np.isfinite(answer(M, wide)).all()))
+        )
         return Outcome("alarm" if is_tame else "flagged", case, "; ".join(flags))
     judge = question.judge
     if getattr(method, "is_iterative", False):  # whose tolerance is that of a residual
@@ -105,7 +115,11 @@ def _compare(
         if judge is residual_of_solve:
             blur *= max(1.0, np.abs(x).max() * np.abs(M).max() / np.abs(b).max())
         allowed = 3 * np.sqrt(eps) + blur
-        return Outcome("right", case) if error <= allowed else Outcome("silent", case, f"error {error:.2g}")
+        return (
+            Outcome("right", case)
+            if error <= allowed
+            else Outcome("silent", case, f"error {error:.2g}")
+        )
     assert answer is not None
     wanted = answer(M, wide)
     if np.shape(x) != np.shape(wanted):
@@ -121,10 +135,14 @@ def _compare(
     if not (np.isfinite(scale) and np.isfinite(change)) or change > 1e-2 * scale:
         return Outcome("unfit", case)  # not even the reference knows
     error = float(np.abs(x - wanted).max())
-    allowed = 20 * change + 10 * np.sqrt(eps) * (scale + (1 if question.name in ("logdet", "solve_and_logdet") else 0))
+    allowed = 20 * change + 10 * np.sqrt(eps) * (
+        scale + (1 if question.name in ("logdet", "solve_and_logdet") else 0)
+    )
     if error <= allowed:
         return Outcome("right", case)
-    return Outcome("silent", case, f"error {error / (scale or 1):.2g}, allowed {allowed / (scale or 1):.2g}")
+    return Outcome(
+        "silent", case, f"error {error / (scale or 1):.2g}, allowed {allowed / (scale or 1):.2g}"
+    )
 
 
 def _perturb(random: np.random.Generator, tree: Tree, M: np.ndarray, eps: float) -> np.ndarray:
@@ -154,7 +172,13 @@ def _is_tame(question: Question, tree: Tree, M: np.ndarray) -> bool:
 
 
 def _compare_gradients(
-    random: np.random.Generator, question: Question, tree: Tree, b: np.ndarray, method: Any, backend: str, case: str
+    random: np.random.Generator,
+    question: Question,
+    tree: Tree,
+    b: np.ndarray,
+    method: Any,
+    backend: str,
+    case: str,
 ) -> Outcome:
     """Compare the derivative of Re<W, f(A)> along a direction with central differences of the reference."""
     case = f"gradient of {case}"
@@ -185,9 +209,15 @@ def _compare_gradients(
     flags = [str(w.message) for w in caught if issubclass(w.category, FLAGS)]
     noise = 1e-8 * float(np.sum(np.abs(W))) / scale  # of a slope that is zero
     allowed = 50 * blur + 1e-4 * abs(slopes[0]) + 1e-6 * size / scale + noise
-    if question.name == "det":  # zero but for rounding errors of its terms, which are products of n entries
+    if (
+        question.name == "det"
+    ):  # zero but for rounding errors of its terms, which are products of n entries
         M = tree.matrix(tree.arrays)
-        allowed += 1e-13 * float(np.sum(np.abs(W) * np.linalg.norm(M, axis=(-2, -1)) ** M.shape[-1])) / scale
+        allowed += (
+            1e-13
+            * float(np.sum(np.abs(W) * np.linalg.norm(M, axis=(-2, -1)) ** M.shape[-1]))
+            / scale
+        )
     if abs(slope - slopes[0]) <= allowed:
         return Outcome("right", case)
     if flags:
@@ -200,7 +230,9 @@ def _direction(random: np.random.Generator, a: np.ndarray) -> np.ndarray:
     return d + 1j * random.standard_normal(a.shape) if np.iscomplexobj(a) else d
 
 
-def _slope_in_torch(question: Question, tree: Tree, directions: Any, W: Any, b: Any, method: Any) -> float:
+def _slope_in_torch(
+    question: Question, tree: Tree, directions: Any, W: Any, b: Any, method: Any
+) -> float:
     import torch
 
     leaves = [torch.tensor(a, requires_grad=True) for a in tree.arrays]
@@ -210,10 +242,14 @@ def _slope_in_torch(question: Question, tree: Tree, directions: Any, W: Any, b: 
         return 0.0
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     pairs = zip(gradients, directions)
-    return float(sum(np.sum(g.resolve_conj().numpy().conj() * d).real for g, d in pairs if g is not None))
+    return float(
+        sum(np.sum(g.resolve_conj().numpy().conj() * d).real for g, d in pairs if g is not None)
+    )
 
 
-def _slope_in_jax(question: Question, tree: Tree, directions: Any, W: Any, b: Any, method: Any) -> float:
+def _slope_in_jax(
+    question: Question, tree: Tree, directions: Any, W: Any, b: Any, method: Any
+) -> float:
     import jax
     import jax.numpy as jnp
 

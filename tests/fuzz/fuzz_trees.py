@@ -34,7 +34,9 @@ class Tree:
     is_positive: bool = False
 
 
-def grow(random: np.random.Generator, dtype: str, batch: tuple[int, ...], depth: int, square: bool) -> Tree:
+def grow(
+    random: np.random.Generator, dtype: str, batch: tuple[int, ...], depth: int, square: bool
+) -> Tree:
     """Draw a tree with leaves of a dtype; `batch` is the batch shape of some of its leaves."""
     grower = _Grower(random, dtype, batch)
     n = int(random.choice([1, 2, 3, 4, 6]))
@@ -94,12 +96,16 @@ class _Grower:
         if self.style == "integers":
             x = np.round(x)
         if self.style == "tiny":
-            x = x * np.where(self.random.random(shape) < 0.15, 10.0 ** -int(self.random.integers(6, 20)), 1.0)
+            x = x * np.where(
+                self.random.random(shape) < 0.15, 10.0 ** -int(self.random.integers(6, 20)), 1.0
+            )
         return x
 
     # ---------------------------------------------------------------- how trees are put together
 
-    def leaf(self, name: str, arrays: Sequence[np.ndarray], operator: Any, matrix: Any, **facts: bool) -> Tree:
+    def leaf(
+        self, name: str, arrays: Sequence[np.ndarray], operator: Any, matrix: Any, **facts: bool
+    ) -> Tree:
         M = matrix(*map(_widen, arrays))
         size = float(np.abs(M).sum(-1).max(initial=0)) if M.size else 0.0
         return Tree(
@@ -111,7 +117,15 @@ class _Grower:
             **facts,
         )
 
-    def compose(self, name: str, children: Sequence[Tree], operator: Any, matrix: Any, size: float, **facts: bool) -> Tree:
+    def compose(
+        self,
+        name: str,
+        children: Sequence[Tree],
+        operator: Any,
+        matrix: Any,
+        size: float,
+        **facts: bool,
+    ) -> Tree:
         ends = np.cumsum([len(child.arrays) for child in children])
 
         def each(given: Arrays, which: str) -> list[Any]:
@@ -128,7 +142,15 @@ class _Grower:
         )
 
     def tree(self, m: int, n: int, depth: int) -> Tree:
-        kinds = [self.dense, self.low_rank, self.toeplitz, self.banded, self.sparse, self.matrix_free, self.zero]
+        kinds = [
+            self.dense,
+            self.low_rank,
+            self.toeplitz,
+            self.banded,
+            self.sparse,
+            self.matrix_free,
+            self.zero,
+        ]
         if m == n:
             kinds += [
                 self.diagonal, self.diagonal, self.identity, self.scaled_identity, self.triangular,
@@ -144,7 +166,14 @@ class _Grower:
             kinds += [self.block, self.block_diagonal] if m > 1 and n > 1 else []
             kinds += [self.kronecker] * 2 if m % 2 == 0 == n % 2 else []
             if m == n:
-                kinds += [self.gram, self.shifted, self.shifted, self.corrected, self.corrected, self.inverse]
+                kinds += [
+                    self.gram,
+                    self.shifted,
+                    self.shifted,
+                    self.corrected,
+                    self.corrected,
+                    self.inverse,
+                ]
                 kinds += [self.kronecker_sum] * 2 if n % 2 == 0 else []
         return kinds[self.random.integers(len(kinds))](m, n, depth - 1)
 
@@ -154,7 +183,9 @@ class _Grower:
         return self.leaf("Dense", [self.numbers(m, n)], co.Dense, lambda A: A)
 
     def diagonal(self, m: int, n: int, depth: int) -> Tree:
-        return self.leaf("Diagonal", [self.numbers(n)], co.Diagonal, lambda d: d[..., None] * np.eye(n))
+        return self.leaf(
+            "Diagonal", [self.numbers(n)], co.Diagonal, lambda d: d[..., None] * np.eye(n)
+        )
 
     def identity(self, m: int, n: int, depth: int) -> Tree:
         return self.leaf(
@@ -182,9 +213,13 @@ class _Grower:
         r = int(self.random.integers(1, 3))
         U, V, C = self.numbers(m, r), self.numbers(n, r), self.numbers(r, r)
         if self.chance(0.3) and m == n:
-            return self.leaf("LowRank(U)", [U], co.LowRank, lambda U: U @ adjoint(U), is_hermitian=True)
+            return self.leaf(
+                "LowRank(U)", [U], co.LowRank, lambda U: U @ adjoint(U), is_hermitian=True
+            )
         if self.chance(0.3):
-            return self.leaf("LowRank(U, V, C)", [U, V, C], co.LowRank, lambda U, V, C: U @ C @ adjoint(V))
+            return self.leaf(
+                "LowRank(U, V, C)", [U, V, C], co.LowRank, lambda U, V, C: U @ C @ adjoint(V)
+            )
         return self.leaf("LowRank(U, V)", [U, V], co.LowRank, lambda U, V: U @ adjoint(V))
 
     def toeplitz(self, m: int, n: int, depth: int) -> Tree:
@@ -199,7 +234,9 @@ class _Grower:
 
     def circulant(self, m: int, n: int, depth: int) -> Tree:
         i, j = np.indices((n, n))
-        return self.leaf("Circulant", [self.numbers(n)], co.Circulant, lambda c: c[..., (i - j) % n])
+        return self.leaf(
+            "Circulant", [self.numbers(n)], co.Circulant, lambda c: c[..., (i - j) % n]
+        )
 
     def convolution(self, m: int, n: int, depth: int) -> Tree:
         if n % 2 or n < 4:
@@ -263,12 +300,16 @@ class _Grower:
             return M
 
         data = self.numbers(len(rows), batched=False)
-        return self.leaf("Sparse", [data], lambda data: co.Sparse.from_parts(data, structure), matrix)
+        return self.leaf(
+            "Sparse", [data], lambda data: co.Sparse.from_parts(data, structure), matrix
+        )
 
     def matrix_free(self, m: int, n: int, depth: int) -> Tree:
         def operator(A: Any) -> Any:
             shape = (m, n)
-            return co.MatrixFree(lambda X, A: A @ X, shape, rmatmat=lambda X, A: adjoint(A) @ X, parameters=(A,))
+            return co.MatrixFree(
+                lambda X, A: A @ X, shape, rmatmat=lambda X, A: adjoint(A) @ X, parameters=(A,)
+            )
 
         return self.leaf("MatrixFree", [self.numbers(m, n, batched=False)], operator, lambda A: A)
 
@@ -290,7 +331,9 @@ class _Grower:
 
     def permutation(self, m: int, n: int, depth: int) -> Tree:
         order, x = self.random.permutation(n), self.numbers(1, batched=False)
-        return self.leaf("Permutation", [x], lambda x: co.Permutation(order, like=x), lambda x: np.eye(n)[order])
+        return self.leaf(
+            "Permutation", [x], lambda x: co.Permutation(order, like=x), lambda x: np.eye(n)[order]
+        )
 
     def fourier(self, m: int, n: int, depth: int) -> Tree:
         if not self.dtype.startswith("complex"):
@@ -364,15 +407,26 @@ class _Grower:
 
     def corrected(self, m: int, n: int, depth: int) -> Tree:
         """D + U V^H, the correction that is wanted most."""
-        bases = [self.diagonal, self.diagonal, self.tridiagonal, self.circulant, self.triangular, self.positive]
+        bases = [
+            self.diagonal,
+            self.diagonal,
+            self.tridiagonal,
+            self.circulant,
+            self.triangular,
+            self.positive,
+        ]
         if n % 2 == 0 and depth >= 0:
             bases += [self.kronecker, self.kronecker_sum]
-        return self.plus(bases[self.random.integers(len(bases))](n, n, depth), self.low_rank(n, n, 0))
+        return self.plus(
+            bases[self.random.integers(len(bases))](n, n, depth), self.low_rank(n, n, 0)
+        )
 
     def product(self, m: int, n: int, depth: int) -> Tree:
         k = m if m == n and self.chance(0.6) else int(self.random.choice([1, 2, 3, 4]))
         A, B = self.tree(m, k, depth), self.tree(k, n, depth)
-        return self.compose(f"({A.name} @ {B.name})", [A, B], lambda A, B: A @ B, np.matmul, A.size * B.size)
+        return self.compose(
+            f"({A.name} @ {B.name})", [A, B], lambda A, B: A @ B, np.matmul, A.size * B.size
+        )
 
     def gram(self, m: int, n: int, depth: int) -> Tree:
         A = self.tree(n if self.chance(0.5) else int(self.random.choice([1, 2, 3, 4])), n, depth)
@@ -387,11 +441,15 @@ class _Grower:
 
     def scaled(self, m: int, n: int, depth: int) -> Tree:
         A, c = self.tree(m, n, depth), float(self.random.choice([0.5, -1.0, 2.0, 0.0, 1e-9]))
-        return self.compose(f"{c} * {A.name}", [A], lambda A: c * A, lambda A: c * A, abs(c) * A.size)
+        return self.compose(
+            f"{c} * {A.name}", [A], lambda A: c * A, lambda A: c * A, abs(c) * A.size
+        )
 
     def hadamard(self, m: int, n: int, depth: int) -> Tree:
         A, B = self.tree(m, n, depth), self.tree(m, n, depth)
-        return self.compose(f"({A.name} * {B.name})", [A, B], co.Hadamard, np.multiply, A.size * B.size)
+        return self.compose(
+            f"({A.name} * {B.name})", [A, B], co.Hadamard, np.multiply, A.size * B.size
+        )
 
     def transposed(self, m: int, n: int, depth: int) -> Tree:
         A = self.tree(n, m, depth)
@@ -474,7 +532,15 @@ class _Grower:
     def inverse(self, m: int, n: int, depth: int) -> Tree:
         A = self.positive(n, n, 0)
         smallest = np.linalg.eigvalsh(A.matrix(A.arrays)).min()
-        return self.compose(f"inv({A.name})", [A], co.inv, np.linalg.inv, 1 / smallest, is_hermitian=True, is_positive=True)
+        return self.compose(
+            f"inv({A.name})",
+            [A],
+            co.inv,
+            np.linalg.inv,
+            1 / smallest,
+            is_hermitian=True,
+            is_positive=True,
+        )
 
 
 def _widen(x: np.ndarray) -> np.ndarray:

@@ -28,7 +28,12 @@ def structures(rng):
     old, new = (co.Kronecker(co.PSD(T), co.PSD(gp.rbf(P))) for P in (X, Z))
     yield "inv_shifted_kronecker", old + noise, co.Kronecker(T, gp.rbf(X, Z)), new
     U, V = points(rng, 12, 3), points(rng, 6, 3)
-    yield "woodbury", co.LowRank(U) + co.Diagonal(rng.uniform(0.1, 0.2, 12)), co.LowRank(U, V), co.LowRank(V)
+    yield (
+        "woodbury",
+        co.LowRank(U) + co.Diagonal(rng.uniform(0.1, 0.2, 12)),
+        co.LowRank(U, V),
+        co.LowRank(V),
+    )
 
 
 def dense_structure(rng):
@@ -52,15 +57,21 @@ def test_kernels_are_their_formulas_in_every_framework(framework, rng):
     }
     for kernel, values in expected.items():
         kernel = jax.jit(kernel) if framework == "jax" else kernel
-        np.testing.assert_allclose(np.asarray(kernel(make(X), make(Y), make(lengths), 1.5)), 1.5 * values, atol=1e-14)
+        np.testing.assert_allclose(
+            np.asarray(kernel(make(X), make(Y), make(lengths), 1.5)), 1.5 * values, atol=1e-14
+        )
         np.testing.assert_allclose(np.diagonal(np.asarray(kernel(make(X)))), 1, atol=1e-14)
         batched = kernel(make(np.stack([X, X + 1])), make(Y), make(lengths))
         assert tuple(batched.shape) == (2, 5, 4)
         np.testing.assert_allclose(np.asarray(batched)[0], values, atol=1e-14)
-        assert kernel(make(X.astype(np.float32)), length=0.5).dtype == make(X.astype(np.float32)).dtype
+        assert (
+            kernel(make(X.astype(np.float32)), length=0.5).dtype == make(X.astype(np.float32)).dtype
+        )
 
 
-@pytest.mark.parametrize(("kernel", "curvature"), [(gp.rbf, 1.0), (gp.matern32, 3.0), (gp.matern52, 5 / 3)])
+@pytest.mark.parametrize(
+    ("kernel", "curvature"), [(gp.rbf, 1.0), (gp.matern32, 3.0), (gp.matern52, 5 / 3)]
+)
 def test_kernels_have_their_derivatives_where_points_coincide(kernel, curvature):
     x = jnp.array([0.3, -0.2])
 
@@ -99,7 +110,9 @@ def log_density(K, y, mean=0.0):
 def test_the_likelihood_is_that_of_the_normal_distribution(rng):
     y = rng.standard_normal(12)
     for K in (dense_structure(rng)[0], *(K for _, K, _, _ in structures(rng))):
-        assert float(gp.log_marginal_likelihood(K, y, mean=0.5)) == pytest.approx(log_density(K, y, 0.5), abs=1e-10)
+        assert float(gp.log_marginal_likelihood(K, y, mean=0.5)) == pytest.approx(
+            log_density(K, y, 0.5), abs=1e-10
+        )
         columns = gp.log_marginal_likelihood(K, np.stack([y, 2 * y], axis=1))
         np.testing.assert_allclose(columns, [log_density(K, y), log_density(K, 2 * y)], atol=1e-10)
 
@@ -112,11 +125,16 @@ def test_the_likelihood_of_structured_covariances_never_forms_them(rng):
 
 
 def test_the_likelihood_of_a_large_structured_covariance_is_exact(rng):
-    U, y = points(rng, 40_000, 2), rng.standard_normal(40_000)  # 12 GB as a matrix; an estimate would warn
+    U, y = (
+        points(rng, 40_000, 2),
+        rng.standard_normal(40_000),
+    )  # 12 GB as a matrix; an estimate would warn
     inner = np.eye(2) + U.T @ U / 0.1
     quadratic = (y @ y - (U.T @ y) @ np.linalg.solve(inner, U.T @ y) / 0.1) / 0.1
     expected = -(quadratic + 40_000 * np.log(0.2 * np.pi) + np.linalg.slogdet(inner)[1]) / 2
-    assert float(gp.log_marginal_likelihood(co.LowRank(U) + 0.1 * co.Identity(40_000), y)) == pytest.approx(expected, rel=1e-10)
+    assert float(
+        gp.log_marginal_likelihood(co.LowRank(U) + 0.1 * co.Identity(40_000), y)
+    ) == pytest.approx(expected, rel=1e-10)
 
 
 def test_the_plan_without_structure_is_the_one_factorisation_that_is_made(rng):
@@ -138,9 +156,13 @@ def test_the_likelihood_differentiates_in_torch_and_jax_alike(rng):
 
     def likelihood(theta, X, y, exp):
         length, variance, noise = exp(theta)
-        return gp.log_marginal_likelihood(co.PSD(gp.matern32(X, None, length, variance)) + noise * co.Identity(12), y, 0.3)
+        return gp.log_marginal_likelihood(
+            co.PSD(gp.matern32(X, None, length, variance)) + noise * co.Identity(12), y, 0.3
+        )
 
-    gradients = jax.jit(jax.grad(lambda *given: likelihood(*given, jnp.exp), argnums=(0, 1, 2)))(theta, X, y)
+    gradients = jax.jit(jax.grad(lambda *given: likelihood(*given, jnp.exp), argnums=(0, 1, 2)))(
+        theta, X, y
+    )
     leaves = [torch.tensor(a, requires_grad=True) for a in (theta, X, y)]
     likelihood(*leaves, torch.exp).backward()
     for ours, theirs in zip(gradients, leaves, strict=True):
@@ -152,10 +174,17 @@ def test_the_likelihood_differentiates_in_torch_and_jax_alike(rng):
 
 def test_the_likelihood_differentiates_where_eigenvalues_repeat(rng):
     """Of a Kronecker product with noise, by the eigenvectors of its factors, which have no derivative there."""
-    given = points(rng, 5), np.array([0.7, 0.1]), np.diag([2.0, 1.0, 1.0, 1.0]), rng.standard_normal(20)
+    given = (
+        points(rng, 5),
+        np.array([0.7, 0.1]),
+        np.diag([2.0, 1.0, 1.0, 1.0]),
+        rng.standard_normal(20),
+    )
 
     def likelihood(X, theta, task, y, dense=False):
-        K = co.Kronecker(co.PSD(task), co.PSD(gp.rbf(X, None, theta[0]))) + theta[1] * co.Identity(20)
+        K = co.Kronecker(co.PSD(task), co.PSD(gp.rbf(X, None, theta[0]))) + theta[1] * co.Identity(
+            20
+        )
         return gp.log_marginal_likelihood(K.to_dense() if dense else K, y)
 
     def gradients(dense):
@@ -171,18 +200,29 @@ def test_the_likelihood_differentiates_where_eigenvalues_repeat(rng):
                 ours, theirs = ours + ours.T, theirs + theirs.T
             np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-8)
     X, theta, task, y = map(torch.tensor, given)
-    second = [torch.func.hessian(lambda theta, d=dense: likelihood(X, theta, task, y, dense=d))(theta) for dense in (True, False)]
+    second = [
+        torch.func.hessian(lambda theta, d=dense: likelihood(X, theta, task, y, dense=d))(theta)
+        for dense in (True, False)
+    ]
     np.testing.assert_allclose(second[0], second[1], rtol=1e-7)
 
 
 def test_predictions_differentiate_where_eigenvalues_repeat(rng):
-    task, X, K_star, y = np.diag([2.0, 1.0, 1.0]), points(rng, 4), rng.standard_normal((12, 2)), rng.standard_normal(12)
+    task, X, K_star, y = (
+        np.diag([2.0, 1.0, 1.0]),
+        points(rng, 4),
+        rng.standard_normal((12, 2)),
+        rng.standard_normal(12),
+    )
 
     def gradients(dense):
         leaf = torch.tensor(task, requires_grad=True)
         K = co.Kronecker(co.PSD(leaf), co.PSD(gp.rbf(torch.tensor(X)))) + 0.5 * co.Identity(12)
         found = gp.posterior(
-            K.to_dense() if dense else K, torch.tensor(K_star), 50 * torch.eye(2, dtype=torch.float64), torch.tensor(y)
+            K.to_dense() if dense else K,
+            torch.tensor(K_star),
+            50 * torch.eye(2, dtype=torch.float64),
+            torch.tensor(y),
         )
         (found.mean.sum() + found.variance.sum()).backward()
         return leaf.grad + leaf.grad.T
@@ -191,7 +231,10 @@ def test_predictions_differentiate_where_eigenvalues_repeat(rng):
 
 
 def test_an_indefinite_covariance_is_a_failure_and_no_likelihood():
-    K, y = np.diag([1.0, -1.0, 2.0]), np.array([2.0, 0.1, 0.1])  # y^T K^-1 y > 0: Cholesky alone sees it
+    K, y = (
+        np.diag([1.0, -1.0, 2.0]),
+        np.array([2.0, 0.1, 0.1]),
+    )  # y^T K^-1 y > 0: Cholesky alone sees it
     with pytest.warns(co.ConvergenceWarning, match=r"NOT_POSITIVE_DEFINITE.*add noise"):
         gp.log_marginal_likelihood(K, y)
     _, info = gp.log_marginal_likelihood(K, y, info=True)
@@ -211,7 +254,10 @@ def test_observations_that_do_not_fit_are_refused():
 
 def test_integers_and_numbers_keep_the_precision_of_the_covariance():
     expected = log_density(co.Identity(2), [1.0, 2.0], 0.3)
-    for y in ([1, 2], torch.tensor([1, 2])):  # torch takes Python numbers for float32, in which 0.3 is another number
+    for y in (
+        [1, 2],
+        torch.tensor([1, 2]),
+    ):  # torch takes Python numbers for float32, in which 0.3 is another number
         found = gp.log_marginal_likelihood(torch.eye(2, dtype=torch.float64), y, mean=0.3)
         assert float(found) == pytest.approx(expected, abs=1e-12)
 
@@ -239,7 +285,9 @@ def test_the_variances_of_structured_covariances_never_form_them(rng):
 
 def test_variances_are_never_negative():
     X = np.linspace(0, 1, 30)[:, None]
-    K = gp.rbf(X, length=2.0) + 1e-13 * np.eye(30)  # the variances are below the rounding of their terms
+    K = gp.rbf(X, length=2.0) + 1e-13 * np.eye(
+        30
+    )  # the variances are below the rounding of their terms
     assert gp.posterior(K, K, K, X[:, 0]).variance.min() >= 0
 
 
@@ -268,10 +316,16 @@ def test_predicted_means_differentiate_where_eigenvalues_repeat(rng):
     given = points(rng, 4), points(rng, 2)
 
     def total(X, Z, dense):
-        K = co.Kronecker(co.PSD(torch.eye(3, dtype=torch.float64)), co.PSD(gp.rbf(X))) + 0.1 * co.Identity(12)
+        K = co.Kronecker(
+            co.PSD(torch.eye(3, dtype=torch.float64)), co.PSD(gp.rbf(X))
+        ) + 0.1 * co.Identity(12)
         cross = co.Kronecker(torch.eye(3, dtype=torch.float64), gp.rbf(X, Z))
         K, cross = (co.as_operator(A.to_dense()) if dense else A for A in (K, cross))
-        return gp.posterior(K, cross, co.Identity(6), torch.arange(12.0, dtype=torch.float64)).mean.square().sum()
+        return (
+            gp.posterior(K, cross, co.Identity(6), torch.arange(12.0, dtype=torch.float64))
+            .mean.square()
+            .sum()
+        )
 
     gradients = []
     for dense in (False, True):
@@ -286,14 +340,18 @@ def test_a_batch_of_parameters_by_vmap(rng):
     X, y = points(rng), rng.standard_normal(12)
 
     def likelihood(length, X, y):
-        return gp.log_marginal_likelihood(co.PSD(gp.rbf(X, None, length)) + 0.1 * co.Identity(12), y)
+        return gp.log_marginal_likelihood(
+            co.PSD(gp.rbf(X, None, length)) + 0.1 * co.Identity(12), y
+        )
 
     lengths = [0.5, 1.0, 2.0]
     expected = [float(likelihood(length, X, y)) for length in lengths]
     mapped = jax.jit(jax.vmap(likelihood, in_axes=(0, None, None)))(jnp.array(lengths), X, y)
     np.testing.assert_allclose(mapped, expected, rtol=1e-10)
     leaf = torch.tensor(lengths, dtype=torch.float64)
-    in_torch = torch.func.vmap(likelihood, in_dims=(0, None, None))(leaf, torch.tensor(X), torch.tensor(y))
+    in_torch = torch.func.vmap(likelihood, in_dims=(0, None, None))(
+        leaf, torch.tensor(X), torch.tensor(y)
+    )
     np.testing.assert_allclose(in_torch, expected, rtol=1e-10)
 
 
@@ -301,7 +359,13 @@ def test_single_precision_stays_single(rng):
     X, y = points(rng).astype(np.float32), rng.standard_normal(12).astype(np.float32)
     K = co.PSD(gp.matern52(X, length=0.7)) + 0.1 * co.Identity(12)
     found = gp.posterior(K, gp.matern52(X, X[:3], 0.7), gp.matern52(X[:3], length=0.7), y)
-    given = (gp.log_marginal_likelihood(K, y), found.mean, found.variance, found.sample(), gp.sample(K, 2))
+    given = (
+        gp.log_marginal_likelihood(K, y),
+        found.mean,
+        found.variance,
+        found.sample(),
+        gp.sample(K, 2),
+    )
     assert {np.asarray(x).dtype for x in given} == {np.dtype(np.float32)}
 
 
@@ -316,7 +380,12 @@ def test_a_transposed_cross_covariance_is_refused_with_the_remedy(rng):
 
 def test_roots_multiply_to_the_covariance_and_keep_its_structure(rng):
     cases = [
-        *((K, rules) for (_, K, _, _), rules in zip(structures(rng), ("root_of_kronecker", "root_of_low_rank"), strict=True)),
+        *(
+            (K, rules)
+            for (_, K, _, _), rules in zip(
+                structures(rng), ("root_of_kronecker", "root_of_low_rank"), strict=True
+            )
+        ),
         (co.BlockDiag(co.PSD(np.eye(2) + 1), co.LowRank(points(rng, 4, 1))), "root_of_blocks"),
     ]
     for K, rule in cases:
@@ -333,7 +402,9 @@ def test_samples_have_the_covariance_and_repeat_with_their_seed(framework):
     drawn = np.asarray(gp.sample(K, 20_000, seed=3, mean=make(np.array([[1.0], [2.0]]))))
     np.testing.assert_allclose(np.cov(drawn), K.to_dense(), atol=0.04)
     np.testing.assert_allclose(drawn.mean(axis=1), [1, 2], atol=0.04)
-    np.testing.assert_array_equal(np.asarray(gp.sample(K, seed=5)), np.asarray(gp.sample(K, seed=5)))
+    np.testing.assert_array_equal(
+        np.asarray(gp.sample(K, seed=5)), np.asarray(gp.sample(K, seed=5))
+    )
     assert gp.sample(K).shape == (2,)
 
 

@@ -29,7 +29,10 @@ def test_every_operator_multiplies_on_the_device(name, framework):
         np.testing.assert_allclose(xp.to_numpy(Y), dense @ X, rtol=1e-10, atol=1e-10)
         Z = A.H @ on_device(framework, np.ones((A.shape[-2], 1)))
         np.testing.assert_allclose(
-            xp.to_numpy(Z), np.conj(np.swapaxes(dense, -1, -2)) @ np.ones((A.shape[-2], 1)), rtol=1e-10, atol=1e-10
+            xp.to_numpy(Z),
+            np.conj(np.swapaxes(dense, -1, -2)) @ np.ones((A.shape[-2], 1)),
+            rtol=1e-10,
+            atol=1e-10,
         )
 
 
@@ -44,16 +47,26 @@ def test_functions_stay_on_the_device(framework, dtype):
     for A, dense in ((co.Dense(on_device(framework, M)), M), (co.PSD(on_device(framework, P)), P)):
         x = co.solve(A, on_device(framework, b))
         assert is_there(framework, x)
-        np.testing.assert_allclose(xp.to_numpy(x), np.linalg.solve(dense, b), rtol=tol * 10, atol=tol)
+        np.testing.assert_allclose(
+            xp.to_numpy(x), np.linalg.solve(dense, b), rtol=tol * 10, atol=tol
+        )
         logdet = co.logdet(A)
         assert is_there(framework, logdet)
         np.testing.assert_allclose(xp.to_numpy(logdet), np.linalg.slogdet(dense)[1], rtol=tol)
-        np.testing.assert_allclose(xp.to_numpy(co.svd(A)[1]), np.linalg.svd(dense, compute_uv=False), rtol=tol, atol=tol * 10)
+        np.testing.assert_allclose(
+            xp.to_numpy(co.svd(A)[1]),
+            np.linalg.svd(dense, compute_uv=False),
+            rtol=tol,
+            atol=tol * 10,
+        )
     values, vectors = co.eig(co.PSD(on_device(framework, P)))
     assert is_there(framework, values) and is_there(framework, vectors.to_dense())
     np.testing.assert_allclose(xp.to_numpy(values), np.linalg.eigvalsh(P), rtol=tol, atol=tol * 100)
     np.testing.assert_allclose(
-        xp.to_numpy(co.exp(co.Dense(on_device(framework, M / 10))).to_dense()), _expm(M / 10), rtol=tol, atol=tol
+        xp.to_numpy(co.exp(co.Dense(on_device(framework, M / 10))).to_dense()),
+        _expm(M / 10),
+        rtol=tol,
+        atol=tol,
     )
 
 
@@ -70,13 +83,19 @@ def test_structured_solves_on_the_device(framework):
     A = co.LowRank(on_device(framework, U)) + co.Diagonal(on_device(framework, d))
     assert "woodbury" in co.explain(co.solve, A).rules
     np.testing.assert_allclose(
-        xp.to_numpy(co.solve(A, on_device(framework, b))), np.linalg.solve(U @ U.T + np.diag(d), b), rtol=1e-9
+        xp.to_numpy(co.solve(A, on_device(framework, b))),
+        np.linalg.solve(U @ U.T + np.diag(d), b),
+        rtol=1e-9,
     )
     K1, K2 = (M @ M.T + np.eye(n) for n in (6, 7) for M in [rng.normal(size=(n, n))])
-    K = co.Kronecker(co.PSD(on_device(framework, K1)), co.PSD(on_device(framework, K2))) + 0.5 * co.Identity(42)
+    K = co.Kronecker(
+        co.PSD(on_device(framework, K1)), co.PSD(on_device(framework, K2))
+    ) + 0.5 * co.Identity(42)
     c = rng.normal(size=42)
     np.testing.assert_allclose(
-        xp.to_numpy(co.solve(K, on_device(framework, c))), np.linalg.solve(np.kron(K1, K2) + 0.5 * np.eye(42), c), rtol=1e-8
+        xp.to_numpy(co.solve(K, on_device(framework, c))),
+        np.linalg.solve(np.kron(K1, K2) + 0.5 * np.eye(42), c),
+        rtol=1e-8,
     )
 
 
@@ -97,7 +116,10 @@ def test_devices_do_not_mix():
 def grid_laplacian(m):
     import scipy.sparse as sp
 
-    line, identity = sp.diags_array([[-1.0] * (m - 1), [2.0] * m, [-1.0] * (m - 1)], offsets=[-1, 0, 1]), sp.eye_array(m)
+    line, identity = (
+        sp.diags_array([[-1.0] * (m - 1), [2.0] * m, [-1.0] * (m - 1)], offsets=[-1, 0, 1]),
+        sp.eye_array(m),
+    )
     return sp.csr_array(sp.kron(line, identity) + sp.kron(identity, line))
 
 
@@ -107,18 +129,34 @@ def test_iterations_stay_on_the_device_and_agree_with_the_host(framework, column
     device, xp, S = cuda(framework), backends.get(framework), grid_laplacian(20)
     A = co.PSD(co.Sparse(S)).to(backend=framework, device=device)
     b = np.random.default_rng(0).normal(size=400 if columns is None else (400, columns))
-    for method in (co.CG(tol=1e-10), co.CG(tol=1e-10, preconditioner=co.Jacobi()), co.MINRES(tol=1e-10), co.GMRES(tol=1e-10)):
-        x, info = co.solve(co.opaque(A) if method.preconditioner is None else A, on_device(framework, b), method, info=True)
+    for method in (
+        co.CG(tol=1e-10),
+        co.CG(tol=1e-10, preconditioner=co.Jacobi()),
+        co.MINRES(tol=1e-10),
+        co.GMRES(tol=1e-10),
+    ):
+        x, info = co.solve(
+            co.opaque(A) if method.preconditioner is None else A,
+            on_device(framework, b),
+            method,
+            info=True,
+        )
         assert is_there(framework, x)
         assert not info.failed, info
-        assert np.linalg.norm(S @ xp.to_numpy(x) - b, axis=0).max() <= 1e-9 * np.linalg.norm(b, axis=0).max()
+        assert (
+            np.linalg.norm(S @ xp.to_numpy(x) - b, axis=0).max()
+            <= 1e-9 * np.linalg.norm(b, axis=0).max()
+        )
         assert bool(np.all(xp.to_numpy(info.converged)))
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_least_squares_on_the_device(framework):
     device, xp = cuda(framework), backends.get(framework)
-    M, b = np.random.default_rng(0).normal(size=(200, 40)), np.random.default_rng(1).normal(size=200)
+    M, b = (
+        np.random.default_rng(0).normal(size=(200, 40)),
+        np.random.default_rng(1).normal(size=200),
+    )
     A = co.opaque(co.Dense(xp.to_device(xp.asarray(M), device)))
     for method in (co.LSQR(tol=1e-11), co.LSMR(tol=1e-11)):
         x, info = co.lstsq(A, on_device(framework, b), method, info=True)
@@ -143,7 +181,9 @@ def test_cg_of_one_vector_does_not_wait_for_the_device_between_two_looks():
     products.clear()  # the constructor calls the function, to find the tensors that it closes over
     torch.cuda.set_sync_debug_mode("default")
     try:
-        x = co.solve(A, torch.ones_like(d), co.CG(tol=1e-8, max_iters=8 * LOOK_EVERY), on_failure="raise")
+        x = co.solve(
+            A, torch.ones_like(d), co.CG(tol=1e-8, max_iters=8 * LOOK_EVERY), on_failure="raise"
+        )
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(products) > 2 * LOOK_EVERY
@@ -158,14 +198,23 @@ def test_torch_does_not_wait_for_the_device_between_two_looks(method, monkeypatc
     from colinear.methods.vectors import LOOK_EVERY
 
     d = torch.linspace(1.0, 50.0, 300, device=cuda("torch"), dtype=torch.float64)
-    A = co.PSD(co.MatrixFree(lambda X, d: d[:, None] * X, (300, 300), parameters=(d,), rmatmat=lambda X, d: d[:, None] * X))
+    A = co.PSD(
+        co.MatrixFree(
+            lambda X, d: d[:, None] * X,
+            (300, 300),
+            parameters=(d,),
+            rmatmat=lambda X, d: d[:, None] * X,
+        )
+    )
     b, steps = torch.ones(300, device=d.device, dtype=torch.float64), []
     run = Loop.run
 
     def watched(self, step, ops, state, solution, **options):
         def quiet_step(ops, state):
             steps.append(1)
-            torch.cuda.set_sync_debug_mode("error" if len(steps) > 1 else "default")  # the first may compile and allocate
+            torch.cuda.set_sync_debug_mode(
+                "error" if len(steps) > 1 else "default"
+            )  # the first may compile and allocate
             try:
                 return step(ops, state)
             finally:
@@ -194,7 +243,9 @@ def test_torch_asks_the_device_once_in_sixteen_steps(monkeypatch):
         return plain(self)
 
     monkeypatch.setattr(torch.Tensor, "__bool__", counted)
-    info = co.solve(A, torch.ones(400, device=d.device, dtype=torch.float64), co.CG(tol=1e-10), info=True)[1]
+    info = co.solve(
+        A, torch.ones(400, device=d.device, dtype=torch.float64), co.CG(tol=1e-10), info=True
+    )[1]
     assert not info.failed, info
     assert info.iterations > 4 * LOOK_EVERY
     assert len(asked) <= info.iterations / LOOK_EVERY + 20
@@ -212,6 +263,11 @@ def test_half_precision_solves_on_the_device(framework, dtype):
     assert not info.failed, info
     assert x.dtype == b.dtype and is_there(framework, x)
     full = on_device(framework, M)
-    x, info = co.solve(co.opaque(co.PSD(full)), on_device(framework, np.ones(64)), co.CG(tol=1e-11, precision=dtype), info=True)
+    x, info = co.solve(
+        co.opaque(co.PSD(full)),
+        on_device(framework, np.ones(64)),
+        co.CG(tol=1e-11, precision=dtype),
+        info=True,
+    )
     assert not info.failed, info
     assert np.linalg.norm(M @ xp.to_numpy(x) - 1) <= 1e-10 * 8

@@ -19,7 +19,11 @@ def spectrum(n, least=1.0, largest=50.0):
 
 
 @both
-@pytest.mark.parametrize("method", [co.Hutchinson(200), co.HutchPP(120), co.XTrace(80), co.XNysTrace(80)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method",
+    [co.Hutchinson(200), co.HutchPP(120), co.XTrace(80), co.XNysTrace(80)],
+    ids=lambda m: m.name,
+)
 def test_traces_are_estimated_on_the_device(framework, method):
     xp, M = backends.get(framework), spectrum(150)
     value, info = co.trace(co.opaque(co.PSD(co.Dense(on_device(framework, M)))), method, info=True)
@@ -34,15 +38,22 @@ def test_diagonals_are_estimated_on_the_device(framework):
     for method in (co.Hutchinson(2000), co.XDiag(90)):
         d, info = co.diag(A, method, info=True)
         assert is_there(framework, d)
-        assert np.linalg.norm(xp.to_numpy(d) - np.diag(M)) <= 2 * np.linalg.norm(xp.to_numpy(info.error)) + 1e-8
+        assert (
+            np.linalg.norm(xp.to_numpy(d) - np.diag(M))
+            <= 2 * np.linalg.norm(xp.to_numpy(info.error)) + 1e-8
+        )
 
 
 @both
 def test_the_doubly_stochastic_estimate_runs_on_the_device(framework):
     xp, X = backends.get(framework), np.random.default_rng(0).normal(size=(40, 12, 12))
-    d, info = co.diag(co.BatchSum(co.Dense(on_device(framework, X))), co.Hutchinson(400, per_term=True), info=True)
+    d, info = co.diag(
+        co.BatchSum(co.Dense(on_device(framework, X))), co.Hutchinson(400, per_term=True), info=True
+    )
     assert is_there(framework, d)
-    assert np.linalg.norm(xp.to_numpy(d) - np.diag(X.sum(0))) <= 3 * np.linalg.norm(xp.to_numpy(info.error))
+    assert np.linalg.norm(xp.to_numpy(d) - np.diag(X.sum(0))) <= 3 * np.linalg.norm(
+        xp.to_numpy(info.error)
+    )
 
 
 @both
@@ -52,7 +63,9 @@ def test_log_determinants_by_quadrature_on_the_device(framework):
     value, info = co.logdet(A, co.SLQ(probes=40), info=True)
     exact = np.linalg.slogdet(M)[1]
     assert is_there(framework, value)
-    assert abs(float(xp.to_numpy(value)) - exact) <= 5 * float(xp.to_numpy(info.error)) + 1e-6 * exact
+    assert (
+        abs(float(xp.to_numpy(value)) - exact) <= 5 * float(xp.to_numpy(info.error)) + 1e-6 * exact
+    )
     x, logarithm = co.solve_and_logdet(A, on_device(framework, b), co.SLQ(probes=40))
     assert is_there(framework, x) and is_there(framework, logarithm)
     np.testing.assert_allclose(M @ xp.to_numpy(x), b, atol=1e-5)
@@ -75,7 +88,13 @@ def test_low_rank_approximations_stay_on_the_device(framework):
     xp, rng = backends.get(framework), np.random.default_rng(0)
     F = rng.normal(size=(80, 6))
     A = co.PSD(co.Dense(on_device(framework, F @ F.T)))
-    for approximation in (co.nystrom(A, 12), co.rp_cholesky(A, 8), co.range_finder(A, 10), co.interpolative(A, 8), co.cur(A, 8)):
+    for approximation in (
+        co.nystrom(A, 12),
+        co.rp_cholesky(A, 8),
+        co.range_finder(A, 10),
+        co.interpolative(A, 8),
+        co.cur(A, 8),
+    ):
         found = approximation[0] if isinstance(approximation, tuple) else approximation
         Y = found @ on_device(framework, np.ones((found.shape[-1], 1)))
         assert is_there(framework, Y)
@@ -94,7 +113,9 @@ def test_gradients_on_the_device_are_those_of_the_host(framework):
     expected = np.diag(dense_inverse) - (dense_inverse @ b) ** 2
     if framework == "torch":
         leaf = on_device("torch", d).requires_grad_()
-        loss_of(co.Diagonal(leaf) + co.LowRank(on_device("torch", U)), on_device("torch", b)).backward()
+        loss_of(
+            co.Diagonal(leaf) + co.LowRank(on_device("torch", U)), on_device("torch", b)
+        ).backward()
         found = leaf.grad
     else:
         import jax
@@ -156,4 +177,6 @@ def test_gradients_of_functions_of_kronecker_products_on_the_device(framework):
 
         found = jax.jit(jax.grad(value))(on_device("jax", A), on_device("jax", b))
     assert is_there(framework, found)
-    np.testing.assert_allclose(backends.get(framework).to_numpy(found), expected, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(
+        backends.get(framework).to_numpy(found), expected, rtol=1e-6, atol=1e-8
+    )

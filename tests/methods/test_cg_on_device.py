@@ -29,7 +29,12 @@ def test_answers_and_statuses_are_those_of_the_host(name: str, blind: Any) -> No
     problem = ZOO[name]()
     A, b = (torch.as_tensor(x) for x in (problem.A, problem.b[:, :1]))
     X0 = None if problem.x0 is None else torch.as_tensor(problem.x0[:, :1])
-    arguments: dict[str, Any] = {"tol": 1e-8, "max_iters": 200, "X0": X0, "watch": Watch(record=True)}
+    arguments: dict[str, Any] = {
+        "tol": 1e-8,
+        "max_iters": 200,
+        "X0": X0,
+        "watch": Watch(record=True),
+    }
     found = cg(blind, lambda X: A @ X, b, **arguments)
     numpy = {**arguments, "X0": None if X0 is None else problem.x0[:, :1]}
     expected = cg(backends.get("numpy"), lambda X: problem.A @ X, problem.b[:, :1], **numpy)
@@ -56,7 +61,9 @@ def test_an_indefinite_operator_and_an_indefinite_preconditioner_are_told_apart(
     A = torch.diag(torch.tensor([1.0, 2.0, -3.0], dtype=torch.float64))
     b = torch.ones(3, 1, dtype=torch.float64)
     of_operator = cg(blind, lambda x: A @ x, b, tol=1e-10, max_iters=20)
-    of_preconditioner = cg(blind, lambda x: torch.abs(A) @ x, b, tol=1e-10, max_iters=20, precondition=lambda x: -x)
+    of_preconditioner = cg(
+        blind, lambda x: torch.abs(A) @ x, b, tol=1e-10, max_iters=20, precondition=lambda x: -x
+    )
     assert of_operator.status.item() == int(co.Status.NOT_POSITIVE_DEFINITE)
     assert of_preconditioner.status.item() == int(co.Status.NOT_POSITIVE_DEFINITE) + 10
 
@@ -65,5 +72,7 @@ def test_complex_vectors_are_updated_by_real_numbers(blind: Any) -> None:
     rng = np.random.default_rng(0)
     M = rng.standard_normal((8, 8)) + 1j * rng.standard_normal((8, 8))
     A = torch.as_tensor(M @ M.conj().T + 8 * np.eye(8))
-    found = cg(blind, lambda x: A @ x, torch.ones(8, 1, dtype=torch.complex128), tol=1e-10, max_iters=50)
+    found = cg(
+        blind, lambda x: A @ x, torch.ones(8, 1, dtype=torch.complex128), tol=1e-10, max_iters=50
+    )
     assert found.status.item() == 0 and found.residual.item() <= 1e-10

@@ -14,11 +14,16 @@ N = 60
 def inverse(framework: str, max_iters: int | None) -> co.LinearOperator:
     """The inverse of a diagonal operator, of condition 1000, by CG; five steps are far too few."""
     d = backends.get(framework).asarray(np.linspace(1.0, 1e3, N))
-    return co.opaque(co.inv(co.opaque(co.PD(co.Diagonal(d))), co.CG(max_iters=max_iters, tol=1e-11)))
+    return co.opaque(
+        co.inv(co.opaque(co.PD(co.Diagonal(d))), co.CG(max_iters=max_iters, tol=1e-11))
+    )
 
 
 def answers(framework: str, max_iters: int | None):
-    A, b = inverse(framework, max_iters), backends.get(framework).asarray(np.random.default_rng(0).normal(size=N))
+    A, b = (
+        inverse(framework, max_iters),
+        backends.get(framework).asarray(np.random.default_rng(0).normal(size=N)),
+    )
     yield co.solve(co.PD(A), b, co.CG(tol=1e-6), info=True)[1]
     if framework == "jax":  # the same way for all, and slow to compile
         return
@@ -40,7 +45,9 @@ def test_products_that_converge_do_no_harm(framework: str) -> None:
 
 
 def test_the_message_says_that_it_was_a_product() -> None:
-    info = co.solve(co.PD(inverse("numpy", 5)), np.ones(N), co.CG(tol=1e-6, max_iters=500), info=True)[1]
+    info = co.solve(
+        co.PD(inverse("numpy", 5)), np.ones(N), co.CG(tol=1e-6, max_iters=500), info=True
+    )[1]
     assert "a product with A, which is CG itself, failed (MAX_ITERATIONS)" in info.message
     assert not np.any(info.converged)
 
@@ -58,7 +65,9 @@ def test_a_solve_inside_of_a_users_product_is_heard() -> None:
 def test_a_preconditioner_that_fails_does_no_harm() -> None:
     d = np.linspace(1.0, 1e3, N)
     rough = co.inv(co.opaque(co.PD(co.Diagonal(d))), co.CG(tol=1e-18))  # stagnates
-    x, info = co.solve(co.opaque(co.Diagonal(d)), np.ones(N), co.GMRES(preconditioner=rough), info=True)
+    x, info = co.solve(
+        co.opaque(co.Diagonal(d)), np.ones(N), co.GMRES(preconditioner=rough), info=True
+    )
     assert not info.failed, info
     np.testing.assert_allclose(d * x, 1, rtol=1e-6)
 

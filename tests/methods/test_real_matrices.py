@@ -13,10 +13,19 @@ import scipy.sparse as sp
 
 import colinear as co
 
-DATA = Path(os.environ.get("COLINEAR_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data"))
+DATA = Path(
+    os.environ.get("COLINEAR_DATA", Path(__file__).resolve().parents[2].parent / "shared" / "data")
+)
 SYMMETRIC = ("1138_bus", "bcsstk15", "bcsstk18", "mhd4800b", "Trefethen_20000")
 OTHER = ("west0479", "orsirr_1")
-METHODS = {"CG": co.CG, "MINRES": co.MINRES, "GMRES": co.GMRES, "BiCGSTAB": co.BiCGSTAB, "LSQR": co.LSQR, "LSMR": co.LSMR}
+METHODS = {
+    "CG": co.CG,
+    "MINRES": co.MINRES,
+    "GMRES": co.GMRES,
+    "BiCGSTAB": co.BiCGSTAB,
+    "LSQR": co.LSQR,
+    "LSMR": co.LSMR,
+}
 ITERATIONS = 60  # enough to see what a method says of itself
 
 
@@ -33,7 +42,9 @@ def true_residual(S: Any, x: Any, b: Any) -> float:
 
 def is_honest(S: Any, x: Any, b: Any, info: Any, tol: float) -> bool:
     true, said = true_residual(S, x, b), float(np.max(np.asarray(info.residual)))
-    assert np.isclose(true, said, rtol=1e-2, atol=1e-13), "the residual that is reported is the true one"
+    assert np.isclose(true, said, rtol=1e-2, atol=1e-13), (
+        "the residual that is reported is the true one"
+    )
     return bool(info.failed) or true <= 1.01 * tol
 
 
@@ -49,7 +60,9 @@ def test_auto_is_accurate_told_or_not_what_the_matrix_is(name: str, claimed: boo
         x, info = co.solve(A, b, info=True)
     assert is_honest(S, x, b, info, 1.5e-8)
     assert true_residual(S, x, b) <= 1.5e-8
-    if name != "mhd4800b":  # whose condition of 1e14 is that of a singular matrix, as far as can be told
+    if (
+        name != "mhd4800b"
+    ):  # whose condition of 1e14 is that of a singular matrix, as far as can be told
         assert not info.failed
 
 
@@ -60,7 +73,9 @@ def test_every_method_is_accurate_or_flagged(name: str, method: str) -> None:
         pytest.skip(f"{method} is not made for it")
     S = matrix(name)
     b = S @ np.ones(S.shape[0])
-    x, info = co.solve(co.opaque(co.Sparse(S)), b, METHODS[method](tol=1e-6, max_iters=ITERATIONS), info=True)
+    x, info = co.solve(
+        co.opaque(co.Sparse(S)), b, METHODS[method](tol=1e-6, max_iters=ITERATIONS), info=True
+    )
     assert is_honest(S, x, b, info, 1e-6)
 
 
@@ -70,13 +85,21 @@ def test_other_frameworks_agree(framework: str) -> None:
     S = matrix("1138_bus")
     A = co.PSD(co.Sparse(S)).to(backend=framework)
     b = np.ones(S.shape[0])
-    x, info = co.solve(A, A.xp.asarray(b), co.CG(tol=1e-8, max_iters=1500, preconditioner=co.Jacobi()), info=True)
+    x, info = co.solve(
+        A, A.xp.asarray(b), co.CG(tol=1e-8, max_iters=1500, preconditioner=co.Jacobi()), info=True
+    )
     assert not info.failed
     assert is_honest(S, A.xp.to_numpy(x), b, info, 1e-8)
 
 
 @pytest.mark.parametrize(
-    ("name", "preconditioner"), [("bcsstk15", co.IC()), ("orsirr_1", co.ILU()), ("west0479", co.ILU()), ("1138_bus", co.Jacobi())]
+    ("name", "preconditioner"),
+    [
+        ("bcsstk15", co.IC()),
+        ("orsirr_1", co.ILU()),
+        ("west0479", co.ILU()),
+        ("1138_bus", co.Jacobi()),
+    ],
 )
 def test_a_preconditioner_solves_what_is_hard_without_one(name: str, preconditioner: Any) -> None:
     S = matrix(name)

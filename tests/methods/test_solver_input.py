@@ -11,7 +11,14 @@ import colinear as co
 from colinear import Status
 
 FRAMEWORKS = ("numpy", "torch", "jax")
-METHODS = {"CG": co.CG, "MINRES": co.MINRES, "GMRES": co.GMRES, "BiCGSTAB": co.BiCGSTAB, "LSQR": co.LSQR, "LSMR": co.LSMR}
+METHODS = {
+    "CG": co.CG,
+    "MINRES": co.MINRES,
+    "GMRES": co.GMRES,
+    "BiCGSTAB": co.BiCGSTAB,
+    "LSQR": co.LSQR,
+    "LSMR": co.LSMR,
+}
 
 
 def definite(n: int = 20) -> Any:
@@ -31,7 +38,9 @@ def test_a_start_of_another_framework_or_kind_is_refused() -> None:
     A, b = co.opaque(definite()), np.ones(20)
     with pytest.raises(co.DtypeError, match="x0 is complex"):
         co.solve(A, b, co.CG(x0=1j * b))
-    with pytest.raises(co.ShapeError, match=r"x0 has the shape \(20, 2\), and the answer \(20, 3\)"):
+    with pytest.raises(
+        co.ShapeError, match=r"x0 has the shape \(20, 2\), and the answer \(20, 3\)"
+    ):
         co.solve(A, np.ones((20, 3)), co.CG(x0=np.ones((20, 2))))
     with pytest.raises(co.ShapeError, match="x0 needs 20 rows"):
         co.solve(A, b, co.CG(x0=np.ones(19)))
@@ -46,7 +55,9 @@ def test_one_start_serves_all_columns_and_each_may_have_its_own(framework: str) 
     exact = np.linalg.solve(S, B)
     info = co.solve(A, on(framework, B), co.CG(tol=1e-8, x0=on(framework, exact)), info=True)[1]
     assert info.iterations == 0
-    X, info = co.solve(A, on(framework, B), co.CG(tol=1e-8, x0=on(framework, exact[:, 0])), info=True)
+    X, info = co.solve(
+        A, on(framework, B), co.CG(tol=1e-8, x0=on(framework, exact[:, 0])), info=True
+    )
     np.testing.assert_allclose(np.asarray(X), exact, atol=1e-7)
     assert np.asarray(info.history)[0, 0] < 1e-12 < np.asarray(info.history)[0, 1]
 
@@ -96,7 +107,9 @@ def test_nan_of_a_product_stops_a_compiled_program() -> None:
 @pytest.mark.parametrize("columns", [1, 2])
 def test_nan_of_a_preconditioner_is_noticed_and_named(method: str, columns: int) -> None:
     M = co.Diagonal(np.where(np.arange(20) == 3, np.nan, 1.0))
-    info = co.solve(co.opaque(definite()), np.ones((20, columns)), METHODS[method](preconditioner=M), info=True)[1]
+    info = co.solve(
+        co.opaque(definite()), np.ones((20, columns)), METHODS[method](preconditioner=M), info=True
+    )[1]
     assert info.status is Status.NONFINITE
     assert "preconditioner" in info.message
 
@@ -104,7 +117,9 @@ def test_nan_of_a_preconditioner_is_noticed_and_named(method: str, columns: int)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_singular_preconditioner_does_not_pass_for_an_answer(method: str) -> None:
     M = co.Diagonal(np.where(np.arange(20) < 10, 0.0, 1.0))
-    x, info = co.solve(co.opaque(definite()), np.ones(20), METHODS[method](preconditioner=M), info=True)
+    x, info = co.solve(
+        co.opaque(definite()), np.ones(20), METHODS[method](preconditioner=M), info=True
+    )
     assert info.failed or np.linalg.norm(definite() @ x - 1) <= 1e-7
 
 
@@ -126,12 +141,19 @@ def test_preconditioners_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_an_operator_that_is_not_definite_and_a_preconditioner_that_is_not_are_told_apart(framework: str) -> None:
+def test_an_operator_that_is_not_definite_and_a_preconditioner_that_is_not_are_told_apart(
+    framework: str,
+) -> None:
     pytest.importorskip(framework)
     good, bad = np.linspace(1, 2, 20), np.where(np.arange(20) == 3, -1.0, 1.0)
-    for d, m, words in ((bad, good, "the operator showed"), (good, bad - 0.9, "the preconditioner showed")):
+    for d, m, words in (
+        (bad, good, "the operator showed"),
+        (good, bad - 0.9, "the preconditioner showed"),
+    ):
         A, M = (co.Diagonal(on(framework, each)) for each in (d, m))
-        info = co.solve(co.opaque(A), on(framework, np.ones(20)), co.CG(tol=1e-12, preconditioner=M), info=True)[1]
+        info = co.solve(
+            co.opaque(A), on(framework, np.ones(20)), co.CG(tol=1e-12, preconditioner=M), info=True
+        )[1]
         assert info.status is Status.NOT_POSITIVE_DEFINITE
         assert words in info.message
 

@@ -10,7 +10,14 @@ import pytest
 import colinear as co
 from colinear import Status
 
-METHODS = {"CG": co.CG, "MINRES": co.MINRES, "GMRES": co.GMRES, "BiCGSTAB": co.BiCGSTAB, "LSQR": co.LSQR, "LSMR": co.LSMR}
+METHODS = {
+    "CG": co.CG,
+    "MINRES": co.MINRES,
+    "GMRES": co.GMRES,
+    "BiCGSTAB": co.BiCGSTAB,
+    "LSQR": co.LSQR,
+    "LSMR": co.LSMR,
+}
 SQUARE = ("CG", "MINRES", "GMRES", "BiCGSTAB")
 
 
@@ -36,8 +43,12 @@ HALF = [("numpy", "float16"), ("torch", "float16"), ("torch", "bfloat16")]
 
 @pytest.mark.parametrize(("framework", "dtype"), HALF)
 @pytest.mark.parametrize("method", METHODS)
-def test_half_precision_neither_overflows_nor_stops(method: str, framework: str, dtype: str) -> None:
-    A = on(framework, definite(40) * 100, dtype)  # entries near 8000: their squares are out of range
+def test_half_precision_neither_overflows_nor_stops(
+    method: str, framework: str, dtype: str
+) -> None:
+    A = on(
+        framework, definite(40) * 100, dtype
+    )  # entries near 8000: their squares are out of range
     b = on(framework, np.full(40, 1000.0), dtype)
     x, info = co.solve(co.opaque(A), b, METHODS[method](), info=True)
     assert x.dtype == A.dtype
@@ -60,8 +71,12 @@ def test_half_precision_holds_for_right_sides_of_any_size(scale: float) -> None:
     A, b = definite(40).astype(np.float16), np.full(40, scale, np.float16)
     x, info = co.solve(co.opaque(co.PSD(A)), b, co.CG(), info=True)
     true = np.linalg.norm(A.astype(float) @ x.astype(float) - b) / np.linalg.norm(b.astype(float))
-    assert true == pytest.approx(info.residual.max(), rel=1e-2), "the residual is that of the answer as it is given, rounded"
-    assert info.status is (Status.SUCCESS if scale >= 1 else Status.STAGNATION), "x has no place in float16 where it is so small"
+    assert true == pytest.approx(info.residual.max(), rel=1e-2), (
+        "the residual is that of the answer as it is given, rounded"
+    )
+    assert info.status is (Status.SUCCESS if scale >= 1 else Status.STAGNATION), (
+        "x has no place in float16 where it is so small"
+    )
     assert true <= 0.03 or info.failed
 
 
@@ -80,12 +95,19 @@ def test_auto_solves_in_half_precision(framework: str, dtype: str) -> None:
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("method", SQUARE)
-def test_low_precision_is_refined_to_full_accuracy(method: str, framework: str, precision: str) -> None:
+def test_low_precision_is_refined_to_full_accuracy(
+    method: str, framework: str, precision: str
+) -> None:
     if (framework, precision) == ("numpy", "bfloat16"):
         pytest.skip("NumPy has no bfloat16")
     A = definite()
     options = {"tol": 1e-13, "precision": precision}
-    X, info = co.solve(co.opaque(on(framework, A)), on(framework, np.ones((30, 2))), METHODS[method](**options), info=True)
+    X, info = co.solve(
+        co.opaque(on(framework, A)),
+        on(framework, np.ones((30, 2))),
+        METHODS[method](**options),
+        info=True,
+    )
     assert info.status is Status.SUCCESS
     assert np.linalg.norm(A @ host(X) - 1) <= 1.1e-13 * np.sqrt(60)
 
@@ -93,7 +115,11 @@ def test_low_precision_is_refined_to_full_accuracy(method: str, framework: str, 
 def test_low_precision_is_refined_in_a_compiled_program() -> None:
     jax = pytest.importorskip("jax")
     A, b = on("jax", definite()), on("jax", np.ones(30))
-    solve = jax.jit(lambda A, b: co.solve(co.opaque(co.PSD(A)), b, co.CG(tol=1e-12, precision="bfloat16"), info=True))
+    solve = jax.jit(
+        lambda A, b: co.solve(
+            co.opaque(co.PSD(A)), b, co.CG(tol=1e-12, precision="bfloat16"), info=True
+        )
+    )
     x, info = solve(A, b)
     assert bool(info.converged.all())
     assert np.linalg.norm(host(A) @ host(x) - 1) <= 1.1e-12 * np.sqrt(30)
@@ -114,7 +140,12 @@ def test_the_work_of_refinement_is_in_low_precision() -> None:
 
 def test_what_is_too_ill_conditioned_for_the_low_precision_says_so() -> None:
     A = np.diag(np.logspace(0, 12, 40))
-    x, info = co.solve(co.opaque(co.PSD(A)), np.ones(40), co.CG(tol=1e-13, precision="float16", max_iters=200), info=True)
+    x, info = co.solve(
+        co.opaque(co.PSD(A)),
+        np.ones(40),
+        co.CG(tol=1e-13, precision="float16", max_iters=200),
+        info=True,
+    )
     true = np.linalg.norm(A @ x - 1) / np.sqrt(40)
     assert info.failed or true <= 1.01e-13
 
@@ -124,29 +155,49 @@ def test_what_is_too_ill_conditioned_for_the_low_precision_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("framework", "dtype"),
-    [("numpy", "float64"), ("numpy", "complex128"), ("torch", "float64"), ("torch", "complex128"), ("jax", "complex128")],
+    [
+        ("numpy", "float64"),
+        ("numpy", "complex128"),
+        ("torch", "float64"),
+        ("torch", "complex128"),
+        ("jax", "complex128"),
+    ],
 )
 def test_ldl_solves_indefinite_systems(framework: str, dtype: str) -> None:
     rng = np.random.default_rng(0)
-    Q = np.linalg.qr(rng.standard_normal((9, 9)) + (1j * rng.standard_normal((9, 9)) if dtype == "complex128" else 0))[0]
+    Q = np.linalg.qr(
+        rng.standard_normal((9, 9))
+        + (1j * rng.standard_normal((9, 9)) if dtype == "complex128" else 0)
+    )[0]
     S = (Q * np.array([-3.0, -2, -1, 1, 2, 3, 4, 5, 6])) @ Q.conj().T
     S = (S + S.conj().T) / 2
-    x, info = co.solve(co.SelfAdjoint(on(framework, S, dtype)), on(framework, np.ones(9), dtype), co.LDL(), info=True)
+    x, info = co.solve(
+        co.SelfAdjoint(on(framework, S, dtype)),
+        on(framework, np.ones(9), dtype),
+        co.LDL(),
+        info=True,
+    )
     assert info.method == "LDL"
     assert info.status is Status.SUCCESS
     np.testing.assert_allclose(S @ co.backends.get(framework).to_numpy(x), 1, atol=1e-12)
-    assert "LDL" in co.explain(co.inv, co.SelfAdjoint(on(framework, S, dtype))).rules, "and Auto takes it too"
+    assert "LDL" in co.explain(co.inv, co.SelfAdjoint(on(framework, S, dtype))).rules, (
+        "and Auto takes it too"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- compiled programs
 
 
 @pytest.mark.parametrize(("method", "options"), [("CG", {}), ("GMRES", {"restart": 2})])
-def test_a_fixed_number_of_iterations_compiles_in_torch(method: str, options: dict[str, Any]) -> None:
+def test_a_fixed_number_of_iterations_compiles_in_torch(
+    method: str, options: dict[str, Any]
+) -> None:
     torch = pytest.importorskip("torch")
     A, b = on("torch", definite(8)), on("torch", np.ones((8, 2)))
     chosen = METHODS[method](max_iters=4, **options)
-    solve = torch.compile(lambda A, b: co.solve(co.opaque(co.PSD(A)), b, chosen), fullgraph=True, backend="eager")
+    solve = torch.compile(
+        lambda A, b: co.solve(co.opaque(co.PSD(A)), b, chosen), fullgraph=True, backend="eager"
+    )
     expected = co.solve(co.opaque(co.PSD(A)), b, chosen, on_failure="ignore")
     with pytest.warns(co.ConvergenceWarning, match="MAX_ITERATIONS"):
         answer = solve(A, b)
@@ -159,14 +210,20 @@ def test_in_jax_the_whole_solve_is_one_loop_and_no_call_of_the_host(method: Any)
     A, b = on("jax", definite()), on("jax", np.ones(30))
 
     def program(max_iters: int) -> Any:
-        solve = lambda A, b: co.solve(co.opaque(co.PSD(A)), b, method(max_iters=max_iters), info=True)[0]  # noqa: E731
+        solve = lambda A, b: co.solve(
+            co.opaque(co.PSD(A)), b, method(max_iters=max_iters), info=True
+        )[0]
         return jax.make_jaxpr(solve)(A, b)
 
     short, long = program(100), program(900)
-    loops = [str(equation) for equation in equations(short.jaxpr) if equation.primitive.name == "while"]
+    loops = [
+        str(equation) for equation in equations(short.jaxpr) if equation.primitive.name == "while"
+    ]
     assert loops
     assert not any("callback" in loop for loop in loops)
-    assert abs(len(str(long)) - len(str(short))) < 0.01 * len(str(short)), "the steps are not written out"
+    assert abs(len(str(long)) - len(str(short))) < 0.01 * len(str(short)), (
+        "the steps are not written out"
+    )
 
 
 def equations(program: Any) -> Any:

@@ -13,9 +13,18 @@ from support.zoo import ZOO, accepts
 import colinear as co
 from colinear import Status
 
-METHODS = {"CG": co.CG, "MINRES": co.MINRES, "GMRES": co.GMRES, "BiCGSTAB": co.BiCGSTAB, "LSQR": co.LSQR, "LSMR": co.LSMR}
+METHODS = {
+    "CG": co.CG,
+    "MINRES": co.MINRES,
+    "GMRES": co.GMRES,
+    "BiCGSTAB": co.BiCGSTAB,
+    "LSQR": co.LSQR,
+    "LSMR": co.LSMR,
+}
 SQUARE = ("CG", "MINRES", "GMRES", "BiCGSTAB")
-PAIRS = [(name, method) for name, make in ZOO.items() for method in METHODS if accepts(method, make())]
+PAIRS = [
+    (name, method) for name, make in ZOO.items() for method in METHODS if accepts(method, make())
+]
 TOL = 1e-8
 
 
@@ -34,14 +43,21 @@ def run(name: str, method: str, framework: str) -> None:
     x0 = None if problem.x0 is None else array(framework, problem.x0)
     square = A.shape[0] == A.shape[1]
     f = co.solve if square else co.lstsq
-    X, info = f(co.opaque(array(framework, A)), array(framework, b), METHODS[method](tol=TOL, x0=x0), info=True)
+    X, info = f(
+        co.opaque(array(framework, A)),
+        array(framework, b),
+        METHODS[method](tol=TOL, x0=x0),
+        info=True,
+    )
     X = np.asarray(X)
     size = np.abs(b).max()  # squares of tiny numbers vanish
     R, norms = (b - A @ X) / size, np.linalg.norm(b / size, axis=0)
     residual = np.linalg.norm(R, axis=0) / np.where(norms == 0, 1, norms)
     np.testing.assert_allclose(np.asarray(info.residual), residual, rtol=1e-3, atol=1e-13)
     if square:
-        assert (residual[np.asarray(info.converged)] <= 1.01 * TOL).all(), "what is said to have converged has"
+        assert (residual[np.asarray(info.converged)] <= 1.01 * TOL).all(), (
+            "what is said to have converged has"
+        )
         assert info.failed == (not (residual <= TOL).all())
         if problem.easy and problem.consistent:
             assert not info.failed, info
@@ -73,7 +89,9 @@ def test_every_answer_is_accurate_or_flagged_in_jax(method: str) -> None:
     for name, accepted in PAIRS:
         A = ZOO[name]().A
         usual = A.shape == (24, 24) and A.dtype == float and name != "exact_guess"
-        other = {"CG": "complex_hermitian", "GMRES": "exact_guess", "LSMR": "overdetermined"}.get(method)
+        other = {"CG": "complex_hermitian", "GMRES": "exact_guess", "LSMR": "overdetermined"}.get(
+            method
+        )
         if accepted == method and (usual or name == other):
             run(name, method, "jax")
 
@@ -91,7 +109,9 @@ def spd(n: int = 30, seed: int = 0) -> Any:
 def test_columns_of_a_batch_converge_on_their_own(method: str, framework: str) -> None:
     A = np.stack([spd(), np.eye(30)])
     B = np.random.default_rng(1).standard_normal((2, 30, 3))
-    X, info = co.solve(co.opaque(array(framework, A)), array(framework, B), METHODS[method](tol=1e-10), info=True)
+    X, info = co.solve(
+        co.opaque(array(framework, A)), array(framework, B), METHODS[method](tol=1e-10), info=True
+    )
     np.testing.assert_allclose(A @ np.asarray(X), B, atol=1e-7)
     assert np.asarray(info.residual).shape == (2, 3)
     assert np.asarray(info.history).shape == (info.iterations + 1, 2, 3)
@@ -128,7 +148,11 @@ def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: st
     A = A if method in ("CG", "MINRES") else A + np.triu(N) / 4
     A = A.astype(np.float32) if how == "single" else A
     b = rng.standard_normal(n).astype(A.dtype)
-    M = co.Diagonal(array(framework, (1 / np.diag(A).real).astype(A.dtype))) if how == "preconditioned" else None
+    M = (
+        co.Diagonal(array(framework, (1 / np.diag(A).real).astype(A.dtype)))
+        if how == "preconditioned"
+        else None
+    )
     seen: list[Any] = []
 
     def look(progress: Any) -> bool:
@@ -137,7 +161,9 @@ def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: st
 
     options = {"callback": look} if how == "stopped" else {}
     solver = METHODS[method](tol=1e-4 if how == "single" else 1e-10, preconditioner=M, **options)
-    operator = co.opaque(co.PD(array(framework, A)) if method in ("CG", "MINRES") else array(framework, A))
+    operator = co.opaque(
+        co.PD(array(framework, A)) if method in ("CG", "MINRES") else array(framework, A)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", co.ConvergenceWarning)
         x, one = co.solve(operator, array(framework, b), solver, info=True)
@@ -149,7 +175,9 @@ def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: st
         np.testing.assert_allclose(seen[6], seen[-1][:, 0], rtol=1e-8, atol=1e-10)
         assert one.status is Status.STOPPED and one.iterations == 7
     np.testing.assert_allclose(np.asarray(x), np.asarray(X)[:, 0], rtol=tol, atol=tol)
-    first, second = (np.asarray(info.history).reshape(len(info.history), -1)[:, 0] for info in (one, two))
+    first, second = (
+        np.asarray(info.history).reshape(len(info.history), -1)[:, 0] for info in (one, two)
+    )
     many = min(len(first), len(second)) // 2
     np.testing.assert_allclose(first[:many], second[:many], rtol=1e-3)
 
@@ -158,9 +186,17 @@ def test_one_vector_goes_the_way_of_a_block(method: str, how: str, framework: st
 @pytest.mark.parametrize("kind", ["merged sum", "multiple"])
 def test_one_run_inside_a_rule_is_that_of_the_whole(kind: str, framework: str) -> None:
     """It keeps the tolerance and the start: there are no parts whose errors add up."""
-    S, d, b = csr_array(spd(300) + np.diag(np.logspace(0, 5, 300))), np.ones(300), array(framework, np.ones(300))
+    S, d, b = (
+        csr_array(spd(300) + np.diag(np.logspace(0, 5, 300))),
+        np.ones(300),
+        array(framework, np.ones(300)),
+    )
     L = co.Sparse(S).to(backend=framework)
-    A = co.PD(L + co.Diagonal(array(framework, d))) if kind == "merged sum" else co.PD(3.0 * co.opaque(L))
+    A = (
+        co.PD(L + co.Diagonal(array(framework, d)))
+        if kind == "merged sum"
+        else co.PD(3.0 * co.opaque(L))
+    )
     whole = co.PD(co.opaque(A))
     expected = co.solve(whole, b, co.CG(tol=TOL), info=True)[1].iterations
     x, info = co.solve(A, b, co.CG(tol=TOL), info=True)
@@ -178,7 +214,9 @@ def test_a_preconditioner_saves_iterations_in_every_form(method: str) -> None:
     options = {"tol": 1e-9, "max_iters": 2000}
     plain = co.solve(co.opaque(A), np.ones(40), METHODS[method](**options), info=True)[1]
     for form in (co.Diagonal(np.diag(M)), M, lambda A: co.Diagonal(1 / co.diag(A))):
-        x, info = co.solve(co.opaque(A), np.ones(40), METHODS[method](preconditioner=form, **options), info=True)
+        x, info = co.solve(
+            co.opaque(A), np.ones(40), METHODS[method](preconditioner=form, **options), info=True
+        )
         assert info.status is Status.SUCCESS
         assert info.iterations < plain.iterations
         assert np.linalg.norm(A @ x - 1) <= 1.01e-9 * np.sqrt(40)
@@ -217,7 +255,9 @@ def test_cg_notices_that_an_operator_is_not_positive_definite(columns: int) -> N
 @pytest.mark.parametrize("columns", [1, 2])
 def test_an_indefinite_preconditioner_is_noticed(method: str, columns: int) -> None:
     M = co.Diagonal(np.array([1.0, -5.0, 1.0]))
-    info = co.solve(co.opaque(spd(3)), np.ones((3, columns)), METHODS[method](preconditioner=M), info=True)[1]
+    info = co.solve(
+        co.opaque(spd(3)), np.ones((3, columns)), METHODS[method](preconditioner=M), info=True
+    )[1]
     assert info.status is Status.NOT_POSITIVE_DEFINITE
     assert "preconditioner" in info.message
 
@@ -242,7 +282,9 @@ def test_nan_of_a_product_stops_at_once_and_names_the_iteration(method: str, col
 @pytest.mark.parametrize("columns", [1, 2])
 def test_a_tolerance_below_the_precision_stops_at_the_floor(method: str, columns: int) -> None:
     A = spd().astype(np.float32)
-    X, info = co.solve(co.opaque(A), np.ones((30, columns), np.float32), METHODS[method](tol=1e-30), info=True)
+    X, info = co.solve(
+        co.opaque(A), np.ones((30, columns), np.float32), METHODS[method](tol=1e-30), info=True
+    )
     assert info.status is Status.STAGNATION
     assert info.iterations < 300
     assert (info.residual < 1e-5).all()
@@ -293,7 +335,9 @@ def test_a_method_runs_inside_each_factor() -> None:
 def test_the_whole_keeps_the_tolerance_where_parts_are_ill_conditioned() -> None:
     A, B = np.diag(np.logspace(0, 4, 10)), np.diag(np.logspace(-3, 3, 10))
     b = np.random.default_rng(0).standard_normal(100)
-    x, info = co.solve(co.Kronecker(co.opaque(co.PD(A)), co.opaque(co.PD(B))), b, co.CG(tol=1e-8), info=True)
+    x, info = co.solve(
+        co.Kronecker(co.opaque(co.PD(A)), co.opaque(co.PD(B))), b, co.CG(tol=1e-8), info=True
+    )
     true = np.linalg.norm(np.kron(A, B) @ x - b) / np.linalg.norm(b)
     assert info.failed or true <= 1e-8
     assert float(info.residual.max()) == pytest.approx(true, rel=1e-2)
@@ -312,7 +356,9 @@ def test_the_whole_keeps_the_tolerance_where_parts_are_ill_conditioned() -> None
 def test_a_leaf_is_iterated_with_where_the_user_says_so(make: Any) -> None:
     import scipy.sparse
 
-    S = scipy.sparse.diags_array([-np.ones(99), 2.1 * np.ones(100), -np.ones(99)], offsets=[-1, 0, 1]).tocsr()
+    S = scipy.sparse.diags_array(
+        [-np.ones(99), 2.1 * np.ones(100), -np.ones(99)], offsets=[-1, 0, 1]
+    ).tocsr()
     A = make(S)
     x, info = co.solve(A, np.ones(100), co.CG(tol=1e-10), info=True)
     assert info.method == "CG"
@@ -329,7 +375,9 @@ def test_inv_runs_the_method_at_each_product() -> None:
     general = np.random.default_rng(0).standard_normal((12, 12)) + 5 * np.eye(12) + 1j * np.eye(12)
     inverse = co.inv(co.opaque(general), co.GMRES(tol=1e-11))
     np.testing.assert_allclose(inverse.T @ np.eye(12), np.linalg.inv(general).T, atol=1e-8)
-    np.testing.assert_allclose(inverse.conj() @ np.eye(12), np.linalg.inv(general).conj(), atol=1e-8)
+    np.testing.assert_allclose(
+        inverse.conj() @ np.eye(12), np.linalg.inv(general).conj(), atol=1e-8
+    )
     with pytest.warns(co.ConvergenceWarning, match="MAX_ITERATIONS"):
         co.inv(co.opaque(A), co.CG(tol=1e-11, max_iters=2)) @ np.ones(30)
 
@@ -339,7 +387,9 @@ def test_damping_is_that_of_the_normal_equations() -> None:
     exact = np.linalg.solve(A.T @ A + 9 * np.eye(12), A.T @ b)
     for method in (co.LSQR, co.LSMR):
         np.testing.assert_allclose(co.lstsq(A, b, method(tol=1e-12, damping=3.0)), exact, rtol=1e-8)
-    np.testing.assert_allclose(co.pinv(co.opaque(A), method=co.LSMR(tol=1e-12)) @ b, np.linalg.pinv(A) @ b, rtol=1e-8)
+    np.testing.assert_allclose(
+        co.pinv(co.opaque(A), method=co.LSMR(tol=1e-12)) @ b, np.linalg.pinv(A) @ b, rtol=1e-8
+    )
 
 
 def test_gmres_restarts_and_counts_products() -> None:
@@ -392,7 +442,10 @@ def test_jax_transforms_pass_through() -> None:
 
 def test_torch_gradients_do_not_go_through_the_iterations() -> None:
     torch = pytest.importorskip("torch")
-    A, b = torch.tensor(spd(12), requires_grad=True), torch.ones(12, dtype=torch.float64, requires_grad=True)
+    A, b = (
+        torch.tensor(spd(12), requires_grad=True),
+        torch.ones(12, dtype=torch.float64, requires_grad=True),
+    )
     co.solve(co.opaque(A), b, co.CG(tol=1e-12)).sum().backward()
     x = np.linalg.solve(A.detach(), b.detach())
     np.testing.assert_allclose(A.grad, -np.outer(x, x), atol=1e-12)
@@ -406,7 +459,11 @@ def test_torch_gradients_do_not_go_through_the_iterations() -> None:
 
 def diagonal_in_disguise(d: Any) -> Any:
     return co.MatrixFree(
-        lambda X: d[:, None] * X, (len(d), len(d)), dtype=np.float64, rmatmat=lambda X: d[:, None] * X, like="numpy"
+        lambda X: d[:, None] * X,
+        (len(d), len(d)),
+        dtype=np.float64,
+        rmatmat=lambda X: d[:, None] * X,
+        like="numpy",
     )
 
 
@@ -415,7 +472,12 @@ def test_auto_never_forms_a_large_matrix() -> None:
     with co.testing.forbid_dense(1e7):
         for A, name in (
             (co.PSD(diagonal_in_disguise(np.linspace(1, 10, n))), "CG"),
-            (co.SelfAdjoint(diagonal_in_disguise(np.linspace(1, 10, n) * (-1.0) ** np.arange(n))), "MINRES"),
+            (
+                co.SelfAdjoint(
+                    diagonal_in_disguise(np.linspace(1, 10, n) * (-1.0) ** np.arange(n))
+                ),
+                "MINRES",
+            ),
             (diagonal_in_disguise(np.linspace(1, 10, n)), "GMRES"),
         ):
             x, info = co.solve(A, np.ones(n), info=True)
@@ -447,7 +509,9 @@ def test_auto_estimates_fill_before_it_eliminates() -> None:
 
     n = 6000
     random = scipy.sparse.random_array((n, n), density=8 / n, rng=np.random.default_rng(0))
-    S = (random + random.T + 30 * scipy.sparse.eye_array(n)).tocsr()  # an expander: its factors are nearly full
+    S = (
+        random + random.T + 30 * scipy.sparse.eye_array(n)
+    ).tocsr()  # an expander: its factors are nearly full
     A = co.PSD(co.Sparse(S))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -455,5 +519,7 @@ def test_auto_estimates_fill_before_it_eliminates() -> None:
     assert info.method == "CG"
     assert np.linalg.norm(S @ x - 1) <= 2e-8 * np.sqrt(n)
     assert "inv_filling_sparse" in co.explain(co.inv, A).rules
-    band = scipy.sparse.diags_array([-np.ones(n - 1), 4 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1]).tocsr()
+    band = scipy.sparse.diags_array(
+        [-np.ones(n - 1), 4 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1]
+    ).tocsr()
     assert "inv_sparse" in co.explain(co.inv, co.PSD(co.Sparse(band))).rules

@@ -38,12 +38,16 @@ def sparse(xp: Any, matrix: Any) -> Any:
 
 def sums(xp: Any) -> dict[str, Any]:
     a = xp.asarray
-    kernel = co.Kernel(lambda x, y: xp.exp(-xp.sum((x[:, None] - y[None]) ** 2, axis=-1)), a(ROWS), a(MORE))
+    kernel = co.Kernel(
+        lambda x, y: xp.exp(-xp.sum((x[:, None] - y[None]) ** 2, axis=-1)), a(ROWS), a(MORE)
+    )
     return {
         "Gram": gram(xp, ROWS),
         "Gram, complex": gram(xp, ROWS * (1 + 1j)),
         "scaled and shifted": gram(xp, ROWS) / 12 + 0.3 * co.Identity(4),
-        "weighted Gram": co.Dense(a(ROWS)).H @ co.Diagonal(a(np.arange(1.0, 13.0))) @ co.Dense(a(ROWS)),
+        "weighted Gram": co.Dense(a(ROWS)).H
+        @ co.Diagonal(a(np.arange(1.0, 13.0)))
+        @ co.Dense(a(ROWS)),
         "Gram of a kernel": kernel.H @ kernel,
         "Gram of a sparse matrix": gram_of(sparse(xp, ROWS * (ROWS > 0))),
         "Gram of a complex sparse matrix": gram_of(sparse(xp, ROWS * (ROWS > 0) * (1 + 1j))),
@@ -66,12 +70,19 @@ def test_minibatches_of_all_terms_average_to_the_sum(name: str) -> None:
         xp = backends.get(backend)
         A = sums(xp)[name]
         n = term_count(A)
-        parts = [minibatch(A, xp.asarray(p)) for p in np.random.default_rng(1).permutation(n).reshape(-1, 3)]
+        parts = [
+            minibatch(A, xp.asarray(p))
+            for p in np.random.default_rng(1).permutation(n).reshape(-1, 3)
+        ]
         assert n in (12, 18) and all(part.shape == A.shape for part in parts)
         V = xp.asarray(np.random.default_rng(2).standard_normal((A.shape[-1], 2)))
         for side in ("A", "H"):
-            product = sum(xp.to_numpy((part.H if side == "H" else part) @ V) for part in parts) / len(parts)
-            np.testing.assert_allclose(product, xp.to_numpy((A.H if side == "H" else A) @ V), atol=1e-12)
+            product = sum(
+                xp.to_numpy((part.H if side == "H" else part) @ V) for part in parts
+            ) / len(parts)
+            np.testing.assert_allclose(
+                product, xp.to_numpy((A.H if side == "H" else A) @ V), atol=1e-12
+            )
 
 
 def test_minibatches_compile_with_traced_indices() -> None:
@@ -81,7 +92,9 @@ def test_minibatches_compile_with_traced_indices() -> None:
         A = sums(xp)[name]
         V, indices = xp.asarray(ROWS[:4]), np.array([3, 7, 7])
         compiled = jax.jit(lambda A, i, V: minibatch(A, i) @ V)(A, xp.asarray(indices), V)
-        np.testing.assert_allclose(compiled, minibatch(sums(backends.get("numpy"))[name], indices) @ ROWS[:4], atol=1e-12)
+        np.testing.assert_allclose(
+            compiled, minibatch(sums(backends.get("numpy"))[name], indices) @ ROWS[:4], atol=1e-12
+        )
 
 
 def test_a_minibatch_costs_its_share_of_a_product() -> None:
@@ -141,14 +154,23 @@ def problem(xp: Any, n: int = 600, d: int = 6, dtype: Any = np.float64) -> tuple
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"batch_size": 10}, {"averaging": True}, {"momentum": 0.3}, {"step": 0.1}, {"preconditioner": co.Jacobi()}],
+    [
+        {},
+        {"batch_size": 10},
+        {"averaging": True},
+        {"momentum": 0.3},
+        {"step": 0.1},
+        {"preconditioner": co.Jacobi()},
+    ],
     ids=str,
 )
 def test_a_positive_sum_is_solved_to_the_tolerance(options: Any) -> None:
     xp = backends.get("numpy" if len(str(options)) % 2 else "torch")
     A, b = problem(xp)
     x, info = co.solve(A, b, co.SVRG(**options), info=True)
-    residual = np.linalg.norm(xp.to_numpy(b - A @ x), axis=0) / np.linalg.norm(xp.to_numpy(b), axis=0)
+    residual = np.linalg.norm(xp.to_numpy(b - A @ x), axis=0) / np.linalg.norm(
+        xp.to_numpy(b), axis=0
+    )
     assert info.status == Status.SUCCESS and residual.max() <= 1.5e-8
     np.testing.assert_allclose(xp.to_numpy(info.residual), residual, atol=1e-12)
 
@@ -157,7 +179,9 @@ def test_a_positive_sum_is_solved_to_the_tolerance(options: Any) -> None:
 def test_dtypes_are_kept(dtype: Any) -> None:
     A, b = problem(backends.get("numpy"), dtype=dtype)
     x = co.solve(A, b, co.SVRG())
-    assert x.dtype == dtype and np.linalg.norm(A @ x - b) <= 4 * np.sqrt(np.finfo(dtype).eps) * np.linalg.norm(b)
+    assert x.dtype == dtype and np.linalg.norm(A @ x - b) <= 4 * np.sqrt(
+        np.finfo(dtype).eps
+    ) * np.linalg.norm(b)
 
 
 def test_a_solve_in_jax_is_one_compiled_loop_with_a_key_that_is_traced() -> None:
@@ -168,7 +192,9 @@ def test_a_solve_in_jax_is_one_compiled_loop_with_a_key_that_is_traced() -> None
     (x, info), (again, _), (other, _) = (solve(A, b, jax.random.key(seed)) for seed in (0, 0, 1))
     assert int(info.status) == 0 and np.linalg.norm(A @ x - b) < 1e-7 * np.linalg.norm(b)
     assert np.array_equal(x, again) and not np.array_equal(x, other)
-    slope = jax.grad(lambda A: co.solve(A, b, co.SVRG(seed=jax.random.key(0))).sum(), allow_int=True)(A)
+    slope = jax.grad(
+        lambda A: co.solve(A, b, co.SVRG(seed=jax.random.key(0))).sum(), allow_int=True
+    )(A)
     assert all(np.isfinite(leaf).all() for leaf in slope.leaves() if hasattr(leaf, "shape"))
 
 
@@ -192,31 +218,47 @@ def test_general_systems_go_through_the_normal_equations(backend: str) -> None:
     xp, rng = backends.get(backend), np.random.default_rng(0)
     rows = xp.asarray(rng.standard_normal((8, 8)) / 4 + 2 * np.eye(8))  # the rows are the terms
     terms = co.BatchSum(co.Dense(xp.asarray(rng.standard_normal((200, 6, 6)) / 4 + np.eye(6))))
-    indefinite = co.SelfAdjoint(co.Dense(xp.asarray(np.diag([1.0, -2.0, 3.0]))) + co.Dense(xp.asarray(np.diag([2.0, -1.0, 1.0]))))
+    indefinite = co.SelfAdjoint(
+        co.Dense(xp.asarray(np.diag([1.0, -2.0, 3.0])))
+        + co.Dense(xp.asarray(np.diag([2.0, -1.0, 1.0])))
+    )
     for A in (rows, terms, indefinite):
         A = co.as_operator(A)
         b = xp.asarray(rng.standard_normal(A.shape[-1]))
         x, info = co.solve(A, b, co.SVRG(), info=True)
-        assert info.status == Status.SUCCESS and np.linalg.norm(xp.to_numpy(A @ x - b)) <= 1e-7 * np.linalg.norm(xp.to_numpy(b))
+        assert info.status == Status.SUCCESS and np.linalg.norm(
+            xp.to_numpy(A @ x - b)
+        ) <= 1e-7 * np.linalg.norm(xp.to_numpy(b))
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_least_squares_go_by_minibatches_of_rows(backend: str) -> None:
     xp, rng = backends.get(backend), np.random.default_rng(1)
-    X, y = rng.standard_normal((200, 5)) * (rng.random((200, 5)) < 0.5), rng.standard_normal((200, 2))
+    X, y = (
+        rng.standard_normal((200, 5)) * (rng.random((200, 5)) < 0.5),
+        rng.standard_normal((200, 2)),
+    )
     deficient = np.concatenate([X, X[:, :1]], axis=1)  # of all solutions the one of smallest norm
-    for A, dense in ((co.Dense(xp.asarray(X)), X), (sparse(xp, X), X), (co.Dense(xp.asarray(deficient)), deficient)):
+    for A, dense in (
+        (co.Dense(xp.asarray(X)), X),
+        (sparse(xp, X), X),
+        (co.Dense(xp.asarray(deficient)), deficient),
+    ):
         w, info = co.lstsq(A, xp.asarray(y), co.SVRG(tol=1e-9), info=True)
         exact = np.linalg.lstsq(dense, y)[0]
         np.testing.assert_allclose(xp.to_numpy(w), exact, atol=1e-7)
         residual = np.linalg.norm(y - dense @ exact, axis=0) / np.linalg.norm(y, axis=0)
         np.testing.assert_allclose(xp.to_numpy(info.residual), residual, atol=1e-6)
-        assert info.status == Status.SUCCESS and "SVRG" in str(co.explain(co.lstsq, A, method=co.SVRG()))
+        assert info.status == Status.SUCCESS and "SVRG" in str(
+            co.explain(co.lstsq, A, method=co.SVRG())
+        )
 
 
 def test_rows_of_very_different_lengths_are_not_filled_up() -> None:
     lengths = np.r_[1000, np.ones(999, int)]
-    uneven = scipy.sparse.csr_array((np.ones(1999), np.r_[np.arange(1000), np.zeros(999, int)], np.r_[0, np.cumsum(lengths)]))
+    uneven = scipy.sparse.csr_array(
+        (np.ones(1999), np.r_[np.arange(1000), np.zeros(999, int)], np.r_[0, np.cumsum(lengths)])
+    )
     S = co.Sparse(uneven)
     with pytest.raises(MethodError, match="not a sum of terms"):
         co.solve(S.H @ S + co.Identity(1000), np.ones(1000), co.SVRG())
@@ -228,7 +270,9 @@ def test_sums_are_not_split_by_rules_and_other_structure_is() -> None:
     both = co.BlockDiag(A, 2.0 * A)
     x, info = co.solve(both, np.ones(12), co.SVRG(), info=True)
     assert "SVRG" in str(info) and np.linalg.norm(both @ x - 1) < 1e-6
-    np.testing.assert_allclose(co.inv(A, co.SVRG()) @ b, np.linalg.solve(A.to_dense(), b), atol=1e-6)
+    np.testing.assert_allclose(
+        co.inv(A, co.SVRG()) @ b, np.linalg.solve(A.to_dense(), b), atol=1e-6
+    )
     for f, arguments in ((co.solve, ()), (co.eig, (1, "LA")), (co.nullspace, ())):
         assert "SVRG" in str(co.explain(f, A, *arguments, method=co.SVRG()))
 
@@ -240,7 +284,9 @@ def test_the_derivative_does_not_pass_through_the_epochs() -> None:
 
     def loss(method: Any) -> Any:
         D = co.Dense(X)
-        return torch.autograd.grad((co.solve(D.H @ D / 60 + co.Identity(3), b, method) ** 2).sum(), X)[0]
+        return torch.autograd.grad(
+            (co.solve(D.H @ D / 60 + co.Identity(3), b, method) ** 2).sum(), X
+        )[0]
 
     np.testing.assert_allclose(loss(co.SVRG(tol=1e-10)), loss(co.CG(tol=1e-10)), atol=1e-8)
 
@@ -284,7 +330,9 @@ def test_a_callback_sees_each_anchor_and_may_stop() -> None:
 def spectrum(n: int = 500, d: int = 8) -> Any:
     rng = np.random.default_rng(5)
     return (
-        rng.standard_normal((n, d)) * np.r_[np.linspace(0.2, 1.2, d - 2), 2.5, 3.0] @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+        rng.standard_normal((n, d))
+        * np.r_[np.linspace(0.2, 1.2, d - 2), 2.5, 3.0]
+        @ np.linalg.qr(rng.standard_normal((d, d)))[0]
     )
 
 
@@ -297,7 +345,9 @@ def test_eigenvectors_at_either_end(backend: str) -> None:
     for k, which in ((2, "LA"),) if backend == "jax" else ((1, "LM"), (2, "LA"), (1, "SA")):
         (values, vectors), info = co.eig(A, k, which, co.SVRG(), info=True)
         assert info.status == Status.SUCCESS and vectors.isa(co.Stiefel) and info.method == "SVRG"
-        np.testing.assert_allclose(xp.to_numpy(values), exact[-k:] if which[0] == "L" else exact[:k], atol=1e-9)
+        np.testing.assert_allclose(
+            xp.to_numpy(values), exact[-k:] if which[0] == "L" else exact[:k], atol=1e-9
+        )
         V = xp.to_numpy(vectors.to_dense())
         assert np.abs(X.T @ (X @ V) / len(X) - V * xp.to_numpy(values)).max() <= 2e-8 * exact[-1]
     if backend == "numpy":
@@ -307,7 +357,10 @@ def test_eigenvectors_at_either_end(backend: str) -> None:
 def test_fewer_passes_than_power_iteration_where_eigenvalues_are_near() -> None:
     X = spectrum(4000)
     A = gram(backends.get("numpy"), X) / len(X)
-    passes = [co.eig(A, 1, "LM", method, info=True)[1].matvecs for method in (co.SVRG(), co.PowerIteration())]
+    passes = [
+        co.eig(A, 1, "LM", method, info=True)[1].matvecs
+        for method in (co.SVRG(), co.PowerIteration())
+    ]
     assert 2 * passes[0] < passes[1]
 
 
@@ -315,11 +368,16 @@ def test_fewer_passes_than_power_iteration_where_eigenvalues_are_near() -> None:
 def test_null_spaces_of_any_size_are_found(backend: str) -> None:
     xp, rng = backends.get(backend), np.random.default_rng(6)
     for rank, n in ((4, 6), (2, 12), (5, 5)):  # the second needs more vectors than it starts with
-        M = np.linalg.qr(rng.standard_normal((60, rank)))[0] @ np.linalg.qr(rng.standard_normal((n, rank)))[0].T
+        M = (
+            np.linalg.qr(rng.standard_normal((60, rank)))[0]
+            @ np.linalg.qr(rng.standard_normal((n, rank)))[0].T
+        )
         for A in (xp.asarray(M), gram(xp, M)):
             N, info = co.nullspace(A, method=co.SVRG(), info=True)
             assert N.shape == (n, n - rank) and N.isa(co.Stiefel) and info.status == Status.SUCCESS
-            assert np.abs(M @ xp.to_numpy(N.to_dense())).max(initial=0) < 2e-4  # |M w|^2 = w^H M^H M w <= tol for the Gram
+            assert (
+                np.abs(M @ xp.to_numpy(N.to_dense())).max(initial=0) < 2e-4
+            )  # |M w|^2 = w^H M^H M w <= tol for the Gram
 
 
 # ---------------------------------------------------------------------------------------------------- bad input
@@ -346,9 +404,12 @@ def test_nan_is_reported() -> None:
     A = X.H @ X + co.Identity(2)
     assert co.solve(A, np.ones(2), co.SVRG(), info=True)[1].failed
     assert co.eig(A, 1, "LA", co.SVRG(), info=True)[1].status == Status.NONFINITE
-    assert co.solve(co.Identity(2) + gram(backends.get("numpy"), ROWS[:, :2]), np.array([1, np.nan]), co.SVRG(), info=True)[
-        1
-    ].failed
+    assert co.solve(
+        co.Identity(2) + gram(backends.get("numpy"), ROWS[:, :2]),
+        np.array([1, np.nan]),
+        co.SVRG(),
+        info=True,
+    )[1].failed
 
 
 def test_a_zero_right_side_gives_zero() -> None:
@@ -366,14 +427,23 @@ def test_bad_input_says_what_to_do() -> None:
     with pytest.raises(MethodError, match="self-adjoint"):
         co.eig(co.BatchSum(co.Dense(SQUARES)), 1, "LM", co.SVRG())
     with pytest.raises(MethodError, match="ends of the spectrum"):
-        co.eig(co.SelfAdjoint(co.BatchSum(co.Dense(SQUARES + SQUARES.swapaxes(1, 2)))), 1, "SM", co.SVRG())
+        co.eig(
+            co.SelfAdjoint(co.BatchSum(co.Dense(SQUARES + SQUARES.swapaxes(1, 2)))),
+            1,
+            "SM",
+            co.SVRG(),
+        )
     with pytest.raises(MethodError, match="preconditioner"):
         co.eig(A, 1, "LA", co.SVRG(preconditioner=co.Jacobi()))
     for options in ({"momentum": 0.5}, {"averaging": True}):
         with pytest.raises(MethodError, match="for linear systems"):
             co.eig(A, 1, "LA", co.SVRG(**options))  # type: ignore[arg-type]
     with pytest.raises(MethodError, match="terms cannot be taken"):
-        co.solve(co.BatchSum(co.MatrixFree(lambda X: X, (50, 3, 3), dtype=np.float64)), np.ones(3), co.SVRG())
+        co.solve(
+            co.BatchSum(co.MatrixFree(lambda X: X, (50, 3, 3), dtype=np.float64)),
+            np.ones(3),
+            co.SVRG(),
+        )
     for options in (
         {"batch_size": 0},
         {"batch_size": 1.5},

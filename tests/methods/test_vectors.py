@@ -25,7 +25,9 @@ def run(xp: Any, name: str, A: np.ndarray, B: np.ndarray, **options: Any) -> Any
     common = {"tol": 1e-9, "max_iters": 200, **options}
     if name in SQUARE:
         return SQUARE[name](xp, lambda X: A @ X, B, **common)
-    return TALL[name](xp, lambda X: A @ X, lambda X: A_adjoint @ X, B, columns=A.shape[-1], **common)
+    return TALL[name](
+        xp, lambda X: A @ X, lambda X: A_adjoint @ X, B, columns=A.shape[-1], **common
+    )
 
 
 def problem(name: str, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +44,9 @@ def problem(name: str, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("is_complex", [False, True], ids=["real", "complex"])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("name", [*SQUARE, *TALL])
-def test_a_vector_alone_takes_the_steps_that_it_takes_in_a_block(name: str, framework: str, is_complex: bool) -> None:
+def test_a_vector_alone_takes_the_steps_that_it_takes_in_a_block(
+    name: str, framework: str, is_complex: bool
+) -> None:
     xp = backends.get(framework)
     A, B = problem(name, is_complex)
     block = run(xp, name, A, B)
@@ -50,12 +54,16 @@ def test_a_vector_alone_takes_the_steps_that_it_takes_in_a_block(name: str, fram
         alone = run(xp, name, A, B[:, i : i + 1])
         assert int(alone.status[0]) == int(block.status[i]) == int(Status.SUCCESS)
         assert abs(int(alone.iterations[0]) - int(block.iterations[i])) <= 1
-        np.testing.assert_allclose(xp.to_numpy(alone.X)[:, 0], xp.to_numpy(block.X)[:, i], rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            xp.to_numpy(alone.X)[:, 0], xp.to_numpy(block.X)[:, i], rtol=1e-6, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("name", [*SQUARE, *TALL])
-def test_a_large_block_is_written_over_and_nothing_of_the_users(name: str, framework: str, monkeypatch: Any) -> None:
+def test_a_large_block_is_written_over_and_nothing_of_the_users(
+    name: str, framework: str, monkeypatch: Any
+) -> None:
     xp = backends.get(framework)
     A, B = problem(name, True)
     expected, X0 = run(xp, name, A, B), np.full((A.shape[1], 2), 0.5 + 0j)
@@ -76,7 +84,9 @@ def test_a_product_that_is_not_finite_ends_a_vector_and_its_column_alike(name: s
     A[0, 0] = np.nan
     with np.errstate(all="ignore"):
         alone, block = run(xp, name, A, B[:, :1]), run(xp, name, A, B)
-    assert status_of(int(alone.status[0])) == status_of(int(block.status[0])) == int(Status.NONFINITE)
+    assert (
+        status_of(int(alone.status[0])) == status_of(int(block.status[0])) == int(Status.NONFINITE)
+    )
 
 
 def test_the_operations_on_a_vector_and_on_a_column_agree() -> None:
@@ -85,10 +95,16 @@ def test_the_operations_on_a_vector_and_on_a_column_agree() -> None:
     x, y = np.arange(3.0), np.ones(3)
     X, Y = x[:, None], y[:, None]
     assert one.dot(x, y) == many.dot(X, Y)[0]
-    np.testing.assert_array_equal(many.axpy(np.array([2.0]), X, Y)[:, 0], one.axpy(2.0, x, y.copy()))
-    np.testing.assert_array_equal(many.xpby(X, np.array([2.0]), Y)[:, 0], one.xpby(x, 2.0, y.copy()))
+    np.testing.assert_array_equal(
+        many.axpy(np.array([2.0]), X, Y)[:, 0], one.axpy(2.0, x, y.copy())
+    )
+    np.testing.assert_array_equal(
+        many.xpby(X, np.array([2.0]), Y)[:, 0], one.xpby(x, 2.0, y.copy())
+    )
     assert one.ratio(1.0, 0.0) == many.ratio(np.array([1.0]), np.array([0.0]))[0] == 0
-    assert one.rotation(3.0, 4.0) == tuple(float(a[0]) for a in many.rotation(np.array([3.0]), np.array([4.0])))
+    assert one.rotation(3.0, 4.0) == tuple(
+        float(a[0]) for a in many.rotation(np.array([3.0]), np.array([4.0]))
+    )
     for value in (1.0, 0.0, -1.0, np.inf, np.nan):
         codes = many.positive(np.array([Code.RUNNING]), np.array([value]), (7, 9))
         assert one.positive(Code.RUNNING, value, (7, 9)) == codes[0]

@@ -31,7 +31,13 @@ def test_a_callback_sees_each_iteration_and_may_stop(framework: str) -> None:
     seen: list[Any] = []
 
     def look(progress: Any) -> bool:
-        seen.append((progress.iteration, float(np.max(np.asarray(progress.residual))), np.asarray(progress.x).shape))
+        seen.append(
+            (
+                progress.iteration,
+                float(np.max(np.asarray(progress.residual))),
+                np.asarray(progress.x).shape,
+            )
+        )
         return progress.iteration == 3
 
     A = definite(framework)
@@ -116,7 +122,9 @@ def test_progress_draws_a_bar_and_closes_it(bars: list[Any], framework: str, col
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-def test_a_compiled_program_draws_a_bar_now_and_then_and_closes_it(bars: list[Any], jitted: bool) -> None:
+def test_a_compiled_program_draws_a_bar_now_and_then_and_closes_it(
+    bars: list[Any], jitted: bool
+) -> None:
     jax = pytest.importorskip("jax")
     d = jax.numpy.logspace(0, 3, 60)
     A = co.PSD(co.MatrixFree(lambda X, d: d[:, None] * X, (60, 60), parameters=(d,)))
@@ -131,7 +139,9 @@ def test_a_compiled_program_draws_a_bar_now_and_then_and_closes_it(bars: list[An
         assert len(bars) == runs
         assert (bars[-1].n, bars[-1].closed) == (iterations, True)
         assert iterations > 30
-        assert len(bars[-1].texts) <= iterations // 10 + 2, "not a call of the host for each iteration"
+        assert len(bars[-1].texts) <= iterations // 10 + 2, (
+            "not a call of the host for each iteration"
+        )
 
 
 def test_without_tqdm_it_says_what_to_install(monkeypatch: Any) -> None:
@@ -157,7 +167,9 @@ def test_the_history_is_that_of_the_true_residuals(framework: str) -> None:
     assert history.shape == (info.iterations + 1,)
     assert history[0] == pytest.approx(1)
     x = co.solve(A, ones(A), co.CG(max_iters=3), on_failure="ignore")
-    assert history[3] == pytest.approx(np.linalg.norm(A.xp.to_numpy(A @ x) - 1) / np.sqrt(30), rel=1e-8)
+    assert history[3] == pytest.approx(
+        np.linalg.norm(A.xp.to_numpy(A @ x) - 1) / np.sqrt(30), rel=1e-8
+    )
 
 
 def test_nobody_pays_for_a_history_that_was_not_asked_for() -> None:

@@ -142,8 +142,14 @@ def test_gram_products_are_psd_and_congruences_inherit():
 
 
 def test_a_gram_product_of_complex_multiples_is_psd_whatever_rounding_makes_of_the_scalar():
-    c = 0.0035685 - 1.69322451j  # conj(c) c has an imaginary part where products are fused with sums
-    for A in (co.ScaledIdentity(c, 2), co.Scaled(np.array(c), co.Dense(np.ones((2, 2)))), c * co.Permutation([1, 0])):
+    c = (
+        0.0035685 - 1.69322451j
+    )  # conj(c) c has an imaginary part where products are fused with sums
+    for A in (
+        co.ScaledIdentity(c, 2),
+        co.Scaled(np.array(c), co.Dense(np.ones((2, 2)))),
+        c * co.Permutation([1, 0]),
+    ):
         gram = A.H @ A
         assert gram.isa(co.PSD) and co.eigmax(gram) >= abs(c) ** 2 * (1 - 1e-12)
     assert not (A @ A).isa(co.SelfAdjoint)
@@ -151,7 +157,9 @@ def test_a_gram_product_of_complex_multiples_is_psd_whatever_rounding_makes_of_t
 
 def test_complex_gram_product_by_transpose_is_only_symmetric():
     B = co.Dense(rng.normal(size=(5, 3)) + 1j * rng.normal(size=(5, 3)))
-    assert (B.H @ B).isa(co.PSD) and not (B.T @ B).isa(co.SelfAdjoint) and (B.T @ B).isa(co.Symmetric)
+    assert (
+        (B.H @ B).isa(co.PSD) and not (B.T @ B).isa(co.SelfAdjoint) and (B.T @ B).isa(co.Symmetric)
+    )
 
 
 def test_nested_gram_product_is_seen_through_the_flattening():
@@ -162,7 +170,9 @@ def test_nested_gram_product_is_seen_through_the_flattening():
     assert (K.H @ K).isa(co.PSD)
 
 
-@pytest.mark.parametrize(("c", "psd"), [(2.0, True), (-2.0, False), (0.0, True), (1j, False), (np.float64(3), True)])
+@pytest.mark.parametrize(
+    ("c", "psd"), [(2.0, True), (-2.0, False), (0.0, True), (1j, False), (np.float64(3), True)]
+)
 def test_sign_of_a_scalar_decides_on_psd(c, psd):
     A = c * co.PD(np.eye(3) * 2)
     assert A.isa(co.PSD) == psd
@@ -218,7 +228,9 @@ def test_block_grid_against_dense():
     same(co.hstack(A, B), M[:2])
     same(co.vstack([A, C]), M[:, :3])
     x = rng.normal(size=4)
-    np.testing.assert_allclose(co.Block([[A, B], [C, None]]) @ x, np.block([[A.A, B.A], [C.A, 0 * D.A]]) @ x)
+    np.testing.assert_allclose(
+        co.Block([[A, B], [C, None]]) @ x, np.block([[A.A, B.A], [C.A, 0 * D.A]]) @ x
+    )
 
 
 def test_block_with_zero_off_diagonal_is_block_diagonal():
@@ -257,7 +269,9 @@ def test_kronecker_never_builds_the_product():
     x = rng.normal(size=9000)
     with forbid_dense(10_000):
         y = A @ x
-    np.testing.assert_allclose(y, (A.operands[0].A @ x.reshape(100, 90) @ A.operands[1].A.T).ravel())
+    np.testing.assert_allclose(
+        y, (A.operands[0].A @ x.reshape(100, 90) @ A.operands[1].A.T).ravel()
+    )
 
 
 def test_batch_sum_of_a_million_terms_is_one_object():

@@ -33,14 +33,21 @@ def test_numpy_matrix_becomes_an_array():
     assert type(co.as_operator(np.matrix(D)).A) is np.ndarray
 
 
-@pytest.mark.parametrize("form", ["csr_array", "csc_matrix", "coo_array", "dia_array", "lil_matrix", "bsr_array"])
+@pytest.mark.parametrize(
+    "form", ["csr_array", "csc_matrix", "coo_array", "dia_array", "lil_matrix", "bsr_array"]
+)
 def test_scipy_sparse_becomes_sparse_on_either_side_of_arithmetic(form):
     S = getattr(scipy.sparse, form)(np.triu(D))
     A = co.as_operator(S)
     assert isinstance(A, co.Sparse) and is_convertible(S)
     np.testing.assert_allclose(A.to_dense(), np.triu(D))
     B = co.Dense(D)
-    for ours, theirs in ((B + S, D + np.triu(D)), (S + B, D + np.triu(D)), (B @ S, D @ np.triu(D)), (S @ B, np.triu(D) @ D)):
+    for ours, theirs in (
+        (B + S, D + np.triu(D)),
+        (S + B, D + np.triu(D)),
+        (B @ S, D @ np.triu(D)),
+        (S @ B, np.triu(D) @ D),
+    ):
         assert isinstance(ours, co.LinearOperator)
         np.testing.assert_allclose(ours.to_dense(), theirs)
 
@@ -125,7 +132,9 @@ def test_integers_are_no_dtype_of_an_operator():
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_moving_to_a_framework_and_back_keeps_everything(framework):
     pytest.importorskip(framework)
-    A = co.PSD(co.Kronecker(co.Dense(D @ D.T), co.Identity(2))) + co.Sparse(scipy.sparse.eye_array(8))
+    A = co.PSD(co.Kronecker(co.Dense(D @ D.T), co.Identity(2))) + co.Sparse(
+        scipy.sparse.eye_array(8)
+    )
     B = A.to(framework)
     assert B.backend == framework and B.properties == A.properties
     np.testing.assert_allclose(np.asarray(B.to_dense()), A.to_dense())
@@ -138,7 +147,9 @@ def test_a_neutral_operator_is_pinned_by_a_framework_and_not_by_a_dtype():
     torch = pytest.importorskip("torch")
     I = co.Identity(3)
     assert I.to(dtype="float32").is_neutral
-    assert not I.to("torch").is_neutral and I.to("torch").to_dense().dtype == torch.get_default_dtype()
+    assert (
+        not I.to("torch").is_neutral and I.to("torch").to_dense().dtype == torch.get_default_dtype()
+    )
 
 
 def test_a_function_cannot_be_moved():
@@ -158,9 +169,15 @@ def test_scipy_solvers_take_our_operators(framework):
     A = co.Dense(S).to(framework)
     b = np.ones(4)
     for operator in [A.to_scipy()] + ([A] if framework == "numpy" else []):
-        np.testing.assert_allclose(sla.cg(operator, b, rtol=1e-12)[0], np.linalg.solve(S, b), rtol=1e-8)
-        np.testing.assert_allclose(sla.gmres(operator, b, rtol=1e-12)[0], np.linalg.solve(S, b), rtol=1e-8)
-        np.testing.assert_allclose(sla.lsqr(operator, b, atol=1e-12, btol=1e-12)[0], np.linalg.solve(S, b), rtol=1e-6)
+        np.testing.assert_allclose(
+            sla.cg(operator, b, rtol=1e-12)[0], np.linalg.solve(S, b), rtol=1e-8
+        )
+        np.testing.assert_allclose(
+            sla.gmres(operator, b, rtol=1e-12)[0], np.linalg.solve(S, b), rtol=1e-8
+        )
+        np.testing.assert_allclose(
+            sla.lsqr(operator, b, atol=1e-12, btol=1e-12)[0], np.linalg.solve(S, b), rtol=1e-6
+        )
         np.testing.assert_allclose(sla.eigsh(operator, 1)[0], np.linalg.eigvalsh(S)[-1:], rtol=1e-8)
         np.testing.assert_allclose(sla.svds(operator, 1)[1], np.linalg.svd(S)[1][:1], rtol=1e-8)
 
@@ -173,5 +190,7 @@ def test_a_batch_is_no_scipy_operator():
 def test_conversion_of_arrays_loads_no_sparse_scipy():
     code = "import sys, numpy, colinear; colinear.as_operator(numpy.eye(2)); assert 'scipy.sparse' not in sys.modules"
     subprocess.run(
-        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(next(p for p in sys.path if p.endswith("src")))}
+        [sys.executable, "-c", code],
+        check=True,
+        env={"PYTHONPATH": str(next(p for p in sys.path if p.endswith("src")))},
     )

@@ -190,7 +190,10 @@ def test_torch_functions_take_their_keywords():
         (torch.block_diag(A, M), torch.block_diag(M, M)),
         (torch.cat([A, M], dim=-1), torch.cat([M, M], dim=-1)),
         (torch.cat([A, A]), torch.cat([M, M])),
-        (torch.linalg.solve_triangular(L, M, upper=False), torch.linalg.solve_triangular(lower, M, upper=False)),
+        (
+            torch.linalg.solve_triangular(L, M, upper=False),
+            torch.linalg.solve_triangular(lower, M, upper=False),
+        ),
         (torch.linalg.matrix_rank(A, rtol=0.6), torch.linalg.matrix_rank(M, rtol=0.6)),
         (torch.linalg.cond(A, 1), torch.linalg.cond(M, 1)),
         (torch.transpose(A, 0, 1), M.T),

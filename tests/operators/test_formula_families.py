@@ -42,7 +42,9 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def made(name, backend, dtype, batch=()):
-    result = FORMULAS[name](backends.get(backend), dtype, batch, np.random.default_rng(zlib.crc32(name.encode())))
+    result = FORMULAS[name](
+        backends.get(backend), dtype, batch, np.random.default_rng(zlib.crc32(name.encode()))
+    )
     if result is None:
         pytest.skip("this combination makes no sense")
     return result
@@ -50,7 +52,9 @@ def made(name, backend, dtype, batch=()):
 
 def block(xp, dtype, shape, seed=1):
     rng = np.random.default_rng(seed)
-    values = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if "complex" in dtype else 0)
+    values = rng.standard_normal(shape) + (
+        1j * rng.standard_normal(shape) if "complex" in dtype else 0
+    )
     return xp.asarray(values, dtype=xp.dtype_from(dtype))
 
 
@@ -77,16 +81,32 @@ def test_products_and_transposes_agree_with_dense(name, backend, dtype, batch):
     xp = backends.get(backend)
     assert A.shape == dense.shape and A.backend == backend and A.dtype == xp.dtype_from(dtype)
     swap = np.swapaxes(dense, -1, -2)
-    images = {"A": dense, "T": swap, "H": swap.conj(), "conj": dense.conj(), "TH": dense.conj(), "HT": dense.conj()}
+    images = {
+        "A": dense,
+        "T": swap,
+        "H": swap.conj(),
+        "conj": dense.conj(),
+        "TH": dense.conj(),
+        "HT": dense.conj(),
+    }
     blocks = {
-        n: [block(xp, dtype, shape) for shape in ((n,), (n, 3), (*dense.shape[:-2], n, 2), (2, n, 1))] for n in dense.shape[-2:]
+        n: [
+            block(xp, dtype, shape)
+            for shape in ((n,), (n, 3), (*dense.shape[:-2], n, 2), (2, n, 1))
+        ]
+        for n in dense.shape[-2:]
     }
 
     def products(A, blocks):
         operators = {"A": A, "T": A.T, "H": A.H, "conj": A.conj(), "TH": A.T.H, "HT": A.H.T}
-        return {key: [operators[key].to_dense(), *(operators[key] @ X for X in blocks[m.shape[-1]])] for key, m in images.items()}
+        return {
+            key: [operators[key].to_dense(), *(operators[key] @ X for X in blocks[m.shape[-1]])]
+            for key, m in images.items()
+        }
 
-    if backend == "jax":  # compiled as one, because each of its many operations would be, and less of it, because that takes long
+    if (
+        backend == "jax"
+    ):  # compiled as one, because each of its many operations would be, and less of it, because that takes long
         images = {key: images[key] for key in ("A", "T", "H", "conj")}
         blocks = {n: some[::2] for n, some in blocks.items()}
         computed = jax.jit(products)(A, blocks)
@@ -152,7 +172,10 @@ def test_jax_tree_jit_and_vmap(name, dtype):
     close(jax.vmap(lambda y: A.H @ y)(y), np.asarray(y) @ dense.conj())
     if leaves:
         many = jax.tree_util.tree_map(lambda leaf: jax.numpy.stack([leaf, leaf]), A)
-        close(jax.jit(jax.vmap(lambda A, x: A @ x, in_axes=(0, None)))(many, x), np.stack([dense @ np.asarray(x)] * 2))
+        close(
+            jax.jit(jax.vmap(lambda A, x: A @ x, in_axes=(0, None)))(many, x),
+            np.stack([dense @ np.asarray(x)] * 2),
+        )
 
 
 @all_makers
@@ -185,7 +208,7 @@ def test_gradients_reach_every_leaf_and_agree_with_differences(name, backend):
         value_of = jax.jit(lambda leaves: value(unflatten(structure, leaves)))
         gradients = jax.jit(jax.grad(value_of))(leaves)
     else:
-        value_of = lambda leaves: value(unflatten(structure, leaves))  # noqa: E731
+        value_of = lambda leaves: value(unflatten(structure, leaves))
         tracked = [leaf.clone().requires_grad_() for leaf in leaves]
         gradients = torch.autograd.grad(value(unflatten(structure, tracked)), tracked)
         transformed = torch.func.grad(value_of)(leaves)
@@ -231,7 +254,8 @@ def test_what_is_inferred_is_true_and_nothing_else_is_known(name, dtype):
     truth = {
         SelfAdjoint: dense.shape[0] == dense.shape[1] and np.allclose(dense, dense.conj().T),
         Symmetric: dense.shape[0] == dense.shape[1] and np.allclose(dense, dense.T),
-        Unitary: dense.shape[0] == dense.shape[1] and np.allclose(dense.conj().T @ dense, np.eye(len(dense))),
+        Unitary: dense.shape[0] == dense.shape[1]
+        and np.allclose(dense.conj().T @ dense, np.eye(len(dense))),
     }
     for annotation, holds in truth.items():
         assert holds or not A.isa(annotation)
@@ -243,7 +267,14 @@ def test_transposes_stay_in_the_family():
     c = np.array([1.0 + 1j, 2, 3])
     column = c[:, None]
     rest = (LowRank(column, column * 1j), Householder(c), Projection(column / 4))
-    for A in (Toeplitz(c, c[::-1]), Circulant(c), Convolution(c, 5, "zero"), FFT(3), Sine(3), *rest):
+    for A in (
+        Toeplitz(c, c[::-1]),
+        Circulant(c),
+        Convolution(c, 5, "zero"),
+        FFT(3),
+        Sine(3),
+        *rest,
+    ):
         assert type(A.T) is type(A.H) is type(A.conj()) is type(A)
     K = Kernel(bell, np.ones((3, 1)), np.ones((2, 1)), parameters=(0.5,))
     assert type(K.T) is Kernel and K.T.T.transposed is False
@@ -283,9 +314,15 @@ def test_toeplitz_of_a_column_is_hermitian_only_if_its_diagonal_is_real():
 def test_toeplitz_and_circulant_of_no_rows(backend):
     xp = backends.get(backend)
     empty, two = xp.zeros((0,), dtype=xp.float32), xp.ones((2,), dtype=xp.float32)
-    assert Toeplitz(empty, two).shape == (0, 2) and tuple((Toeplitz(empty, two).T @ empty).shape) == (2,)
-    assert tuple((Toeplitz(two, empty) @ empty).shape) == (2,) and tuple(Toeplitz(two, empty).to_dense().shape) == (2, 0)
-    assert tuple((Circulant(empty) @ empty).shape) == (0,) and tuple(Circulant(empty).T.to_dense().shape) == (0, 0)
+    assert Toeplitz(empty, two).shape == (0, 2) and tuple(
+        (Toeplitz(empty, two).T @ empty).shape
+    ) == (2,)
+    assert tuple((Toeplitz(two, empty) @ empty).shape) == (2,) and tuple(
+        Toeplitz(two, empty).to_dense().shape
+    ) == (2, 0)
+    assert tuple((Circulant(empty) @ empty).shape) == (0,) and tuple(
+        Circulant(empty).T.to_dense().shape
+    ) == (0, 0)
 
 
 @everywhere
@@ -293,7 +330,14 @@ def test_half_precision_is_kept(backend):
     xp = backends.get(backend)
     c = xp.asarray([3.0, 1.0, 0.5, 0.25], dtype=xp.float16)
     x = xp.asarray([1.0, 2.0, -1.0, 0.5], dtype=xp.float16)
-    for A in (Toeplitz(c), Circulant(c), Convolution(c, 4), Householder(c), LowRank(c[:, None]), Projection(c[:, None])):
+    for A in (
+        Toeplitz(c),
+        Circulant(c),
+        Convolution(c, 4),
+        Householder(c),
+        LowRank(c[:, None]),
+        Projection(c[:, None]),
+    ):
         product = A @ x
         assert product.dtype == xp.float16
         expected = xp.to_numpy(A.to_dense()).astype(float) @ xp.to_numpy(x)
@@ -324,7 +368,9 @@ def test_convolution_is_its_definition(sizes, grid, boundary, centered):
 
     for backend in BACKENDS:
         xp = backends.get(backend)
-        results = (jax.jit(matrices) if backend == "jax" else matrices)(xp.asarray(kernel), xp.asarray(np.eye(n)))
+        results = (jax.jit(matrices) if backend == "jax" else matrices)(
+            xp.asarray(kernel), xp.asarray(np.eye(n))
+        )
         for result, matrix in zip(results, (expected, expected, expected.T), strict=True):
             close(result, matrix)
 
@@ -336,7 +382,9 @@ def test_wrapped_convolution_is_the_circulant_of_the_padded_kernel():
 
 def test_stencils_are_exact():
     x = np.arange(10.0) ** 2
-    assert np.array_equal((Convolution([1.0, -2.0, 1.0], 10, "zero", centered=True) @ x)[1:-1], np.full(8, 2.0))
+    assert np.array_equal(
+        (Convolution([1.0, -2.0, 1.0], 10, "zero", centered=True) @ x)[1:-1], np.full(8, 2.0)
+    )
 
 
 def test_convolution_refuses_what_does_not_fit():
@@ -412,11 +460,19 @@ def test_lowrank_refuses_factors_that_do_not_fit():
 def test_sums_of_many_low_rank_terms_multiply_as_two_matrices(backend, with_core):
     xp = backends.get(backend)
     rng = np.random.default_rng(0)
-    U, V, core = rng.standard_normal((2, 50, 4, 2)), rng.standard_normal((50, 3, 2)), rng.standard_normal((50, 2, 2))
+    U, V, core = (
+        rng.standard_normal((2, 50, 4, 2)),
+        rng.standard_normal((50, 3, 2)),
+        rng.standard_normal((50, 2, 2)),
+    )
     A = LowRank(xp.asarray(U), xp.asarray(V), xp.asarray(core) if with_core else None)
     expected = (U @ (core if with_core else np.eye(2)) @ np.swapaxes(V, -1, -2)).sum(1)
     S = BatchSum(A, axis=1)
-    for X in (rng.standard_normal((3, 5)), rng.standard_normal((2, 3, 5)), rng.standard_normal((4, 1, 3, 5))):
+    for X in (
+        rng.standard_normal((3, 5)),
+        rng.standard_normal((2, 3, 5)),
+        rng.standard_normal((4, 1, 3, 5)),
+    ):
         close(S @ xp.asarray(X), expected @ X)
     million = BatchSum(LowRank(np.ones((10**6, 3, 1))))
     assert (million @ np.ones(3)).tolist() == [3e6] * 3
@@ -427,7 +483,9 @@ def test_sums_of_many_low_rank_terms_multiply_as_two_matrices(backend, with_core
 def test_householder_of_zero_is_the_identity_and_of_huge_vectors_a_reflection(backend, dtype):
     xp = backends.get(backend)
     x = block(xp, dtype, (3,))
-    v = xp.asarray(np.array([[0, 0, 0], [1e30, 2e30, 0], [1e-30, 2e-30, 0]]), dtype=xp.dtype_from(dtype))
+    v = xp.asarray(
+        np.array([[0, 0, 0], [1e30, 2e30, 0], [1e-30, 2e-30, 0]]), dtype=xp.dtype_from(dtype)
+    )
     H = Householder(v)
     assert H.isa(Unitary) and H.isa(SelfAdjoint)
     reflection = np.eye(3) - 2 * np.outer([1, 2, 0], [1, 2, 0]) / 5
@@ -472,7 +530,13 @@ def test_kernel_is_called_with_blocks_alone(backend, transpose):
 
     rng = np.random.default_rng(0)
     X, Y = rng.standard_normal((103, 2)), rng.standard_normal((40, 2))
-    K = Kernel(watched, xp.asarray(X), xp.asarray(Y), parameters=(xp.asarray(0.7, dtype=xp.float64),), block=10)
+    K = Kernel(
+        watched,
+        xp.asarray(X),
+        xp.asarray(Y),
+        parameters=(xp.asarray(0.7, dtype=xp.float64),),
+        block=10,
+    )
     K, dense = (K.T, gaussian(Y, X, 0.7)) if transpose else (K, gaussian(X, Y, 0.7))
     x = rng.standard_normal(dense.shape[1])
     close(K @ xp.asarray(x), dense @ x)
@@ -500,7 +564,9 @@ def test_backward_through_a_kernel_keeps_no_blocks():
     length = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     K = Kernel(gaussian, X, parameters=(length,), block=5)
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append(t.numel()) or t, lambda t: t
+    ):
         y = K @ torch.ones(60, dtype=torch.float64)
     assert max(kept, default=0) < 5 * 60
     y.sum().backward()
@@ -522,8 +588,13 @@ def test_kernel_gradients_in_jax_keep_no_blocks():
 
 def test_kernel_with_nested_parameters_and_operators():
     X = torch.ones(3, 2, dtype=torch.float64)
-    scale, weights = torch.tensor([2.0], dtype=torch.float64), Diagonal(torch.tensor([1.0, 3.0], dtype=torch.float64))
-    K = Kernel(lambda X, Y, p, A: p["scale"] * (X @ (A @ Y.T)), X, parameters=({"scale": scale}, weights))
+    scale, weights = (
+        torch.tensor([2.0], dtype=torch.float64),
+        Diagonal(torch.tensor([1.0, 3.0], dtype=torch.float64)),
+    )
+    K = Kernel(
+        lambda X, Y, p, A: p["scale"] * (X @ (A @ Y.T)), X, parameters=({"scale": scale}, weights)
+    )
     close(K.to_dense(), np.full((3, 3), 8.0))
     assert len(list(K.leaves())) == 3
 
@@ -551,9 +622,19 @@ def test_kernel_refuses_what_does_not_fit():
 @pytest.mark.parametrize("block", [None, 2])
 def test_a_batch_of_parameters_makes_a_batch_of_kernels(backend, block):
     xp, rng = backends.get(backend), np.random.default_rng(0)
-    x, y, length = rng.standard_normal((5, 2)), rng.standard_normal((4, 2)), np.array([0.5, 1.0, 2.0])
+    x, y, length = (
+        rng.standard_normal((5, 2)),
+        rng.standard_normal((4, 2)),
+        np.array([0.5, 1.0, 2.0]),
+    )
     dense = gaussian(x, y, length[:, None, None])
-    K = Kernel(gaussian, xp.asarray(x), xp.asarray(y), parameters=(xp.asarray(length)[:, None, None],), block=block)
+    K = Kernel(
+        gaussian,
+        xp.asarray(x),
+        xp.asarray(y),
+        parameters=(xp.asarray(length)[:, None, None],),
+        block=block,
+    )
     assert K.shape == (3, 5, 4) and K.T.shape == (3, 4, 5)
     close(K.to_dense(), dense)
     close(K.T.to_dense(), dense.swapaxes(-1, -2))
@@ -567,7 +648,9 @@ def test_a_batch_of_parameters_makes_a_batch_of_kernels(backend, block):
 def test_a_kernel_says_at_once_how_batches_of_parameters_are_written(backend):
     xp = backends.get(backend)
     X, length = xp.ones((3, 2), dtype=xp.float64), xp.ones(3, dtype=xp.float64)
-    with pytest.raises(ShapeError, match=r"it gave a \w+ array of shape \(1, 3\).*theta\[:, None, None\]"):
+    with pytest.raises(
+        ShapeError, match=r"it gave a \w+ array of shape \(1, 3\).*theta\[:, None, None\]"
+    ):
         Kernel(gaussian, X, parameters=(length,))
     with pytest.raises(ShapeError, match="one batch at a time"):
         Kernel(gaussian, X[None], parameters=(length[:, None, None],))
@@ -593,7 +676,9 @@ def test_derivatives_of_points_of_any_shape(backend):
     close(J.to_dense(), np.tile(np.diag([6.0, 10, 14]), 2))
     H = Hessian(lambda x: (x**3).sum(), x)
     close(H.to_dense(), 6 * np.diag(np.arange(6.0)))
-    G = GaussNewton(lambda x: {"a": x[0] ** 2, "b": x[1]}, lambda y: (y["a"] ** 2).sum() + y["b"].sum(), x)
+    G = GaussNewton(
+        lambda x: {"a": x[0] ** 2, "b": x[1]}, lambda y: (y["a"] ** 2).sum() + y["b"].sum(), x
+    )
     close(G.to_dense(), np.diag([0.0, 8, 32, 0, 0, 0]))
 
 
@@ -601,7 +686,11 @@ def test_derivatives_of_points_of_any_shape(backend):
 def test_jacobian_of_complex_outputs_of_real_points(backend):
     xp = backends.get(backend)
     w = np.random.default_rng(0).standard_normal((4, 3))
-    J = Jacobian(lambda x, W: xp.exp(1j * xp.matmul(W, x)), xp.asarray(np.array([0.1, 0.2, 0.3])), parameters=(xp.asarray(w),))
+    J = Jacobian(
+        lambda x, W: xp.exp(1j * xp.matmul(W, x)),
+        xp.asarray(np.array([0.1, 0.2, 0.3])),
+        parameters=(xp.asarray(w),),
+    )
     dense = 1j * np.exp(1j * w @ [0.1, 0.2, 0.3])[:, None] * w
     assert J.dtype == xp.complex128
     close(J.to_dense(), dense)
@@ -634,7 +723,11 @@ def test_jacobian_of_a_model_gives_gradients_of_its_weights():
     model = torch.nn.Linear(3, 2, dtype=torch.float64)
     weights = dict(model.named_parameters())
     inputs = torch.randn(5, 3, dtype=torch.float64)
-    J = Jacobian(lambda w, inputs: torch.tanh(torch.func.functional_call(model, w, (inputs,))), weights, parameters=(inputs,))
+    J = Jacobian(
+        lambda w, inputs: torch.tanh(torch.func.functional_call(model, w, (inputs,))),
+        weights,
+        parameters=(inputs,),
+    )
     assert J.shape == (10, 8)
     (J @ torch.ones(8, dtype=torch.float64)).sum().backward()
     assert model.weight.grad is not None and torch.isfinite(model.weight.grad).all()
@@ -685,13 +778,19 @@ def test_matrix_free_checks_what_its_function_gives():
 
 def test_matrix_free_names_what_its_function_gave_and_should_have_given():
     x = np.ones(3)
-    with pytest.raises(BackendError, match="must give an array of numpy, it gave an array of torch"):
+    with pytest.raises(
+        BackendError, match="must give an array of numpy, it gave an array of torch"
+    ):
         MatrixFree(torch.from_numpy, (3, 3), like="numpy") @ x
     with pytest.raises(BackendError, match=r"numpy block of shape .* it gave a list"):
         MatrixFree(lambda X: X.tolist(), (3, 3)) @ x
-    with pytest.raises(BackendError, match="must give an array of torch, it gave an array of numpy"):
+    with pytest.raises(
+        BackendError, match="must give an array of torch, it gave an array of numpy"
+    ):
         MatrixFree(lambda X: X.numpy(), (3, 3), like="torch") @ torch.ones(3)
-    with pytest.raises(DtypeError, match="dtype float64 must give floating-point numbers, it gave int64"):
+    with pytest.raises(
+        DtypeError, match="dtype float64 must give floating-point numbers, it gave int64"
+    ):
         MatrixFree(lambda X: X.astype(int), (3, 3)) @ x
 
 

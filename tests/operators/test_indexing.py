@@ -15,7 +15,9 @@ def operators(batch=()):
     a, b = rng.standard_normal((*batch, 2, 3)), rng.standard_normal((*batch, 3, 2))
     yield co.Dense(rng.standard_normal((*batch, 6, 6)))
     yield co.Kronecker(co.Dense(a), co.Dense(b))
-    yield co.opaque(co.Diagonal(rng.standard_normal((*batch, 6)))) + co.LowRank(rng.standard_normal((*batch, 6, 2)))
+    yield co.opaque(co.Diagonal(rng.standard_normal((*batch, 6)))) + co.LowRank(
+        rng.standard_normal((*batch, 6, 2))
+    )
 
 
 mask = np.array([True, False, True, True, False, False])
@@ -38,7 +40,11 @@ def numpys(key):
     """The same key in NumPy's terms: ranges and empty lists as integers."""
     if isinstance(key, tuple):
         return tuple(map(numpys, key))
-    return np.asarray(key, int) if isinstance(key, range) or (isinstance(key, list) and not key) else key
+    return (
+        np.asarray(key, int)
+        if isinstance(key, range) or (isinstance(key, list) and not key)
+        else key
+    )
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)

@@ -25,7 +25,9 @@ def put(name: str, x: Any) -> Any:
 
 
 def tridiagonal(name: str, n: int = N) -> Any:
-    return co.Tridiagonal(*(put(name, np.full(k, c)) for k, c in ((n - 1, -1), (n, 3), (n - 1, -1))))
+    return co.Tridiagonal(
+        *(put(name, np.full(k, c)) for k, c in ((n - 1, -1), (n, 3), (n - 1, -1)))
+    )
 
 
 def banded(name: str, *offsets: int) -> Any:
@@ -37,7 +39,10 @@ def sparse(name: str, seed: int) -> Any:
     """6 I + R + R^T with entries of R near the diagonal, so that the factors stay sparse."""
     rng = np.random.default_rng(seed)
     rows = np.unique(rng.integers(0, N - 20, N // 2))
-    R = sp.coo_array((rng.standard_normal(len(rows)) / 5, (rows, rows + rng.integers(1, 20, len(rows)))), shape=(N, N)).tocsr()
+    R = sp.coo_array(
+        (rng.standard_normal(len(rows)) / 5, (rows, rows + rng.integers(1, 20, len(rows)))),
+        shape=(N, N),
+    ).tocsr()
     S = co.Sparse((R + R.T + 6 * sp.eye_array(N)).tocsr())
     return co.Sparse.from_parts(put(name, S.data), S.structure)
 
@@ -73,20 +78,41 @@ SUMS: dict[str, tuple[Callable[[str], Any], type]] = {
     "sparse and sparse": (lambda name: sparse(name, 0) + sparse(name, 1), co.Sparse),
     "sparse and its adjoint": (lambda name: (S := sparse(name, 0)) + S.H, co.Sparse),
     "sparse and banded": (lambda name: sparse(name, 0) + tridiagonal(name), co.Sparse),
-    "banded and diagonal": (lambda name: banded(name, 0, 2, -2) + co.Diagonal(put(name, np.linspace(1, 2, N))), co.Banded),
+    "banded and diagonal": (
+        lambda name: banded(name, 0, 2, -2) + co.Diagonal(put(name, np.linspace(1, 2, N))),
+        co.Banded,
+    ),
     "banded and tridiagonal": (lambda name: banded(name, 0, 2, -2) + tridiagonal(name), co.Banded),
-    "scattered bands": (lambda name: banded(name, 0, N - 1, 1 - N) + banded(name, 0, 1, -1), co.Banded),
+    "scattered bands": (
+        lambda name: banded(name, 0, N - 1, 1 - N) + banded(name, 0, 1, -1),
+        co.Banded,
+    ),
     "blocks and blocks": (lambda name: blocks(name, 0) + blocks(name, 1), co.BlockDiag),
-    "blocks and diagonal": (lambda name: blocks(name, 0) + co.Diagonal(put(name, np.linspace(1, 2, N))), co.BlockDiag),
+    "blocks and diagonal": (
+        lambda name: blocks(name, 0) + co.Diagonal(put(name, np.linspace(1, 2, N))),
+        co.BlockDiag,
+    ),
     "equal Kronecker factors": (kroneckers, co.Kronecker),
     "beside identities": (
-        lambda name: co.Kronecker(definite(name, 200, 0), I(100)) + co.Kronecker(I(200), definite(name, 100, 1)),
+        lambda name: (
+            co.Kronecker(definite(name, 200, 0), I(100))
+            + co.Kronecker(I(200), definite(name, 100, 1))
+        ),
         co.KroneckerSum,
     ),
-    "Toeplitz and Toeplitz": (lambda name: toeplitz(name, 2) + 0.5 * toeplitz(name, 3), co.Toeplitz),
-    "convolution of a line": (lambda name: convolution(name, [-1.0, -0.5, 5.0, -0.5, -1.0], N), co.Banded),
+    "Toeplitz and Toeplitz": (
+        lambda name: toeplitz(name, 2) + 0.5 * toeplitz(name, 3),
+        co.Toeplitz,
+    ),
+    "convolution of a line": (
+        lambda name: convolution(name, [-1.0, -0.5, 5.0, -0.5, -1.0], N),
+        co.Banded,
+    ),
     "convolution of a grid": (lambda name: convolution(name, STENCIL, GRID), co.Sparse),
-    "terms of low rank": (lambda name: low_ranks(name) + co.Diagonal(put(name, np.linspace(1, 2, N))), co.Sum),
+    "terms of low rank": (
+        lambda name: low_ranks(name) + co.Diagonal(put(name, np.linspace(1, 2, N))),
+        co.Sum,
+    ),
 }
 ELIMINATED = [
     case for case in SUMS if not case.startswith(("Toeplitz", "terms", "beside"))
@@ -149,7 +175,9 @@ def test_functions_of_the_matrix_are_products(case):
         np.testing.assert_allclose(co.exp(B) @ (co.exp(-1 * B) @ x), x, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["equal Kronecker factors", "beside identities", "blocks and blocks"])
+@pytest.mark.parametrize(
+    "case", ["equal Kronecker factors", "beside identities", "blocks and blocks"]
+)
 def test_all_eigenvalues_follow_from_the_parts(case):
     A = make(case)
     with forbid_dense(LIMIT):
@@ -163,18 +191,31 @@ def test_all_eigenvalues_follow_from_the_parts(case):
         np.testing.assert_allclose(Q @ (R @ x), A @ x, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("case", ["sparse and sparse", "sparse and banded", "equal Kronecker factors", "blocks and diagonal"])
+@pytest.mark.parametrize(
+    "case",
+    ["sparse and sparse", "sparse and banded", "equal Kronecker factors", "blocks and diagonal"],
+)
 def test_outer_eigenvalues_and_norms(case):
     A = make(case)
     with forbid_dense(LIMIT):
         largest = co.eig(A, 1, "LM")[0][0]
         np.testing.assert_allclose(co.svd(A, 1)[1][0], largest, rtol=1e-6)
         np.testing.assert_allclose(co.norm(A, 2), largest, rtol=1e-6)
-        np.testing.assert_allclose(co.norm(A) ** 2, co.trace(A.H @ A) if "sparse" in case else co.norm(A) ** 2)
+        np.testing.assert_allclose(
+            co.norm(A) ** 2, co.trace(A.H @ A) if "sparse" in case else co.norm(A) ** 2
+        )
         assert co.norm(A, 1) >= largest
 
 
-@pytest.mark.parametrize("case", ["sparse and banded", "banded and diagonal", "equal Kronecker factors", "convolution of a grid"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "sparse and banded",
+        "banded and diagonal",
+        "equal Kronecker factors",
+        "convolution of a grid",
+    ],
+)
 def test_in_torch(case):
     pytest.importorskip("torch")
     A, B = make(case), make(case, "torch")
@@ -222,14 +263,19 @@ def test_one_factor_of_many_terms_is_added():
     found = co.simplify(K)
     assert type(found) is co.Kronecker and len(found.operands) == 3
     np.testing.assert_allclose(found.to_dense(), K.to_dense(), atol=1e-12)
-    for other in (co.Kronecker(A, B) + co.Kronecker(B, A), co.Kronecker(A, B) + co.Kronecker(A.copy(), C.copy() @ C)):
+    for other in (
+        co.Kronecker(A, B) + co.Kronecker(B, A),
+        co.Kronecker(A, B) + co.Kronecker(A.copy(), C.copy() @ C),
+    ):
         assert co.simplify(other) is other  # factors are compared by identity, never by value
 
 
 def test_kernels_on_one_grid_are_added():
     rng = np.random.default_rng(0)
     for boundary in ("wrap", "zero"):
-        first = co.Convolution(rng.standard_normal((3, 2)), (4, 5), boundary=boundary, centered=True)
+        first = co.Convolution(
+            rng.standard_normal((3, 2)), (4, 5), boundary=boundary, centered=True
+        )
         second = co.Convolution(rng.standard_normal((2, 5)), (4, 5), boundary=boundary)
         A = first + 0.5 * second - 2 * I(20)
         assert type(co.simplify(A)) is co.Convolution
@@ -258,7 +304,9 @@ def test_sparse_factors_of_a_batch(dtype):
     R = sp.random_array((n, n), density=0.3 / n, format="csr", rng=rng)
     S = co.Sparse((R + R.T + sp.eye_array(n)).tocsr())
     upper = S.structure.rows < S.structure.columns
-    data = rng.standard_normal((2, S.nnz)) + (1j * rng.standard_normal((2, S.nnz)) if dtype is np.complex128 else 0)
+    data = rng.standard_normal((2, S.nnz)) + (
+        1j * rng.standard_normal((2, S.nnz)) if dtype is np.complex128 else 0
+    )
     A = co.Sparse.from_parts(np.where(upper, data, 0).astype(dtype), S.structure)
     A = co.simplify(co.simplify(A + A.H) + 9 * I(n))
     tol = 50 * np.finfo(dtype).eps
@@ -285,7 +333,9 @@ def test_a_singular_sparse_matrix_is_factored_as_a_whole():
 
 
 def test_sparse_factors_of_what_is_not_a_number_carry_a_status():
-    S = sp.diags_array([np.full(599, -1.0), np.full(600, 3.0), np.full(599, -1.0)], offsets=[-1, 0, 1]).tocsr()
+    S = sp.diags_array(
+        [np.full(599, -1.0), np.full(600, 3.0), np.full(599, -1.0)], offsets=[-1, 0, 1]
+    ).tocsr()
     A = co.Sparse(S)
     for value in (np.nan, np.inf):
         B = co.Sparse.from_parts(np.where(np.arange(A.nnz) == 7, value, A.data), A.structure)
@@ -295,7 +345,9 @@ def test_sparse_factors_of_what_is_not_a_number_carry_a_status():
 
 
 def test_a_zero_that_is_stored_on_one_side_only_does_no_harm():
-    S = sp.diags_array([np.full(599, -1.0), np.full(600, 3.0), np.full(599, -1.0)], offsets=[-1, 0, 1]).tocoo()
+    S = sp.diags_array(
+        [np.full(599, -1.0), np.full(600, 3.0), np.full(599, -1.0)], offsets=[-1, 0, 1]
+    ).tocoo()
     rows, columns, data = (np.append(x, y) for x, y in ((S.row, 9), (S.col, 2), (S.data, 0.0)))
     A = co.Sparse(sp.coo_array((data, (rows, columns)), shape=S.shape).tocsr())
     L, info = co.cholesky(A, info=True)
@@ -307,8 +359,12 @@ def test_a_zero_that_is_stored_on_one_side_only_does_no_harm():
 
 def test_a_factor_that_fills_in_is_refused_where_its_matrix_is_too_large():
     n = 60_000
-    row = sp.coo_array((np.full(n - 1, 1e-3), (np.zeros(n - 1, int), np.arange(1, n))), shape=(n, n))
-    A = co.PD(co.Sparse((row + row.T + sp.eye_array(n)).tocsr()))  # an arrow: the first step fills in everything
+    row = sp.coo_array(
+        (np.full(n - 1, 1e-3), (np.zeros(n - 1, int), np.arange(1, n))), shape=(n, n)
+    )
+    A = co.PD(
+        co.Sparse((row + row.T + sp.eye_array(n)).tocsr())
+    )  # an arrow: the first step fills in everything
     with forbid_dense(10**8):
         for function in (co.cholesky, co.lu, co.qr, co.eig):
             with pytest.raises(co.TooLargeError):

@@ -55,7 +55,9 @@ def test_numpy_scalars_mix_with_torch_as_numbers_and_with_jax_by_their_dtype():
     assert (T + np.complex64(1j) * I) @ torch.ones(2) is not None
     assert ((np.complex64(1j) * I) @ torch.ones(2))[0] == 1j
     J = co.Dense(jnp.eye(2, dtype=f32))
-    assert (f64(2) * J).dtype == f64 and (J + f64(0.1) * I).dtype == f64 and (f32(2) * J).dtype == f32
+    assert (
+        (f64(2) * J).dtype == f64 and (J + f64(0.1) * I).dtype == f64 and (f32(2) * J).dtype == f32
+    )
 
 
 def test_the_shift_of_a_method_is_a_number_whatever_its_type():
@@ -69,7 +71,16 @@ def test_the_shift_of_a_method_is_a_number_whatever_its_type():
 
 M = np.array([[2.0, 1], [1, 3]])
 MATRIX, UNMASKED, MASKED = np.matrix(M), np.ma.masked_array(M), np.ma.masked_array(M, M > 2)
-CONSTRUCTORS = [co.Dense, co.Diagonal, co.LowRank, co.Triangular, co.Toeplitz, co.Circulant, co.Projection, co.Householder]
+CONSTRUCTORS = [
+    co.Dense,
+    co.Diagonal,
+    co.LowRank,
+    co.Triangular,
+    co.Toeplitz,
+    co.Circulant,
+    co.Projection,
+    co.Householder,
+]
 
 
 @pytest.mark.parametrize("make", CONSTRUCTORS)
@@ -94,7 +105,12 @@ def test_right_sides_may_be_subclasses_and_masked_ones_are_refused():
     np.testing.assert_array_equal((A * A).to_dense(), M * M)
     np.testing.assert_array_equal((A * MATRIX).to_dense(), M * M)
     np.testing.assert_allclose(MATRIX @ A, M @ M)
-    for call in (lambda: A @ MASKED, lambda: co.solve(A, MASKED), lambda: A + MASKED, lambda: MASKED @ A):
+    for call in (
+        lambda: A @ MASKED,
+        lambda: co.solve(A, MASKED),
+        lambda: A + MASKED,
+        lambda: MASKED @ A,
+    ):
         with pytest.raises(co.DtypeError, match="filled"):
             call()
 
@@ -178,7 +194,16 @@ def test_writing_to_the_dense_matrix_leaves_the_operator_as_it_is(name, framewor
 def test_a_sum_with_the_adjoint_is_self_adjoint(framework):
     A = co.Dense(M + np.triu(M, 1) + 0j).to(framework) * 1j
     R = co.Dense(M @ np.diag([1.0, 2.0])).to(framework)
-    for S in (R + R.H, R.T + R, R + R.T + I, R / 2 + R.T / 2, A + A.H, A.H + A, 2j * A + (2j * A).H, (R + R.H) + (R.T + R)):
+    for S in (
+        R + R.H,
+        R.T + R,
+        R + R.T + I,
+        R / 2 + R.T / 2,
+        A + A.H,
+        A.H + A,
+        2j * A + (2j * A).H,
+        (R + R.H) + (R.T + R),
+    ):
         assert S.isa(co.SelfAdjoint), S
     for S in (A + A.T, A.T + 3.0 * I + A):
         assert S.isa(co.Symmetric) and not S.isa(co.SelfAdjoint), S

@@ -21,7 +21,12 @@ class Maker:
 
     def __init__(self, name: str = "numpy", dtype: Any = np.float64, batch: tuple[int, ...] = ()):
         pytest.importorskip(name)
-        self.xp, self.dtype, self.batch, self.rng = backends.get(name), np.dtype(dtype), batch, np.random.default_rng(0)
+        self.xp, self.dtype, self.batch, self.rng = (
+            backends.get(name),
+            np.dtype(dtype),
+            batch,
+            np.random.default_rng(0),
+        )
 
     def __call__(self, *shape: int) -> Any:
         x = self.rng.standard_normal((*self.batch, *shape))
@@ -37,35 +42,69 @@ class Maker:
         return co.Tridiagonal(self(n - 1), self(n), self(n - 1))
 
     def banded(self, m: int, n: int, *offsets: int) -> Any:
-        return co.Banded([self(min(m, n - k) if k >= 0 else min(m + k, n)) for k in offsets], offsets, (m, n))
+        return co.Banded(
+            [self(min(m, n - k) if k >= 0 else min(m + k, n)) for k in offsets], offsets, (m, n)
+        )
 
 
 CASES: dict[str, tuple[Any, type]] = {
     "sparse and sparse": (lambda r: r.sparse(30, 20) + r.sparse(30, 20), co.Sparse),
     "multiples": (lambda r: 2 * r.sparse(20, 20) - 0.5 * r.tridiagonal(20) + 3 * I(20), co.Sparse),
     "sparse and diagonal": (lambda r: r.sparse(20, 20) + co.Diagonal(r(20)), co.Sparse),
-    "five sparse": (lambda r: sum((r.sparse(20, 20) for _ in range(4)), r.sparse(20, 20)), co.Sparse),
-    "bands": (lambda r: r.tridiagonal(12) + 0.1 * r.banded(12, 12, 2, -1, 0) + 3 * I(12), co.Banded),
+    "five sparse": (
+        lambda r: sum((r.sparse(20, 20) for _ in range(4)), r.sparse(20, 20)),
+        co.Sparse,
+    ),
+    "bands": (
+        lambda r: r.tridiagonal(12) + 0.1 * r.banded(12, 12, 2, -1, 0) + 3 * I(12),
+        co.Banded,
+    ),
     "band and diagonal": (lambda r: r.banded(12, 12, 2, -1) + co.Diagonal(r(12)), co.Banded),
     "tridiagonal and diagonal": (lambda r: r.tridiagonal(12) + co.Diagonal(r(12)), co.Tridiagonal),
     "tridiagonals": (lambda r: r.tridiagonal(12) + 2 * r.tridiagonal(12), co.Tridiagonal),
-    "product of bands": (lambda r: r.tridiagonal(40) @ r.banded(40, 30, -3, 0, 2) @ r.banded(30, 40, 1), co.Banded),
+    "product of bands": (
+        lambda r: r.tridiagonal(40) @ r.banded(40, 30, -3, 0, 2) @ r.banded(30, 40, 1),
+        co.Banded,
+    ),
     "product that is diagonal": (lambda r: r.banded(20, 20, 3) @ r.banded(20, 20, -3), co.Diagonal),
     "product that is zero": (lambda r: r.banded(30, 30, 20) @ r.banded(30, 30, 20), co.Diagonal),
     "product of sparse": (lambda r: r.sparse(60, 40) @ r.sparse(40, 50), co.Sparse),
-    "product with bands": (lambda r: r.sparse(40, 40) @ co.Diagonal(r(40)) @ r.tridiagonal(40), co.Sparse),
+    "product with bands": (
+        lambda r: r.sparse(40, 40) @ co.Diagonal(r(40)) @ r.tridiagonal(40),
+        co.Sparse,
+    ),
     "permuted": (lambda r: co.Permutation(np.roll(np.arange(30), 7)) @ r.sparse(30, 40), co.Sparse),
-    "products in a sum": (lambda r: 2 * (r.sparse(50, 40).T @ r.sparse(50, 40)) + r.tridiagonal(40) + I(40), co.Sparse),
-    "sum in a product": (lambda r: (r.tridiagonal(80) + r.banded(80, 80, 2)) @ r.tridiagonal(80), co.Banded),
+    "products in a sum": (
+        lambda r: 2 * (r.sparse(50, 40).T @ r.sparse(50, 40)) + r.tridiagonal(40) + I(40),
+        co.Sparse,
+    ),
+    "sum in a product": (
+        lambda r: (r.tridiagonal(80) + r.banded(80, 80, 2)) @ r.tridiagonal(80),
+        co.Banded,
+    ),
     "toeplitz": (lambda r: co.Toeplitz(r(9), r(9)) + 0.5 * co.Toeplitz(r(9)), co.Toeplitz),
     "toeplitz and circulant": (lambda r: co.Toeplitz(r(9), r(9)) - co.Circulant(r(9)), co.Toeplitz),
     "circulants": (lambda r: co.Circulant(r(9)) + 2 * co.Circulant(r(9)), co.Circulant),
     "circulant and shift": (lambda r: co.Circulant(r(9)) + 2 * I(9), co.Circulant),
-    "convolution and shift": (lambda r: co.Convolution(r(2, 2), (2, 3), centered=True) + I(6), co.Convolution),
-    "blocks": (lambda r: co.BlockDiag(r(2, 2), r(3, 3)) + co.BlockDiag(r(2, 2), r(3, 3)), co.BlockDiag),
-    "blocks and diagonal": (lambda r: co.BlockDiag(r(2, 2), r.tridiagonal(3)) + co.Diagonal(r(5)), co.BlockDiag),
+    "convolution and shift": (
+        lambda r: co.Convolution(r(2, 2), (2, 3), centered=True) + I(6),
+        co.Convolution,
+    ),
+    "blocks": (
+        lambda r: co.BlockDiag(r(2, 2), r(3, 3)) + co.BlockDiag(r(2, 2), r(3, 3)),
+        co.BlockDiag,
+    ),
+    "blocks and diagonal": (
+        lambda r: co.BlockDiag(r(2, 2), r.tridiagonal(3)) + co.Diagonal(r(5)),
+        co.BlockDiag,
+    ),
 }
-SETTINGS = [("numpy", "float32", (2,)), ("numpy", "complex128", ()), ("torch", "complex64", (2,)), ("torch", "float64", ())]
+SETTINGS = [
+    ("numpy", "float32", (2,)),
+    ("numpy", "complex128", ()),
+    ("torch", "complex64", (2,)),
+    ("torch", "float64", ()),
+]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -77,13 +116,20 @@ def test_a_rewritten_operator_is_the_same_operator(case, name, dtype, batch):
     assert type(B) is family, B
     assert (B.shape, B.dtype, B.backend) == (A.shape, A.dtype, A.backend)
     tol = 1e4 * A.xp.eps(A.dtype)
-    np.testing.assert_allclose(A.xp.to_numpy(B.to_dense()), A.xp.to_numpy(A.to_dense()), atol=tol, rtol=tol)
+    np.testing.assert_allclose(
+        A.xp.to_numpy(B.to_dense()), A.xp.to_numpy(A.to_dense()), atol=tol, rtol=tol
+    )
 
 
 def test_what_fills_in_or_is_not_sparse_stays_as_it_is(rng):
     S = Maker().sparse(60, 40)
     full = co.Sparse(sp.csr_array(np.vstack([np.ones((1, 40)), np.eye(40)])))  # S^T S would be full
-    for A in (S @ co.Dense(np.ones((40, 3))), S + co.LowRank(np.ones((60, 1)), np.ones((40, 1))), full.T @ full, S):
+    for A in (
+        S @ co.Dense(np.ones((40, 3))),
+        S + co.LowRank(np.ones((60, 1)), np.ones((40, 1))),
+        full.T @ full,
+        S,
+    ):
         assert co.simplify(A) is A
     assert co.simplify(co.Permutation([1, 0, 2]) + 2 * I(3)).is_neutral
 
@@ -91,7 +137,13 @@ def test_what_fills_in_or_is_not_sparse_stays_as_it_is(rng):
 def test_properties_are_kept():
     r = Maker()
     S, T = r.sparse(60, 40), r.tridiagonal(40)
-    for A in (S.T @ S, 2 * (S.T @ S) + I(40), co.PD(T) + co.PD(T), co.Unitary(T @ T), co.SelfAdjoint(T + T)):
+    for A in (
+        S.T @ S,
+        2 * (S.T @ S) + I(40),
+        co.PD(T) + co.PD(T),
+        co.Unitary(T @ T),
+        co.SelfAdjoint(T + T),
+    ):
         assert co.simplify(A).properties == A.properties != 0
 
 
@@ -108,7 +160,9 @@ def test_a_pattern_is_known_under_tracing_and_derivatives_flow():
 
     def g(data, diag, c):
         A = co.Sparse._of(data, S.structure)
-        return ((A.T @ A + c * co.Tridiagonal(T.lower, diag, T.upper) + I(50)).to_dense() ** 2).sum()
+        return (
+            (A.T @ A + c * co.Tridiagonal(T.lower, diag, T.upper) + I(50)).to_dense() ** 2
+        ).sum()
 
     found, wanted = (jax.jit(jax.grad(h, (0, 1, 2)))(S.data, T.diag, 0.3) for h in (f, g))
     for x, y in zip(found, wanted, strict=True):
@@ -128,9 +182,17 @@ def test_derivatives_flow_through_functions_of_sums_in_torch():
 
     for i in (0, 1):
         A = both(data)[i] + 40 * I(60)
-        x = co.logdet(A) + co.solve(A, torch.ones(60, dtype=torch.float64)).sum() + co.diag(A).sum() + co.norm(A)
+        x = (
+            co.logdet(A)
+            + co.solve(A, torch.ones(60, dtype=torch.float64)).sum()
+            + co.diag(A).sum()
+            + co.norm(A)
+        )
         M = A.to_dense()
-        wanted = torch.linalg.slogdet(M)[1] + torch.linalg.solve(M, torch.ones(60, dtype=torch.float64)).sum()
+        wanted = (
+            torch.linalg.slogdet(M)[1]
+            + torch.linalg.solve(M, torch.ones(60, dtype=torch.float64)).sum()
+        )
         wanted = wanted + torch.trace(M) + torch.linalg.norm(M)
         torch.testing.assert_close(x, wanted)
         inputs = [data, d][: i + 1]
@@ -150,7 +212,9 @@ def laplacian(n: int = N) -> Any:
 
 
 def scattered(rng: np.random.Generator) -> Any:
-    return co.Sparse((sp.random_array((N, N), density=1e-5, format="csr", rng=rng) + 4 * sp.eye_array(N)).tocsr())
+    return co.Sparse(
+        (sp.random_array((N, N), density=1e-5, format="csr", rng=rng) + 4 * sp.eye_array(N)).tocsr()
+    )
 
 
 def test_products_of_bands_are_never_dense(rng):
@@ -159,14 +223,20 @@ def test_products_of_bands_are_never_dense(rng):
     with forbid_dense(LIMIT):
         x, info = co.solve(A, np.ones(N), info=True)
         assert not info.failed
-        np.testing.assert_allclose(co.diag(T.T @ T), np.where((np.arange(N) == 0) | (np.arange(N) == N - 1), 5.0, 6.0))
+        np.testing.assert_allclose(
+            co.diag(T.T @ T), np.where((np.arange(N) == 0) | (np.arange(N) == N - 1), 5.0, 6.0)
+        )
         np.testing.assert_allclose(co.trace(D.T @ D), co.norm(D) ** 2)
         np.testing.assert_allclose(co.norm(T @ T, 1), 16.0)
         np.testing.assert_allclose(co.norm(T @ T, np.inf), 16.0)
         np.testing.assert_allclose(co.norm(T @ T), np.sqrt(70 * N - 58))
-        np.testing.assert_allclose(co.logdet(T @ T + I(N)), 2 * np.sum(np.log(np.abs(roots_of_square()))), rtol=1e-8)
+        np.testing.assert_allclose(
+            co.logdet(T @ T + I(N)), 2 * np.sum(np.log(np.abs(roots_of_square()))), rtol=1e-8
+        )
         L = co.cholesky(co.PD(T + T))
-        np.testing.assert_allclose(np.sum(2 * np.log(np.abs(co.diag(L)))), np.log(N + 1) + N * np.log(2))
+        np.testing.assert_allclose(
+            np.sum(2 * np.log(np.abs(co.diag(L)))), np.log(N + 1) + N * np.log(2)
+        )
     np.testing.assert_allclose(A @ x, np.ones(N), atol=1e-7)
 
 
@@ -183,7 +253,9 @@ def test_sums_and_products_of_sparse_matrices_are_never_dense(rng):
         np.testing.assert_allclose(co.logdet(A), co.logdet(whole))
         np.testing.assert_allclose(co.logdet(G), 2 * co.logdet(S))
         np.testing.assert_allclose(co.norm(A), co.norm(whole))
-        np.testing.assert_allclose(co.diag(co.Tridiagonal(S.data[: N - 1], S.data[:N], S.data[: N - 1]) @ S).shape, (N,))
+        np.testing.assert_allclose(
+            co.diag(co.Tridiagonal(S.data[: N - 1], S.data[:N], S.data[: N - 1]) @ S).shape, (N,)
+        )
         few = co.eig(co.SelfAdjoint(A), 2, "SM")[0]
         np.testing.assert_allclose(few, co.eig(co.SelfAdjoint(whole), 2, "SM")[0])
         np.testing.assert_allclose(co.svd(A, 1)[1], co.svd(whole, 1)[1])

@@ -24,7 +24,13 @@ jnp = jax.numpy
 
 BACKENDS = ("numpy", "torch", "jax")
 DTYPES = ("float32", "float64", "complex64", "complex128")
-TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
+TOLERANCE = {
+    "float16": 1e-2,
+    "float32": 1e-5,
+    "float64": 1e-12,
+    "complex64": 1e-5,
+    "complex128": 1e-12,
+}
 
 
 def host(x) -> np.ndarray:
@@ -46,9 +52,18 @@ def make(name, backend, dtype, batch=()):
 # ------------------------------------------------------------------ every maker, framework, dtype and batch
 
 
-EVERYWHERE = [(backend, dtype, batch) for backend in BACKENDS for dtype in (*DTYPES, "float16") for batch in ((), (2,))]
+EVERYWHERE = [
+    (backend, dtype, batch)
+    for backend in BACKENDS
+    for dtype in (*DTYPES, "float16")
+    for batch in ((), (2,))
+]
 # JAX compiles each shape and dtype anew, so there not every pair of them is tried.
-TRIED = [case for case in EVERYWHERE if case[0] != "jax" or case[2] == () or case[1] in ("float32", "complex128")]
+TRIED = [
+    case
+    for case in EVERYWHERE
+    if case[0] != "jax" or case[2] == () or case[1] in ("float32", "complex128")
+]
 
 
 @pytest.mark.parametrize(("backend", "dtype", "batch"), TRIED, ids=str)
@@ -104,7 +119,9 @@ def test_jax_tree_jit_and_vmap(name):
     leaves, structure = jax.tree_util.tree_flatten(A)
     B = jax.tree_util.tree_unflatten(structure, leaves)
     assert type(B) is type(A) and B.shape == A.shape and B.properties == A.properties
-    assert hash(structure) == hash(jax.tree_util.tree_structure(B)) and structure == jax.tree_util.tree_structure(B)
+    assert hash(structure) == hash(
+        jax.tree_util.tree_structure(B)
+    ) and structure == jax.tree_util.tree_structure(B)
     x, exact = draw(xp, "float64", (matrix.shape[-1],), rng)
     seen = []
 
@@ -129,14 +146,25 @@ def test_jax_and_torch_gradients_of_leaves_agree(name):
     _, A, matrix, _ = make(name, "jax", "float64")
     _, B, _, rng = make(name, "torch", "float64")
     x, u = rng.standard_normal(matrix.shape[-1]), rng.standard_normal(matrix.shape[-2])
-    slope = jax.grad(lambda A: jnp.vdot(u, jnp.sin(A @ jnp.asarray(x))))(A) if jax.tree_util.tree_leaves(A) else None
+    slope = (
+        jax.grad(lambda A: jnp.vdot(u, jnp.sin(A @ jnp.asarray(x))))(A)
+        if jax.tree_util.tree_leaves(A)
+        else None
+    )
     if slope is None:
         return
     assert type(slope) is type(A)
     leaves, structure = torch.utils._pytree.tree_flatten(B)
-    leaves = [torch.as_tensor(leaf, dtype=torch.float64).clone().requires_grad_() for leaf in leaves]
-    loss = torch.dot(torch.as_tensor(u), torch.sin(torch.utils._pytree.tree_unflatten(leaves, structure) @ torch.as_tensor(x)))
-    for ours, theirs in zip(jax.tree_util.tree_leaves(slope), torch.autograd.grad(loss, leaves), strict=True):
+    leaves = [
+        torch.as_tensor(leaf, dtype=torch.float64).clone().requires_grad_() for leaf in leaves
+    ]
+    loss = torch.dot(
+        torch.as_tensor(u),
+        torch.sin(torch.utils._pytree.tree_unflatten(leaves, structure) @ torch.as_tensor(x)),
+    )
+    for ours, theirs in zip(
+        jax.tree_util.tree_leaves(slope), torch.autograd.grad(loss, leaves), strict=True
+    ):
         close(theirs, np.asarray(ours), "float64")
         assert np.isfinite(np.asarray(ours)).all()
 
@@ -150,7 +178,9 @@ def test_torch_tree_and_vmap(name):
     X = torch.as_tensor(rng.standard_normal((4, matrix.shape[-1])))
     _, C, single, _ = make(name, "torch", "float64")
     close(torch.func.vmap(lambda x: C @ x)(X), X.numpy() @ single.T, "float64")
-    if leaves and all(torch.is_tensor(leaf) and leaf.ndim and leaf.shape[0] == 2 for leaf in leaves):
+    if leaves and all(
+        torch.is_tensor(leaf) and leaf.ndim and leaf.shape[0] == 2 for leaf in leaves
+    ):
         close(torch.func.vmap(lambda A: A @ X[0])(A), matrix @ X[0].numpy(), "float64")
 
 
@@ -159,7 +189,11 @@ def test_torch_compile_makes_one_graph(name):
     _, A, matrix, rng = make(name, "torch", "float64")
     torch.compiler.reset()
     x = torch.as_tensor(rng.standard_normal(matrix.shape[-1]))
-    close(torch.compile(lambda x: A @ x, fullgraph=True, backend="eager")(x), matrix @ x.numpy(), "float64")
+    close(
+        torch.compile(lambda x: A @ x, fullgraph=True, backend="eager")(x),
+        matrix @ x.numpy(),
+        "float64",
+    )
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -182,23 +216,44 @@ def test_what_is_inferred_holds(name):
 
 
 def test_inferred_properties():
-    assert Diagonal([1.0, -1.0]).isa(SelfAdjoint) and Diagonal([1.0]).isa(Symmetric) and not Diagonal([1.0]).isa(PSD)
+    assert (
+        Diagonal([1.0, -1.0]).isa(SelfAdjoint)
+        and Diagonal([1.0]).isa(Symmetric)
+        and not Diagonal([1.0]).isa(PSD)
+    )
     assert Diagonal([1j]).isa(Symmetric) and not Diagonal([1j]).isa(SelfAdjoint)
-    assert Identity(3).isa(PD) and Identity(3).isa(Unitary) and Identity(3, dtype="complex64").isa(SelfAdjoint)
+    assert (
+        Identity(3).isa(PD)
+        and Identity(3).isa(Unitary)
+        and Identity(3, dtype="complex64").isa(SelfAdjoint)
+    )
     assert Zero(2, 2).isa(PSD) and not Zero(2, 2).isa(PD) and not Zero(2, 3).isa(Symmetric)
     assert Permutation([1, 0]).isa(Unitary) and not Permutation([1, 2, 0]).isa(SelfAdjoint)
     assert Dense(np.eye(2)).properties == 0
-    assert Tridiagonal([1.0], [1.0, 1.0], [1.0]).properties == 0  # symmetry is in the values, which are not looked at
+    assert (
+        Tridiagonal([1.0], [1.0, 1.0], [1.0]).properties == 0
+    )  # symmetry is in the values, which are not looked at
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_sign_of_a_scalar_is_remembered(backend):
     xp = backends.get(backend)
-    for make_scalar in (float, lambda c: xp.asarray(c), lambda c: xp.asarray([c, 2 * c]), np.float64):
+    for make_scalar in (
+        float,
+        lambda c: xp.asarray(c),
+        lambda c: xp.asarray([c, 2 * c]),
+        np.float64,
+    ):
         assert ScaledIdentity(make_scalar(2.0), 3).isa(PD)
-        assert ScaledIdentity(make_scalar(0.0), 3).isa(PSD) and not ScaledIdentity(make_scalar(0.0), 3).isa(PD)
-        assert ScaledIdentity(make_scalar(-2.0), 3).isa(SelfAdjoint) and not ScaledIdentity(make_scalar(-2.0), 3).isa(PSD)
-    assert not ScaledIdentity(xp.asarray([1.0, -1.0]), 3).isa(PSD) and ScaledIdentity(xp.asarray([1.0, -1.0]), 3).isa(Unitary)
+        assert ScaledIdentity(make_scalar(0.0), 3).isa(PSD) and not ScaledIdentity(
+            make_scalar(0.0), 3
+        ).isa(PD)
+        assert ScaledIdentity(make_scalar(-2.0), 3).isa(SelfAdjoint) and not ScaledIdentity(
+            make_scalar(-2.0), 3
+        ).isa(PSD)
+    assert not ScaledIdentity(xp.asarray([1.0, -1.0]), 3).isa(PSD) and ScaledIdentity(
+        xp.asarray([1.0, -1.0]), 3
+    ).isa(Unitary)
     assert ScaledIdentity(-1, 3).isa(Unitary) and ScaledIdentity(1j, 3).isa(Unitary)
     assert not ScaledIdentity(1j, 3).isa(SelfAdjoint)
     assert not ScaledIdentity(xp.asarray(np.nan), 3).isa(PSD)
@@ -206,7 +261,9 @@ def test_the_sign_of_a_scalar_is_remembered(backend):
 
 def test_the_sign_of_a_scalar_survives_jit():
     seen = []
-    jax.jit(lambda A: seen.append(A.isa(PD)) or A @ jnp.ones(3))(ScaledIdentity(jnp.asarray(2.0), 3))
+    jax.jit(lambda A: seen.append(A.isa(PD)) or A @ jnp.ones(3))(
+        ScaledIdentity(jnp.asarray(2.0), 3)
+    )
     jax.jit(lambda c: seen.append(ScaledIdentity(c, 3).isa(PSD)) or c)(2.0)
     assert seen == [True, False]
 
@@ -261,7 +318,9 @@ def test_like_and_dtype_pin_a_neutral_operator(family):
     assert family(2, like="torch").dtype == torch.get_default_dtype()
     A = family(2, dtype="float32")
     assert A.is_neutral and A.dtype == np.float32
-    assert (A @ np.ones(2)).dtype == np.float64 and (A @ torch.ones(2, dtype=torch.float16)).dtype == torch.float32
+    assert (A @ np.ones(2)).dtype == np.float64 and (
+        A @ torch.ones(2, dtype=torch.float16)
+    ).dtype == torch.float32
     assert (family(2, dtype=np.complex64) @ jnp.ones(2, jnp.float32)).dtype == jnp.complex64
     with pytest.raises(BackendError, match="torch"):
         family(2, like="torch") @ np.ones(2)
@@ -295,7 +354,9 @@ def test_triangular_reads_one_half_only_and_gives_it_alone_a_gradient():
 def test_triangular_of_a_trapezium():
     A = np.arange(1.0, 7.0).reshape(2, 3)
     np.testing.assert_array_equal(Triangular(A, lower=False) @ np.eye(3), np.triu(A))
-    np.testing.assert_array_equal(Triangular(A.T, unit=True).to_dense(), np.tril(A.T, -1) + np.eye(3, 2))
+    np.testing.assert_array_equal(
+        Triangular(A.T, unit=True).to_dense(), np.tril(A.T, -1) + np.eye(3, 2)
+    )
 
 
 def test_permutation_is_indexing_and_its_transpose_undoes_it():
@@ -334,18 +395,27 @@ def test_banded_is_scipys_diags():
         ((1, 3), (2,)),
         ((600, 700), (-599, 0, 1, 650)),
     ):
-        diagonals = [rng.standard_normal(min(shape[0] + min(k, 0), shape[1] - max(k, 0))) for k in offsets]
+        diagonals = [
+            rng.standard_normal(min(shape[0] + min(k, 0), shape[1] - max(k, 0))) for k in offsets
+        ]
         A = Banded(diagonals, offsets, shape)
         expected = scipy.sparse.diags_array(diagonals, offsets=offsets, shape=shape).toarray()
         np.testing.assert_array_equal(A.to_dense(), expected)
         np.testing.assert_allclose(A @ np.eye(shape[1]), expected)
         np.testing.assert_allclose(A.T @ np.eye(shape[0]), expected.T)
-    np.testing.assert_array_equal(Banded([1, [-2.0]], [0, 1], (3, 3)).to_dense(), np.eye(3) - 2 * np.eye(3, k=1))
+    np.testing.assert_array_equal(
+        Banded([1, [-2.0]], [0, 1], (3, 3)).to_dense(), np.eye(3) - 2 * np.eye(3, k=1)
+    )
 
 
 def test_long_bands_are_multiplied_in_blocks():
     n, rng = 70_001, np.random.default_rng(0)
-    l, d, u, x = rng.standard_normal(n - 1), rng.standard_normal(n), rng.standard_normal(n - 1), rng.standard_normal(n)
+    l, d, u, x = (
+        rng.standard_normal(n - 1),
+        rng.standard_normal(n),
+        rng.standard_normal(n - 1),
+        rng.standard_normal(n),
+    )
     expected = scipy.sparse.diags_array([l, d, u], offsets=[-1, 0, 1]) @ x
     np.testing.assert_allclose(Tridiagonal(l, d, u) @ x, expected, atol=1e-14)
 
@@ -366,11 +436,17 @@ def test_zero_sizes(backend):
         Tridiagonal(empty, empty, empty), Permutation([]), ScaledIdentity(2.0, 0), Banded([empty], [0]),
         Sparse.from_parts(empty, SparseStructure([0], [], (0, 0))),
     ):  # fmt: skip
-        assert A.shape == (0, 0) and (A @ empty).shape == (0,) and (A.T @ xp.zeros((0, 2))).shape == (0, 2)
+        assert (
+            A.shape == (0, 0)
+            and (A @ empty).shape == (0,)
+            and (A.T @ xp.zeros((0, 2))).shape == (0, 2)
+        )
         assert A.to_dense().shape == (0, 0)
     one = Tridiagonal(empty, xp.ones((1,)), empty)
     close(one @ xp.ones((1,)), [1.0], "float32")
-    assert (Dense(xp.zeros((0, 3))) @ xp.zeros((3,))).shape == (0,) and (Zero(3, 0) @ empty).shape == (3,)
+    assert (Dense(xp.zeros((0, 3))) @ xp.zeros((3,))).shape == (0,) and (
+        Zero(3, 0) @ empty
+    ).shape == (3,)
     none = Sparse.from_parts(empty, SparseStructure([0, 0, 0], [], (2, 3)))
     close(none @ xp.ones((3,)), [0, 0], "float32")
 
@@ -389,11 +465,16 @@ def test_scipy_formats(format):
         np.testing.assert_array_equal(A.to_dense(), MATRIX)
         np.testing.assert_array_equal(A @ np.eye(4), MATRIX)
         np.testing.assert_array_equal(A.T.to_dense(), MATRIX.T)
-        assert isinstance(A.S, scipy.sparse.csr_array) and (A.S != scipy.sparse.csr_array(MATRIX)).nnz == 0
+        assert (
+            isinstance(A.S, scipy.sparse.csr_array)
+            and (A.S != scipy.sparse.csr_array(MATRIX)).nnz == 0
+        )
 
 
 def test_scipy_duplicates_are_summed_and_the_users_matrix_is_left_alone():
-    S = scipy.sparse.csr_array((np.array([1.0, 2.0, 4.0, 8.0]), [2, 0, 0, 1], [0, 3, 4]), shape=(2, 3))
+    S = scipy.sparse.csr_array(
+        (np.array([1.0, 2.0, 4.0, 8.0]), [2, 0, 0, 1], [0, 3, 4]), shape=(2, 3)
+    )
     A = Sparse(S)
     np.testing.assert_array_equal(A.to_dense(), [[6, 0, 1], [0, 8, 0]])
     assert S.nnz == 4 and A.nnz == 3
@@ -404,7 +485,9 @@ def test_scipy_duplicates_are_summed_and_the_users_matrix_is_left_alone():
     np.testing.assert_array_equal(A.to_dense(), [[6, 0, 1], [0, 8, 0]])
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta", "ignore:Sparse CSC tensor support is in beta")
+@pytest.mark.filterwarnings(
+    "ignore:Sparse CSR tensor support is in beta", "ignore:Sparse CSC tensor support is in beta"
+)
 def test_torch_formats_keep_the_graph():
     dense = torch.tensor(MATRIX)
     for S in (dense.to_sparse_coo(), dense.to_sparse_csr(), dense.to_sparse_csc()):
@@ -450,7 +533,9 @@ def test_jax_formats():
     indices = jnp.array([[1, 2], [0, 0], [1, 2]])
 
     def total(values):
-        return (Sparse(sparse.BCOO((values, indices), shape=(2, 3))) @ jnp.array([1.0, 10.0, 100.0])).sum()
+        return (
+            Sparse(sparse.BCOO((values, indices), shape=(2, 3))) @ jnp.array([1.0, 10.0, 100.0])
+        ).sum()
 
     slope = jax.grad(total)(jnp.ones(3))
     np.testing.assert_array_equal(slope, [100, 1, 100])
@@ -474,7 +559,9 @@ def test_traced_indices_are_refused():
 
 def test_structures_are_compared_by_content_and_transposed_once():
     one, two = (SparseStructure(*args) for args in [([0, 1, 2], [1, 0], (2, 2))] * 2)
-    assert one == two and hash(one) == hash(two) and one != SparseStructure([0, 1, 2], [0, 1], (2, 2))
+    assert (
+        one == two and hash(one) == hash(two) and one != SparseStructure([0, 1, 2], [0, 1], (2, 2))
+    )
     assert one != SparseStructure([0, 1, 2, 2], [1, 0], (3, 2))
     assert one.transposed is one.transposed and one.transposed.transposed == one
     A = Sparse(scipy.sparse.csr_array(MATRIX))
@@ -487,7 +574,10 @@ def test_two_sparse_matrices_of_one_pattern_share_a_trace():
     count = []
     multiply = jax.jit(lambda A, x: count.append(1) or A @ x)
     for values in ([1.0, 2.0], [3.0, 4.0]):
-        multiply(Sparse.from_parts(jnp.array(values), SparseStructure([0, 1, 2], [1, 0], (2, 2))), jnp.ones(2))
+        multiply(
+            Sparse.from_parts(jnp.array(values), SparseStructure([0, 1, 2], [1, 0], (2, 2))),
+            jnp.ones(2),
+        )
     assert len(count) == 1
 
 
@@ -554,8 +644,14 @@ def test_bad_input_is_told_clearly(build, error, says):
 
 
 def test_integers_are_promoted_and_floats_kept():
-    assert Diagonal([1, 2]).dtype == np.float64 and Diagonal(torch.tensor([1, 2])).dtype == torch.float32
-    assert Dense(np.ones((2, 2), np.float32)).dtype == np.float32 and Dense([[True]]).dtype == np.float64
+    assert (
+        Diagonal([1, 2]).dtype == np.float64
+        and Diagonal(torch.tensor([1, 2])).dtype == torch.float32
+    )
+    assert (
+        Dense(np.ones((2, 2), np.float32)).dtype == np.float32
+        and Dense([[True]]).dtype == np.float64
+    )
     assert (Diagonal([1, 2]) @ [1, 2]).tolist() == [1.0, 4.0]
 
 

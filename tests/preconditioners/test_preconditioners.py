@@ -25,7 +25,13 @@ FRAMEWORKS = ("numpy", "torch", "jax")
 
 def line(n: int, dtype: Any = np.float64) -> Any:
     """The second difference: tridiagonal and positive definite."""
-    return scipy.sparse.diags_array([[-1.0] * (n - 1), [2.0] * n, [-1.0] * (n - 1)], offsets=[-1, 0, 1]).astype(dtype).tocsr()
+    return (
+        scipy.sparse.diags_array(
+            [[-1.0] * (n - 1), [2.0] * n, [-1.0] * (n - 1)], offsets=[-1, 0, 1]
+        )
+        .astype(dtype)
+        .tocsr()
+    )
 
 
 def grid(m: int) -> Any:
@@ -34,7 +40,9 @@ def grid(m: int) -> Any:
     return scipy.sparse.csr_array(scipy.sparse.kron(L, I) + scipy.sparse.kron(I, L))
 
 
-def spd(rng: np.random.Generator, n: int, dtype: Any = np.float64, batch: tuple[int, ...] = ()) -> np.ndarray:
+def spd(
+    rng: np.random.Generator, n: int, dtype: Any = np.float64, batch: tuple[int, ...] = ()
+) -> np.ndarray:
     G = rng.standard_normal((*batch, n, n))
     if np.dtype(dtype).kind == "c":
         G = G + 1j * rng.standard_normal((*batch, n, n))
@@ -59,7 +67,9 @@ def iterations(A: Any, M: Any = None, tol: float = 1e-8) -> int:
     """Of SciPy's CG with our operators."""
     b, counted = np.random.default_rng(0).standard_normal(A.shape[-1]), []
     operators = [None if B is None else co.as_operator(B).to_scipy() for B in (A, M)]
-    x, status = scipy.sparse.linalg.cg(operators[0], b, rtol=tol, M=operators[1], callback=counted.append)
+    x, status = scipy.sparse.linalg.cg(
+        operators[0], b, rtol=tol, M=operators[1], callback=counted.append
+    )
     assert status == 0 and np.linalg.norm(A @ x - b) <= 10 * tol * np.linalg.norm(b)
     return len(counted)
 
@@ -101,7 +111,9 @@ def test_a_preconditioner_is_an_operator_of_the_dtype_and_framework_of_the_matri
 
 
 @pytest.mark.parametrize("name", TRACEABLE)
-def test_a_preconditioner_is_made_and_applied_under_jit_and_vmap(rng: np.random.Generator, name: str) -> None:
+def test_a_preconditioner_is_made_and_applied_under_jit_and_vmap(
+    rng: np.random.Generator, name: str
+) -> None:
     import jax
 
     factory = FACTORIES[name] if name != "Chebyshev" else co.Chebyshev(4, bounds=(0.5, 6.0))
@@ -114,7 +126,9 @@ def test_a_preconditioner_is_made_and_applied_under_jit_and_vmap(rng: np.random.
 
     got = jax.jit(jax.vmap(applied))(jax.numpy.asarray(A))
     assert got.dtype == np.float32
-    np.testing.assert_allclose(np.asarray(got), np.stack([applied(each) for each in A]), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        np.asarray(got), np.stack([applied(each) for each in A]), rtol=1e-3, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("name", ["Jacobi", "Nystrom"])
@@ -131,7 +145,9 @@ def test_factors_of_the_host_are_applied_under_jit_and_in_derivatives(name: str)
     x = jax.numpy.arange(6.0)
     wanted = host(M) @ np.arange(6.0)
     np.testing.assert_allclose(np.asarray(jax.jit(lambda M, x: M @ x)(M, x)), wanted)
-    np.testing.assert_allclose(np.asarray(jax.grad(lambda x: (M @ x)[2])(x)), host(M)[2], atol=1e-12)
+    np.testing.assert_allclose(
+        np.asarray(jax.grad(lambda x: (M @ x)[2])(x)), host(M)[2], atol=1e-12
+    )
     T = FACTORIES[name](to(co.PD(co.Sparse(line(6))), "torch"))
     y = torch.arange(6.0, dtype=torch.float64, requires_grad=True)
     (T @ y)[2].backward()
@@ -140,15 +156,22 @@ def test_factors_of_the_host_are_applied_under_jit_and_in_derivatives(name: str)
         jax.jit(lambda A: FACTORIES[name](A) @ x)(to(co.PD(co.Sparse(line(6))), "jax"))
 
 
-@pytest.mark.parametrize("name", ["Jacobi", "BlockJacobi", "PivotedCholesky", "Nystrom", "Chebyshev"])
-def test_derivatives_go_through_a_preconditioner_that_is_not_made_on_the_host(rng: np.random.Generator, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["Jacobi", "BlockJacobi", "PivotedCholesky", "Nystrom", "Chebyshev"]
+)
+def test_derivatives_go_through_a_preconditioner_that_is_not_made_on_the_host(
+    rng: np.random.Generator, name: str
+) -> None:
     import torch
 
     factory = FACTORIES[name] if name != "Chebyshev" else co.Chebyshev(4, bounds=(0.5, 6.0))
     A, E = spd(rng, 8), spd(rng, 8)
 
     def value(t: Any) -> Any:
-        return (factory(co.PD(co.Dense(torch.as_tensor(A) + t * torch.as_tensor(E)))) @ torch.ones(8, dtype=torch.float64)).sum()
+        return (
+            factory(co.PD(co.Dense(torch.as_tensor(A) + t * torch.as_tensor(E))))
+            @ torch.ones(8, dtype=torch.float64)
+        ).sum()
 
     t = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
     value(t).backward()
@@ -184,19 +207,26 @@ def test_jacobi_copes_with_zeros_and_negative_numbers_and_lets_nan_be_seen() -> 
 
 def test_jacobi_undoes_a_bad_scaling() -> None:
     scale = scipy.sparse.diags_array(10.0 ** np.linspace(-3, 3, 100))
-    A = co.PSD(co.Sparse(scipy.sparse.csr_array(scale @ (line(100) + scipy.sparse.eye_array(100)) @ scale)))
+    A = co.PSD(
+        co.Sparse(scipy.sparse.csr_array(scale @ (line(100) + scipy.sparse.eye_array(100)) @ scale))
+    )
     assert iterations(A, co.Jacobi()(A), tol=1e-6) < 40
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "kernel", "sum", "low rank", "opaque"])
-def test_block_jacobi_inverts_the_diagonal_blocks_of_every_kind_of_operator(rng: np.random.Generator, kind: str) -> None:
+def test_block_jacobi_inverts_the_diagonal_blocks_of_every_kind_of_operator(
+    rng: np.random.Generator, kind: str
+) -> None:
     n = 10
     K = co.PSD(co.Kernel(gaussian, rng.standard_normal((n, 2))))
     A = {
         "dense": co.PSD(spd(rng, n)),
         "sparse": co.PSD(co.Sparse(line(n))),
         "kernel": K,
-        "sum": K + 0.1 * co.Identity(n) + co.PSD(co.Diagonal(np.arange(1.0, n + 1))) + 2.0 * co.PSD(co.Sparse(line(n))),
+        "sum": K
+        + 0.1 * co.Identity(n)
+        + co.PSD(co.Diagonal(np.arange(1.0, n + 1)))
+        + 2.0 * co.PSD(co.Sparse(line(n))),
         "low rank": co.LowRank(rng.standard_normal((n, 4))),
         "opaque": co.opaque(co.PSD(spd(rng, n))),
     }[kind]
@@ -216,7 +246,9 @@ def test_block_jacobi_never_forms_a_sparse_or_a_kernel_matrix() -> None:
         co.BlockJacobi(50)(K) @ np.ones(n)
 
 
-def test_block_jacobi_of_an_indefinite_or_singular_matrix_is_definite_and_finite(rng: np.random.Generator) -> None:
+def test_block_jacobi_of_an_indefinite_or_singular_matrix_is_definite_and_finite(
+    rng: np.random.Generator,
+) -> None:
     G = rng.standard_normal((6, 6))
     M = co.BlockJacobi(3)(co.SelfAdjoint(G + G.T))
     assert M.isa(co.PD) and np.linalg.eigvalsh(host(M)).min() > 0
@@ -237,7 +269,13 @@ def test_ilu_makes_gmres_converge_where_it_did_not(rng: np.random.Generator) -> 
     counts = []
     for M in (None, co.ILU()(A).to_scipy()):
         counted: list[Any] = []
-        options = {"rtol": 1e-8, "restart": 20, "maxiter": 20, "callback": counted.append, "callback_type": "pr_norm"}
+        options = {
+            "rtol": 1e-8,
+            "restart": 20,
+            "maxiter": 20,
+            "callback": counted.append,
+            "callback_type": "pr_norm",
+        }
         scipy.sparse.linalg.gmres(A.to_scipy(), np.ones(m * m), M=M, **options)
         counts.append(len(counted))
     assert 4 * counts[1] < counts[0]
@@ -246,7 +284,9 @@ def test_ilu_makes_gmres_converge_where_it_did_not(rng: np.random.Generator) -> 
 def test_ilu_of_a_matrix_without_a_diagonal_and_of_a_singular_one() -> None:
     swap = co.Sparse(scipy.sparse.csr_array([[0.0, 1.0], [1.0, 0.0]]))
     np.testing.assert_allclose(host(co.ILU()(swap)), [[0, 1], [1, 0]], atol=1e-12)
-    assert np.isfinite(host(co.ILU()(co.Sparse(scipy.sparse.csr_array([[1.0, 1.0], [1.0, 1.0]]))))).all()
+    assert np.isfinite(
+        host(co.ILU()(co.Sparse(scipy.sparse.csr_array([[1.0, 1.0], [1.0, 1.0]]))))
+    ).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
@@ -284,7 +324,9 @@ def test_incomplete_cholesky_saves_iterations_and_a_smaller_threshold_more() -> 
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_low_rank_preconditioners_are_exact_for_low_rank_plus_noise(rng: np.random.Generator, framework: str) -> None:
+def test_low_rank_preconditioners_are_exact_for_low_rank_plus_noise(
+    rng: np.random.Generator, framework: str
+) -> None:
     n, r = 30, 4
     U = rng.standard_normal((n, r))
     K = to(co.PSD(U @ U.T), framework)
@@ -298,11 +340,18 @@ def test_low_rank_preconditioners_are_exact_for_low_rank_plus_noise(rng: np.rand
             assert abs(float(co.logdet(M)) - wanted) < 1e-6 * abs(wanted)
 
 
-def test_pivoted_cholesky_of_full_rank_is_the_inverse_and_of_a_lower_one_finite(rng: np.random.Generator) -> None:
+def test_pivoted_cholesky_of_full_rank_is_the_inverse_and_of_a_lower_one_finite(
+    rng: np.random.Generator,
+) -> None:
     A = spd(rng, 6, np.complex128)
-    np.testing.assert_allclose(host(co.PivotedCholesky(6, shift=1e-8)(co.PSD(A))) @ A, np.eye(6), atol=1e-5)
+    np.testing.assert_allclose(
+        host(co.PivotedCholesky(6, shift=1e-8)(co.PSD(A))) @ A, np.eye(6), atol=1e-5
+    )
     low = co.PSD(np.ones((6, 6)))
-    assert np.isfinite(host(co.PivotedCholesky(4)(low))).all() and np.isfinite(host(co.Nystrom(4)(low))).all()
+    assert (
+        np.isfinite(host(co.PivotedCholesky(4)(low))).all()
+        and np.isfinite(host(co.Nystrom(4)(low))).all()
+    )
     assert np.isfinite(host(co.PivotedCholesky(4)(co.PSD(np.zeros((6, 6)))))).all()
 
 
@@ -321,7 +370,9 @@ def test_pivoted_cholesky_reads_rank_rows_of_a_kernel_and_forms_nothing() -> Non
     assert iterations(A, M, 1e-6) <= 5 < iterations(A, None, 1e-6)
 
 
-def test_nystrom_makes_the_condition_of_a_kernel_matrix_that_of_the_rest(rng: np.random.Generator) -> None:
+def test_nystrom_makes_the_condition_of_a_kernel_matrix_that_of_the_rest(
+    rng: np.random.Generator,
+) -> None:
     A = co.PSD(gaussian(*[np.linspace(0, 4, 80)[:, None]] * 2)) + 1e-4 * co.Identity(80)
     M = co.Nystrom(25)(A)
     values = np.linalg.eigvals(host(M) @ host(A)).real
@@ -340,7 +391,9 @@ def test_chebyshev_has_the_residual_of_chebyshevs_polynomial(degree: int) -> Non
     T = np.polynomial.chebyshev.Chebyshev([0] * (degree + 1) + [1])
     wanted = T((high + low - 2 * values) / (high - low)) / T((high + low) / (high - low))
     np.testing.assert_allclose(1 - values * p, wanted, atol=1e-12)
-    assert count.products == 1 and co.Chebyshev(degree)(co.PSD(co.Diagonal(values))).flops < 30 * 8 * (degree + 1)
+    assert count.products == 1 and co.Chebyshev(degree)(
+        co.PSD(co.Diagonal(values))
+    ).flops < 30 * 8 * (degree + 1)
 
 
 def test_chebyshev_finds_the_interval_and_saves_iterations() -> None:
@@ -351,7 +404,9 @@ def test_chebyshev_finds_the_interval_and_saves_iterations() -> None:
     assert iterations(A, M) < iterations(A) / 4
     for easy in (co.PSD(np.eye(4)), co.PSD(2 * np.ones((1, 1))), co.PSD(np.zeros((3, 3)))):
         assert np.isfinite(host(co.Chebyshev(3)(easy))).all()
-    np.testing.assert_allclose(host(co.Chebyshev(6)(co.PSD(3 * np.eye(4)))), np.eye(4) / 3, rtol=1e-3)
+    np.testing.assert_allclose(
+        host(co.Chebyshev(6)(co.PSD(3 * np.eye(4)))), np.eye(4) / 3, rtol=1e-3
+    )
 
 
 # ------------------------------------------------------------------ multigrid
@@ -397,7 +452,9 @@ def test_multigrid_of_complex_nonsymmetric_and_small_matrices() -> None:
     N = co.AMG(max_coarse=6)(co.Sparse(scipy.sparse.csr_array(grid(6) + 0.2 * wind)))
     check_operator(N, tol=1e-10)
     assert not N.isa(co.SelfAdjoint)
-    np.testing.assert_allclose(host(co.AMG()(co.PSD(co.Sparse(line(4))))) @ line(4).toarray(), np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(
+        host(co.AMG()(co.PSD(co.Sparse(line(4))))) @ line(4).toarray(), np.eye(4), atol=1e-12
+    )
 
 
 def test_multigrid_leaves_numpys_random_state_alone_and_is_reproducible() -> None:
@@ -480,7 +537,9 @@ def test_factories_refuse_what_they_are_not_for() -> None:
 
 def test_factories_are_compared_by_value_and_hash() -> None:
     assert co.Nystrom(5) == co.Nystrom(5) != co.Nystrom(6)
-    assert len({co.Jacobi(), co.Jacobi(), co.BlockJacobi(3), co.BlockJacobi(blocks=[[0], [1]])}) == 3
+    assert (
+        len({co.Jacobi(), co.Jacobi(), co.BlockJacobi(3), co.BlockJacobi(blocks=[[0], [1]])}) == 3
+    )
 
 
 # ------------------------------------------------------------------ in the methods
@@ -494,7 +553,11 @@ def test_every_preconditioner_serves_every_method_that_fits_it() -> None:
         if name == "BlockJacobi, given":
             continue
         M = factory(A)
-        for method in (co.CG, co.MINRES, co.GMRES, co.BiCGSTAB) if name in POSITIVE else (co.GMRES, co.BiCGSTAB):
+        for method in (
+            (co.CG, co.MINRES, co.GMRES, co.BiCGSTAB)
+            if name in POSITIVE
+            else (co.GMRES, co.BiCGSTAB)
+        ):
             x, info = co.solve(hidden, b, method(tol=1e-10, preconditioner=M), info=True)
             assert info.status == co.Status.SUCCESS, (name, method)
             assert np.linalg.norm(A @ x - b) <= 1.01e-10 * np.linalg.norm(b)
@@ -519,8 +582,15 @@ def test_gradients_of_a_preconditioned_solve_are_those_of_the_solve(name: str) -
 
 def test_host_factors_of_equal_matrices_are_equal_so_that_programs_are_compiled_once() -> None:
     for factory in (co.ILU(), co.IC(), co.IC(drop_tol=1e-2)):
-        first, second, other = (factory(co.PSD(co.Sparse(c * line(8)))).solver for c in (1.0, 1.0, 2.0))
-        assert first is not second and first == second and hash(first) == hash(second) and first != other
+        first, second, other = (
+            factory(co.PSD(co.Sparse(c * line(8)))).solver for c in (1.0, 1.0, 2.0)
+        )
+        assert (
+            first is not second
+            and first == second
+            and hash(first) == hash(second)
+            and first != other
+        )
 
 
 def test_empty_and_nonfinite_operators() -> None:
@@ -539,7 +609,9 @@ def test_a_plan_does_not_make_the_preconditioner_and_the_info_does_not_tell_of_i
     assert info.status == co.Status.SUCCESS and "as_sparse" not in str(info)
 
 
-DATA = Path(os.environ.get("COLINEAR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
+DATA = Path(
+    os.environ.get("COLINEAR_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data"
+)
 
 
 @pytest.mark.parametrize(
@@ -562,5 +634,7 @@ def test_real_matrices_are_solved_in_few_iterations(name: str, factory: Any, mos
     general = isinstance(factory, co.ILU)
     A = co.Sparse(S) if general else co.PSD(co.Sparse(S))
     method = (co.GMRES if general else co.CG)(tol=1e-8, preconditioner=factory)
-    info = co.solve(co.opaque(A), S @ np.ones(S.shape[0]), replace(method, preconditioner=factory(A)), info=True)[1]
+    info = co.solve(
+        co.opaque(A), S @ np.ones(S.shape[0]), replace(method, preconditioner=factory(A)), info=True
+    )[1]
     assert info.status == co.Status.SUCCESS and info.iterations <= most

@@ -45,7 +45,9 @@ def matrix(xp, dtype, batch, rng, m=N, n=None, shift=2.0):
 def rounded(xp: Any, dtype: str, values: np.ndarray) -> tuple[Any, np.ndarray]:
     """Values in the framework, and what they are there in double precision."""
     array = xp.asarray(values, dtype=xp.dtype_from(dtype))
-    return array, np.asarray(xp.to_numpy(array)).astype(np.complex128 if "complex" in dtype else np.float64)
+    return array, np.asarray(xp.to_numpy(array)).astype(
+        np.complex128 if "complex" in dtype else np.float64
+    )
 
 
 def adjoint(x: np.ndarray) -> np.ndarray:
@@ -54,7 +56,9 @@ def adjoint(x: np.ndarray) -> np.ndarray:
 
 def kron(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     product = np.einsum("...ij,...kl->...ikjl", a, b)
-    return product.reshape(*product.shape[:-4], a.shape[-2] * b.shape[-2], a.shape[-1] * b.shape[-1])
+    return product.reshape(
+        *product.shape[:-4], a.shape[-2] * b.shape[-2], a.shape[-1] * b.shape[-1]
+    )
 
 
 def hermitian(xp, dtype, batch, rng, n=N, shift=0.0):
@@ -78,7 +82,10 @@ def sum_of_three(xp, dtype, batch, rng):
 
 
 def sum_low_rank_and_diagonal(xp, dtype, batch, rng):
-    (U, u), (d, exact) = matrix(xp, dtype, batch, rng, N, 2, shift=0.0), draw(xp, dtype, (*batch, N), rng, 2)
+    (U, u), (d, exact) = (
+        matrix(xp, dtype, batch, rng, N, 2, shift=0.0),
+        draw(xp, dtype, (*batch, N), rng, 2),
+    )
     return LowRank(U) + Diagonal(d), u @ adjoint(u) + exact[..., None] * np.eye(N)
 
 
@@ -93,7 +100,10 @@ def sum_that_broadcasts(xp, dtype, batch, rng):
 
 
 def sum_wide(xp, dtype, batch, rng):
-    (A, a), (B, b) = matrix(xp, dtype, batch, rng, 3, N, 1.0), matrix(xp, dtype, batch, rng, 3, N, 0.0)
+    (A, a), (B, b) = (
+        matrix(xp, dtype, batch, rng, 3, N, 1.0),
+        matrix(xp, dtype, batch, rng, 3, N, 0.0),
+    )
     return Dense(A) - opaque(Dense(B)), a - b
 
 
@@ -157,7 +167,9 @@ def kronecker(xp, dtype, batch, rng):
 def kronecker_of_three(xp, dtype, batch, rng):
     (A, a), (d, exact) = matrix(xp, dtype, batch, rng, 3), draw(xp, dtype, (2,), rng, 2)
     B, b = matrix(xp, dtype, (), rng, 1)
-    return Kronecker(Dense(A), Diagonal(d), Triangular(B)), kron(kron(a, np.diag(exact)), np.tril(b))
+    return Kronecker(Dense(A), Diagonal(d), Triangular(B)), kron(
+        kron(a, np.diag(exact)), np.tril(b)
+    )
 
 
 def kronecker_tall(xp, dtype, batch, rng):
@@ -171,12 +183,18 @@ def kronecker_wide(xp, dtype, batch, rng):
 
 
 def kronecker_pd(xp, dtype, batch, rng):
-    (A, a), (B, b) = hermitian(xp, dtype, batch, rng, 2, 3.0), hermitian(xp, dtype, batch, rng, 3, 3.0)
+    (A, a), (B, b) = (
+        hermitian(xp, dtype, batch, rng, 2, 3.0),
+        hermitian(xp, dtype, batch, rng, 3, 3.0),
+    )
     return Kronecker(PD(Dense(A)), PD(Dense(B))), kron(a, b)
 
 
 def kronecker_plus_shift(xp, dtype, batch, rng):
-    (A, a), (B, b) = hermitian(xp, dtype, batch, rng, 2, 3.0), hermitian(xp, dtype, batch, rng, 3, 3.0)
+    (A, a), (B, b) = (
+        hermitian(xp, dtype, batch, rng, 2, 3.0),
+        hermitian(xp, dtype, batch, rng, 3, 3.0),
+    )
     return Kronecker(PD(Dense(A)), PD(Dense(B))) + 0.5 * Identity(6), kron(a, b) + 0.5 * np.eye(6)
 
 
@@ -186,8 +204,13 @@ def kronecker_sum(xp, dtype, batch, rng):
 
 
 def kronecker_sum_self_adjoint(xp, dtype, batch, rng):
-    (A, a), (B, b) = hermitian(xp, dtype, batch, rng, 2, 3.0), hermitian(xp, dtype, batch, rng, 3, 1.0)
-    return KroneckerSum(PD(Dense(A)), SelfAdjoint(Dense(B))), kron(a, np.eye(3)) + kron(np.eye(2), b)
+    (A, a), (B, b) = (
+        hermitian(xp, dtype, batch, rng, 2, 3.0),
+        hermitian(xp, dtype, batch, rng, 3, 1.0),
+    )
+    return KroneckerSum(PD(Dense(A)), SelfAdjoint(Dense(B))), kron(a, np.eye(3)) + kron(
+        np.eye(2), b
+    )
 
 
 # ---------------------------------------------------------------------- blocks and batches
@@ -196,18 +219,25 @@ def kronecker_sum_self_adjoint(xp, dtype, batch, rng):
 def block_diagonal(xp, dtype, batch, rng):
     (A, a), (d, exact) = matrix(xp, dtype, batch, rng, 2), draw(xp, dtype, (*batch, 3), rng, 2)
     zeros = np.zeros((*a.shape[:-2], 2, 3))
-    return BlockDiag(Dense(A), Diagonal(d)), np.block([[a, zeros], [adjoint(zeros), exact[..., None] * np.eye(3)]])
+    return BlockDiag(Dense(A), Diagonal(d)), np.block(
+        [[a, zeros], [adjoint(zeros), exact[..., None] * np.eye(3)]]
+    )
 
 
 def block_diagonal_rectangular(xp, dtype, batch, rng):
     (A, a), (B, b) = matrix(xp, dtype, batch, rng, 1, 2), matrix(xp, dtype, batch, rng, 2, 1)
     zeros = np.zeros
-    return BlockDiag(Dense(A), Dense(B)), np.block([[a, zeros((*batch, 1, 1))], [zeros((*batch, 2, 2)), b]])
+    return BlockDiag(Dense(A), Dense(B)), np.block(
+        [[a, zeros((*batch, 1, 1))], [zeros((*batch, 2, 2)), b]]
+    )
 
 
 def block(xp, dtype, batch, rng):
     (A, a), (D, d) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3)
-    (B, b), (C, c) = matrix(xp, dtype, batch, rng, 2, 3, shift=0.0), matrix(xp, dtype, batch, rng, 3, 2, shift=0.0)
+    (B, b), (C, c) = (
+        matrix(xp, dtype, batch, rng, 2, 3, shift=0.0),
+        matrix(xp, dtype, batch, rng, 3, 2, shift=0.0),
+    )
     return Block([[Dense(A), Dense(B)], [Dense(C), Dense(D)]]), np.block([[a, b], [c, d]])
 
 
@@ -269,12 +299,16 @@ def sliced_principal(xp, dtype, batch, rng):
 
 def sliced_of_kronecker(xp, dtype, batch, rng):
     (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3)
-    return Sliced(Kronecker(Dense(A), Dense(B)), slice(1, 6), slice(1, 6)), kron(a, b)[..., 1:6, 1:6]
+    return Sliced(Kronecker(Dense(A), Dense(B)), slice(1, 6), slice(1, 6)), kron(a, b)[
+        ..., 1:6, 1:6
+    ]
 
 
 def sliced_with_repeats(xp, dtype, batch, rng):
     (A, a), (B, b) = matrix(xp, dtype, batch, rng, 2), matrix(xp, dtype, batch, rng, 3)
-    return Kronecker(Dense(A), Dense(B))[..., ::-2, [0, 3, 3, 1]], kron(a, b)[..., ::-2, [0, 3, 3, 1]]
+    return Kronecker(Dense(A), Dense(B))[..., ::-2, [0, 3, 3, 1]], kron(a, b)[
+        ..., ::-2, [0, 3, 3, 1]
+    ]
 
 
 def hadamard(xp, dtype, batch, rng):
@@ -332,7 +366,10 @@ def annotated_pd(xp, dtype, batch, rng):
 
 
 def annotated_pd_tridiagonal(xp, dtype, batch, rng):
-    (off, o), (main, d) = draw(xp, dtype, (*batch, N - 1), rng), rounded(xp, dtype, 3 + rng.random((*batch, N)))
+    (off, o), (main, d) = (
+        draw(xp, dtype, (*batch, N - 1), rng),
+        rounded(xp, dtype, 3 + rng.random((*batch, N))),
+    )
     dense = d[..., None] * np.eye(N) + np.zeros((*batch, N, N), o.dtype)
     i = np.arange(N - 1)
     dense[..., i + 1, i], dense[..., i, i + 1] = o, np.conj(o)
@@ -359,7 +396,9 @@ def kronecker_with_neutral_identity(xp, dtype, batch, rng):
 
 def kronecker_sum_with_neutral_shift(xp, dtype, batch, rng):
     A, a = matrix(xp, dtype, batch, rng, 3)
-    return KroneckerSum(2 * Identity(2), Dense(A)), kron(2 * np.eye(2), np.eye(3)) + kron(np.eye(2), a)
+    return KroneckerSum(2 * Identity(2), Dense(A)), kron(2 * np.eye(2), np.eye(3)) + kron(
+        np.eye(2), a
+    )
 
 
 def block_diagonal_with_neutral_parts(xp, dtype, batch, rng):
@@ -372,7 +411,9 @@ def block_diagonal_with_neutral_parts(xp, dtype, batch, rng):
 def block_with_neutral_parts(xp, dtype, batch, rng):
     A, a = matrix(xp, dtype, batch, rng, 2, 3, 0.0)
     zeros, ones = np.zeros((*a.shape[:-2], 3, 2)), np.broadcast_to(np.eye(3), (*a.shape[:-2], 3, 3))
-    return Block([[3 * Identity(2), Dense(A)], [Zero(3, 2), Identity(3)]]), np.block([[ones[..., :2, :2] * 3, a], [zeros, ones]])
+    return Block([[3 * Identity(2), Dense(A)], [Zero(3, 2), Identity(3)]]), np.block(
+        [[ones[..., :2, :2] * 3, a], [zeros, ones]]
+    )
 
 
 def hadamard_with_neutral_identity(xp, dtype, batch, rng):

@@ -41,22 +41,44 @@ MODES: dict[str, tuple[str, ...]] = {
         "reverse over reverse",
         "vmap of grad",
     ),
-    "jax": ("reverse", "forward", "forward over reverse", "reverse over reverse", "vmap of grad", "jit of grad"),
+    "jax": (
+        "reverse",
+        "forward",
+        "forward over reverse",
+        "reverse over reverse",
+        "vmap of grad",
+        "jit of grad",
+    ),
 }
 
 # (function, framework or "*") -> why it is refused: an error says so.
 REFUSALS: dict[tuple[str, str], str] = {
     ("rank", "*"): "a whole number has no derivative",
-    ("nullspace under vmap", "torch"): "the number of columns depends on values, which cannot be seen under vmap",
-    ("nullspace under vmap and jit", "jax"): "the number of columns depends on values, which cannot be seen there",
-    ("second derivatives of apply(f, A) b by Krylov", "*"): "nothing is known of f but its values; Eigh() has them",
+    (
+        "nullspace under vmap",
+        "torch",
+    ): "the number of columns depends on values, which cannot be seen under vmap",
+    (
+        "nullspace under vmap and jit",
+        "jax",
+    ): "the number of columns depends on values, which cannot be seen there",
+    (
+        "second derivatives of apply(f, A) b by Krylov",
+        "*",
+    ): "nothing is known of f but its values; Eigh() has them",
 }
 
 # What has tests of its own, and the modes that these run: `test_krylov_derivatives.py` and, of iterations, `test_rules_of_derivatives.py`.
-ITERATIONS = {"torch": ("reverse", "forward", "forward over reverse"), "jax": ("reverse", "forward", "jit of grad")}
+ITERATIONS = {
+    "torch": ("reverse", "forward", "forward over reverse"),
+    "jax": ("reverse", "forward", "jit of grad"),
+}
 APART: dict[str, dict[str, tuple[str, ...]]] = {
     "nullspace": {"jax": ("reverse", "forward")},
-    "f(A) b by Krylov": {**MODES, "jax": tuple(mode for mode in MODES["jax"] if mode != "forward over reverse")},
+    "f(A) b by Krylov": {
+        **MODES,
+        "jax": tuple(mode for mode in MODES["jax"] if mode != "forward over reverse"),
+    },
     "solve by iteration": ITERATIONS,
     "lstsq by LSQR, LSMR": {**ITERATIONS, "jax": (*ITERATIONS["jax"], "reverse over reverse")},
     "eig by Lanczos, Arnoldi": ITERATIONS,
@@ -82,9 +104,14 @@ FIXED: dict[str, str] = {
 # In their place, made of what moves: `build(xp, *arrays)`, and the shapes of the arrays.
 BUILT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "gram": (lambda xp, B: co.Dense(B).H @ co.Dense(B), ((6, 4),)),
-    "congruence": (lambda xp, B, d: co.Dense(B) @ co.Diagonal(xp.exp(xp.real(d))) @ co.Dense(B).H, ((4, 6), (6,))),
+    "congruence": (
+        lambda xp, B, d: co.Dense(B) @ co.Diagonal(xp.exp(xp.real(d))) @ co.Dense(B).H,
+        ((4, 6), (6,)),
+    ),
     "saddle": (
-        lambda xp, d, B: co.Block([[co.Diagonal(xp.exp(xp.real(d))), co.Dense(B)], [co.Dense(B).H, co.Zero(2, 2, like=d)]]),
+        lambda xp, d, B: co.Block(
+            [[co.Diagonal(xp.exp(xp.real(d))), co.Dense(B)], [co.Dense(B).H, co.Zero(2, 2, like=d)]]
+        ),
         ((3,), (3, 2)),
     ),
     "definite tridiagonal": (
@@ -95,9 +122,11 @@ BUILT: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "householder": (lambda xp, v: co.Householder(v), ((5,),)),
     "projection": (lambda xp, B: co.Projection(xp.qr(B)[0]), ((5, 2),)),
     "repeated eigenvalues": (  # Q diag(1, 1, 3, 3 + |x|) Q^H
-        lambda xp, B, x: (lambda Q: co.SelfAdjoint(co.Dense(xp.matmul(Q * _spectrum(xp, x), xp.conj(xp.matrix_transpose(Q))))))(
-            xp.qr(B)[0]
-        ),
+        lambda xp, B, x: (
+            lambda Q: co.SelfAdjoint(
+                co.Dense(xp.matmul(Q * _spectrum(xp, x), xp.conj(xp.matrix_transpose(Q))))
+            )
+        )(xp.qr(B)[0]),
         ((4, 4), (1,)),
     ),
 }
@@ -126,8 +155,12 @@ def family(name: str, xp: Any, dtype: str) -> Callable[[Any], Any] | None:
         build, shapes = BUILT[name]
         numbers = [[rng.standard_normal((2, *shape)) for shape in shapes] for _ in range(2)]
         make = (lambda a: a[0] + 1j * a[1]) if "complex" in dtype else lambda a: a[0]
-        starts, ways = ([xp.asarray(make(a), dtype=xp.dtype_from(dtype)) for a in part] for part in numbers)
-        return lambda t: build(xp, *(start + 0.3 * t * way for start, way in zip(starts, ways, strict=True)))
+        starts, ways = (
+            [xp.asarray(make(a), dtype=xp.dtype_from(dtype)) for a in part] for part in numbers
+        )
+        return lambda t: build(
+            xp, *(start + 0.3 * t * way for start, way in zip(starts, ways, strict=True))
+        )
     made = MAKERS[name](xp, dtype, (), np.random.default_rng(0))
     if made is None or name in FIXED:
         return None
@@ -139,9 +172,23 @@ def family(name: str, xp: Any, dtype: str) -> Callable[[Any], Any] | None:
         if xp.is_complex(leaf):
             D = D + 0.3j * rng.standard_normal(tuple(leaf.shape))
         square = D.ndim == 2 and D.shape[0] == D.shape[1]
-        if square and A.properties and (name in SELF_ADJOINT or "self_adjoint" in name or "pd" in name or "plus_shift" in name):
+        if (
+            square
+            and A.properties
+            and (
+                name in SELF_ADJOINT
+                or "self_adjoint" in name
+                or "pd" in name
+                or "plus_shift" in name
+            )
+        ):
             D = (D + D.T) / 2 if name == "annotated_symmetric" else (D + D.conj().T) / 2
-        if A.isa(co.SelfAdjoint) and D.ndim <= 1 and np.iscomplexobj(D) and name != "sum_low_rank_and_diagonal":
+        if (
+            A.isa(co.SelfAdjoint)
+            and D.ndim <= 1
+            and np.iscomplexobj(D)
+            and name != "sum_low_rank_and_diagonal"
+        ):
             D = D.real + 0 * D
         directions.append(xp.asarray(D, dtype=leaf.dtype))
     return (lambda t: _moved(xp, A, directions, t)) if directions else None
@@ -149,7 +196,13 @@ def family(name: str, xp: Any, dtype: str) -> Callable[[Any], Any] | None:
 
 def _moved(xp: Any, A: Any, directions: list[Any], t: Any) -> Any:
     given = iter(directions)
-    return A._map(lambda leaf: leaf + t * next(given) if backends.namespace_of(leaf) is xp and xp.is_floating(leaf) else leaf)
+    return A._map(
+        lambda leaf: (
+            leaf + t * next(given)
+            if backends.namespace_of(leaf) is xp and xp.is_floating(leaf)
+            else leaf
+        )
+    )
 
 
 FAMILIES = [name for name in MAKERS if name not in FIXED and name not in BUILT] + list(BUILT)
@@ -163,7 +216,11 @@ def weights(*shape: int) -> np.ndarray:
 
 def weighed(xp: Any, X: Any) -> Any:
     """A real number that depends on all entries of an array, or of an operator's matrix."""
-    X = X.to_dense() if hasattr(X, "to_dense") and not hasattr(X, "numpy") and hasattr(X, "_is_root") else X
+    X = (
+        X.to_dense()
+        if hasattr(X, "to_dense") and not hasattr(X, "numpy") and hasattr(X, "_is_root")
+        else X
+    )
     W = xp.asarray(weights(*X.shape), dtype=xp.real_dtype(X.dtype), device=xp.device_of(X))
     return xp.sum(xp.real(X) * W) + xp.sum(xp.imag(X) * W) * 0.5
 
@@ -274,7 +331,11 @@ CASES: dict[str, Case] = {
         lambda D: host(np.linalg.pinv(D, rcond=RCOND) @ right_side(D.shape[0])),
         constant_rank,
     ),
-    "pinv": Case(lambda xp, A: weighed(xp, co.pinv(A)), lambda D: host(np.linalg.pinv(D, rcond=RCOND)), constant_rank),
+    "pinv": Case(
+        lambda xp, A: weighed(xp, co.pinv(A)),
+        lambda D: host(np.linalg.pinv(D, rcond=RCOND)),
+        constant_rank,
+    ),
     "nullspace": Case(
         lambda xp, A: weighed(xp, (lambda N: N @ N.H)(co.nullspace(A))),
         lambda D: host(np.eye(D.shape[1]) - np.linalg.pinv(D) @ D),
@@ -296,22 +357,52 @@ CASES: dict[str, Case] = {
         lambda D: float(_eigenvalue_sum(np.linalg.eigvals(D)).real),
         diagonalisable,
     ),
-    "svd": Case(lambda xp, A: xp.sum(co.svd(A)[1] ** 3), lambda D: float((singular_values(D) ** 3).sum()), anything),
-    "exp": Case(lambda xp, A: weighed(xp, co.exp(0.3 * A)), lambda D: host(scipy.linalg.expm(0.3 * D)), square),
+    "svd": Case(
+        lambda xp, A: xp.sum(co.svd(A)[1] ** 3),
+        lambda D: float((singular_values(D) ** 3).sum()),
+        anything,
+    ),
+    "exp": Case(
+        lambda xp, A: weighed(xp, co.exp(0.3 * A)),
+        lambda D: host(scipy.linalg.expm(0.3 * D)),
+        square,
+    ),
     "log": Case(lambda xp, A: weighed(xp, co.log(A)), _of_matrix(np.log), positive),
     "sqrt": Case(lambda xp, A: weighed(xp, co.sqrt(A)), _of_matrix(np.sqrt), off_the_cut),
-    "isqrt": Case(lambda xp, A: weighed(xp, co.isqrt(A)), _of_matrix(lambda x: 1 / np.sqrt(x)), positive),
-    "power": Case(lambda xp, A: weighed(xp, co.power(A, 3)), lambda D: host(np.linalg.matrix_power(D, 3)), square),
-    "apply": Case(lambda xp, A: weighed(xp, co.apply(xp.sin, A)), _of_matrix(np.sin), diagonalisable),
-    "cholesky": Case(lambda xp, A: weighed(xp, co.cholesky(A)), lambda D: host(np.linalg.cholesky(D)), positive),
-    "lu": Case(lambda xp, A: xp.sum(xp.log(xp.abs(co.diag(co.lu(A)[2])))), lambda D: float(np.linalg.slogdet(D)[1]), regular),
+    "isqrt": Case(
+        lambda xp, A: weighed(xp, co.isqrt(A)), _of_matrix(lambda x: 1 / np.sqrt(x)), positive
+    ),
+    "power": Case(
+        lambda xp, A: weighed(xp, co.power(A, 3)),
+        lambda D: host(np.linalg.matrix_power(D, 3)),
+        square,
+    ),
+    "apply": Case(
+        lambda xp, A: weighed(xp, co.apply(xp.sin, A)), _of_matrix(np.sin), diagonalisable
+    ),
+    "cholesky": Case(
+        lambda xp, A: weighed(xp, co.cholesky(A)), lambda D: host(np.linalg.cholesky(D)), positive
+    ),
+    "lu": Case(
+        lambda xp, A: xp.sum(xp.log(xp.abs(co.diag(co.lu(A)[2])))),
+        lambda D: float(np.linalg.slogdet(D)[1]),
+        regular,
+    ),
     "qr": Case(
         lambda xp, A: weighed(xp, xp.log(xp.abs(co.diag(co.qr(A)[1])))),
         lambda D: host(np.log(abs(np.diag(np.linalg.qr(D)[1])))),
         regular,
     ),
-    "norm": Case(lambda xp, A: co.norm(A), lambda D: float(np.linalg.norm(D)), lambda D: bool(abs(D).max() > 0)),
-    "norm 2": Case(lambda xp, A: co.norm(A, 2), lambda D: float(np.linalg.norm(D, 2)), separate_ends),
-    "norm nuc": Case(lambda xp, A: co.norm(A, "nuc"), lambda D: float(singular_values(D).sum()), full_rank),
+    "norm": Case(
+        lambda xp, A: co.norm(A),
+        lambda D: float(np.linalg.norm(D)),
+        lambda D: bool(abs(D).max() > 0),
+    ),
+    "norm 2": Case(
+        lambda xp, A: co.norm(A, 2), lambda D: float(np.linalg.norm(D, 2)), separate_ends
+    ),
+    "norm nuc": Case(
+        lambda xp, A: co.norm(A, "nuc"), lambda D: float(singular_values(D).sum()), full_rank
+    ),
     "cond": Case(lambda xp, A: co.cond(A), _kappa, lambda D: separate_ends(D) and square(D)),
 }

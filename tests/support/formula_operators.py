@@ -28,7 +28,9 @@ def exact(xp: Any, array: Any) -> np.ndarray:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
-def draw(xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, shift: Any = 0) -> tuple[Any, np.ndarray]:
+def draw(
+    xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, shift: Any = 0
+) -> tuple[Any, np.ndarray]:
     """Random numbers in the framework, and exactly the same ones in double precision."""
     values = rng.standard_normal(shape)
     if "complex" in dtype:
@@ -86,7 +88,9 @@ def circulant_even(xp, dtype, batch, rng):
     return Circulant(col), c[..., (i[:, None] - i) % 6]
 
 
-def convolution_matrix(kernel: np.ndarray, grid: tuple[int, ...], boundary: str, centered: bool) -> np.ndarray:
+def convolution_matrix(
+    kernel: np.ndarray, grid: tuple[int, ...], boundary: str, centered: bool
+) -> np.ndarray:
     """By the definition, one entry of the kernel after the other."""
     d, n = len(grid), int(np.prod(grid))
     sizes = kernel.shape[kernel.ndim - d :]
@@ -99,7 +103,9 @@ def convolution_matrix(kernel: np.ndarray, grid: tuple[int, ...], boundary: str,
                 source = [s % size for s, size in zip(source, grid, strict=True)]
             elif any(not 0 <= s < size for s, size in zip(source, grid, strict=True)):
                 continue
-            dense[..., np.ravel_multi_index(i, grid), np.ravel_multi_index(tuple(source), grid)] += kernel[(..., *j)]
+            dense[
+                ..., np.ravel_multi_index(i, grid), np.ravel_multi_index(tuple(source), grid)
+            ] += kernel[(..., *j)]
     return dense
 
 
@@ -110,7 +116,9 @@ def convolution_wrap(xp, dtype, batch, rng):
 
 def convolution_zero_plane(xp, dtype, batch, rng):
     kernel, k = draw(xp, dtype, (*batch, 3, 2), rng, [[0, 0], [3.0, 0], [0, 0]])
-    return Convolution(kernel, (3, 4), boundary="zero", centered=True), convolution_matrix(k, (3, 4), "zero", True)
+    return Convolution(kernel, (3, 4), boundary="zero", centered=True), convolution_matrix(
+        k, (3, 4), "zero", True
+    )
 
 
 def convolution_large_kernel(xp, dtype, batch, rng):
@@ -123,7 +131,9 @@ def convolution_large_kernel(xp, dtype, batch, rng):
 
 def convolution_zero_large_kernel(xp, dtype, batch, rng):
     kernel, k = draw(xp, dtype, (*batch, 21), rng, 4.0 * (np.arange(21) == 10))
-    return Convolution(kernel, 9, boundary="zero", centered=True), convolution_matrix(k, (9,), "zero", True)
+    return Convolution(kernel, 9, boundary="zero", centered=True), convolution_matrix(
+        k, (9,), "zero", True
+    )
 
 
 def fourier_matrix(n: int) -> np.ndarray:
@@ -140,7 +150,9 @@ def fft(xp, dtype, batch, rng):
 def fft_grid_inverse(xp, dtype, batch, rng):
     if "complex" not in dtype:
         return None
-    return FFT((2, 3), like=xp.name, dtype=dtype).H, np.kron(fourier_matrix(2), fourier_matrix(3)).conj()
+    return FFT((2, 3), like=xp.name, dtype=dtype).H, np.kron(
+        fourier_matrix(2), fourier_matrix(3)
+    ).conj()
 
 
 def sine_matrix(n: int) -> np.ndarray:
@@ -207,10 +219,14 @@ def bell(X: Any, Y: Any, slope: Any) -> Any:
     """exp(-|x - y|^2 / 2) + slope <x, conj(y)>: not Hermitian where the slope is complex."""
     xp = namespace_of(X)
     difference = xp.abs(X[:, None, :] - Y[None, :, :])
-    return xp.exp(-xp.sum(difference**2, axis=-1) / 2) + slope * xp.matmul(X, xp.matrix_transpose(xp.conj(Y)))
+    return xp.exp(-xp.sum(difference**2, axis=-1) / 2) + slope * xp.matmul(
+        X, xp.matrix_transpose(xp.conj(Y))
+    )
 
 
-def points(xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+def points(
+    xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> tuple[Any, np.ndarray]:
     return draw(xp, dtype, shape, rng, 2 * np.arange(shape[-2])[:, None])
 
 
@@ -272,7 +288,11 @@ def jacobian(xp, dtype, batch, rng):
 def jacobian_of_tree(xp, dtype, batch, rng):
     if xp.name == "numpy" or batch:
         return None
-    (a, a_), (b, b_), (W, w) = draw(xp, dtype, (1, 1), rng, 1), draw(xp, dtype, (3,), rng, 1), draw(xp, dtype, (3, 3), rng)
+    (a, a_), (b, b_), (W, w) = (
+        draw(xp, dtype, (1, 1), rng, 1),
+        draw(xp, dtype, (3,), rng, 1),
+        draw(xp, dtype, (3, 3), rng),
+    )
     dense = np.zeros((3, 2, 4), w.dtype)  # outputs (3, 2) by the inputs b, a in this order
     dense[:, 0, :3] = w
     dense[:, 1, :3] = 2 * np.diag(b_) * a_[0, 0]

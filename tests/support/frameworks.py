@@ -34,7 +34,9 @@ def close(x: Any, y: Any, tol: float = 1e-9) -> None:
     """Equal to a tolerance relative to the largest entry."""
     x, y = host(x), host(y)
     assert x.shape == y.shape, (x.shape, y.shape)
-    np.testing.assert_allclose(x, y, rtol=tol, atol=tol * max(1.0, float(np.abs(y).max(initial=0.0))))
+    np.testing.assert_allclose(
+        x, y, rtol=tol, atol=tol * max(1.0, float(np.abs(y).max(initial=0.0)))
+    )
 
 
 def spd(rng: np.random.Generator, *shape: int, dtype: Any = np.float64) -> np.ndarray:
@@ -46,4 +48,8 @@ def spd(rng: np.random.Generator, *shape: int, dtype: Any = np.float64) -> np.nd
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
     G = rng.standard_normal(shape)
-    return (G + 1j * rng.standard_normal(shape)).astype(dtype) if np.dtype(dtype).kind == "c" else G.astype(dtype)
+    return (
+        (G + 1j * rng.standard_normal(shape)).astype(dtype)
+        if np.dtype(dtype).kind == "c"
+        else G.astype(dtype)
+    )

@@ -23,7 +23,11 @@ MAKERS: dict[str, Any] = {**STORED, **FORMULAS, **COMPOSED}
 BACKENDS = [name for name in ("numpy", "torch", "jax") if importlib.util.find_spec(name)]
 
 BATCHES: tuple[tuple[int, ...], ...] = ((), (2,))
-FULL = tuple((dtype, batch) for dtype in ("float32", "float64", "complex64", "complex128") for batch in BATCHES)
+FULL = tuple(
+    (dtype, batch)
+    for dtype in ("float32", "float64", "complex64", "complex128")
+    for batch in BATCHES
+)
 # In JAX each new shape and dtype is compiled, which is what the suite's time goes to. So each operator is tested there in one of these
 # pairs, by turns: between them single and double, real and complex, plain and batched, and over all operators every one of the eight.
 # COLINEAR_FULL=1 leaves nothing out.
@@ -52,7 +56,10 @@ EXCEPTIONS: dict[tuple[str, str, str, str], str] = {}
 def exception(what: str, maker: str, backend: str, dtype: str) -> str | None:
     """The reason why a combination is left out, or None."""
     for key, reason in EXCEPTIONS.items():
-        if all(pattern in ("*", value) for pattern, value in zip(key, (what, maker, backend, dtype), strict=True)):
+        if all(
+            pattern in ("*", value)
+            for pattern, value in zip(key, (what, maker, backend, dtype), strict=True)
+        ):
             return reason
     return None
 
@@ -81,7 +88,14 @@ class Case(NamedTuple):
     @property
     def rank(self) -> np.ndarray:
         s = self.singular_values
-        return np.sum(s > s.max(axis=-1, initial=0.0, keepdims=True) * max(self.dense.shape[-2:]) * self.eps * 10, axis=-1)
+        return np.sum(
+            s
+            > s.max(axis=-1, initial=0.0, keepdims=True)
+            * max(self.dense.shape[-2:])
+            * self.eps
+            * 10,
+            axis=-1,
+        )
 
     @property
     def is_regular(self) -> bool:

@@ -21,13 +21,17 @@ from colinear.operators.unitary import Permutation
 N = 5
 
 
-def draw(xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, shift: Any = 0) -> tuple[Any, np.ndarray]:
+def draw(
+    xp: Any, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, shift: Any = 0
+) -> tuple[Any, np.ndarray]:
     """Random numbers in the framework, and exactly the same ones in double precision."""
     values = rng.standard_normal(shape)
     if "complex" in dtype:
         values = (values + 1j * rng.standard_normal(shape)) / np.sqrt(2)
     array = xp.asarray(0.3 * values + shift, dtype=xp.dtype_from(dtype))
-    return array, np.asarray(xp.to_numpy(array)).astype(np.complex128 if "complex" in dtype else np.float64)
+    return array, np.asarray(xp.to_numpy(array)).astype(
+        np.complex128 if "complex" in dtype else np.float64
+    )
 
 
 def _diagonals(values: list[np.ndarray], offsets: list[int], shape: tuple[int, int]) -> np.ndarray:
@@ -92,7 +96,9 @@ def lower_triangular(xp, dtype, batch, rng):
 
 
 def upper_triangular_beside_nan(xp, dtype, batch, rng):
-    A, exact = draw(xp, dtype, (*batch, N, N), rng, np.where(np.tri(N, N, -1), np.nan, 2 * np.eye(N)))
+    A, exact = draw(
+        xp, dtype, (*batch, N, N), rng, np.where(np.tri(N, N, -1), np.nan, 2 * np.eye(N))
+    )
     return Triangular(A, lower=False), np.triu(exact)
 
 
@@ -115,19 +121,26 @@ def tridiagonal_broadcast(xp, dtype, batch, rng):
 
 
 def banded(xp, dtype, batch, rng):
-    parts = [draw(xp, dtype, (*batch, length), rng, shift) for length, shift in ((N, 2), (N - 2, 0), (N - 1, 0))]
+    parts = [
+        draw(xp, dtype, (*batch, length), rng, shift)
+        for length, shift in ((N, 2), (N - 2, 0), (N - 1, 0))
+    ]
     arrays, values = zip(*parts, strict=True)
     return Banded(arrays, [0, 2, -1]), _diagonals(list(values), [0, 2, -1], (N, N))
 
 
 def banded_wide(xp, dtype, batch, rng):
-    parts = [draw(xp, dtype, (*batch, length), rng, shift) for length, shift in ((3, 1), (1, 0), (3, 0))]
+    parts = [
+        draw(xp, dtype, (*batch, length), rng, shift) for length, shift in ((3, 1), (1, 0), (3, 0))
+    ]
     arrays, values = zip(*parts, strict=True)
     return Banded(arrays, [0, -2, 4], (3, 7)), _diagonals(list(values), [0, -2, 4], (3, 7))
 
 
 def banded_tall(xp, dtype, batch, rng):
-    parts = [draw(xp, dtype, (*batch, length), rng, shift) for length, shift in ((3, 1), (3, 0), (1, 0))]
+    parts = [
+        draw(xp, dtype, (*batch, length), rng, shift) for length, shift in ((3, 1), (3, 0), (1, 0))
+    ]
     arrays, values = zip(*parts, strict=True)
     return Banded(arrays, [0, -2, 2], (6, 3)), _diagonals(list(values), [0, -2, 2], (6, 3))
 
@@ -138,7 +151,9 @@ def permutation(xp, dtype, batch, rng):
 
 
 def permutation_cycle(xp, dtype, batch, rng):
-    return Permutation(np.roll(np.arange(N), 1), like=xp.name, dtype=dtype), np.roll(np.eye(N), 1, axis=0)
+    return Permutation(np.roll(np.arange(N), 1), like=xp.name, dtype=dtype), np.roll(
+        np.eye(N), 1, axis=0
+    )
 
 
 def sparse(xp, dtype, batch, rng):
@@ -152,7 +167,9 @@ def sparse(xp, dtype, batch, rng):
 
 
 def sparse_wide(xp, dtype, batch, rng):
-    structure = SparseStructure([0, 2, 2, 3], [0, 3, 1], (3, 4))  # with an empty row and an empty column
+    structure = SparseStructure(
+        [0, 2, 2, 3], [0, 3, 1], (3, 4)
+    )  # with an empty row and an empty column
     data, exact = draw(xp, dtype, (*batch, 3), rng, 1)
     matrix = np.zeros((*batch, 3, 4), exact.dtype)
     matrix[..., structure.rows, structure.columns] = exact

@@ -24,7 +24,9 @@ class Toy:
         self.operands, self.properties, self.shape = operands, mask, (3, 3)
 
     def __repr__(self):
-        return type(self).__name__ + (f"({', '.join(map(repr, self.operands))})" if self.operands else "")
+        return type(self).__name__ + (
+            f"({', '.join(map(repr, self.operands))})" if self.operands else ""
+        )
 
     def __reduce__(self):
         return _rebuild, (type(self), self.operands, self.properties)

@@ -57,7 +57,9 @@ def definite() -> Problem:
 
 @entry
 def complex_hermitian() -> Problem:
-    return Problem(with_eigenvalues(np.linspace(1, 20, N), complex), right_sides(dtype=complex), "definite")
+    return Problem(
+        with_eigenvalues(np.linspace(1, 20, N), complex), right_sides(dtype=complex), "definite"
+    )
 
 
 @entry
@@ -86,7 +88,9 @@ def graded() -> Problem:
 @entry
 def ill_conditioned() -> Problem:
     i = np.arange(N)
-    return Problem(1.0 / (i[:, None] + i + 1), right_sides(), "definite", easy=False)  # Hilbert's matrix
+    return Problem(
+        1.0 / (i[:, None] + i + 1), right_sides(), "definite", easy=False
+    )  # Hilbert's matrix
 
 
 @entry
@@ -110,7 +114,9 @@ def saddle_point() -> Problem:
 
 @entry
 def nonsymmetric() -> Problem:
-    return Problem(rng().standard_normal((N, N)) / np.sqrt(N) + 2 * np.eye(N), right_sides(), "square")
+    return Problem(
+        rng().standard_normal((N, N)) / np.sqrt(N) + 2 * np.eye(N), right_sides(), "square"
+    )
 
 
 @entry
@@ -122,12 +128,16 @@ def complex_nonsymmetric() -> Problem:
 
 @entry
 def defective() -> Problem:
-    return Problem(2 * np.eye(N) + np.diag(np.ones(N - 1), 1), right_sides(), "square")  # one Jordan block
+    return Problem(
+        2 * np.eye(N) + np.diag(np.ones(N - 1), 1), right_sides(), "square"
+    )  # one Jordan block
 
 
 @entry
 def cyclic_shift() -> Problem:
-    return Problem(np.roll(np.eye(N), 1, axis=0), np.eye(N)[:, :2], "square", easy=False)  # GMRES gains nothing before step n
+    return Problem(
+        np.roll(np.eye(N), 1, axis=0), np.eye(N)[:, :2], "square", easy=False
+    )  # GMRES gains nothing before step n
 
 
 @entry
@@ -160,7 +170,9 @@ def identity() -> Problem:
 
 @entry
 def overdetermined() -> Problem:
-    return Problem(rng().standard_normal((2 * N, N)), right_sides(2 * N), "rectangular", consistent=False)
+    return Problem(
+        rng().standard_normal((2 * N, N)), right_sides(2 * N), "rectangular", consistent=False
+    )
 
 
 @entry
@@ -183,5 +195,10 @@ def rank_deficient() -> Problem:
 
 def accepts(method: str, problem: Problem) -> bool:
     """Whether the method is made for such systems."""
-    needs = {"CG": "definite", "MINRES": "self-adjoint", "GMRES": "square", "BiCGSTAB": "square"}.get(method, "rectangular")
+    needs = {
+        "CG": "definite",
+        "MINRES": "self-adjoint",
+        "GMRES": "square",
+        "BiCGSTAB": "square",
+    }.get(method, "rectangular")
     return KINDS.index(problem.kind) <= KINDS.index(needs)

@@ -1,4 +1,5 @@
-"""Implicit derivatives: of what satisfies an equation, by differentiating the equation, never the algorithm that solved it.
+"""Implicit derivatives: of what satisfies an equation, by differentiating the equation, never the
+algorithm that solved it.
 
     spectral.py    eigenvalues and eigenvectors, singular triplets, triangles        A V = V Λ,  A = U Σ V^H,  A = Q R
     functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
@@ -8,16 +9,25 @@
     iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
     krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
 
-Solves themselves are differentiated by `operators/implicit.py`: A X = B gives dX = A^-1 (dB - dA X).
+Solves themselves are differentiated by `operators/implicit.py`: A X = B gives dX = A^-1 (dB - dA
+X).
 
-Each rule is a tangent that is linear in dA, with its derivation beside it. It serves both modes: JAX and torch transpose it. Where that
-is not possible, or not wanted, `linear_map` and `Equation` say what the adjoint is. Tangents are made of the functions that
-they are tangents of, so they can be differentiated again.
+Each rule is a tangent that is linear in dA, with its derivation beside it. It serves both modes:
+JAX and torch transpose it. Where that is not possible, or not wanted, `linear_map` and `Equation`
+say what the adjoint is. Tangents are made of the functions that they are tangents of, so they can
+be differentiated again.
 """
 
 from __future__ import annotations
 
-from .functions import logarithm, nullspace, pseudoinverse, spectral_difference, spectral_function, square_root
+from .functions import (
+    logarithm,
+    nullspace,
+    pseudoinverse,
+    spectral_difference,
+    spectral_function,
+    square_root,
+)
 from .iterated import general_pairs, pairs, refused, triplets
 from .krylov import krylov_product
 from .spectral import eig, eigh, qr, svd

@@ -1,4 +1,5 @@
-"""Derivatives of functions of a matrix, of the pseudoinverse, and of the determinant as the polynomial that it is."""
+"""Derivatives of functions of a matrix, of the pseudoinverse, and of the determinant as the
+polynomial that it is."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ from ..errors import DerivativeWarning
 from ..methods import roots
 from .implicit import Equation, of_matrix
 from .linear_in_function import derive
-from .spectral import attached, close, eig_known, eigh_known, exceeds, guarded, hermitian, largest, off_diagonal, once
+from .spectral import (
+    attached,
+    close,
+    eig_known,
+    eigh_known,
+    exceeds,
+    guarded,
+    hermitian,
+    largest,
+    off_diagonal,
+    once,
+)
 
 # The determinant of a matrix with the derivatives of the polynomial that it is, at singular
 # matrices too.
@@ -40,7 +52,9 @@ from .spectral import attached, close, eig_known, eigh_known, exceeds, guarded, 
 class _Mode(threading.local):
     """Whether determinants are kept as polynomials."""
 
-    def __init__(self) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+    def __init__(
+        self,
+    ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
         self.is_on = False
 
 
@@ -67,11 +81,14 @@ def det(xp: Any, A: Array) -> Array:
     if not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]:
         return _product_of_pivots(xp, A)
     value = _product_of_pivots(xp, xp.stop_gradient(A))
-    return _attached(xp, A, value, xp.zeros(value.shape, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A)))
+    return _attached(
+        xp, A, value, xp.zeros(value.shape, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
+    )
 
 
 def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array, Array]:
-    """m and l of det A, from its sign and the logarithm of its absolute value, which are constants."""
+    """m and l of det A, from its sign and the logarithm of its absolute value, which are
+    constants."""
     n = A.shape[-1]
     if not n:
         return sign, logarithm
@@ -100,7 +117,9 @@ def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
     def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
         return g[..., None, None] * adjoint(xp, _adjugate(xp, *primals)), None, None
 
-    found: Array = xp.custom_derivative(lambda A, m, l: m + 0, tangent, cotangent, (2, 0, 0))(A, m, l)
+    found: Array = xp.custom_derivative(lambda A, m, l: m + 0, tangent, cotangent, (2, 0, 0))(
+        A, m, l
+    )
     return found
 
 
@@ -139,7 +158,9 @@ def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
 def _adjugate_of_singular(xp: Any, A: Array) -> Array:
     def of(A: Array) -> Array:
         c, U, s, V = _singular_vectors(xp, A)
-        return _between(xp, c, V, xp.make_diagonal(xp.astype(_products_of_others(xp, s), A.dtype)), U)
+        return _between(
+            xp, c, V, xp.make_diagonal(xp.astype(_products_of_others(xp, s), A.dtype)), U
+        )
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         c, U, s, V = _singular_vectors(xp, primals[0])
@@ -161,7 +182,8 @@ def _singular_vectors(xp: Any, A: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def _change(xp: Any, s: Array, F: Array) -> Array:
-    """G, the change of the adjugate of diag(s) by F. P is symmetric and real, so this map is its own adjoint."""
+    """G, the change of the adjugate of diag(s) by F. P is symmetric and real, so this map is its
+    own adjoint."""
     P = _products_of_other_pairs(xp, s)
     d = xp.diagonal(F)
     own = xp.sum(xp.astype(P, F.dtype) * d[..., None, :], axis=-1)  # Σ_j P_ij F_jj
@@ -174,11 +196,14 @@ def _products_of_others(xp: Any, s: Array) -> Array:
 
 
 def _products_of_other_pairs(xp: Any, s: Array) -> Array:
-    """∏_(k≠i,j) s_k for each i and j, zero for i = j. Holds n^3 numbers, but only second derivatives need it."""
+    """∏_(k≠i,j) s_k for each i and j, zero for i = j. Holds n^3 numbers, but only second
+    derivatives need it."""
     others = _without(xp, s)[..., :, None, :]  # (i, 1, k)
     n = s.shape[-1]
     I = xp.eye(n, dtype=s.dtype, device=xp.device_of(s))
-    pairs = xp.prod(xp.where(I > 0, xp.ones((), dtype=s.dtype, device=xp.device_of(s)), others), axis=-1)
+    pairs = xp.prod(
+        xp.where(I > 0, xp.ones((), dtype=s.dtype, device=xp.device_of(s)), others), axis=-1
+    )
     return pairs * (1 - I)
 
 
@@ -201,25 +226,35 @@ def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
 # Derivatives of functions of a matrix, and of the pseudoinverse.
 
 
-FEW = 2**14  # numbers of which several times as many are held at once: one operation instead of many, which JAX compiles sooner
+FEW = (
+    2**14
+    # numbers of which several times as many are held at once: one operation instead of many, which
+    # JAX compiles sooner
+)
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
 
 
-# ---------------------------------------------------------------------------------------------------- by eigenvectors
+# --------------------------------------------------------------------------------------------------
 
 
-def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Array, V: Array, is_hermitian: bool) -> Array:
+def spectral_function(
+    xp: Any, f: Callable[[Array], Array], A: Array, values: Array, V: Array, is_hermitian: bool
+) -> Array:
     """f(A) = V f(Λ) V^-1, from the eigenpairs; f maps arrays entry by entry.
 
-    The derivative needs no derivative of V (Daleckii and Krein 1965; Higham, Functions of Matrices, theorem 3.11): for f(x) = x^p
-        V^-1 d(A^p) V = Σ_q Λ^q P Λ^(p-1-q),   P = V^-1 dA V,   of which entry (i, j) is P_ij (λ_i^p - λ_j^p) / (λ_i - λ_j),
-    so for all f that are limits of polynomials on the spectrum, with the divided differences D_ij = f[λ_i, λ_j],
+    The derivative needs no derivative of V (Daleckii and Krein 1965; Higham, Functions of Matrices,
+    theorem 3.11): for f(x) = x^p
+        V^-1 d(A^p) V = Σ_q Λ^q P Λ^(p-1-q),   P = V^-1 dA V,   of which entry (i, j) is P_ij (λ_i^p
+        - λ_j^p) / (λ_i - λ_j),
+    so for all f that are limits of polynomials on the spectrum, with the divided differences D_ij =
+    f[λ_i, λ_j],
         df(A) = V (D ∘ P) V^-1,
     which is as smooth where eigenvalues meet as elsewhere: there D_ij = f'(λ_i).
 
-    Its own derivative along H, Q = V^-1 H V, has the entries Σ_k f[λ_i, λ_k, λ_j] (P_ik Q_kj + Q_ik P_kj). Differentiating D and V gives
-    all of it but for those entries of Q between different vectors of one eigenvalue, which the derivatives of eigenvalues do not know.
-    With M = V^-1 A V, V held, which is Λ but has the derivative Q, they come from
+    Its own derivative along H, Q = V^-1 H V, has the entries Σ_k f[λ_i, λ_k, λ_j] (P_ik Q_kj + Q_ik
+    P_kj). Differentiating D and V gives all of it but for those entries of Q between different
+    vectors of one eigenvalue, which the derivatives of eigenvalues do not know. With M = V^-1 A V,
+    V held, which is Λ but has the derivative Q, they come from
         W ∘ (M P) + W^T ∘ (P M),    W_ij = f[λ_i, λ_i, λ_j],    M taken there only: zero, but for its derivative.
     """
 
@@ -232,7 +267,10 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
         values, V = (eigh_known if is_hermitian else eig_known)(xp, A, values, V, False)
-        D, (M, W) = divided_differences(xp, f, values[..., :, None], values[..., None, :]), inside(f, A, *primals[1:])
+        D, (M, W) = (
+            divided_differences(xp, f, values[..., :, None], values[..., None, :]),
+            inside(f, A, *primals[1:]),
+        )
         if is_hermitian:
             Vh, dA = adjoint(xp, V), hermitian(xp, tangents[0])
             P = xp.matmul(Vh, xp.matmul(dA, V))
@@ -244,10 +282,21 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
 
     def inside(f: Callable, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
         """M and W, for what is between different vectors of one eigenvalue."""
-        M = xp.matmul(adjoint(xp, V), xp.matmul(A, V)) if is_hermitian else xp.lu_solve(*xp.lu_factor(V), xp.matmul(A + 0 * V, V))
+        M = (
+            xp.matmul(adjoint(xp, V), xp.matmul(A, V))
+            if is_hermitian
+            else xp.lu_solve(*xp.lu_factor(V), xp.matmul(A + 0 * V, V))
+        )
         M = xp.where(off_diagonal(xp, close(xp, values)), M, 0 * M)
-        a, b = values[..., :, None] + 0 * values[..., None, :], values[..., None, :] + 0 * values[..., :, None]
-        slope = xp.jvp(lambda a: divided_differences(xp, f, a, b), a, xp.ones(a.shape, dtype=a.dtype, device=xp.device_of(a)))[1]
+        a, b = (
+            values[..., :, None] + 0 * values[..., None, :],
+            values[..., None, :] + 0 * values[..., :, None],
+        )
+        slope = xp.jvp(
+            lambda a: divided_differences(xp, f, a, b),
+            a,
+            xp.ones(a.shape, dtype=a.dtype, device=xp.device_of(a)),
+        )[1]
         return M - xp.stop_gradient(M), xp.stop_gradient(slope)
 
     held = xp.stop_gradient(values), xp.stop_gradient(V)
@@ -263,7 +312,8 @@ def spectral_function(xp: Any, f: Callable[[Array], Array], A: Array, values: Ar
 
 
 PARALLEL = (
-    "apply: A is nearly defective, so that its eigenvectors are almost parallel. The derivative of f(A) is found by them and has lost "
+    "apply: A is nearly defective, so that its eigenvectors are almost parallel. The derivative "
+    "of f(A) is found by them and has lost "
     "most of its digits. Use exp, log, sqrt or power, which need no eigenvectors, or Krylov()."
 )
 
@@ -274,15 +324,21 @@ def _are_almost_parallel(xp: Any, V: Array) -> Array:
         return xp.zeros(V.shape[:-2], dtype=xp.bool, device=xp.device_of(V))
     eye = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
     inverse = xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(eye, V.shape))
-    condition = xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1)) / V.shape[-1]
+    condition = (
+        xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(inverse, axis=(-2, -1)) / V.shape[-1]
+    )
     return xp.logical_not(condition <= xp.eps(V.dtype) ** -0.375)
 
 
-def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array, values: Array, Z: Array) -> Array:
-    """h(M) for a self-adjoint M = Z Λ Z^H and h(x) = f[c + x, c] = (f(c + x) - f(c)) / x, with c of shape (*batch,).
+def spectral_difference(
+    xp: Any, f: Callable[[Array], Array], M: Array, c: Array, values: Array, Z: Array
+) -> Array:
+    """h(M) for a self-adjoint M = Z Λ Z^H and h(x) = f[c + x, c] = (f(c + x) - f(c)) / x, with c of
+    shape (*batch,).
 
-    It is what f(c I + U U^H) = f(c) I + U h(U^H U) U^H needs, and as smooth as f' also where U^H U is singular, or zero. The derivative
-    along dM is that of `spectral_function`, with the divided differences of h, and along dc it is ∂h/∂c on the spectrum.
+    It is what f(c I + U U^H) = f(c) I + U h(U^H U) U^H needs, and as smooth as f' also where U^H U
+    is singular, or zero. The derivative along dM is that of `spectral_function`, with the divided
+    differences of h, and along dc it is ∂h/∂c on the spectrum.
     """
 
     def h(f: Callable, x: Array, c: Array) -> Array:
@@ -296,7 +352,9 @@ def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array
         (M, c, values, Z), (dM, dc, *_) = primals, tangents
         values, Z = eigh_known(xp, M, values, Z)
         P = xp.matmul(adjoint(xp, Z), xp.matmul(hermitian(xp, dM), Z))
-        D = divided_differences(xp, lambda x: h(f, x, c), values[..., :, None], values[..., None, :])
+        D = divided_differences(
+            xp, lambda x: h(f, x, c), values[..., :, None], values[..., None, :]
+        )
         slope = xp.jvp(lambda c: h(f, values, c), c, dc)[1]
         return xp.matmul(Z, xp.matmul(D * P + xp.make_diagonal(slope), adjoint(xp, Z)))
 
@@ -310,15 +368,19 @@ def spectral_difference(xp: Any, f: Callable[[Array], Array], M: Array, c: Array
 
 def _times_inverse(xp: Any, X: Array, V: Array) -> Array:
     """X V^-1, from V^T (X V^-1)^T = X^T."""
-    return xp.matrix_transpose(xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True))
+    return xp.matrix_transpose(
+        xp.lu_solve(*xp.lu_factor(V), xp.matrix_transpose(X), transpose=True)
+    )
 
 
 def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array) -> Array:
-    """f[a, b] = (f(a) - f(b)) / (a - b), or the mean of f' between them, whichever is the more accurate.
+    """f[a, b] = (f(a) - f(b)) / (a - b), or the mean of f' between them, whichever is the more
+    accurate.
 
-    The quotient is wrong by eps (|f| + |x f'|) / |a - b|, for f is rounded, and so is what is inside of it, which shows where f is zero.
-    The mean, by Gauss's quadrature, is right to rounding where f is smooth at that scale; the difference to a coarser rule bounds its
-    error from above, by far.
+    The quotient is wrong by eps (|f| + |x f'|) / |a - b|, for f is rounded, and so is what is
+    inside of it, which shows where f is zero. The mean, by Gauss's quadrature, is right to rounding
+    where f is smooth at that scale; the difference to a coarser rule bounds its error from above,
+    by far.
     """
     p, q = xp.stop_gradient(a), xp.stop_gradient(b)
     fp, fq = f(p + 0 * q), f(q + 0 * p)
@@ -327,7 +389,8 @@ def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array
     rounding = xp.eps(a.dtype) * (xp.abs(fp) + xp.abs(fq) + xp.abs(slope) * (xp.abs(p) + xp.abs(q)))
     doubt = xp.abs(slope - coarse)
     near = xp.logical_or(doubt * gap <= rounding, gap == 0)
-    # Neither way is to see arguments that are the other's, for the sake of what is differentiated again.
+    # Neither way is to see arguments that are the other's, for the sake of what is differentiated
+    # again.
     one = xp.ones((), dtype=a.dtype, device=xp.device_of(a))
     quotient = (f(a + 0 * b) - f(b + 0 * a)) / xp.where(near, one, a - b)
     mean = _mean_slope(xp, f, a, xp.where(near, b, a), FINE)
@@ -335,7 +398,8 @@ def divided_differences(xp: Any, f: Callable[[Array], Array], a: Array, b: Array
 
 
 def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: Any) -> Array:
-    """The mean of f' between a and b, by the nodes and weights of a rule: at all nodes at once, where there are few numbers."""
+    """The mean of f' between a and b, by the nodes and weights of a rule: at all nodes at once,
+    where there are few numbers."""
 
     def slope(at: Array) -> Array:
         return xp.jvp(f, at, xp.ones(at.shape, dtype=at.dtype, device=xp.device_of(at)))[1]
@@ -343,18 +407,25 @@ def _mean_slope(xp: Any, f: Callable[[Array], Array], a: Array, b: Array, rule: 
     nodes, weights = (rule[0] + 1) / 2, rule[1] / 2
     step = b - a
     if math.prod(step.shape) <= FEW:
-        nodes, weights = (xp.asarray(x, dtype=xp.real_dtype(step.dtype), device=xp.device_of(step)) for x in (nodes, weights))
+        nodes, weights = (
+            xp.asarray(x, dtype=xp.real_dtype(step.dtype), device=xp.device_of(step))
+            for x in (nodes, weights)
+        )
         return xp.sum(weights * slope(a[..., None] + nodes * step[..., None]), axis=-1)
-    return sum(float(weight) * slope(a + float(node) * step) for node, weight in zip(nodes, weights, strict=True))
+    return sum(
+        float(weight) * slope(a + float(node) * step)
+        for node, weight in zip(nodes, weights, strict=True)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- roots and logarithms
+# --------------------------------------------------------------------------------------------------
 
 
 def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
     """A^(1/2) and A^(-1/2), principal, of a matrix that need not be diagonalisable.
 
-    X X = A gives X dX + dX X = dA, a Sylvester equation; its solution stands in the root of a block triangle,
+    X X = A gives X dX + dX X = dA, a Sylvester equation; its solution stands in the root of a block
+    triangle,
         [A dA]^(1/2)   [X dX]
         [0  A]       = [0  X],
     which is how it is solved (Higham, theorem 3.6). Y = X^-1 gives dY = -Y dX Y.
@@ -383,8 +454,8 @@ def square_root(xp: Any, A: Array) -> tuple[Array, Array]:
 def logarithm(xp: Any, A: Array) -> Array:
     """The principal logarithm of a matrix that need not be diagonalisable.
 
-    e^X = A gives L(X, dX) = dA, with L the derivative of the exponential: a linear equation for dX, whose solution is in the corner of
-    the logarithm of [A dA; 0 A].
+    e^X = A gives L(X, dX) = dA, with L the derivative of the exponential: a linear equation for dX,
+    whose solution is in the corner of the logarithm of [A dA; 0 A].
     """
     if not xp.is_differentiated(A):
         return roots.logarithm(xp, A)
@@ -404,7 +475,8 @@ def logarithm(xp: Any, A: Array) -> Array:
 
 
 def _equation(xp: Any, multiply: Callable[..., Array], solve: Callable[..., Array]) -> Equation:
-    """That of a map M of matrices, X and A being constants, with M^H E = (M E^H)^H: the derivative of a function of a matrix."""
+    """That of a map M of matrices, X and A being constants, with M^H E = (M E^H)^H: the
+    derivative of a function of a matrix."""
 
     def flipped(f: Callable[..., Array]) -> Callable[..., Array]:
         return lambda E, *constants: adjoint(xp, f(adjoint(xp, E), *constants))
@@ -413,7 +485,8 @@ def _equation(xp: Any, multiply: Callable[..., Array], solve: Callable[..., Arra
 
 
 def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
-    """The upper right block of f([A E; 0 A]), the derivative of f at A along E. E is scaled, lest it steer the iteration."""
+    """The upper right block of f([A E; 0 A]), the derivative of f at A along E. E is scaled,
+    lest it steer the iteration."""
     n = A.shape[-1]
     size = xp.max(xp.abs(E), axis=(-2, -1), keepdims=True)
     scale = xp.where(size > 0, size, 1) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
@@ -422,7 +495,7 @@ def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
     return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]
 
 
-# ---------------------------------------------------------------------------------------------------- the pseudoinverse
+# --------------------------------------------------------------------------------------------------
 
 
 def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
@@ -430,14 +503,15 @@ def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
 
     A X A = A and X A X = X, with A X and X A self-adjoint, give
         dX = -X dA X  +  X X^H dA^H (I - A X)  +  (I - X A) dA^H X^H X:
-    the first term is that of an inverse; the second turns the range of A, and is zero for full row rank; the third turns its rows' span,
-    and is zero for full column rank. Where the rank changes A^+ jumps, and there is no derivative. This is `Equation` for A^+ I.
+    the first term is that of an inverse; the second turns the range of A, and is zero for full row
+    rank; the third turns its rows' span, and is zero for full column rank. Where the rank changes
+    A^+ jumps, and there is no derivative. This is `Equation` for A^+ I.
     """
     held, m = xp.stop_gradient(X), A.shape[-2]
     if not xp.is_differentiated(A):
         return held
     options: dict[str, Any] = {"least_squares": True, "first": lambda B, A, X: (X + 0,)}
-    times = lambda B, is_adjoint, X: xp.matmul(adjoint(xp, X) if is_adjoint else X, B)  # noqa: E731
+    times = lambda B, is_adjoint, X: xp.matmul(adjoint(xp, X) if is_adjoint else X, B)
     eye = xp.broadcast_to(xp.eye(m, dtype=A.dtype, device=xp.device_of(A)), (*A.shape[:-1], m))
     return of_matrix(xp, A.ndim - 2, times, **options)(eye, (A, held))
 
@@ -445,8 +519,8 @@ def pseudoinverse(xp: Any, A: Array, X: Array) -> Array:
 def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
     """An orthonormal basis N of the null space of A, given X = A^+; the rank is taken to stay.
 
-    A N = 0 gives A dN = -dA N. The part of dN outside the null space is -A^+ dA N; the part inside is a change of basis, taken as zero:
-    a function that depends on it has no derivative.
+    A N = 0 gives A dN = -dA N. The part of dN outside the null space is -A^+ dA N; the part inside
+    is a change of basis, taken as zero: a function that depends on it has no derivative.
     """
 
     def judge(cotangents: tuple) -> Array:

@@ -1,7 +1,9 @@
-"""Derivatives of what iterations find: a few eigenpairs or singular triplets, and solutions of least squares.
+"""Derivatives of what iterations find: a few eigenpairs or singular triplets, and solutions of
+least squares.
 
-Nothing goes through the iterations. The equations that the answers satisfy are differentiated, and the linear systems that come of it
-are solved by iteration too, by products with A; where such a solve fails, a warning says so.
+Nothing goes through the iterations. The equations that the answers satisfy are differentiated, and
+the linear systems that come of it are solved by iteration too, by products with A; where such a
+solve fails, a warning says so.
 """
 
 from __future__ import annotations
@@ -31,19 +33,25 @@ LIMIT = 20  # times n: iterations
 
 def _report(xp: Any, outcome: Outcome, method: Any) -> None:
     info: Info = described(xp, outcome, method, NOBODY, False)
-    settle(info.replace(message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()), "warn")
+    settle(
+        info.replace(
+            message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()
+        ),
+        "warn",
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- self-adjoint
+# --------------------------------------------------------------------------------------------------
 
 
 def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
-    """k eigenvalues and orthonormal eigenvectors of a self-adjoint operator, as they are, with their derivatives.
+    """k eigenvalues and orthonormal eigenvectors of a self-adjoint operator, as they are, with
+    their derivatives.
 
     As for all of them (`spectral.eigh`), but dV = V K + W with a part W outside the span of V:
         K_ij = v_i^H dA v_j / (λ_j - λ_i),        (A - λ_j) w_j = -(I - V V^H) dA v_j,   V^H W = 0.
-    (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue whose eigenvectors were not all
-    asked for: MINRES solves with it, for all j at once.
+    (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue
+    whose eigenvectors were not all asked for: MINRES solves with it, for all j at once.
     """
     xp, leaves = A.xp, A.arrays()
     count, n = len(leaves), A.shape[-1]
@@ -68,7 +76,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         skew = S - adjoint(xp, S)
         size = xp.maximum(xp.maximum(largest(xp, g, 1), largest(xp, S, 2)), largest(xp, W, 2))
         inside = xp.where(same, skew, 0 * skew)
-        return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+        return xp.logical_or(
+            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
+        )
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, (values, V) = primals[:count], output
@@ -78,8 +88,10 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
         W = equation(xp.matmul(V, P) - E, (*leaves, values, V))
         W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
-        unequal = lambda P, same: differs(xp, P, same)  # noqa: E731
-        moved, K, W = guarded(xp, once("eig"), (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same)
+        unequal = lambda P, same: differs(xp, P, same)
+        moved, K, W = guarded(
+            xp, once("eig"), (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same
+        )
         return moved, xp.matmul(V, K) + W
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
@@ -88,7 +100,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         S = xp.matmul(adjoint(xp, V), G)
         outside = G - xp.matmul(V, S)
         g, S, outside = checked(xp, once("eig")[1], (g, S, outside), judge, same)
-        S = S * reciprocal(xp, values[..., None, :] - values[..., :, None], same) + xp.make_diagonal(xp.astype(g, V.dtype))
+        S = S * reciprocal(
+            xp, values[..., None, :] - values[..., :, None], same
+        ) + xp.make_diagonal(xp.astype(g, V.dtype))
         W = equation(outside, (*leaves, values, V))
         W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
         return *pullback(A.with_arrays(leaves), lambda A: A @ V, xp.matmul(V, S) - W), None, None
@@ -97,7 +111,8 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
 
 def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Array, Array]:
-    """k singular triplets, as they are, with their derivatives: they are eigenpairs of a self-adjoint operator,
+    """k singular triplets, as they are, with their derivatives: they are eigenpairs of a
+    self-adjoint operator,
     [ 0   A] [u]       [u]
     [A^H  0] [v]  =  s [v],    with |u| = |v| = 1.
     """
@@ -107,24 +122,29 @@ def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Ar
     return root * Z[..., :m, :], s, root * Z[..., m:, :]
 
 
-def _attached(xp: Any, leaves: tuple, found: tuple, tangent: Callable[..., Any], cotangent: Callable[..., Any]) -> Any:
+def _attached(
+    xp: Any, leaves: tuple, found: tuple, tangent: Callable[..., Any], cotangent: Callable[..., Any]
+) -> Any:
     count = len(leaves)
     held = tuple(xp.stop_gradient(x) for x in found)
-    same = lambda *given: tuple(x + 0 for x in given[count:])  # noqa: E731
+    same = lambda *given: tuple(x + 0 for x in given[count:])
     return tuple(xp.custom_derivative(same, jvp=tangent, vjp=cotangent)(*leaves, *held))
 
 
-# ---------------------------------------------------------------------------------------------------- any operator
+# --------------------------------------------------------------------------------------------------
 
 
 def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
-    """k simple eigenvalues and their right eigenvectors of norm 1, as they are, with their derivatives.
+    """k simple eigenvalues and their right eigenvectors of norm 1, as they are, with their
+    derivatives.
 
-    A v = λ v and v^H v = 1 give, for each pair, a bordered system that is regular where λ is simple:
+    A v = λ v and v^H v = 1 give, for each pair, a bordered system that is regular where λ is
+    simple:
         [A - λ  -v] [dv]   [-dA v]
         [ v^H    0] [dλ] = [  0  ].
-    The last row is the gauge: the norm stays, and the phase turns as little as it can; a function that depends on phases has no
-    derivative. The left eigenvectors are not needed: the adjoint of this system finds them. GMRES solves for all pairs at once.
+    The last row is the gauge: the norm stays, and the phase turns as little as it can; a function
+    that depends on phases has no derivative. The left eigenvectors are not needed: the adjoint of
+    this system finds them. GMRES solves for all pairs at once.
     """
     xp, leaves = A.xp, A.arrays()
     count, n = len(leaves), A.shape[-1]
@@ -144,7 +164,14 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     def solver(product: Callable[..., Array]) -> Callable[..., Array]:
         def solve(B: Array, *parameters: Array) -> Array:
             tol = xp.eps(B.dtype) ** ACCURACY
-            outcome = gmres(xp, lambda X: product(X, *parameters), B, tol=tol, max_iters=LIMIT * n, restart=min(n + 1, 100))
+            outcome = gmres(
+                xp,
+                lambda X: product(X, *parameters),
+                B,
+                tol=tol,
+                max_iters=LIMIT * n,
+                restart=min(n + 1, 100),
+            )
             _report(xp, outcome, GMRES())
             return outcome.X
 
@@ -162,7 +189,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
         X = equation(B, (*leaves, values, V))
-        nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))  # noqa: E731
+        nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))
         turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
         turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
         return X[..., n, :], moved + 1j * V * turn[..., None, :]
@@ -179,11 +206,12 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     return _attached(xp, leaves, (values, V), tangent, cotangent)
 
 
-# ---------------------------------------------------------------------------------------------------- none
+# --------------------------------------------------------------------------------------------------
 
 
 def refused(xp: Any, x: Array, leaves: Any, what: str, instead: str) -> Array:
-    """x, which depends on the leaves, but of which no derivative can be taken: an error if one is."""
+    """x, which depends on the leaves, but of which no derivative can be taken: an error if one
+    is."""
     arrays = tuple(leaf for leaf in leaves if namespace_of(leaf) is xp)
     if not arrays or not xp.is_differentiated(*arrays):
         return x

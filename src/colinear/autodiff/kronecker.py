@@ -1,4 +1,5 @@
-"""Derivatives of f(a C + b I), of its inverse and of its determinant, where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ..."""
+"""Derivatives of f(a C + b I), of its inverse and of its determinant, where C is A_1 ⊗ A_2 ⊗ ...
+or A_1 ⊕ A_2 ⊕ ..."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ from .spectral import are_parallel, eig_known, eigh_known, hermitian
 # Derivatives of f(a C + b I), where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ... with self-adjoint
 # factors, by the eigenpairs of the factors.
 #
-# With A_i = V_i Λ_i V_i^H and V = V_1 ⊗ V_2 ⊗ ..., f(a C + b I) = V diag(φ) V^H, where φ is f of a grid: the products, or sums, of eigenvalues.
-# In this basis a change of one factor is P = V_i^H dA_i V_i. It couples places of the grid that differ in coordinate i only, so what Daleckii
-# and Krein found (`functions.spectral_function`) needs no more than the divided differences of φ in that coordinate, all others held:
+# With A_i = V_i Λ_i V_i^H and V = V_1 ⊗ V_2 ⊗ ..., f(a C + b I) = V diag(φ) V^H, where φ is f of a
+# grid: the products, or sums, of eigenvalues. In this basis a change of one factor is P = V_i^H
+# dA_i V_i. It couples places of the grid that differ in coordinate i only, so what Daleckii and
+# Krein found (`functions.spectral_function`) needs no more than the divided differences of φ in
+# that coordinate, all others held:
 #     V^H df V  has the entries  φ[λ_p, λ_q] P_pq,
-# which are as smooth where eigenvalues of a factor meet as elsewhere: there they are slopes. No derivative of V is needed.
+# which are as smooth where eigenvalues of a factor meet as elsewhere: there they are slopes. No
+# derivative of V is needed.
 #
 # Second derivatives differentiate the eigenpairs, and are NaN with a warning where those of a
 # factor repeat (`spectral`).
@@ -39,7 +43,10 @@ class Grid(NamedTuple):
     def combined(self, values: Sequence[Array]) -> Array:
         """The sums or products of eigenvalues, (*batch, n_1, n_2, ...)."""
         m = len(values)
-        placed = [v[(..., *(None,) * i, slice(None), *(None,) * (m - 1 - i))] for i, v in enumerate(values)]
+        placed = [
+            v[(..., *(None,) * i, slice(None), *(None,) * (m - 1 - i))]
+            for i, v in enumerate(values)
+        ]
         return reduce(lambda x, y: x + y if self.is_sum else x * y, placed)
 
     def of(self, values: Sequence[Array], a: Array, b: Array) -> Array:
@@ -47,14 +54,22 @@ class Grid(NamedTuple):
         return self.f(_beside(a, len(values)) * self.combined(values) + _beside(b, len(values)))
 
     def couplings(self, xp: Any, v: Array, rest: Array, a: Array, b: Array) -> Array:
-        """φ[λ_p, λ_q] in the coordinate of v, for all places `rest` (*batch, t) of the others: (*batch, t, n, n).
+        """φ[λ_p, λ_q] in the coordinate of v, for all places `rest` (*batch, t) of the others:
+        (*batch, t, n, n).
 
-        φ is f of a multiple of λ and a constant, so these are the divided differences of f times that multiple.
+        φ is f of a multiple of λ and a constant, so these are the divided differences of f times
+        that multiple.
         """
         rest, a, b = rest[..., None], _beside(a, 2), _beside(b, 2)
-        z, multiple = (v[..., None, :] + rest, 1) if self.is_sum else (v[..., None, :] * rest, rest[..., None])
+        z, multiple = (
+            (v[..., None, :] + rest, 1)
+            if self.is_sum
+            else (v[..., None, :] * rest, rest[..., None])
+        )
         z = a * z + b
-        return divided_differences(xp, self.f, z[..., :, None], z[..., None, :]) * (a[..., None] * multiple)
+        return divided_differences(xp, self.f, z[..., :, None], z[..., None, :]) * (
+            a[..., None] * multiple
+        )
 
 
 def _beside(c: Array, axes: int) -> Array:
@@ -89,7 +104,10 @@ class Factors(NamedTuple):
 
     def differentiable(self, xp: Any) -> Factors:
         """The same with eigenpairs that depend on the matrices."""
-        pairs = [eigh_known(xp, *factor) for factor in zip(self.matrices, self.values, self.vectors, strict=True)]
+        pairs = [
+            eigh_known(xp, *factor)
+            for factor in zip(self.matrices, self.values, self.vectors, strict=True)
+        ]
         return self._replace(values=tuple(v for v, _ in pairs), vectors=tuple(V for _, V in pairs))
 
 
@@ -109,7 +127,9 @@ def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
         back = [adjoint(xp, V) for V in k.vectors]
         phi, slope = xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
         inside = turned(xp, back, primals[-1])
-        moved = _column(xp, k, phi) * turned(xp, back, tangents[-1]) + _column(xp, k, slope) * inside
+        moved = (
+            _column(xp, k, phi) * turned(xp, back, tangents[-1]) + _column(xp, k, slope) * inside
+        )
         for i in range(len(back)):
             moved = moved + _coupled(xp, grid, k, i, dk.matrices[i], xp.matmul, inside)
         return turned(xp, k.vectors, moved)
@@ -117,15 +137,18 @@ def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
     arrays = (*factors.flat(), X)
     if not xp.is_differentiated(*arrays):
         return of(grid.f, *arrays)
-    attach = lambda *arrays: (*Factors.of(arrays[:-1]).differentiable(xp).flat(), arrays[-1])  # noqa: E731
+    attach = lambda *arrays: (*Factors.of(arrays[:-1]).differentiable(xp).flat(), arrays[-1])
     return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), 2), factors.values[0])
 
 
-def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right: Sequence[Array]) -> Array:
+def diagonal(
+    xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right: Sequence[Array]
+) -> Array:
     """The diagonal of (L_1 ⊗ L_2 ⊗ ...) f(a C + b I) (R_1 ⊗ R_2 ⊗ ...).
 
-    With U = L V and W = V^H R entry x is Σ_p U_xp φ_p W_px, so it is (U_1 ∘ W_1^T ⊗ U_2 ∘ W_2^T ⊗ ...) φ; the part that a change of one
-    factor has in that of f is Σ_pq U_xp φ[λ_p, λ_q] P_pq W_qx in its coordinate.
+    With U = L V and W = V^H R entry x is Σ_p U_xp φ_p W_px, so it is (U_1 ∘ W_1^T ⊗ U_2 ∘ W_2^T ⊗
+    ...) φ; the part that a change of one factor has in that of f is Σ_pq U_xp φ[λ_p, λ_q] P_pq W_qx
+    in its coordinate.
     """
     m, is_sum = len(factors.vectors), grid.is_sum
 
@@ -138,12 +161,18 @@ def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right
         grid = Grid(f, is_sum)
         (k, L, R), (dk, dL, dR) = split(primals), split(tangents)
         k = k.differentiable(xp)
-        phi, slope = (_column(xp, k, x) for x in xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b)))
+        phi, slope = (
+            _column(xp, k, x)
+            for x in xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
+        )
         known, moving, still = weights(k, L, R), weights(k, dL, R), weights(k, L, dR)
         moved = turned(xp, known, slope)
         for i, V in enumerate(k.vectors):
-            U, Wt = xp.matmul(L[i], V)[..., None, :, :], xp.matrix_transpose(xp.matmul(adjoint(xp, V), R[i]))[..., None, :, :]
-            ends = lambda G, _, U=U, Wt=Wt: xp.sum(xp.matmul(U, G) * Wt, axis=-1)[..., None]  # noqa: E731
+            U, Wt = (
+                xp.matmul(L[i], V)[..., None, :, :],
+                xp.matrix_transpose(xp.matmul(adjoint(xp, V), R[i]))[..., None, :, :],
+            )
+            ends = lambda G, _, U=U, Wt=Wt: xp.sum(xp.matmul(U, G) * Wt, axis=-1)[..., None]
             own = _coupled(xp, grid, k, i, dk.matrices[i], ends, phi)
             moved = moved + turned(xp, [*known[:i], None, *known[i + 1 :]], own)
             moved = moved + turned(xp, [*known[:i], moving[i] + still[i], *known[i + 1 :]], phi)
@@ -154,22 +183,48 @@ def diagonal(xp: Any, grid: Grid, factors: Factors, left: Sequence[Array], right
 
     def weights(k: Factors, L: Sequence[Array], R: Sequence[Array]) -> list[Array]:
         triples = zip(L, k.vectors, R, strict=True)
-        return [xp.matmul(B, V) * xp.matrix_transpose(xp.matmul(adjoint(xp, V), D)) for B, V, D in triples]
+        return [
+            xp.matmul(B, V) * xp.matrix_transpose(xp.matmul(adjoint(xp, V), D))
+            for B, V, D in triples
+        ]
 
     arrays = (*factors.flat(), *left, *right)
     if not xp.is_differentiated(*arrays):
         return of(grid.f, *arrays)
-    attach = lambda *arrays: (*Factors.of(arrays[: -2 * m]).differentiable(xp).flat(), *arrays[-2 * m :])  # noqa: E731
-    return derive(xp, grid.f, of, tangent, attach, arrays, (*factors.ranks(), *(2,) * (2 * m)), factors.values[0])
+    attach = lambda *arrays: (
+        *Factors.of(arrays[: -2 * m]).differentiable(xp).flat(),
+        *arrays[-2 * m :],
+    )
+    return derive(
+        xp,
+        grid.f,
+        of,
+        tangent,
+        attach,
+        arrays,
+        (*factors.ranks(), *(2,) * (2 * m)),
+        factors.values[0],
+    )
 
 
 def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:
     """(B_1 ⊗ B_2 ⊗ ...) X; None stands for I, which is one at most."""
     columns, sizes = X.shape[-1], [1 if B is None else B.shape[-1] for B in matrices]
-    sizes = [X.shape[-2] // math.prod(sizes) if B is None else size for B, size in zip(matrices, sizes, strict=True)]
+    sizes = [
+        X.shape[-2] // math.prod(sizes) if B is None else size
+        for B, size in zip(matrices, sizes, strict=True)
+    ]
     for i, B in enumerate(matrices):
         if B is not None:
-            X = xp.reshape(X, (*X.shape[:-2], math.prod(sizes[:i]), sizes[i], math.prod(sizes[i + 1 :]) * columns))
+            X = xp.reshape(
+                X,
+                (
+                    *X.shape[:-2],
+                    math.prod(sizes[:i]),
+                    sizes[i],
+                    math.prod(sizes[i + 1 :]) * columns,
+                ),
+            )
             X = xp.matmul(B[..., None, :, :], X)
             sizes[i] = B.shape[-2]
             X = xp.reshape(X, (*X.shape[:-3], math.prod(sizes), columns))
@@ -181,8 +236,17 @@ def _column(xp: Any, k: Factors, grid: Array) -> Array:
     return xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1, 1))
 
 
-def _coupled(xp: Any, grid: Grid, k: Factors, i: int, dA: Array, act: Callable[[Array, Array], Array], X: Array) -> Array:
-    """`act(φ[λ_p, λ_q] P_pq, the part of X there)` along coordinate i, at all places of the others, as columns."""
+def _coupled(
+    xp: Any,
+    grid: Grid,
+    k: Factors,
+    i: int,
+    dA: Array,
+    act: Callable[[Array, Array], Array],
+    X: Array,
+) -> Array:
+    """`act(φ[λ_p, λ_q] P_pq, the part of X there)` along coordinate i, at all places of the
+    others, as columns."""
     n, V, v = k.sizes[i], k.vectors[i], k.values[i]
     P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, dA), V))[..., None, :, :]
     before, after = math.prod(k.sizes[:i]), math.prod(k.sizes[i + 1 :])
@@ -195,7 +259,9 @@ def _coupled(xp: Any, grid: Grid, k: Factors, i: int, dA: Array, act: Callable[[
     if math.prod(rest.shape) * n * n <= LARGEST:
         Y = act(grid.couplings(xp, v, rest, k.a, k.b) * P, X)
     else:  # place by place
-        one = lambda rest, X: act(grid.couplings(xp, v, rest[..., None], k.a, k.b) * P, X[..., None, :, :])[..., 0, :, :]  # noqa: E731
+        one = lambda rest, X: act(
+            grid.couplings(xp, v, rest[..., None], k.a, k.b) * P, X[..., None, :, :]
+        )[..., 0, :, :]
         Y = xp.moveaxis(xp.loop_map(one, xp.moveaxis(rest, -1, 0), xp.moveaxis(X, -3, 0)), 0, -3)
     Y = xp.reshape(Y, (*Y.shape[:-3], before, after, *Y.shape[-2:]))
     Y = xp.moveaxis(Y, -2, -3)
@@ -205,27 +271,39 @@ def _coupled(xp: Any, grid: Grid, k: Factors, i: int, dA: Array, act: Callable[[
 # Derivatives of (a C + b I)^-1 and of its determinant, where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕
 # ..., with any factors.
 #
-# In eigenvectors of all factors but A_i, C falls apart into blocks: at the place t of the other eigenvalues
+# In eigenvectors of all factors but A_i, C falls apart into blocks: at the place t of the other
+# eigenvalues
 #     a C + b I  is  s_t A_i + r_t I,     s_t = a, r_t = a (λ + μ + ...) + b  for sums,     s_t = a λ μ ..., r_t = b  for products.
 # So, with the resolvents R_t = (s_t A_i + r_t I)^-1 and t running over all such places,
 #     d log det(a C + b I)   has the part   Σ_t s_t tr(R_t dA_i),
 #     d (a C + b I)^-1       has the part  -Σ_t s_t R_t dA_i R_t ⊗ v_t w_t^H,     v_t and w_t the eigenvectors of the others.
-# The first needs no eigenvectors, and neither needs those of A_i: both are right where A_i is defective or nearly so.
-# A resolvent of a singular matrix does not exist, but its determinant does: within `determinants.polynomials`,
+# The first needs no eigenvectors, and neither needs those of A_i: both are right where A_i is
+# defective or nearly so. A resolvent of a singular matrix does not exist, but its determinant does:
+# within `determinants.polynomials`,
 #     d det(a C + b I)       has the part   Σ_t ∏_(u≠t) det(M_u) s_t tr(adj(M_t) dA_i),     M_t = s_t A_i + r_t I.
 #
 # Second derivatives differentiate the eigenpairs of the others; a warning is given where their
 # eigenvectors are almost parallel.
 
 
-CHEAP = 2**21  # numbers in all resolvents of a factor that are computed one by one without a second thought
-DIGITS = 0.25  # the power of eps to which eigenvectors may be dependent, lest their derivatives lose half of the digits
+CHEAP = (
+    2**21
+)  # numbers in all resolvents of a factor that are computed one by one without a second thought
+# the power of eps to which eigenvectors may be dependent, lest their derivatives lose half of the
+# digits
+DIGITS = 0.25
 
 
 def slogdet(
-    xp: Any, grid: Grid, values: Sequence[Array], pairs: Sequence[tuple[Array, Array] | None], a: Array, b: Array
+    xp: Any,
+    grid: Grid,
+    values: Sequence[Array],
+    pairs: Sequence[tuple[Array, Array] | None],
+    a: Array,
+    b: Array,
 ) -> tuple[Array, Array]:
-    """The sign and the logarithm of |det(a C + b I)|, complex where eigenvalues are; or this determinant as a polynomial.
+    """The sign and the logarithm of |det(a C + b I)|, complex where eigenvalues are; or this
+    determinant as a polynomial.
 
     Parameters
     ----------
@@ -234,8 +312,9 @@ def slogdet(
     values : sequence of arrays
         The eigenvalues of each factor, (*batch, n_i), all complex or all real.
     pairs : sequence
-        For a factor that is differentiated by its resolvents: the matrix, and its eigenvectors as they belong to the values, both held
-        fixed. None for one whose eigenvalues have derivatives of their own, such as those of a diagonal matrix.
+        For a factor that is differentiated by its resolvents: the matrix, and its eigenvectors as
+        they belong to the values, both held fixed. None for one whose eigenvalues have derivatives
+        of their own, such as those of a diagonal matrix.
     """
     count = len(values)
     by_matrix = [i for i, pair in enumerate(pairs) if pair is not None]
@@ -247,7 +326,9 @@ def slogdet(
         return _beside(a, count) * grid.combined(values) + _beside(b, count)
 
     def of(*arrays: Array) -> tuple[Array, Array]:
-        return slogdet_of_diagonal(xp, _flat(xp, eigenvalues(arrays[:count], *arrays[count : count + 2]), count))
+        return slogdet_of_diagonal(
+            xp, _flat(xp, eigenvalues(arrays[:count], *arrays[count : count + 2]), count)
+        )
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         values, (a, b) = list(primals[:count]), primals[count : count + 2]
@@ -258,44 +339,66 @@ def slogdet(
         if is_polynomial:
             size = xp.abs(xp.stop_gradient(eigenvalues(values, a, b)))
             size = xp.where(size == 0, 1, size)
-            z = lambda x: xp.prod(_flat(xp, eigenvalues(*x) / size, count), axis=-1)  # noqa: E731
+            z = lambda x: xp.prod(_flat(xp, eigenvalues(*x) / size, count), axis=-1)
             change = xp.jvp(z, (tuple(values), a, b), moved)[1]
             for i, M, dM in zip(by_matrix, A, tangents[count + 2 :: 2], strict=True):
-                change = change + _change_of_product(xp, _blocks(xp, grid, values, i, M, a, b), dM, output[1])
+                change = change + _change_of_product(
+                    xp, _blocks(xp, grid, values, i, M, a, b), dM, output[1]
+                )
             return change, 0 * output[1]
         z, dz = xp.jvp(lambda x: eigenvalues(*x), (tuple(values), a, b), moved)
         change = xp.sum(_flat(xp, dz / z, count), axis=-1)
         for i, M, X, dM in zip(by_matrix, A, V, tangents[count + 2 :: 2], strict=True):
             total = _sum_of_resolvents(xp, grid, values, i, (M, primals[i], X), a, b)
-            change = change + xp.sum(xp.matrix_transpose(total) * dM, axis=(-2, -1))  # tr(Σ_t s_t R_t dA_i)
+            change = change + xp.sum(
+                xp.matrix_transpose(total) * dM, axis=(-2, -1)
+            )  # tr(Σ_t s_t R_t dA_i)
         sign = output[0]
         return sign * 1j * xp.imag(change) if xp.is_complex(sign) else 0 * sign, xp.real(change)
 
-    arrays = (*values, a, b, *(x for pair in matrices for x in (pair[0], xp.stop_gradient(pair[1]))))
+    arrays = (
+        *values,
+        a,
+        b,
+        *(x for pair in matrices for x in (pair[0], xp.stop_gradient(pair[1]))),
+    )
     ranks = (*(1,) * count, 0, 0, *(2,) * (2 * len(matrices)))
     sign, logarithm = xp.custom_derivative(of, jvp=tangent, ranks=ranks)(*arrays)
     return sign, logarithm
 
 
 def inverse_diagonal(
-    xp: Any, grid: Grid, matrices: Sequence[Array], values: Sequence[Array], vectors: Sequence[Array], a: Array, b: Array
+    xp: Any,
+    grid: Grid,
+    matrices: Sequence[Array],
+    values: Sequence[Array],
+    vectors: Sequence[Array],
+    a: Array,
+    b: Array,
 ) -> Array:
-    """The diagonal of (a C + b I)^-1, from the factors and their eigenpairs; complex where those are.
+    """The diagonal of (a C + b I)^-1, from the factors and their eigenpairs; complex where those
+    are.
 
     With W = V^-1 it is (V_1 ∘ W_1^T ⊗ V_2 ∘ W_2^T ⊗ ...) z^-1, for the eigenvalues z of a C + b I.
     """
     count = len(values)
 
     def inverted(values: Sequence[Array], a: Array, b: Array) -> Array:
-        return _flat(xp, 1 / (_beside(a, count) * grid.combined(values) + _beside(b, count)), count)[..., None]
+        return _flat(
+            xp, 1 / (_beside(a, count) * grid.combined(values) + _beside(b, count)), count
+        )[..., None]
 
-    def split(arrays: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array], Array, Array]:
+    def split(
+        arrays: Sequence[Array],
+    ) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array], Array, Array]:
         parts = [arrays[i * count : (i + 1) * count] for i in range(3)]
         return parts[0], parts[1], parts[2], arrays[-2], arrays[-1]
 
     def weights(V: Array) -> Array:
         I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-        return V * xp.lu_solve(*xp.lu_factor(xp.matrix_transpose(V)), xp.broadcast_to(I, V.shape))  # V ∘ V^-T
+        return V * xp.lu_solve(
+            *xp.lu_factor(xp.matrix_transpose(V)), xp.broadcast_to(I, V.shape)
+        )  # V ∘ V^-T
 
     def of(*arrays: Array) -> Array:
         _, values, vectors, a, b = split(arrays)
@@ -304,19 +407,26 @@ def inverse_diagonal(
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         matrices, values, vectors, a, b = split(primals)
         moved, _, _, da, db = split(tangents)
-        found = [eig_known(xp, *triple, DIGITS) for triple in zip(matrices, values, vectors, strict=True)]
+        found = [
+            eig_known(xp, *triple, DIGITS) for triple in zip(matrices, values, vectors, strict=True)
+        ]
         values, known = [v for v, _ in found], [weights(V) for _, V in found]
         slope = xp.jvp(lambda ab: inverted(values, *ab), (a, b), (da, db))[1]
         change = turned(xp, known, slope)
         for i, (M, dM) in enumerate(zip(matrices, moved, strict=True)):
             own = []  # -s_t diag(R_t dA_i R_t)
             for s, R in _resolvents(xp, grid, values, i, M, a, b):
-                own.append(-s[..., None] * xp.sum(xp.matmul(R, dM[..., None, :, :]) * xp.matrix_transpose(R), axis=-1))
+                own.append(
+                    -s[..., None]
+                    * xp.sum(xp.matmul(R, dM[..., None, :, :]) * xp.matrix_transpose(R), axis=-1)
+                )
             sizes = [v.shape[-1] for v in values]
             before, after = math.prod(sizes[:i]), math.prod(sizes[i + 1 :])
             column = xp.concat(own, axis=-2)
             column = xp.reshape(column, (*column.shape[:-2], before, after, sizes[i]))
-            column = xp.reshape(xp.matrix_transpose(column), (*column.shape[:-3], math.prod(sizes), 1))
+            column = xp.reshape(
+                xp.matrix_transpose(column), (*column.shape[:-3], math.prod(sizes), 1)
+            )
             change = change + turned(xp, [*known[:i], None, *known[i + 1 :]], column)
         return change[..., 0]
 
@@ -327,13 +437,23 @@ def inverse_diagonal(
 
 
 def _sum_of_resolvents(
-    xp: Any, grid: Grid, values: Sequence[Array], i: int, known: tuple[Array, Array, Array], a: Array, b: Array
+    xp: Any,
+    grid: Grid,
+    values: Sequence[Array],
+    i: int,
+    known: tuple[Array, Array, Array],
+    a: Array,
+    b: Array,
 ) -> Array:
-    """Σ_t s_t R_t: one by one, or by eigenvectors where that would take long and they are good; `known`: A_i, its values and vectors."""
+    """Σ_t s_t R_t: one by one, or by eigenvectors where that would take long and they are good;
+    `known`: A_i, its values and vectors."""
     A, _, V = known
 
     def one_by_one() -> Array:
-        return sum(xp.sum(s[..., None, None] * R, axis=-3) for s, R in _resolvents(xp, grid, values, i, A, a, b))
+        return sum(
+            xp.sum(s[..., None, None] * R, axis=-3)
+            for s, R in _resolvents(xp, grid, values, i, A, a, b)
+        )
 
     def by_vectors() -> Array:
         return _in_eigenvectors(xp, *known, *_places(xp, grid, values, i, a, b))
@@ -346,8 +466,9 @@ def _sum_of_resolvents(
 def _in_eigenvectors(xp: Any, A: Array, values: Array, V: Array, s: Array, r: Array) -> Array:
     """Σ_t s_t R_t = V diag(Σ_t s_t ρ_t) V^-1 with ρ_t = 1 / (s_t λ + r_t).
 
-    As in `functions.spectral_function` its derivative needs none of V: the divided differences of Σ_t s_t / (s_t λ + r_t) are
-    -Σ_t s_t² ρ_tp ρ_tq, and its derivative along (ds, dr) is Σ_t (r_t ds_t - s_t dr_t) ρ_t².
+    As in `functions.spectral_function` its derivative needs none of V: the divided differences of
+    Σ_t s_t / (s_t λ + r_t) are -Σ_t s_t² ρ_tp ρ_tq, and its derivative along (ds, dr) is Σ_t (r_t
+    ds_t - s_t dr_t) ρ_t².
     """
 
     def fractions(values: Array, s: Array, r: Array) -> Array:
@@ -369,12 +490,16 @@ def _in_eigenvectors(xp: Any, A: Array, values: Array, V: Array, s: Array, r: Ar
     return xp.custom_derivative(of, jvp=tangent, ranks=(2, 1, 2, 1, 1))(A, values, V, s, r)
 
 
-def _change_of_product(xp: Any, blocks: Iterator[tuple[Array, Array]], dA: Array, l: Array) -> Array:
+def _change_of_product(
+    xp: Any, blocks: Iterator[tuple[Array, Array]], dA: Array, l: Array
+) -> Array:
     """Σ_t ∏_(u≠t) det(M_u) s_t tr(adj(M_t) dA), times e^-l."""
     parts = []
     for s, M in blocks:
         m, own, adjugate = determinants.with_adjugate(xp, M)
-        parts.append((m, own, s * xp.sum(xp.matrix_transpose(adjugate) * dA[..., None, :, :], axis=(-2, -1))))
+        parts.append(
+            (m, own, s * xp.sum(xp.matrix_transpose(adjugate) * dA[..., None, :, :], axis=(-2, -1)))
+        )
     m, own, dm = (xp.concat(arrays, axis=-1) for arrays in zip(*parts, strict=True))
     change: Array = xp.jvp(lambda m: xp.prod(m, axis=-1), m, dm)[1]
     return change * xp.exp(xp.sum(own, axis=-1) - l)
@@ -383,36 +508,51 @@ def _change_of_product(xp: Any, blocks: Iterator[tuple[Array, Array]], dA: Array
 def _resolvents(
     xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array
 ) -> Iterator[tuple[Array, Array]]:
-    """s_t (*batch, t) and R_t (*batch, t, n, n) for all places of the other factors, so many at once as fit."""
+    """s_t (*batch, t) and R_t (*batch, t, n, n) for all places of the other factors, so many at
+    once as fit."""
     I = xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A))
     for s, M in _blocks(xp, grid, values, i, A, a, b):
         yield s, xp.lu_solve(*xp.lu_factor(M), xp.broadcast_to(I, M.shape))
 
 
-def _blocks(xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+def _blocks(
+    xp: Any, grid: Grid, values: Sequence[Array], i: int, A: Array, a: Array, b: Array
+) -> Iterator[tuple[Array, Array]]:
     """s_t (*batch, t) and M_t = s_t A_i + r_t I (*batch, t, n, n), so many at once as fit."""
     n, (s, r) = A.shape[-1], _places(xp, grid, values, i, a, b)
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
     step = max(1, LARGEST // max(1, n * n * math.prod(s.shape[:-1])))
     for start in range(0, s.shape[-1], step):
         at = s[..., start : start + step]
-        yield at, at[..., None, None] * A[..., None, :, :] + r[..., start : start + step, None, None] * I
+        yield (
+            at,
+            at[..., None, None] * A[..., None, :, :] + r[..., start : start + step, None, None] * I,
+        )
 
 
-def _places(xp: Any, grid: Grid, values: Sequence[Array], i: int, a: Array, b: Array) -> tuple[Array, Array]:
+def _places(
+    xp: Any, grid: Grid, values: Sequence[Array], i: int, a: Array, b: Array
+) -> tuple[Array, Array]:
     """s_t and r_t, (*batch, t), for all places of the eigenvalues of the other factors."""
     a, b, others = a[..., None], b[..., None], [v for j, v in enumerate(values) if j != i]
-    nothing = xp.zeros((1,), dtype=values[i].dtype, device=xp.device_of(a)) + (0 if grid.is_sum else 1)
+    nothing = xp.zeros((1,), dtype=values[i].dtype, device=xp.device_of(a)) + (
+        0 if grid.is_sum else 1
+    )
     rest = _flat(xp, grid.combined(others), len(others)) if others else nothing
     return (a + 0 * rest, a * rest + b) if grid.is_sum else (a * rest, b + 0 * rest)
 
 
 def are_harmless(xp: Any, values: Array, V: Array) -> Array:
-    """Whether derivatives that go through eigenpairs keep half of their digits: what is lost is 1 / gap, and twice |V^-1|."""
+    """Whether derivatives that go through eigenpairs keep half of their digits: what is lost is
+    1 / gap, and twice |V^-1|."""
     I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-    left = xp.max(xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1))
+    left = xp.max(
+        xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1)
+    )
     gaps = xp.abs(values[..., :, None] - values[..., None, :])
-    gap = xp.min(xp.where(xp.eye(V.shape[-1], dtype=xp.bool, device=xp.device_of(V)), math.inf, gaps))
+    gap = xp.min(
+        xp.where(xp.eye(V.shape[-1], dtype=xp.bool, device=xp.device_of(V)), math.inf, gaps)
+    )
     return left**2 * xp.max(xp.abs(values)) * math.sqrt(xp.eps(V.dtype)) < gap
 
 

@@ -1,20 +1,23 @@
-"""Derivatives of f(A) B where it is found from Krylov spaces: by more of them, with respect to B and to every leaf θ of A = A(θ).
+"""Derivatives of f(A) B where it is found from Krylov spaces: by more of them, with respect to B
+and to every leaf θ of A = A(θ).
 
     y = f(A) b,     dy = f(A) db + L(A, dA) b,     L the derivative of f at A (`methods/krylov_derivatives.py`)
 
-Backwards, for a cotangent g of y: f(A)^H g for b, and for A the matrix U X V^H with Re <U X V^H, dA> = Re <g, L(A, dA) b>, which the leaves
-see as the pullback of U X through θ -> A(θ) V. Both bases are kept while this is computed, m vectors each: memory does not grow
-beyond that, but it is not that of one vector.
+Backwards, for a cotangent g of y: f(A)^H g for b, and for A the matrix U X V^H with Re <U X V^H,
+dA> = Re <g, L(A, dA) b>, which the leaves see as the pullback of U X through θ -> A(θ) V. Both
+bases are kept while this is computed, m vectors each: memory does not grow beyond that, but it is
+not that of one vector.
 
-All these maps are bilinear, so they come as linear maps (`xp.linear_rule`) in each of their arguments, which are each other's adjoints
-and each other's derivatives:
+All these maps are bilinear, so they come as linear maps (`xp.linear_rule`) in each of their
+arguments, which are each other's adjoints and each other's derivatives:
 
     times     B -> f(A) B                        along     dθ -> L(A, dA) B            moved     B -> L(A, dA) B
     back      G -> the cotangent of θ            second    dθ' -> the derivative of L(A, dA) B along dθ'
     pulled    G -> the gradient of Re <G, L(A, dA) B>                    curved    dθ -> the same, linear in dθ: symmetric
 
-`flipped` ones are those of f(A)^H: f(A)^H G = conj(f(A^T) conj(G)), and as A -> A^T on leaves L(A, dA)^H G = conj(L(A^T, dA^T) conj(G)).
-Second derivatives are first ones of [A dA; 0 A] (`Dual`), in which L(A, dA) B is the upper half of f of (0, B). Third ones are refused.
+`flipped` ones are those of f(A)^H: f(A)^H G = conj(f(A^T) conj(G)), and as A -> A^T on leaves L(A,
+dA)^H G = conj(L(A^T, dA^T) conj(G)). Second derivatives are first ones of [A dA; 0 A] (`Dual`), in
+which L(A, dA) B is the upper half of f of (0, B). Third ones are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from ..operators.tree import directional, memo
 
 
 class Dual(LinearOperator):
-    """[A dA; 0 A], of which the products need the derivative of A(θ) along `moved`; or its adjoint."""
+    """[A dA; 0 A], of which the products need the derivative of A(θ) along `moved`; or its
+    adjoint."""
 
     A: LinearOperator
     moved: tuple[Array, ...]
@@ -61,7 +65,7 @@ class Dual(LinearOperator):
         return xp.concat([self.A @ upper + turned, straight], axis=-2)
 
 
-# ---------------------------------------------------------------------------------------------------- the linear maps
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +88,16 @@ class Rule:
     def parts(self, constants: tuple) -> tuple[LinearOperator, tuple, tuple]:
         """A, its leaves, and what else is constant."""
         count = len(self.A.arrays())
-        return self.A.with_arrays(constants[:count]), tuple(constants[:count]), tuple(constants[count:])
+        return (
+            self.A.with_arrays(constants[:count]),
+            tuple(constants[:count]),
+            tuple(constants[count:]),
+        )
 
     def moves(self, leaves: tuple, moved: tuple) -> tuple:
-        return tuple(x for x, leaf in zip(moved, leaves, strict=True) if self.A.xp.is_floating(leaf))
+        return tuple(
+            x for x, leaf in zip(moved, leaves, strict=True) if self.A.xp.is_floating(leaf)
+        )
 
     def spread(self, leaves: tuple, cotangents: tuple) -> tuple:
         """Cotangents of the leaves that move, None for the others."""
@@ -101,7 +111,9 @@ class Rule:
         xp = self.A.xp
         return xp.conj(f(A, *arrays[:-1], xp.conj(arrays[-1]), transposed=True))
 
-    def tangent(self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple) -> tuple:
+    def tangent(
+        self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple
+    ) -> tuple:
         """The change of the answer with x, and with the constants."""
         turned = self.change(x, constants, moved)
         if dx is None:
@@ -113,7 +125,8 @@ class Rule:
 
     def change(self, x: tuple, constants: tuple, moved: tuple) -> tuple:
         raise NotImplementedError(
-            f"{self.runs.name}: products by Krylov() have first and second derivatives, no third ones. Use Eigh(), or a smaller A."
+            f"{self.runs.name}: products by Krylov() have first and second derivatives, no third "
+            "ones. Use Eigh(), or a smaller A."
         )
 
     pull = change
@@ -197,7 +210,9 @@ class Second(Rule):
     def apply(self, x: tuple, constants: tuple) -> tuple:
         A, _, (X, *way) = self.parts(constants)
         xp, n = self.A.xp, A.shape[-1]
-        still = tuple(xp.zeros(leaf.shape, dtype=leaf.dtype, device=xp.device_of(leaf)) for leaf in x)
+        still = tuple(
+            xp.zeros(leaf.shape, dtype=leaf.dtype, device=xp.device_of(leaf)) for leaf in x
+        )
 
         def of_dual(A: LinearOperator, X: Array, transposed: bool = False) -> Array:
             zero = 0 * X  # of the transpose the halves change places
@@ -219,7 +234,11 @@ def _gradient(rule: Rule, A: LinearOperator, way: tuple, X: Array, G: Array) -> 
     """That of Re <G, L(A, dA) X> with respect to the leaves."""
     xp = rule.A.xp
     X, G = (G, X) if rule.flipped else (X, G)
-    cotangents = rule.runs.back(Dual._of(A, tuple(way), False), xp.concat([0 * X, X], axis=-2), xp.concat([G, 0 * G], axis=-2))
+    cotangents = rule.runs.back(
+        Dual._of(A, tuple(way), False),
+        xp.concat([0 * X, X], axis=-2),
+        xp.concat([G, 0 * G], axis=-2),
+    )
     return tuple(cotangents[: len(way)])
 
 
@@ -245,7 +264,7 @@ class Curved(Rule):
         return self
 
 
-# ---------------------------------------------------------------------------------------------------- f(A) B
+# --------------------------------------------------------------------------------------------------
 
 
 def krylov_product(runs: Any, A: LinearOperator, X: Array, Y: Array | None) -> Array:
@@ -269,4 +288,6 @@ def krylov_product(runs: Any, A: LinearOperator, X: Array, Y: Array | None) -> A
         return None, back, *rule.pull((X,), tuple(leaves), (G,))
 
     held = xp.stop_gradient(Y)
-    return xp.custom_derivative(lambda Y, X, *leaves: Y + 0, jvp=tangent, vjp=cotangent)(held, X, *leaves)
+    return xp.custom_derivative(lambda Y, X, *leaves: Y + 0, jvp=tangent, vjp=cotangent)(
+        held, X, *leaves
+    )

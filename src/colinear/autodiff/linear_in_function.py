@@ -1,4 +1,5 @@
-"""Derivatives of what is linear in a function f of numbers, also with respect to the arrays that f closes over.
+"""Derivatives of what is linear in a function f of numbers, also with respect to the arrays that f
+closes over.
 
 For F(f, x) and f(z) = g(z, h), with h what f closes over, F is linear in f, so that
     dF = (the derivative of F(f, .) along dx) + F(∂g/∂h dh, x),
@@ -15,7 +16,14 @@ from ..errors import ShapeError
 
 
 def derive(
-    xp: Any, f: Callable, of: Callable, tangent: Callable, attach: Callable, arrays: tuple, ranks: tuple, z: Array
+    xp: Any,
+    f: Callable,
+    of: Callable,
+    tangent: Callable,
+    attach: Callable,
+    arrays: tuple,
+    ranks: tuple,
+    z: Array,
 ) -> Array:
     """F = `of(f, *arrays)`, linear in f, with its derivatives.
 
@@ -54,7 +62,9 @@ def derive(
 
         return moved + of(slope, *attach(*x))
 
-    found: Array = xp.custom_derivative(whole, jvp=push, ranks=None if hidden else ranks)(*arrays, *hidden)
+    found: Array = xp.custom_derivative(whole, jvp=push, ranks=None if hidden else ranks)(
+        *arrays, *hidden
+    )
     return found
 
 
@@ -64,12 +74,14 @@ def bind(g: Callable, hidden: tuple) -> Callable:
 
 
 def hoist_number(xp: Any, f: Callable, z: Array) -> tuple[Callable, tuple]:
-    """g and h with `g(x, *h) = f(x)` for arrays x of the dtype of z: h is what f closes over and the framework follows."""
+    """g and h with `g(x, *h) = f(x)` for arrays x of the dtype of z: h is what f closes over and
+    the framework follows."""
     one = xp.reshape(xp.stop_gradient(z), (-1,))[0]
     g, hidden = xp.hoist(f, lambda: [(one,)])
     if hidden and tuple(g(one, *hidden).shape):
         raise ShapeError(
-            f"apply: f must map each number to a number, but one number gave the shape {tuple(g(one, *hidden).shape)}. "
+            "apply: f must map each number to a number, but one number gave the shape "
+            f"{tuple(g(one, *hidden).shape)}. "
             "For a batch of functions use vmap."
         )
     return g, hidden

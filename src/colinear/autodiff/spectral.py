@@ -1,18 +1,22 @@
 """Derivatives of eigenvalues, eigenvectors and singular triplets, with repeated ones handled.
 
-Where eigenvalues repeat, to rounding, their eigenvectors are any basis of the eigenspace. A function of the pairs has a derivative
-there only if it does not depend on that basis: sums over the whole cluster, its projector. Then what the rules below leave out inside
-a cluster multiplies zero. Backwards this shows, in the cotangents, and where it is not so the derivative is NaN, with a warning.
-Forwards it cannot be seen what becomes of the tangents: those of a cluster are right in its sum and in its projector, and a warning
-says so if they are not all the same.
+Where eigenvalues repeat, to rounding, their eigenvectors are any basis of the eigenspace. A
+function of the pairs has a derivative there only if it does not depend on that basis: sums over the
+whole cluster, its projector. Then what the rules below leave out inside a cluster multiplies zero.
+Backwards this shows, in the cotangents, and where it is not so the derivative is NaN, with a
+warning. Forwards it cannot be seen what becomes of the tangents: those of a cluster are right in
+its sum and in its projector, and a warning says so if they are not all the same.
 
-Second derivatives along H need Q = V^H H V inside of a cluster too, of which differentiating values and vectors gives the diagonal only.
-The rest is the derivative of M = V^H A V, V held, between different vectors of one value: zero, but for its derivative. Those of the
-vectors can be written with it. Those of the values cannot: that of Σ g(λ_i) has g'' times P_ij Q_ji, which shows in no tangent of a
-value. There M is a trap (`unknown`): backwards what needs M is NaN, with a warning, and forwards a warning says that it is left out.
-f(A) itself has its second derivative all the same (`functions.spectral_function`).
+Second derivatives along H need Q = V^H H V inside of a cluster too, of which differentiating values
+and vectors gives the diagonal only. The rest is the derivative of M = V^H A V, V held, between
+different vectors of one value: zero, but for its derivative. Those of the vectors can be written
+with it. Those of the values cannot: that of Σ g(λ_i) has g'' times P_ij Q_ji, which shows in no
+tangent of a value. There M is a trap (`unknown`): backwards what needs M is NaN, with a warning,
+and forwards a warning says that it is left out. f(A) itself has its second derivative all the same
+(`functions.spectral_function`).
 
-The same holds for the phases of complex eigenvectors of self-adjoint matrices and of singular vectors, which no library promises.
+The same holds for the phases of complex eigenvectors of self-adjoint matrices and of singular
+vectors, which no library promises.
 """
 
 from __future__ import annotations
@@ -26,23 +30,30 @@ from ..backends import Array, adjoint
 from ..errors import DerivativeWarning
 from .implicit import linear_map
 
-ROUNDINGS = 16  # times n: eigenvalues closer than so many roundings of the largest are taken for one
+ROUNDINGS = (
+    16  # times n: eigenvalues closer than so many roundings of the largest are taken for one
+)
 NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding
 
 SEPARATE = (
-    "{}: values repeat, and the function that is differentiated depends on more than their sum and their common space, or on the "
-    "phases of vectors: it has no derivative here, so NaN is given. Functions of the matrix have one: apply(f, A), exp(A), trace, ..."
+    "{}: values repeat, and the function that is differentiated depends on more than their sum "
+    "and their common space, or on the "
+    "phases of vectors: it has no derivative here, so NaN is given. Functions of the matrix have "
+    "one: apply(f, A), exp(A), trace, ..."
 )
 FORWARD = (
-    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of the vectors in projectors onto their "
+    "{}: values repeat. Their tangents are right in sums over all that are equal, and those of "
+    "the vectors in projectors onto their "
     "common space; one by one they depend on the basis."
 )
 TWICE = (
-    "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of the matrix have them: apply(f, A), "
+    "{}: values repeat. They and their vectors have no second derivatives there{}. Functions of "
+    "the matrix have them: apply(f, A), "
     "exp(A), ..., and so has trace(apply(g, A)), the sum of g over all values."
 )
 PARALLEL = (
-    "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of eigenvalues and eigenvectors are "
+    "{}: A is defective, or close to it: some eigenvectors are almost parallel, so derivatives of "
+    "eigenvalues and eigenvectors are "
     "inaccurate, or do not exist."
 )
 
@@ -61,30 +72,49 @@ def close(xp: Any, values: Array) -> Array:
 
 def reciprocal(xp: Any, x: Array, skipped: Array) -> Array:
     """1 / x, zero where it is skipped."""
-    return xp.where(skipped, 0 * x, 1 / xp.where(skipped, xp.ones((), dtype=x.dtype, device=xp.device_of(x)), x))
+    return xp.where(
+        skipped, 0 * x, 1 / xp.where(skipped, xp.ones((), dtype=x.dtype, device=xp.device_of(x)), x)
+    )
 
 
 def off_diagonal(xp: Any, same: Array) -> Array:
     """Which pairs of two different values are the same."""
-    return xp.logical_and(same, xp.logical_not(xp.eye(same.shape[-1], dtype=xp.bool, device=xp.device_of(same))))
+    return xp.logical_and(
+        same, xp.logical_not(xp.eye(same.shape[-1], dtype=xp.bool, device=xp.device_of(same)))
+    )
 
 
-def attached(xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any], ranks: tuple[int, ...]) -> tuple[Array, ...]:
+def attached(
+    xp: Any, A: Array, pairs: tuple[Array, ...], jvp: Callable[..., Any], ranks: tuple[int, ...]
+) -> tuple[Array, ...]:
     """What was found from A, with its derivative: `jvp((A, *pairs), tangents, pairs)`.
 
-    One set of vectors may serve all matrices of a batch (those of c I), but their derivatives differ.
+    One set of vectors may serve all matrices of a batch (those of c I), but their derivatives
+    differ.
     """
     pairs = tuple(xp.stop_gradient(x) for x in pairs)
     if not xp.is_differentiated(A):
         return pairs
-    shapes = [(*A.shape[:-2], *x.shape[x.ndim - rank :]) for x, rank in zip(pairs, ranks, strict=True)]
-    pairs = tuple(x if x.shape == shape else xp.broadcast_to(x, shape) for x, shape in zip(pairs, shapes, strict=True))
-    return tuple(xp.custom_derivative(lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks))(A, *pairs))
+    shapes = [
+        (*A.shape[:-2], *x.shape[x.ndim - rank :]) for x, rank in zip(pairs, ranks, strict=True)
+    ]
+    pairs = tuple(
+        x if x.shape == shape else xp.broadcast_to(x, shape)
+        for x, shape in zip(pairs, shapes, strict=True)
+    )
+    return tuple(
+        xp.custom_derivative(
+            lambda A, *pairs: tuple(x + 0 for x in pairs), jvp=jvp, ranks=(2, *ranks)
+        )(A, *pairs)
+    )
 
 
 def program(xp: Any, tangent: Callable[..., Any], guard: float) -> Callable[..., Any]:
-    """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile every operation for itself."""
-    return _compiled(xp, tangent, guard) if xp.name == "jax" else functools.partial(tangent, xp, guard)
+    """`tangent(xp, guard, primals, tangents, output)` as one program, where JAX would compile
+    every operation for itself."""
+    return (
+        _compiled(xp, tangent, guard) if xp.name == "jax" else functools.partial(tangent, xp, guard)
+    )
 
 
 @functools.cache
@@ -101,8 +131,9 @@ def guarded(
     judge: Callable[..., Array],
     *constants: Array,
 ) -> Any:
-    """The tangents as they are. Forwards, a warning, the first text, where `unequal(P, *constants)`, (*batch,), holds; backwards, NaN
-    and a warning, the second one, where `judge(cotangents, *constants)` does."""
+    """The tangents as they are. Forwards, a warning, the first text, where `unequal(P,
+    *constants)`, (*batch,), holds; backwards, NaN and a warning, the second one, where
+    `judge(cotangents, *constants)` does."""
 
     def forward(parts: tuple[Array, ...], *constants: Array) -> tuple[Array, ...]:
         *tangents, P = parts
@@ -127,8 +158,9 @@ def change(xp: Any, M: Array) -> Array:
 
 
 def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
-    """Zero, for `change(xp, M)` between different vectors of one value where that is not known: forwards a warning if there is one,
-    backwards NaN and a warning if it is needed. (All of M is taken, to tell what is rounding.)"""
+    """Zero, for `change(xp, M)` between different vectors of one value where that is not known:
+    forwards a warning if there is one, backwards NaN and a warning if it is needed. (All of M is
+    taken, to tell what is rounding.)"""
 
     def counts(M: Array, same: Array) -> Array:
         return exceeds(xp, xp.where(off_diagonal(xp, same), M, 0 * M), largest(xp, M, 2), 2)
@@ -140,20 +172,35 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
         return (0 * M,)
 
     def backward(cotangents: tuple[Array, ...], same: Array) -> tuple[Array, ...]:
-        parts = checked(xp, TWICE.format(name, ", so NaN is given"), cotangents, lambda parts, same: counts(parts[0], same), same)
+        parts = checked(
+            xp,
+            TWICE.format(name, ", so NaN is given"),
+            cotangents,
+            lambda parts, same: counts(parts[0], same),
+            same,
+        )
         return tuple(xp.where(xp.isnan(M), M, 0 * M) for M in parts)
 
     return linear_map(xp, forward, backward, (M,), same)[0]
 
 
 def checked(
-    xp: Any, text: str, cotangents: tuple[Array, ...], judge: Callable[..., Array], *constants: Array
+    xp: Any,
+    text: str,
+    cotangents: tuple[Array, ...],
+    judge: Callable[..., Array],
+    *constants: Array,
 ) -> tuple[Array, ...]:
     """The cotangents, NaN and a warning where `judge(cotangents, *constants)` holds."""
-    bad = judge(tuple(xp.stop_gradient(x) for x in cotangents), *(xp.stop_gradient(x) for x in constants))
+    bad = judge(
+        tuple(xp.stop_gradient(x) for x in cotangents), *(xp.stop_gradient(x) for x in constants)
+    )
     xp.warn_later(bad, text, category=DerivativeWarning)
     spoil = xp.where(bad, math.nan, 0.0)
-    return tuple(x + xp.astype(xp.reshape(spoil, (*spoil.shape, *(1,) * (x.ndim - spoil.ndim))), x.dtype) for x in cotangents)
+    return tuple(
+        x + xp.astype(xp.reshape(spoil, (*spoil.shape, *(1,) * (x.ndim - spoil.ndim))), x.dtype)
+        for x in cotangents
+    )
 
 
 def largest(xp: Any, x: Array, axes: int) -> Array:
@@ -177,10 +224,13 @@ def differs(xp: Any, P: Array, same: Array) -> Array:
     """Whether the part of P inside a cluster is not a multiple of the identity."""
     apart = off_diagonal(xp, same)
     size = largest(xp, P, 2)
-    return xp.logical_or(exceeds(xp, xp.where(apart, P, 0 * P), size, 2), exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2))
+    return xp.logical_or(
+        exceeds(xp, xp.where(apart, P, 0 * P), size, 2),
+        exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- self-adjoint
+# --------------------------------------------------------------------------------------------------
 
 
 def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
@@ -189,18 +239,23 @@ def eigh(xp: Any, A: Array) -> tuple[Array, Array]:
     A V = V Λ with V^H V = I. Put dV = V K, and P = V^H dA V:
         dA V + A V K = V K Λ + V dΛ,  so  P + Λ K - K Λ = dΛ:
         dλ_i = P_ii,     K_ij = P_ij / (λ_j - λ_i) for i ≠ j.
-    V^H V = I makes K skew, so K_ii is imaginary: a change of phase, taken as zero. Of pairs in a cluster K_ij is zero too.
-    dA stands for its self-adjoint part: eigenvalues of anything else are not what was asked for.
+    V^H V = I makes K skew, so K_ii is imaginary: a change of phase, taken as zero. Of pairs in a
+    cluster K_ij is zero too. dA stands for its self-adjoint part: eigenvalues of anything else are
+    not what was asked for.
     """
     return eigh_known(xp, A, *xp.eigh(xp.stop_gradient(A)))
 
 
-def eigh_known(xp: Any, A: Array, values: Array, V: Array, guard: bool = True) -> tuple[Array, Array]:
+def eigh_known(
+    xp: Any, A: Array, values: Array, V: Array, guard: bool = True
+) -> tuple[Array, Array]:
     """The same, of pairs that are known; without `guard` for one who knows about clusters."""
     return attached(xp, A, (values, V), program(xp, _eigh_tangent, guard), (1, 2))
 
 
-def _eigh_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+def _eigh_tangent(
+    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
+) -> tuple[Array, Array]:
     values, V = output
     P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, tangents[0]), V))
     same = close(xp, values)
@@ -212,30 +267,48 @@ def _eigh_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output:
         skew = S - adjoint(xp, S)
         size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
         inside = xp.where(same, skew, 0 * skew)
-        return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+        return xp.logical_or(
+            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
+        )
 
     moved = xp.real(xp.diagonal(P))
     if guard:
         held = xp.stop_gradient(V)
-        moved, K = twice(xp, moved, K, P, xp.matmul(adjoint(xp, held), xp.matmul(primals[0], held)), same, inverse)
-        moved, K = guarded(xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
+        moved, K = twice(
+            xp,
+            moved,
+            K,
+            P,
+            xp.matmul(adjoint(xp, held), xp.matmul(primals[0], held)),
+            same,
+            inverse,
+        )
+        moved, K = guarded(
+            xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same
+        )
     return moved, xp.matmul(V, K)
 
 
-def twice(xp: Any, moved: Array, K: Array, P: Array, M: Array, same: Array, inverse: Array) -> tuple[Array, Array]:
-    """Tangents that know of M, for their own derivatives: P + (Λ + M) K - K (Λ + M) = dΛ, with 1 / (λ_j - λ_i), zero in a cluster."""
+def twice(
+    xp: Any, moved: Array, K: Array, P: Array, M: Array, same: Array, inverse: Array
+) -> tuple[Array, Array]:
+    """Tangents that know of M, for their own derivatives: P + (Λ + M) K - K (Λ + M) = dΛ, with 1
+    / (λ_j - λ_i), zero in a cluster."""
     M = change(xp, M)
     trap = xp.sum(P * xp.matrix_transpose(unknown(xp, "eig", M, same)), axis=-1)
     M = xp.where(off_diagonal(xp, same), M, 0 * M)
-    return moved + (trap if xp.is_complex(moved) else xp.real(trap)), K + (xp.matmul(M, K) - xp.matmul(K, M)) * inverse
+    return moved + (trap if xp.is_complex(moved) else xp.real(trap)), K + (
+        xp.matmul(M, K) - xp.matmul(K, M)
+    ) * inverse
 
 
-# ---------------------------------------------------------------------------------------------------- any matrix
+# --------------------------------------------------------------------------------------------------
 
 
 def eig(xp: Any, A: Array) -> tuple[Array, Array]:
-    """Eigenvalues and right eigenvectors of any diagonalisable matrix, with the gauge of LAPACK: unit norm, and the largest entry of each
-    vector keeps its phase (which is zero, for complex ones).
+    """Eigenvalues and right eigenvectors of any diagonalisable matrix, with the gauge of LAPACK:
+    unit norm, and the largest entry of each vector keeps its phase (which is zero, for complex
+    ones).
 
     A V = V Λ. Put dV = V K; the rows of V^-1 are the left eigenvectors, and P = V^-1 dA V:
         P + Λ K - K Λ = dΛ:   dλ_i = P_ii,   K_ij = P_ij / (λ_j - λ_i) for i ≠ j.
@@ -247,19 +320,24 @@ def eig(xp: Any, A: Array) -> tuple[Array, Array]:
 
 
 def are_parallel(xp: Any, V: Array, power: float) -> Array:
-    """Whether unit vectors are dependent to eps^power, (*batch,); `eig` judges them by half of the digits."""
+    """Whether unit vectors are dependent to eps^power, (*batch,); `eig` judges them by half of
+    the digits."""
     I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
     left = xp.vector_norm(xp.lu_solve(*xp.lu_factor(V), xp.broadcast_to(I, V.shape)), axis=-1)
     return xp.logical_not(xp.max(left, axis=-1) * xp.eps(V.dtype) ** power < 1)
 
 
-def eig_known(xp: Any, A: Array, values: Array, V: Array, guard: float = 0.5) -> tuple[Array, Array]:
-    """The same, of pairs that are known. A warning is given where eigenvectors are dependent to eps^guard; 0 stands for no warnings at
-    all, for one who knows about clusters."""
+def eig_known(
+    xp: Any, A: Array, values: Array, V: Array, guard: float = 0.5
+) -> tuple[Array, Array]:
+    """The same, of pairs that are known. A warning is given where eigenvectors are dependent to
+    eps^guard; 0 stands for no warnings at all, for one who knows about clusters."""
     return attached(xp, A, (values, V), program(xp, _eig_tangent, guard), (1, 2))
 
 
-def _eig_tangent(xp: Any, guard: float, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+def _eig_tangent(
+    xp: Any, guard: float, primals: tuple, tangents: tuple, output: tuple
+) -> tuple[Array, Array]:
     values, V = output
     dA = xp.astype(tangents[0], V.dtype)
     P = xp.lu_solve(*xp.lu_factor(V), xp.matmul(dA, V))
@@ -272,15 +350,23 @@ def _eig_tangent(xp: Any, guard: float, primals: tuple, tangents: tuple, output:
         apart = off_diagonal(xp, same)
         size = xp.maximum(largest(xp, g, 1), largest(xp, S, 2))
         inside = xp.where(apart, S, 0 * S)
-        return xp.logical_or(exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2))
+        return xp.logical_or(
+            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
+        )
 
     moved = xp.diagonal(P)
     if guard:
         held = xp.stop_gradient(V)
-        xp.warn_later(are_parallel(xp, held, guard), PARALLEL.format("eig"), category=DerivativeWarning)
+        xp.warn_later(
+            are_parallel(xp, held, guard), PARALLEL.format("eig"), category=DerivativeWarning
+        )
         A = xp.astype(primals[0], V.dtype)
-        moved, K = twice(xp, moved, K, P, xp.lu_solve(*xp.lu_factor(held), xp.matmul(A, held)), same, inverse)
-        moved, K = guarded(xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same)
+        moved, K = twice(
+            xp, moved, K, P, xp.lu_solve(*xp.lu_factor(held), xp.matmul(A, held)), same, inverse
+        )
+        moved, K = guarded(
+            xp, once("eig"), (moved, K), P, lambda P, same: differs(xp, P, same), judge, same
+        )
     T = xp.matmul(V, K)
     row = xp.argmax(xp.abs(xp.stop_gradient(V)), axis=-2)[..., None, :]
     turn = xp.imag(xp.take_along_axis(T, row, axis=-2) / xp.take_along_axis(V, row, axis=-2))
@@ -288,7 +374,7 @@ def _eig_tangent(xp: Any, guard: float, primals: tuple, tangents: tuple, output:
     return moved, T - V * (grow + 1j * turn)
 
 
-# ---------------------------------------------------------------------------------------------------- singular triplets
+# --------------------------------------------------------------------------------------------------
 
 
 def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
@@ -298,15 +384,18 @@ def svd(xp: Any, A: Array) -> tuple[Array, Array, Array]:
         dA = dU Σ V^H + U dΣ V^H + U Σ dV^H   gives   P = K Σ + dΣ - Σ L,
     so ds_i = Re P_ii, and from P_ij and conj(P_ji), for X = K + L and Y = K - L,
         X_ij (s_j - s_i) = P_ij + conj(P_ji)  for i ≠ j,     Y_ij (s_j + s_i) = P_ij - conj(P_ji).
-    X_ii is a common phase of u_i and v_i, taken as zero, and X_ij is zero in a cluster. The parts outside the spaces of U and V:
+    X_ii is a common phase of u_i and v_i, taken as zero, and X_ij is zero in a cluster. The parts
+    outside the spaces of U and V:
         R Σ = (I - U U^H) dA V,     Q Σ = (I - V V^H) dA^H U.
-    A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of the null spaces: what depends on
-    them has none either.
+    A singular value that is zero has no derivative (it is a magnitude), and its vectors are any of
+    the null spaces: what depends on them has none either.
     """
     return attached(xp, A, xp.svd(xp.stop_gradient(A)), program(xp, _svd_tangent, True), (2, 1, 2))
 
 
-def _svd_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array, Array]:
+def _svd_tangent(
+    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
+) -> tuple[Array, Array, Array]:
     (U, s, Vh), dA = output, tangents[0]
     m, n, k = U.shape[-2], Vh.shape[-1], s.shape[-1]
     V, Uh = adjoint(xp, Vh), adjoint(xp, U)
@@ -353,37 +442,51 @@ def _svd_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: 
     return dU, moved, adjoint(xp, dV)
 
 
-# ---------------------------------------------------------------------------------------------------- A = Q R
+# --------------------------------------------------------------------------------------------------
 
 
 DEPENDENT = (
-    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of it than their product has no derivative "
-    "here, and NaN is given. Functions of the matrix have one: inv(A), exp(A), apply(f, A), norm(A), ..."
+    "qr: columns are dependent, or zero, so that A = Q R is not unique: what depends on more of "
+    "it than their product has no derivative "
+    "here, and NaN is given. Functions of the matrix have one: inv(A), exp(A), apply(f, A), "
+    "norm(A), ..."
 )
 
 
 def qr(xp: Any, A: Array) -> tuple[Array, Array]:
-    """Q and R of the thin factorisation A = Q R, with the gauge of LAPACK: the diagonal of R is real.
+    """Q and R of the thin factorisation A = Q R, with the gauge of LAPACK: the diagonal of R is
+    real.
 
     Put K = Q^H dQ, which is skew, and C = Q^H dA R^-1:
         dA = dQ R + Q dR  gives  C = K + dR R^-1,
-    of which the latter is upper triangular with a real diagonal. So K is C below the diagonal, -C^H above it, and i Im C on it;
+    of which the latter is upper triangular with a real diagonal. So K is C below the diagonal, -C^H
+    above it, and i Im C on it;
         dR = (C - K) R,     dQ = Q K + (I - Q Q^H) dA R^-1.
     Where R is singular there is no derivative: NaN and a warning.
     """
     m, n = A.shape[-2:]
-    if m < n or n == 0 or getattr(A.dtype, "itemsize", 8) == 2 or not xp.is_differentiated(A) or xp.is_compiling():
+    if (
+        m < n
+        or n == 0
+        or getattr(A.dtype, "itemsize", 8) == 2
+        or not xp.is_differentiated(A)
+        or xp.is_compiling()
+    ):
         return xp.qr(A)
     Q, R = attached(xp, A, xp.qr(xp.stop_gradient(A)), program(xp, _qr_tangent, True), (2, 2))
     return Q, R
 
 
-def _qr_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+def _qr_tangent(
+    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
+) -> tuple[Array, Array]:
     (Q, R), dA = output, tangents[0]
     m, n = Q.shape[-2:]
     held = xp.stop_gradient(R)
     rounding = ROUNDINGS * m * xp.eps(R.dtype)
-    singular = xp.any(xp.abs(xp.diagonal(held)) <= rounding * xp.vector_norm(held, axis=-2), axis=-1)
+    singular = xp.any(
+        xp.abs(xp.diagonal(held)) <= rounding * xp.vector_norm(held, axis=-2), axis=-1
+    )
     (dA,) = spoiled(xp, DEPENDENT, (dA,), singular)
     R = xp.where(singular[..., None, None], xp.eye(n, dtype=R.dtype, device=xp.device_of(R)), R)
     flip = xp.matrix_transpose
@@ -397,10 +500,13 @@ def _qr_tangent(xp: Any, guard: bool, primals: tuple, tangents: tuple, output: t
 
 
 def spoiled(xp: Any, text: str, tangents: tuple[Array, ...], bad: Array) -> Any:
-    """The tangents, and backwards the cotangents, as they are; NaN and a warning where `bad`, unless they are zero."""
+    """The tangents, and backwards the cotangents, as they are; NaN and a warning where `bad`,
+    unless they are zero."""
 
     def judge(parts: tuple[Array, ...], bad: Array) -> Array:
-        moves = functools.reduce(xp.logical_or, (xp.any(x != 0, axis=tuple(range(bad.ndim, x.ndim))) for x in parts))
+        moves = functools.reduce(
+            xp.logical_or, (xp.any(x != 0, axis=tuple(range(bad.ndim, x.ndim))) for x in parts)
+        )
         return xp.logical_and(bad, moves)
 
     def either(parts: tuple[Array, ...], bad: Array) -> tuple[Array, ...]:

@@ -1,7 +1,8 @@
 """The frameworks: one short list of names, with the same meaning in NumPy, PyTorch and JAX.
 
-A backend is a plain module of functions, called `xp` in the code that uses it. It is found once per operator from the
-type of its arrays, and a framework is imported only when one of its arrays has been seen (it is then loaded already).
+A backend is a plain module of functions, called `xp` in the code that uses it. It is found once per
+operator from the type of its arrays, and a framework is imported only when one of its arrays has
+been seen (it is then loaded already).
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib"
 
 _loaded: dict[str, ModuleType] = {}
 _callbacks: list[Callable[[ModuleType], Any]] = []
-# By type. Python's own are there from the start: looking one up is then a dictionary access that torch.compile can trace.
+# By type. Python's own are there from the start: looking one up is then a dictionary access that
+# torch.compile can trace.
 _namespaces: dict[type, ModuleType | None] = dict.fromkeys(
     (bool, int, float, complex, str, list, tuple, dict, slice, type(None), type(...))
 )
@@ -68,14 +70,17 @@ def get(name: str) -> ModuleType:
 
 def _load(name: str) -> ModuleType:
     if name not in _EXTRAS:
-        raise ValueError(f"there is no backend {name!r}; choose one of {', '.join(map(repr, _EXTRAS))}")
+        raise ValueError(
+            f"there is no backend {name!r}; choose one of {', '.join(map(repr, _EXTRAS))}"
+        )
     try:
         module = importlib.import_module(f"{__name__}.{name}")
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "jax", "jaxlib"):
             raise  # a mistake of ours or a broken installation: its own message is the better one
         raise ImportError(
-            f"the {name} backend needs {error.name}, which is not installed: pip install 'colinear[{_EXTRAS[name]}]'",
+            f"the {name} backend needs {error.name}, which is not installed: pip install "
+            f"'colinear[{_EXTRAS[name]}]'",
             name=error.name,
         ) from error
     if name not in _loaded:
@@ -92,7 +97,8 @@ def loaded() -> tuple[ModuleType, ...]:
 
 
 def on_load(callback: Callable[[ModuleType], Any]) -> None:
-    """Call `callback(module)` for each backend already loaded, and for each later one when it is loaded."""
+    """Call `callback(module)` for each backend already loaded, and for each later one when it is
+    loaded."""
     _callbacks.append(callback)
     for module in loaded():
         callback(module)
@@ -101,7 +107,8 @@ def on_load(callback: Callable[[ModuleType], Any]) -> None:
 def namespace_of(x: Any) -> Any:
     """Return the backend to whose framework the array `x` belongs, or None if `x` is not an array.
 
-    Scalars, Python's and NumPy's (`numpy.float64(2)`), belong to no framework: they mix with all of them.
+    Scalars, Python's and NumPy's (`numpy.float64(2)`), belong to no framework: they mix with all of
+    them.
     """
     try:
         return _namespaces[type(x)]
@@ -110,9 +117,12 @@ def namespace_of(x: Any) -> Any:
 
 
 def _find(cls: type) -> ModuleType | None:
-    """The backend of a type, remembered; only type names are looked at before its framework is known to be loaded."""
+    """The backend of a type, remembered; only type names are looked at before its framework is
+    known to be loaded."""
     found = None
-    for base in cls.__mro__:  # subclasses of arrays from elsewhere (nn.Parameter, DTensor, ...) have an array among their bases
+    # subclasses of arrays from elsewhere (nn.Parameter, DTensor, ...) have an array among their
+    # bases
+    for base in cls.__mro__:
         root = base.__module__.partition(".")[0]
         framework = _FRAMEWORK_OF_ROOT.get(root)
         if framework is not None and sys.modules.get(root) is not None:
@@ -131,7 +141,8 @@ def adjoint(xp: Any, X: Array) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def program(name: str, f: Callable, *static: Any) -> Callable:
-    """`f(xp, *static, ...)` as a function of operators and arrays alone: compiled by JAX once for each structure and shape.
+    """`f(xp, *static, ...)` as a function of operators and arrays alone: compiled by JAX once for
+    each structure and shape.
 
     `static` must have hashes; they, and f, say whether the program is there already.
     """

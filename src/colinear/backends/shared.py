@@ -1,4 +1,5 @@
-"""What several backends share: half precision by single, products along bands, LAPACK's packed LDL^H, pivots of QR."""
+"""What several backends share: half precision by single, products along bands, LAPACK's packed
+LDL^H, pivots of QR."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from typing import Any
 # precision.
 
 
-def through_single(astype: Callable, halves: frozenset, single: Any) -> Callable[[Callable], Callable]:
-    """Make the decorator with which a backend computes in `single` whatever arrives in one of `halves`.
+def through_single(
+    astype: Callable, halves: frozenset, single: Any
+) -> Callable[[Callable], Callable]:
+    """Make the decorator with which a backend computes in `single` whatever arrives in one of
+    `halves`.
 
-    The answer is cast back unless a wider array was given too; complex answers stay complex64, as no framework
-    has linear algebra for half-precision complex numbers.
+    The answer is cast back unless a wider array was given too; complex answers stay complex64, as
+    no framework has linear algebra for half-precision complex numbers.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -25,7 +29,9 @@ def through_single(astype: Callable, halves: frozenset, single: Any) -> Callable
             if half is None:
                 return function(*arguments, **options)
             result = function(*(widen(x) for x in arguments), **options)
-            is_half = all(dtype in halves or "int" in str(dtype) for dtype in given)  # pivots are integers
+            is_half = all(
+                dtype in halves or "int" in str(dtype) for dtype in given
+            )  # pivots are integers
             return narrow(result, half) if is_half else result
 
         return wrapped
@@ -96,26 +102,32 @@ def outer_in_band(xp: Any, Y: Any, X: Any, widths: tuple[int, int]) -> Any:
 
 
 def packed_slogdet(xp: Any, packed: Any, pivots: Any) -> tuple[Any, Any]:
-    """Sign and log|det|: D has blocks of size 1, and of size 2 where two pivots < 0 stand together."""
+    """Sign and log|det|: D has blocks of size 1, and of size 2 where two pivots < 0 stand
+    together."""
     d = xp.real(xp.diagonal(packed))
     paired = pivots < 0
     first = xp.logical_and(paired, xp.cumsum(xp.astype(paired, pivots.dtype), axis=-1) % 2 == 1)
     below = xp.concat([xp.abs(xp.diagonal(packed, -1)), d[..., :1]], axis=-1)
-    # det [[a, e*], [e, c]] = |e|^2 ((a/|e|) (c/|e|) - 1); |e| is the scale of its block, so nothing overflows.
+    # det [[a, e*], [e, c]] = |e|^2 ((a/|e|) (c/|e|) - 1); |e| is the scale of its block, so nothing
+    # overflows.
     scale = xp.where(first, below, 1)
     pair = (d / scale) * (xp.roll(d, -1, axis=-1) / scale) - 1
     value = xp.where(paired, xp.where(first, pair, 1), d)
-    return xp.prod(xp.sign(value), axis=-1), xp.sum(xp.log(xp.abs(value)) + 2 * xp.log(scale), axis=-1)
+    return xp.prod(xp.sign(value), axis=-1), xp.sum(
+        xp.log(xp.abs(value)) + 2 * xp.log(scale), axis=-1
+    )
 
 
 # The order of the columns in a QR factorisation with column pivoting, for frameworks that lack it.
 
 
 def pivot_order(xp: Any, A: Any) -> Any:
-    """The greedy order: at each step the column with the largest part outside the span of those taken.
+    """The greedy order: at each step the column with the largest part outside the span of those
+    taken.
 
-    By modified Gram-Schmidt on a copy, which orders well even where it would not orthogonalise well; the factors
-    themselves then come from the framework's QR of `A[:, order]`. Batched, without branches on values. O(m n min(m, n)).
+    By modified Gram-Schmidt on a copy, which orders well even where it would not orthogonalise
+    well; the factors themselves then come from the framework's QR of `A[:, order]`. Batched,
+    without branches on values. O(m n min(m, n)).
     """
     n = A.shape[-1]
     index = xp.arange(n, device=xp.device_of(A))
@@ -132,9 +144,12 @@ def pivot_order(xp: Any, A: Any) -> Any:
         order.append(best)
     if not order:
         return xp.broadcast_to(index, (*A.shape[:-2], n))
-    # The columns that remain when the rows are used up follow in their order: a stable sort by the step at which each was taken.
+    # The columns that remain when the rows are used up follow in their order: a stable sort by the
+    # step at which each was taken.
     steps = xp.concat(order, axis=-1)
     step_of = xp.where(
-        xp.expand_dims(steps, -1) == index, xp.expand_dims(xp.arange(len(order), device=xp.device_of(A)) - n, -1), 0
+        xp.expand_dims(steps, -1) == index,
+        xp.expand_dims(xp.arange(len(order), device=xp.device_of(A)) - n, -1),
+        0,
     )
     return xp.argsort(xp.min(step_of, axis=-2) * n + index, axis=-1)

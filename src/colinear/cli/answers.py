@@ -1,4 +1,5 @@
-"""How an answer is told: as lines of text, or as one JSON object, with its status and the exit code that follows from it."""
+"""How an answer is told: as lines of text, or as one JSON object, with its status and the exit
+code that follows from it."""
 
 from __future__ import annotations
 
@@ -56,13 +57,20 @@ def host(x: Any) -> Any:
     return np.asarray(x if xp is None else xp.to_numpy(x))
 
 
-def finish(options: argparse.Namespace, answer: dict[str, Any], lines: list[str], status: Status) -> int:
+def finish(
+    options: argparse.Namespace, answer: dict[str, Any], lines: list[str], status: Status
+) -> int:
     """Print the answer and give the exit code; what is wrong with it goes to standard error."""
     code = codes.of_status(status)
     stream = sys.stderr if getattr(options, "output", None) == "-" else sys.stdout
     if options.json:
         print(
-            json.dumps(plain({"command": options.command, **answer, "status": status.name, "exit_code": code}), allow_nan=False)
+            json.dumps(
+                plain(
+                    {"command": options.command, **answer, "status": status.name, "exit_code": code}
+                ),
+                allow_nan=False,
+            )
         )
     else:
         print("\n".join(lines), file=stream)
@@ -72,7 +80,8 @@ def finish(options: argparse.Namespace, answer: dict[str, Any], lines: list[str]
 
 
 def save(options: argparse.Namespace, status: Status, array: Any, **named: Any) -> dict[str, Any]:
-    """Write the answer where it was asked for, unless it is not to be trusted at all; what to say of that."""
+    """Write the answer where it was asked for, unless it is not to be trusted at all; what to
+    say of that."""
     if options.output is None:
         return {}
     if codes.of_status(status) == codes.NUMERICAL:

@@ -30,7 +30,11 @@ def head(options: argparse.Namespace, answer: dict[str, Any]) -> list[str]:
     for name in ("method", "status", "residual", "iterations", "matvecs", "seconds"):
         value = answer.get(name)
         if value not in (None, ""):
-            lines.append(f"{name + ':':12}{value:.3g}" if isinstance(value, float) else f"{name + ':':12}{value}")
+            lines.append(
+                f"{name + ':':12}{value:.3g}"
+                if isinstance(value, float)
+                else f"{name + ':':12}{value}"
+            )
     return lines
 
 
@@ -39,14 +43,17 @@ def solve(options: argparse.Namespace) -> int:
 
     check_target(options.output)
     if options.json and options.output == "-":
-        raise UsageError("--json and -o - both write to standard output; give a file to one of them")
+        raise UsageError(
+            "--json and -o - both write to standard output; give a file to one of them"
+        )
     matrix, A, report = operator(options)
     b = read_columns(options.right_side)
     m, n = matrix.shape
     fits(matrix, b, options.right_side)
     if m != n and not options.least_squares:
         raise InputError(
-            f"{options.file}: {m}x{n}, and a linear system needs a square matrix; --least-squares gives the nearest solution"
+            f"{options.file}: {m}x{n}, and a linear system needs a square matrix; --least-squares "
+            "gives the nearest solution"
         )
     xp = A.xp
     dtype = xp.complex_dtype(A.dtype) if np.iscomplexobj(b) and not A.is_complex else A.dtype
@@ -77,7 +84,9 @@ def true_residual(matrix: Any, x: Any, b: Any) -> float:
     """max over columns of |b - A x| / |b|"""
     apart, size = (np.linalg.norm(np.reshape(v, (len(b), -1)), axis=0) for v in (b - matrix @ x, b))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.max(np.where(size > 0, apart / np.where(size > 0, size, 1), apart), initial=0.0))
+        return float(
+            np.max(np.where(size > 0, apart / np.where(size > 0, size, 1), apart), initial=0.0)
+        )
 
 
 def eig(options: argparse.Namespace) -> int:
@@ -86,15 +95,26 @@ def eig(options: argparse.Namespace) -> int:
     check_target(options.output)
     matrix, A, report = operator(options)
     if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{options.file}: {matrix.shape[0]}x{matrix.shape[1]}; eigenvalues are those of square matrices: svd")
+        raise InputError(
+            f"{options.file}: {matrix.shape[0]}x{matrix.shape[1]}; eigenvalues are those of "
+            "square matrices: svd"
+        )
     k = _how_many(options, matrix.shape[0])
-    (values, vectors), status, found = timed(options, "eig", lambda: co.eig(A, k, options.which, method(options), info=True))
+    (values, vectors), status, found = timed(
+        options, "eig", lambda: co.eig(A, k, options.which, method(options), info=True)
+    )
     values = answers.host(values)
     answer = report | found | {"file": options.file, "which": options.which, "values": values}
     if options.output is not None:
-        named = {"values": values, "vectors": answers.host(vectors.to_dense())} if options.output.endswith(".npz") else {}
+        named = (
+            {"values": values, "vectors": answers.host(vectors.to_dense())}
+            if options.output.endswith(".npz")
+            else {}
+        )
         answer |= answers.save(options, status, None if named else values, **named)
-    return answers.finish(options, answer, [*head(options, answer), "eigenvalues:", *answers.numbers(values)], status)
+    return answers.finish(
+        options, answer, [*head(options, answer), "eigenvalues:", *answers.numbers(values)], status
+    )
 
 
 def svd(options: argparse.Namespace) -> int:
@@ -103,7 +123,9 @@ def svd(options: argparse.Namespace) -> int:
     check_target(options.output)
     matrix, A, report = operator(options)
     k = _how_many(options, min(matrix.shape))
-    (U, s, V), status, found = timed(options, "svd", lambda: co.svd(A, k, method(options), info=True))
+    (U, s, V), status, found = timed(
+        options, "svd", lambda: co.svd(A, k, method(options), info=True)
+    )
     s = answers.host(s)
     answer = report | found | {"file": options.file, "values": s}
     if options.output is not None:
@@ -111,7 +133,9 @@ def svd(options: argparse.Namespace) -> int:
         if options.output.endswith(".npz"):
             named = {"U": answers.host(U.to_dense()), "s": s, "V": answers.host(V.to_dense())}
         answer |= answers.save(options, status, None if named else s, **named)
-    return answers.finish(options, answer, [*head(options, answer), "singular values:", *answers.numbers(s)], status)
+    return answers.finish(
+        options, answer, [*head(options, answer), "singular values:", *answers.numbers(s)], status
+    )
 
 
 def _how_many(options: argparse.Namespace, most: int) -> int:
@@ -133,14 +157,21 @@ def _number(options: argparse.Namespace, name: str, label: str) -> int:
 
     matrix, A, report = operator(options)
     if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"{options.file}: {matrix.shape[0]}x{matrix.shape[1]}; {name} is that of a square matrix")
-    value, status, found = timed(options, name, lambda: getattr(co, name)(A, method(options), info=True))
+        raise InputError(
+            f"{options.file}: {matrix.shape[0]}x{matrix.shape[1]}; {name} is that of a square "
+            "matrix"
+        )
+    value, status, found = timed(
+        options, name, lambda: getattr(co, name)(A, method(options), info=True)
+    )
     value = answers.host(value)[()]
     answer = report | found | {"file": options.file, "value": value}
     text = answers.number(value)
     if found["error"] is not None:
         text += f" ± {found['error']:.2g} (one standard error: this is an estimate)"
-    return answers.finish(options, answer, [*head(options, answer), f"{label + ':':12}{text}"], status)
+    return answers.finish(
+        options, answer, [*head(options, answer), f"{label + ':':12}{text}"], status
+    )
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -161,4 +192,6 @@ def explain(options: argparse.Namespace) -> int:
         "memory": plan.cost.memory,
         "plan": str(plan),
     }
-    return answers.finish(options, answer, [f"{options.file}: {answer['operator']}", str(plan)], Status.SUCCESS)
+    return answers.finish(
+        options, answer, [f"{options.file}: {answer['operator']}", str(plan)], Status.SUCCESS
+    )

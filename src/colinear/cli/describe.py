@@ -1,4 +1,5 @@
-"""`info`: what a matrix is, as text with a small picture of where its entries stand, as JSON, or as a picture in a file."""
+"""`info`: what a matrix is, as text with a small picture of where its entries stand, as JSON, or
+as a picture in a file."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def coordinates(matrix: Any) -> tuple[Any, Any, Any]:
 
 
 def binned(matrix: Any, height: int, width: int) -> tuple[Any, Any]:
-    """For each cell of a grid over the matrix: the part of its places that is filled, and the largest entry in size."""
+    """For each cell of a grid over the matrix: the part of its places that is filled, and the
+    largest entry in size."""
     m, n = matrix.shape
     height, width = max(1, min(height, m)), max(1, min(width, n))
     rows, columns, values = coordinates(matrix)
@@ -50,7 +52,8 @@ def binned(matrix: Any, height: int, width: int) -> tuple[Any, Any]:
 
 
 def spy(matrix: Any, height: int = 20, width: int = 48) -> list[str]:
-    """Where the entries stand, in characters: the darker, the fuller; anything that is there shows."""
+    """Where the entries stand, in characters: the darker, the fuller; anything that is there
+    shows."""
     shades = UNICODE_SHADES if _speaks_unicode() else SHADES
     if 0 in matrix.shape:
         return ["(empty)"]
@@ -64,11 +67,14 @@ def spy(matrix: Any, height: int = 20, width: int = 48) -> list[str]:
 
 
 def picture(matrix: Any, facts: dict[str, Any], path: str) -> None:
-    """Sizes of the entries, and beside them the singular values of a small matrix, the fill of the rows of a large one."""
+    """Sizes of the entries, and beside them the singular values of a small matrix, the fill of
+    the rows of a large one."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("--picture draws with matplotlib, which is not installed: pip install 'colinear[plot]'") from error
+        raise ImportError(
+            "--picture draws with matplotlib, which is not installed: pip install 'colinear[plot]'"
+        ) from error
     if 0 in matrix.shape:
         raise InputError(f"{path}: there is nothing to draw of an empty matrix")
     figure = Figure(figsize=(11, 5), layout="constrained")
@@ -78,12 +84,18 @@ def picture(matrix: Any, facts: dict[str, Any], path: str) -> None:
         image = np.ma.masked_invalid(np.log10(np.where(sizes > 0, sizes, np.nan)))
     m, n = matrix.shape
     shown = left.imshow(
-        image, extent=(0, n, m, 0), interpolation="nearest", cmap="viridis", aspect="auto" if max(m, n) > 4 * min(m, n) else 1
+        image,
+        extent=(0, n, m, 0),
+        interpolation="nearest",
+        cmap="viridis",
+        aspect="auto" if max(m, n) > 4 * min(m, n) else 1,
     )
     figure.colorbar(shown, ax=left, label="log10 of the largest entry there")
     left.set_title(f"{m} x {n}, {facts['nonzeros']} entries: {facts.get('structure', 'as it is')}")
     if max(m, n) <= EXACT:
-        values = np.linalg.svd(matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False)
+        values = np.linalg.svd(
+            matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False
+        )
         right.semilogy(1 + np.arange(len(values)), np.where(values > 0, values, np.nan), ".")
         right.set(title="singular values", xlabel="number")
     else:
@@ -118,7 +130,12 @@ def info(options: argparse.Namespace) -> int:
         check_picture(options.picture)
     matrix, A, report = operator(options)
     values = matrix if isinstance(matrix, np.ndarray) else matrix.data
-    facts = report | {"file": options.file, "bytes": _size(options.file), "dtype": str(values.dtype), **entries(matrix)}
+    facts = report | {
+        "file": options.file,
+        "bytes": _size(options.file),
+        "dtype": str(values.dtype),
+        **entries(matrix),
+    }
     if matrix.shape[0] == matrix.shape[1]:
         facts |= symmetry(matrix, A)
     if options.condition is not False:
@@ -139,16 +156,27 @@ def entries(matrix: Any) -> dict[str, Any]:
     m, n = matrix.shape
     rows, columns, values = coordinates(matrix)
     if len(values) == 0:
-        return {"nonzeros": 0, "density": 0.0, "norms": {"frobenius": 0.0, "one": 0.0, "infinity": 0.0, "largest_entry": 0.0}}
+        return {
+            "nonzeros": 0,
+            "density": 0.0,
+            "norms": {"frobenius": 0.0, "one": 0.0, "infinity": 0.0, "largest_entry": 0.0},
+        }
     sizes, per_row = np.abs(values), np.bincount(rows, minlength=m)
     return {
         "nonzeros": len(values),
         "density": len(values) / (m * n),
         "sparse_file": not isinstance(matrix, np.ndarray),
-        "per_row": {"least": int(per_row.min()), "mean": float(per_row.mean()), "most": int(per_row.max())},
+        "per_row": {
+            "least": int(per_row.min()),
+            "mean": float(per_row.mean()),
+            "most": int(per_row.max()),
+        },
         "empty_rows": int(np.count_nonzero(per_row == 0)),
         "empty_columns": int(np.count_nonzero(np.bincount(columns, minlength=n) == 0)),
-        "bandwidth": {"lower": int(max(0, (rows - columns).max())), "upper": int(max(0, (columns - rows).max()))},
+        "bandwidth": {
+            "lower": int(max(0, (rows - columns).max())),
+            "upper": int(max(0, (columns - rows).max())),
+        },
         "norms": {
             "frobenius": float(np.linalg.norm(values)),
             "one": float(np.bincount(columns, sizes, n).max()),
@@ -160,7 +188,8 @@ def entries(matrix: Any) -> dict[str, Any]:
 
 
 def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
-    """Of a square matrix: what its transpose has in common with it, its diagonal, and what was proven of it."""
+    """Of a square matrix: what its transpose has in common with it, its diagonal, and what was
+    proven of it."""
     from scipy.sparse import csr_array
 
     import colinear as co
@@ -171,18 +200,31 @@ def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
     pattern = csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
     d = S.diagonal()
     beside = np.asarray(abs(S).sum(axis=1)).ravel() - np.abs(d)
-    diagonal = {"zeros": int(np.count_nonzero(d == 0)), "dominant_rows": int(np.count_nonzero(np.abs(d) >= beside))}
+    diagonal = {
+        "zeros": int(np.count_nonzero(d == 0)),
+        "dominant_rows": int(np.count_nonzero(np.abs(d) >= beside)),
+    }
     hermitian = float(np.linalg.norm((S - S.conj().T).data)) / norm
     facts = {
-        "pattern_symmetric": bool((pattern - pattern.T).nnz == 0 or not np.any((pattern - pattern.T).data)),
+        "pattern_symmetric": bool(
+            (pattern - pattern.T).nnz == 0 or not np.any((pattern - pattern.T).data)
+        ),
         "asymmetry": hermitian,
-        "symmetry": "self-adjoint" if hermitian == 0 else "symmetric" if not np.any((S - S.T).data) else "none",
+        "symmetry": "self-adjoint"
+        if hermitian == 0
+        else "symmetric"
+        if not np.any((S - S.T).data)
+        else "none",
         "diagonal": diagonal,
     }
     if hermitian > 0:
         facts["definite"] = "no: not self-adjoint"
     elif np.any(d.real < 0):
-        facts["definite"] = "no: " + ("negative" if np.all(d.real < 0) else "not positive") + " entries on the diagonal"
+        facts["definite"] = (
+            "no: "
+            + ("negative" if np.all(d.real < 0) else "not positive")
+            + " entries on the diagonal"
+        )
     elif A.isa(co.PD):
         facts["definite"] = "positive definite (proven)"
     elif A.isa(co.PSD):
@@ -207,7 +249,9 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
     if 0 in matrix.shape:
         return None, "empty"
     if max(m, n) <= EXACT:
-        values = np.linalg.svd(matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False)
+        values = np.linalg.svd(
+            matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False
+        )
         ratio = float(values[0] / values[-1]) if values[-1] > 0 else np.inf
         return ratio, "2-norm, from all singular values"
     if m != n:
@@ -215,7 +259,11 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
     work = sparse_work(A) if isinstance(A, Sparse) else dense_work(A)
     is_structured = type(A).__name__ not in ("Sparse", "Dense")
     if not insists and not is_structured and work.work > MOST_WORK:
-        return None, f"not estimated: a factorisation would take {work.flops:.1e} flops (--condition does it)"
+        return (
+            None,
+            f"not estimated: a factorisation would take {work.flops:.1e} flops (--condition does "
+            "it)",
+        )
     from scipy.sparse.linalg import onenormest
 
     with warnings.catch_warnings():
@@ -228,7 +276,9 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
         except (co.ColinearError, ArithmeticError, MemoryError, ValueError) as error:
             return None, f"not estimated: {str(error).splitlines()[0]}"
     columns = np.asarray(abs(matrix).sum(axis=0)).ravel()
-    return float(columns.max() * estimate), "1-norm, estimated (a lower bound, as a rule within a factor of 3)"
+    return float(
+        columns.max() * estimate
+    ), "1-norm, estimated (a lower bound, as a rule within a factor of 3)"
 
 
 def as_text(facts: dict[str, Any]) -> list[str]:
@@ -241,21 +291,35 @@ def as_text(facts: dict[str, Any]) -> list[str]:
     ]
     if facts["nonzeros"]:
         rows, band, norms = facts["per_row"], facts["bandwidth"], facts["norms"]
-        lines.append(f"  in a row      {rows['least']} to {rows['most']}, {rows['mean']:.1f} on average")
-        if facts["empty_rows"] or facts["empty_columns"]:
-            lines.append(f"  empty         {facts['empty_rows']} rows, {facts['empty_columns']} columns")
-        lines.append(f"  bandwidth     {band['lower']} below the diagonal, {band['upper']} above")
-        lines.append(f"  entries from  {norms['smallest_entry']:.3g} to {norms['largest_entry']:.3g} in size")
         lines.append(
-            f"  norms         {norms['frobenius']:.6g} Frobenius, {norms['one']:.6g} (1), {norms['infinity']:.6g} (infinity)"
+            f"  in a row      {rows['least']} to {rows['most']}, {rows['mean']:.1f} on average"
+        )
+        if facts["empty_rows"] or facts["empty_columns"]:
+            lines.append(
+                f"  empty         {facts['empty_rows']} rows, {facts['empty_columns']} columns"
+            )
+        lines.append(f"  bandwidth     {band['lower']} below the diagonal, {band['upper']} above")
+        lines.append(
+            f"  entries from  {norms['smallest_entry']:.3g} to {norms['largest_entry']:.3g} in size"
+        )
+        lines.append(
+            f"  norms         {norms['frobenius']:.6g} Frobenius, {norms['one']:.6g} (1), "
+            f"{norms['infinity']:.6g} (infinity)"
         )
     if "symmetry" in facts:
-        shown = facts["symmetry"] if facts["symmetry"] != "none" else f"none: |A - A^H| / |A| = {facts['asymmetry']:.2g}"
+        shown = (
+            facts["symmetry"]
+            if facts["symmetry"] != "none"
+            else f"none: |A - A^H| / |A| = {facts['asymmetry']:.2g}"
+        )
         same = "symmetric" if facts["pattern_symmetric"] else "not symmetric"
         lines.append(f"  symmetry      {shown}; pattern {same}")
         lines.append(f"  definite      {facts['definite']}")
         d = facts["diagonal"]
-        lines.append(f"  diagonal      {d['zeros']} zeros; at least the sum of the rest in {d['dominant_rows']} rows")
+        lines.append(
+            f"  diagonal      {d['zeros']} zeros; at least the sum of the rest in "
+            f"{d['dominant_rows']} rows"
+        )
     if "structure" in facts:
         lines.append(f"  structure     {facts['structure']}: {facts['operator']}")
     if "condition" in facts:
@@ -266,4 +330,10 @@ def as_text(facts: dict[str, Any]) -> list[str]:
 
 
 def _size(path: str) -> int:
-    return os.path.getsize(path.rpartition(":")[0] if not os.path.exists(path) and ":" in path else path) if path != "-" else 0
+    return (
+        os.path.getsize(
+            path.rpartition(":")[0] if not os.path.exists(path) and ":" in path else path
+        )
+        if path != "-"
+        else 0
+    )

@@ -1,4 +1,5 @@
-"""Matrices in files: Matrix Market (`.mtx`, `.mtx.gz`), NumPy (`.npy`, `.npz`) and SciPy's sparse `.npz`.
+"""Matrices in files: Matrix Market (`.mtx`, `.mtx.gz`), NumPy (`.npy`, `.npz`) and SciPy's sparse
+`.npz`.
 
 Nothing is ever unpickled. Whatever is wrong with a file is an `InputError` of one line.
 """
@@ -27,29 +28,40 @@ def extension(path: str) -> str:
     for known in sorted(READABLE, key=len, reverse=True):
         if name.endswith(known):
             return known
-    raise InputError(f"{path}: cannot tell the format from the name; use one of {', '.join(READABLE)}")
+    raise InputError(
+        f"{path}: cannot tell the format from the name; use one of {', '.join(READABLE)}"
+    )
 
 
 def read_matrix(path: str) -> Any:
-    """A matrix: a NumPy array of two dimensions, or a SciPy sparse matrix of compressed rows; all entries finite."""
+    """A matrix: a NumPy array of two dimensions, or a SciPy sparse matrix of compressed rows;
+    all entries finite."""
     matrix = read(path)
     if matrix.ndim != 2:
-        raise InputError(f"{path}: an array of shape {tuple(matrix.shape)}; expected a matrix, which has two dimensions")
+        raise InputError(
+            f"{path}: an array of shape {tuple(matrix.shape)}; expected a matrix, which has two "
+            "dimensions"
+        )
     return matrix
 
 
 def read_columns(path: str) -> Any:
-    """A right side: a NumPy array of one or two dimensions; of one where the file holds a single column."""
+    """A right side: a NumPy array of one or two dimensions; of one where the file holds a single
+    column."""
     columns = read(path)
     if not isinstance(columns, np.ndarray):
         columns = columns.toarray()
     if columns.ndim not in (1, 2):
-        raise InputError(f"{path}: an array of shape {tuple(columns.shape)}; expected a vector, or a matrix of columns")
+        raise InputError(
+            f"{path}: an array of shape {tuple(columns.shape)}; expected a vector, or a matrix of "
+            "columns"
+        )
     return columns[:, 0] if columns.ndim == 2 and columns.shape[1] == 1 else columns
 
 
 def read(path: str) -> Any:
-    """The array or sparse matrix in a file; `-` for Matrix Market from standard input, `file.npz:name` for one array of several."""
+    """The array or sparse matrix in a file; `-` for Matrix Market from standard input,
+    `file.npz:name` for one array of several."""
     path, name = _split(path)
     if path != "-":
         if not os.path.exists(path):
@@ -58,12 +70,20 @@ def read(path: str) -> Any:
             raise InputError(f"{path}: is a directory, not a file")
     kind = ".mtx" if path == "-" else extension(path)
     try:
-        found = _read_npz(path, name) if kind == ".npz" else _read_npy(path) if kind == ".npy" else _read_market(path)
+        found = (
+            _read_npz(path, name)
+            if kind == ".npz"
+            else _read_npy(path)
+            if kind == ".npy"
+            else _read_market(path)
+        )
     except InputError:
         raise
     except MemoryError as error:
         raise InputError(f"{path}: too large for the memory of this machine") from error
-    except Exception as error:  # readers raise whatever they like: EOFError, zlib.error, IndexError, ...
+    except (
+        Exception
+    ) as error:  # readers raise whatever they like: EOFError, zlib.error, IndexError, ...
         raise InputError(f"{path}: not a readable {kind} file ({_first_line(error)})") from error
     return _checked(path, found)
 
@@ -97,7 +117,9 @@ def _read_npy(path: str) -> Any:
         found = np.load(path, allow_pickle=False)
     except ValueError as error:
         if "allow_pickle" in str(error) or "pickled" in str(error):
-            raise InputError(f"{path}: holds Python objects, or is no .npy file; for safety nothing is unpickled") from error
+            raise InputError(
+                f"{path}: holds Python objects, or is no .npy file; for safety nothing is unpickled"
+            ) from error
         raise
     if not isinstance(found, np.ndarray):
         raise InputError(f"{path}: an archive of arrays; its name should end in .npz")
@@ -117,7 +139,9 @@ def _read_npz(path: str, name: str | None) -> Any:
             return scipy.sparse.load_npz(path)
         if name is None and len(names) != 1:
             advice = f"choose one, as in {path}:{names[0]}" if names else "there is nothing to read"
-            raise InputError(f"{path}: holds {len(names)} arrays ({', '.join(names[:8])}); {advice}")
+            raise InputError(
+                f"{path}: holds {len(names)} arrays ({', '.join(names[:8])}); {advice}"
+            )
         if name is not None and name not in names:
             raise InputError(f"{path}: has no array {name!r}; it holds {', '.join(names[:8])}")
         return archive[names[0] if name is None else name]
@@ -128,7 +152,9 @@ def _checked(path: str, found: Any) -> Any:
     if found.dtype.kind not in "biufc":
         raise InputError(f"{path}: its entries are {found.dtype}; expected real or complex numbers")
     known = (np.float32, np.float64, np.complex64, np.complex128)
-    if found.dtype not in known or not found.dtype.isnative:  # integers, half and extended precision, the other order of bytes
+    if (
+        found.dtype not in known or not found.dtype.isnative
+    ):  # integers, half and extended precision, the other order of bytes
         half, is_complex = found.dtype == np.float16, found.dtype.kind == "c"
         wide = np.complex128 if is_complex else np.float32 if half else np.float64
         found = found.astype(found.dtype.newbyteorder("=") if found.dtype in known else wide)
@@ -161,7 +187,8 @@ def check_target(path: str | None, *, several: bool = False) -> None:
 
 
 def write(path: str, array: Any, **named: Any) -> None:
-    """Write an array; or several, by name, if it is None. `-` is standard output, in Matrix Market form."""
+    """Write an array; or several, by name, if it is None. `-` is standard output, in Matrix
+    Market form."""
     if path == "-":
         sys.stdout.write(_market(array).decode())
         return

@@ -35,11 +35,23 @@ def positive(text: str) -> float:
 
 
 def add_shared(parser: argparse.ArgumentParser, *, computes: bool = True) -> None:
-    """Add the options of a command that reads a matrix, and of one that computes something of it."""
-    parser.add_argument("--backend", choices=("numpy", "torch", "jax"), default="numpy", help="the framework that computes")
-    parser.add_argument("--dtype", help="float32, float64, complex64 or complex128; default: that of the file")
+    """Add the options of a command that reads a matrix, and of one that computes something of
+    it."""
     parser.add_argument(
-        "--annotate", action="append", default=[], metavar="NAME", help="claim a property: PSD, PD, SelfAdjoint, ..."
+        "--backend",
+        choices=("numpy", "torch", "jax"),
+        default="numpy",
+        help="the framework that computes",
+    )
+    parser.add_argument(
+        "--dtype", help="float32, float64, complex64 or complex128; default: that of the file"
+    )
+    parser.add_argument(
+        "--annotate",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="claim a property: PSD, PD, SelfAdjoint, ...",
     )
     parser.add_argument(
         "--detect",
@@ -47,14 +59,24 @@ def add_shared(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
         default=None,
         help="look for structure first; default: unless a method is named",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object to standard output")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object to standard output"
+    )
     parser.add_argument("--traceback", action="store_true", help="show where an error came from")
     if not computes:
         return
-    parser.add_argument("--method", help="CG, GMRES, LU, Lanczos, SLQ, ...; default: chosen by structure and size")
-    parser.add_argument("--tol", type=positive, help="the tolerance; default sqrt(eps) of the dtype")
+    parser.add_argument(
+        "--method", help="CG, GMRES, LU, Lanczos, SLQ, ...; default: chosen by structure and size"
+    )
+    parser.add_argument(
+        "--tol", type=positive, help="the tolerance; default sqrt(eps) of the dtype"
+    )
     parser.add_argument("--max-iters", type=whole, help="the most iterations")
-    parser.add_argument("--preconditioner", metavar="NAME", help="Jacobi, BlockJacobi, ILU, IC, AMG, ... for iterative methods")
+    parser.add_argument(
+        "--preconditioner",
+        metavar="NAME",
+        help="Jacobi, BlockJacobi, ILU, IC, AMG, ... for iterative methods",
+    )
     parser.add_argument("--seed", type=whole, help="of methods that draw random vectors")
     parser.add_argument(
         "--progress",
@@ -65,7 +87,8 @@ def add_shared(parser: argparse.ArgumentParser, *, computes: bool = True) -> Non
 
 
 def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
-    """The matrix of the file, the operator to compute with, and what it took: seconds, and the structure that was found."""
+    """The matrix of the file, the operator to compute with, and what it took: seconds, and the
+    structure that was found."""
     import colinear as co
 
     start = time.perf_counter()
@@ -73,7 +96,9 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
     matrix = read_matrix(options.file)
     read_seconds = time.perf_counter() - start
     if 0 in matrix.shape and options.command != "info":
-        raise InputError(f"{options.file}: the matrix is empty, {matrix.shape[0]}x{matrix.shape[1]}")
+        raise InputError(
+            f"{options.file}: the matrix is empty, {matrix.shape[0]}x{matrix.shape[1]}"
+        )
     A: Any = co.as_operator(matrix)
     annotations = [_annotation(name) for name in options.annotate]
     if options.dtype is not None or options.backend != "numpy":
@@ -83,7 +108,11 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
         tell(options, "looking for structure")
         start = time.perf_counter()
         A, found = co.detect(A, info=True)
-        report |= {"structure": found.rule, "detect_seconds": round(time.perf_counter() - start, 6), "found": str(found)}
+        report |= {
+            "structure": found.rule,
+            "detect_seconds": round(time.perf_counter() - start, 6),
+            "found": str(found),
+        }
     for annotation in annotations:
         A = annotation(A)
     return matrix, A, report | {"operator": repr(A)}
@@ -94,24 +123,34 @@ def _moved(A: Any, options: argparse.Namespace) -> Any:
     dtype = _dtype(options.dtype)
     wanted = dtype or A.xp.dtype_name(A.dtype)
     if options.backend == "jax" and "jax" not in sys.modules:
-        os.environ.setdefault("JAX_ENABLE_X64", "1")  # JAX reads it when it is imported, and is of single precision without
+        os.environ.setdefault(
+            "JAX_ENABLE_X64", "1"
+        )  # JAX reads it when it is imported, and is of single precision without
     A = A.to(backend=options.backend, dtype=dtype)
     got = A.xp.dtype_name(A.dtype)
     if got != wanted:
-        complain(f"{options.backend} computes in {got}, not in {wanted}, as it is set up here", "warning: ")
+        complain(
+            f"{options.backend} computes in {got}, not in {wanted}, as it is set up here",
+            "warning: ",
+        )
     return A
 
 
 def looks_for_structure(options: argparse.Namespace) -> bool:
     """Asked for, or not refused and no method is named: that one would run inside the structure."""
-    return bool(getattr(options, "method", None) is None if options.detect is None else options.detect)
+    return bool(
+        getattr(options, "method", None) is None if options.detect is None else options.detect
+    )
 
 
 def _annotation(name: str) -> Any:
     for annotation in ANNOTATIONS:
         if annotation.name.lower() == name.lower():
             return annotation
-    raise UsageError(f"--annotate {name}: there is no such property; choose from {', '.join(a.name for a in ANNOTATIONS)}")
+    raise UsageError(
+        f"--annotate {name}: there is no such property; choose from "
+        f"{', '.join(a.name for a in ANNOTATIONS)}"
+    )
 
 
 def _dtype(name: str | None) -> str | None:
@@ -131,7 +170,11 @@ def method(options: argparse.Namespace) -> Any:
         given["preconditioner"] = _preconditioner(options.preconditioner)
     if options.method is None and not given:
         return None
-    cls = _named("method", options.method or "Auto", {n: getattr(co, n) for n in co.__all__ if _is_method(getattr(co, n))})
+    cls = _named(
+        "method",
+        options.method or "Auto",
+        {n: getattr(co, n) for n in co.__all__ if _is_method(getattr(co, n))},
+    )
     fields = {field.name for field in dataclasses.fields(cls)}
     wrong = sorted(set(given) - fields)
     if wrong and options.method is None and wrong == ["seed"]:
@@ -151,7 +194,10 @@ def _is_method(x: Any) -> bool:
 def _preconditioner(name: str) -> Any:
     import colinear as co
 
-    kinds = {each: getattr(co, each) for each in ("Jacobi", "BlockJacobi", "ILU", "IC", "Chebyshev", "AMG")}
+    kinds = {
+        each: getattr(co, each)
+        for each in ("Jacobi", "BlockJacobi", "ILU", "IC", "Chebyshev", "AMG")
+    }
     return _named("preconditioner", name, kinds)()
 
 
@@ -159,7 +205,9 @@ def _named(what: str, name: str, known: dict[str, Any]) -> Any:
     for each, value in known.items():
         if each.lower() == name.lower():
             return value
-    raise UsageError(f"--{what} {name}: there is none of that name; choose from {', '.join(sorted(known))}")
+    raise UsageError(
+        f"--{what} {name}: there is none of that name; choose from {', '.join(sorted(known))}"
+    )
 
 
 # ------------------------------------------------------------------ progress, on standard error
@@ -179,16 +227,26 @@ def tell(options: argparse.Namespace, what: str) -> None:
 
 @contextlib.contextmanager
 def under_way(options: argparse.Namespace, what: str) -> Iterator[None]:
-    """Say what is under way, and on a terminal how long it has taken: where no iteration shows a bar of its own."""
+    """Say what is under way, and on a terminal how long it has taken: where no iteration shows a
+    bar of its own."""
     tell(options, what)
-    if not shows_progress(options) or not sys.stderr.isatty() or (options.method is not None and _has_tqdm()):
+    if (
+        not shows_progress(options)
+        or not sys.stderr.isatty()
+        or (options.method is not None and _has_tqdm())
+    ):
         yield
         return
     done, start = threading.Event(), time.perf_counter()
 
     def tick() -> None:
         while not done.wait(SECONDS_BETWEEN_SIGNS):
-            print(f"\rcolinear: {what} ... {time.perf_counter() - start:.0f} s ", end="", file=sys.stderr, flush=True)
+            print(
+                f"\rcolinear: {what} ... {time.perf_counter() - start:.0f} s ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
     clock = threading.Thread(target=tick, daemon=True)
     clock.start()
@@ -214,4 +272,6 @@ def fits(matrix: Any, columns: Any, path: str) -> None:
     """Refuse a right side of another length."""
     if columns.shape[0] != matrix.shape[0]:
         m, n = matrix.shape
-        raise InputError(f"{path}: {columns.shape[0]} rows, but the matrix is {m}x{n}, so a right side has {m}")
+        raise InputError(
+            f"{path}: {columns.shape[0]} rows, but the matrix is {m}x{n}, so a right side has {m}"
+        )

@@ -1,4 +1,5 @@
-"""The parser of the command line, and its way out: one line for an error, and an exit code that scripts can use."""
+"""The parser of the command line, and its way out: one line for an error, and an exit code that
+scripts can use."""
 
 from __future__ import annotations
 
@@ -54,46 +55,89 @@ def parser() -> argparse.ArgumentParser:
 
     def command(name: str, help: str, *, computes: bool = True) -> argparse.ArgumentParser:
         found = commands.add_parser(
-            name, help=help, description=help, epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=help,
+            description=help,
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         found.add_argument("file", metavar="FILE", help="the matrix")
         add_shared(found, computes=computes)
         return found
 
-    about = command("info", "what a matrix is: size, symmetry, definiteness, structure, condition", computes=False)
-    about.add_argument("--picture", metavar="FILE", help="save a picture of the entries and singular values")
-    about.add_argument("--spy", action=argparse.BooleanOptionalAction, default=True, help="draw where the entries stand")
+    about = command(
+        "info",
+        "what a matrix is: size, symmetry, definiteness, structure, condition",
+        computes=False,
+    )
     about.add_argument(
-        "--condition", action=argparse.BooleanOptionalAction, default=None, help="estimate it, whatever that costs; or not"
+        "--picture", metavar="FILE", help="save a picture of the entries and singular values"
+    )
+    about.add_argument(
+        "--spy",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="draw where the entries stand",
+    )
+    about.add_argument(
+        "--condition",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="estimate it, whatever that costs; or not",
     )
 
     plan = command("explain", "which rules and methods a function would use, and their cost")
     plan.add_argument("--function", default="solve", help="solve, logdet, eig, ...; default solve")
 
     solving = command("solve", "solve A x = b")
-    solving.add_argument("right_side", metavar="RIGHT_SIDE", help="b: a vector, or a matrix of columns")
-    solving.add_argument("--least-squares", action="store_true", help="the x that makes |b - A x| least, of any shape of A")
+    solving.add_argument(
+        "right_side", metavar="RIGHT_SIDE", help="b: a vector, or a matrix of columns"
+    )
+    solving.add_argument(
+        "--least-squares",
+        action="store_true",
+        help="the x that makes |b - A x| least, of any shape of A",
+    )
 
     for name, help in (("eig", "eigenvalues"), ("svd", "singular values")):
         spectrum = command(name, f"some {help}, the largest unless told otherwise")
         spectrum.add_argument("-k", type=whole, help="how many; default 6")
         if name == "eig":
             spectrum.add_argument(
-                "--which", choices=("LM", "SM", "LA", "SA", "LR", "SR"), default="LM", help="which of them; default LM"
+                "--which",
+                choices=("LM", "SM", "LA", "SA", "LR", "SR"),
+                default="LM",
+                help="which of them; default LM",
             )
         spectrum.add_argument(
-            "-o", "--output", metavar="FILE", help="where to write them: with the vectors into .npz, alone otherwise"
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="where to write them: with the vectors into .npz, alone otherwise",
         )
-    solving.add_argument("-o", "--output", metavar="FILE", help="where to write x; default: its first entries are printed")
+    solving.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write x; default: its first entries are printed",
+    )
 
     command("logdet", "the logarithm of |det A|")
     command("trace", "the trace")
 
     for name, help in SCRIPTS.items():
-        script = commands.add_parser(name, help=help, description=f"{help}. Options that are not known here go to the script.")
+        script = commands.add_parser(
+            name,
+            help=help,
+            description=f"{help}. Options that are not known here go to the script.",
+        )
         if name != "demo":
-            script.add_argument("name", metavar="NAME", nargs="?", help="which; without it they are listed")
-        script.add_argument("--small", action="store_true", help="a small problem of the same kind, in seconds")
+            script.add_argument(
+                "name", metavar="NAME", nargs="?", help="which; without it they are listed"
+            )
+        script.add_argument(
+            "--small", action="store_true", help="a small problem of the same kind, in seconds"
+        )
         script.add_argument("--traceback", action="store_true", help=argparse.SUPPRESS)
     return top
 

@@ -1,4 +1,5 @@
-"""`demo`, `examples`, `bench`: the scripts of the repository, of its copy inside an installed package."""
+"""`demo`, `examples`, `bench`: the scripts of the repository, of its copy inside an installed
+package."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ def folder(name: str) -> Path:
             and (place.parent.name == "_gallery" or (place.parent / "pyproject.toml").exists())
         ):
             return place
-    raise InputError(f"the {name} are not installed with this copy of colinear; they are in its repository")
+    raise InputError(
+        f"the {name} are not installed with this copy of colinear; they are in its repository"
+    )
 
 
 def scripts(name: str) -> dict[str, tuple[Path, str]]:
-    """The scripts of a folder by name, each with the first line of its docstring; what they share is not one."""
+    """The scripts of a folder by name, each with the first line of its docstring; what they
+    share is not one."""
     found = {}
     for path in sorted(folder(name).glob("[a-z]*.py")):
         text = path.read_text(encoding="utf-8")
@@ -61,10 +65,17 @@ def _list_or_run(options: argparse.Namespace, kind: str) -> int:
         print("\n".join(f"{name:{width}}  {words}" for name, (_, words) in known.items()))
         return codes.SUCCESS
     if options.name not in known:
-        raise UsageError(f"{options.command} {options.name}: there is none of that name; choose from {', '.join(known)}")
+        raise UsageError(
+            f"{options.command} {options.name}: there is none of that name; choose from "
+            f"{', '.join(known)}"
+        )
     path, _ = known[options.name]
     rest = [argument for argument in options.rest if argument != "--"]
-    _check_packages(path, always=kind == "examples" or any(word.startswith(("--figure", "--picture")) for word in rest))
+    _check_packages(
+        path,
+        always=kind == "examples"
+        or any(word.startswith(("--figure", "--picture")) for word in rest),
+    )
     return run(path, [*_smallness(path, options.small), *rest])
 
 
@@ -72,33 +83,57 @@ def _smallness(path: Path, small: bool) -> list[str]:
     if not small:
         return []
     text = path.read_text(encoding="utf-8")
-    return ["--small"] if "--small" in text or "gallery.options" in text else ["--size", "small"] if "--size" in text else []
+    return (
+        ["--small"]
+        if "--small" in text or "gallery.options" in text
+        else ["--size", "small"]
+        if "--size" in text
+        else []
+    )
 
 
 # ------------------------------------------------------------------ what a script imports
 
 
 def _check_packages(path: Path, always: bool) -> None:
-    """Refuse to start a script that would end without its packages, perhaps after minutes of work."""
+    """Refuse to start a script that would end without its packages, perhaps after minutes of
+    work."""
     roots = sorted(needed(path, always))
     missing = [root for root in roots if not _is_installed(root)]
     if missing:
-        names = " ".join(f"'colinear[{EXTRAS[root]}]'" if root in EXTRAS else root for root in missing)
-        raise ImportError(f"{path.stem} needs {' and '.join(missing)}, not installed here: pip install {names}")
+        names = " ".join(
+            f"'colinear[{EXTRAS[root]}]'" if root in EXTRAS else root for root in missing
+        )
+        raise ImportError(
+            f"{path.stem} needs {' and '.join(missing)}, not installed here: pip install {names}"
+        )
 
 
-EXTRAS = {"matplotlib": "plot", "torch": "torch", "jax": "jax", "sklearn": "sklearn", "pyamg": "amg", "tqdm": "progress"}
+EXTRAS = {
+    "matplotlib": "plot",
+    "torch": "torch",
+    "jax": "jax",
+    "sklearn": "sklearn",
+    "pyamg": "amg",
+    "tqdm": "progress",
+}
 
 
 def needed(path: Path, always: bool, called: str | None = None) -> set[str]:
-    """The packages that a script imports, and the modules beside it that it imports, outside of every `try`.
+    """The packages that a script imports, and the modules beside it that it imports, outside of
+    every `try`.
 
-    `always`: whether what is imported inside functions counts as well, because the script calls them whatever its
-    options are. `called`: the text of the script, where this is a module beside it: functions count that it names.
+    `always`: whether what is imported inside functions counts as well, because the script calls
+    them whatever its options are. `called`: the text of the script, where this is a module beside
+    it: functions count that it names.
     """
     text = path.read_text(encoding="utf-8")
     tree, found = ast.parse(text), set()
-    inner = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and always]
+    inner = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and always
+    ]
     for scope in (tree, *(f for f in inner if called is None or f.name in called)):
         for module in _imports(scope):
             beside = path.parent.joinpath(*module.split(".")).with_suffix(".py")
@@ -111,7 +146,8 @@ def needed(path: Path, always: bool, called: str | None = None) -> set[str]:
 
 
 def _imports(scope: ast.AST) -> Iterator[str]:
-    """The modules imported in the body of a module or function: not in a `try`, nor in functions inside it."""
+    """The modules imported in the body of a module or function: not in a `try`, nor in functions
+    inside it."""
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop()
@@ -119,7 +155,9 @@ def _imports(scope: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield node.module
-        elif not isinstance(node, (ast.Try, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+        elif not isinstance(
+            node, (ast.Try, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+        ):
             waiting.extend(ast.iter_child_nodes(node))
 
 
@@ -138,7 +176,10 @@ def run(path: Path, arguments: list[str]) -> int:
     source = str(PACKAGE.parent)
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     sys.stdout.flush()
-    done = subprocess.run([sys.executable, str(path), *arguments], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+    )
     if done.returncode in (codes.USAGE, codes.INTERRUPTED) or done.returncode == 0:
         return done.returncode
     return codes.UNCONVERGED

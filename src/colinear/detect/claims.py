@@ -1,7 +1,9 @@
-"""What a matrix is beside its structure: self-adjoint, orthonormal, positive definite. Nothing is claimed that was not shown.
+"""What a matrix is beside its structure: self-adjoint, orthonormal, positive definite. Nothing is
+claimed that was not shown.
 
-Definiteness is shown by a Cholesky factorisation of A - c I, with c a bound of what rounding can do (Rump 2006): where it runs to its
-end, every eigenvalue of A itself is positive. Cheaper and as good: a diagonal that dominates.
+Definiteness is shown by a Cholesky factorisation of A - c I, with c a bound of what rounding can do
+(Rump 2006): where it runs to its end, every eigenvalue of A itself is positive. Cheaper and as
+good: a diagonal that dominates.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ WORK = 5e9  # flops of a banded factorisation for the same
 
 
 def claims(A: LinearOperator, M: Matrix, apart: float = 0.0) -> int:
-    """The properties of A, whose entries are M but for a relative `apart`, as a mask: what it knows itself, and what they show."""
+    """The properties of A, whose entries are M but for a relative `apart`, as a mask: what it
+    knows itself, and what they show."""
     mask = A.properties
     if M.is_hermitian:
         mask |= SELF_ADJOINT
@@ -31,7 +34,8 @@ def claims(A: LinearOperator, M: Matrix, apart: float = 0.0) -> int:
 
 
 def definiteness(M: Matrix, margin: float = 0.0) -> int:
-    """POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE or 0, as far as it can be shown, for self-adjoint M and what is within `margin` of it."""
+    """POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE or 0, as far as it can be shown, for self-adjoint
+    M and what is within `margin` of it."""
     d = M.diagonal.real.astype(np.float64)
     if len(d) == 0 or d.min() < 0:
         return 0
@@ -62,8 +66,11 @@ def is_orthonormal(M: Matrix) -> bool:
 
 
 def _dominance(M: Matrix, d: Any) -> int:
-    """Gershgorin: every eigenvalue is at least the least of what the diagonal has more than all that stands beside it."""
-    sums = np.asarray(abs(M.S if M.dense is None else M.dense).sum(axis=1, dtype=np.float64)).ravel() - np.abs(d)
+    """Gershgorin: every eigenvalue is at least the least of what the diagonal has more than all
+    that stands beside it."""
+    sums = np.asarray(
+        abs(M.S if M.dense is None else M.dense).sum(axis=1, dtype=np.float64)
+    ).ravel() - np.abs(d)
     counts = M.shape[1] if M.dense is not None else np.diff(M.S.indptr)
     spare = 4 * counts * np.finfo(np.float64).eps
     if np.all(d - sums > spare * (d + sums)):
@@ -74,7 +81,8 @@ def _dominance(M: Matrix, d: Any) -> int:
 
 
 def _adds_exactly(M: Matrix) -> bool:
-    """Whether sums of entries up to the largest are exact: all are multiples of one power of two, and small ones."""
+    """Whether sums of entries up to the largest are exact: all are multiples of one power of
+    two, and small ones."""
     if M.dtype.kind == "c":
         return False
     largest = float(np.max(np.abs(M.stored)))
@@ -83,7 +91,8 @@ def _adds_exactly(M: Matrix) -> bool:
 
 
 def _shift(n: int, width: int, d: Any) -> float:
-    """A bound of the backward error of the factorisation of a matrix of so many diagonals: gamma_{w+2} times |R^T| |R|."""
+    """A bound of the backward error of the factorisation of a matrix of so many diagonals:
+    gamma_{w+2} times |R^T| |R|."""
     steps = 2.0 * (width + 2) * np.finfo(np.float64).eps
     return float(steps * min(np.sum(d), (2 * width + 1) * np.max(d)))
 
@@ -109,7 +118,8 @@ def _narrow_order(M: Matrix) -> Any:
 
 
 def _factors_in_band(S: Any, d: Any, margin: float) -> bool:
-    """Whether the Cholesky factorisation within the band runs to its end; False, too, if that costs too much to try."""
+    """Whether the Cholesky factorisation within the band runs to its end; False, too, if that
+    costs too much to try."""
     from scipy.linalg import cholesky_banded
 
     coordinates = S.tocoo()

@@ -29,9 +29,12 @@ SEED = 0
 
 
 def low_rank(M: Matrix, tol: float) -> Found | str:
-    """A = U V^H with a quarter as many columns as A, or fewer; U U^H, or U C U^H with diagonal C, if A is self-adjoint."""
+    """A = U V^H with a quarter as many columns as A, or fewer; U U^H, or U C U^H with diagonal
+    C, if A is self-adjoint."""
     if M.dense is None or min(M.shape) < LEAST:
-        return "not looked for in a large sparse matrix" if M.dense is None else "too small to matter"
+        return (
+            "not looked for in a large sparse matrix" if M.dense is None else "too small to matter"
+        )
     most = min(min(M.shape) // 4, MOST)
     limit = max(tol, M.rounding) * M.norm
     random = np.random.default_rng(SEED)
@@ -49,15 +52,21 @@ def low_rank(M: Matrix, tol: float) -> Found | str:
 
 
 def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
-    """A = L + D: L is known beside the diagonal, and what it is on the diagonal follows from its rank.
+    """A = L + D: L is known beside the diagonal, and what it is on the diagonal follows from its
+    rank.
 
-    If I and J are disjoint sets of rows and columns with rank A[I, J] = rank L, then L[i, i] = A[i, J] A[I, J]^+ A[I, i] for every i
-    in neither; a second pair of sets serves those that are. A few alternating projections take the rounding out.
+    If I and J are disjoint sets of rows and columns with rank A[I, J] = rank L, then L[i, i] = A[i,
+    J] A[I, J]^+ A[I, i] for every i in neither; a second pair of sets serves those that are. A few
+    alternating projections take the rounding out.
     """
     A, n = M.dense, M.shape[0]
     if A is None or not M.is_square or n < 2 * LEAST:
         return (
-            "not looked for in a large sparse matrix" if A is None else "not square" if not M.is_square else "too small to matter"
+            "not looked for in a large sparse matrix"
+            if A is None
+            else "not square"
+            if not M.is_square
+            else "too small to matter"
         )
     most = min(n // 5, MOST)
     limit = max(tol, M.rounding) * M.norm
@@ -69,7 +78,10 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
         return f"the rank beside its diagonal is {least} or more, too large to pay"
     diagonal = _completed(A, left, right, most, limit, random)
     if diagonal is None:
-        return f"the rank beside its diagonal is more than {most}, or not to be seen in two separate parts"
+        return (
+            f"the rank beside its diagonal is more than {most}, or not to be seen in two "
+            "separate parts"
+        )
     return _alternated(M, np.diagonal(A) - diagonal[0], diagonal[1], most, limit, tol > 0, random)
 
 
@@ -89,7 +101,8 @@ def _rank(block: Any, limit: float) -> int:
 
 
 def _range(A: Any, least: int, most: int, limit: float, is_noisy: bool, random: Any) -> Any:
-    """An orthonormal basis Q with |A - Q Q^H A| <= limit of at most `most` + SPARE columns, or None."""
+    """An orthonormal basis Q with |A - Q Q^H A| <= limit of at most `most` + SPARE columns, or
+    None."""
     width = min(least + SPARE, min(A.shape))
     while True:
         Y = A @ random.standard_normal((A.shape[1], width)).astype(A.real.dtype)
@@ -119,7 +132,9 @@ def _factored(A: Any, Q: Any, limit: float, hermitian: bool) -> Any:
     rest = Q.conj().T @ A
     W, values, Vh = np.linalg.svd(rest, full_matrices=False)
     rank = max(1, _kept(values, limit, norm(A - Q @ rest)))
-    return LowRank(((Q @ W[:, :rank]) * values[:rank]).astype(A.dtype), Vh[:rank].conj().T.astype(A.dtype))
+    return LowRank(
+        ((Q @ W[:, :rank]) * values[:rank]).astype(A.dtype), Vh[:rank].conj().T.astype(A.dtype)
+    )
 
 
 def _kept(values: Any, limit: float, used: float) -> int:
@@ -128,12 +143,16 @@ def _kept(values: Any, limit: float, used: float) -> int:
     return int(np.count_nonzero(tails > limit * 0.99))
 
 
-def _completed(A: Any, left: Any, right: Any, most: int, limit: float, random: Any) -> tuple[Any, int] | None:
+def _completed(
+    A: Any, left: Any, right: Any, most: int, limit: float, random: Any
+) -> tuple[Any, int] | None:
     """The diagonal of L, and its rank."""
     first = _cross(A, left, right, most, limit, random)
     if first is None:
         return None
-    second = _cross(A, np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1]), most, limit, random)
+    second = _cross(
+        A, np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1]), most, limit, random
+    )
     if second is None:
         return None
     diagonal, other = (_interpolated(A, rows, columns, limit) for rows, columns in (first, second))
@@ -142,8 +161,11 @@ def _completed(A: Any, left: Any, right: Any, most: int, limit: float, random: A
     return diagonal, len(first[0])
 
 
-def _cross(A: Any, left: Any, right: Any, most: int, limit: float, random: Any) -> tuple[Any, Any] | None:
-    """As many rows of `left` and columns of `right` as the rank of A[left, right], by pivoting in a sketch."""
+def _cross(
+    A: Any, left: Any, right: Any, most: int, limit: float, random: Any
+) -> tuple[Any, Any] | None:
+    """As many rows of `left` and columns of `right` as the rank of A[left, right], by pivoting
+    in a sketch."""
     from scipy.linalg import qr
 
     block = A[np.ix_(left, right)]
@@ -164,16 +186,22 @@ def _cross(A: Any, left: Any, right: Any, most: int, limit: float, random: Any) 
 def _interpolated(A: Any, rows: Any, columns: Any, limit: float) -> Any:
     """A[i, J] A[I, J]^+ A[I, i] for every i."""
     center = A[np.ix_(rows, columns)]
-    weights = np.linalg.lstsq(center, A[rows], rcond=float(np.finfo(A.real.dtype).eps) * len(rows))[0]
+    weights = np.linalg.lstsq(center, A[rows], rcond=float(np.finfo(A.real.dtype).eps) * len(rows))[
+        0
+    ]
     return np.einsum("ij,ji->i", A[:, columns], weights)
 
 
-def _alternated(M: Matrix, d: Any, rank: int, most: int, limit: float, is_noisy: bool, random: Any) -> Found | str:
+def _alternated(
+    M: Matrix, d: Any, rank: int, most: int, limit: float, is_noisy: bool, random: Any
+) -> Found | str:
     """D = diag(A - L) and L = the nearest of this rank to A - D, in turns, until they fit."""
     A, (n, _) = M.dense, M.shape
     if M.is_hermitian:
         d = d.real.astype(d.dtype)
-    rank = min(rank + max(SPARE, rank // 4), most)  # a spectrum without a gap has some more in the whole than in a part
+    rank = min(
+        rank + max(SPARE, rank // 4), most
+    )  # a spectrum without a gap has some more in the whole than in a part
     Q = np.linalg.qr((A - np.diag(d)) @ random.standard_normal((n, rank)).astype(A.real.dtype))[0]
     last = np.inf
     for _ in range(ROUNDS):
@@ -230,15 +258,19 @@ def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -
         rest = max(0.0, tol - apart) / 3
         parts = tuple(search(factor, rest) for factor in (B, C))
         detail = f"{_size(B)} ⊗ {_size(C)}"
-        return Found("Kronecker product", _product([part.operator for part in parts]), detail, parts)
+        return Found(
+            "Kronecker product", _product([part.operator for part in parts]), detail, parts
+        )
     return f"none of {len(pairs)} ways to cut it into blocks gives multiples of one block"
 
 
-def kronecker_plus_identity(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def kronecker_plus_identity(
+    M: Matrix, tol: float, search: Callable[[Matrix, float], Found]
+) -> Found | str:
     """A = B ⊗ C + c I: the covariance of a process on a grid that is seen with noise.
 
-    Where a pivot is neither on the diagonal of its block nor in a block of the diagonal, the row and the column that B and C are read
-    off hold no entry of the diagonal of A.
+    Where a pivot is neither on the diagonal of its block nor in a block of the diagonal, the row
+    and the column that B and C are read off hold no entry of the diagonal of A.
     """
     n = M.shape[0]
     if not M.is_square or M.dense is None or n < 9:
@@ -269,14 +301,21 @@ def kronecker_plus_identity(M: Matrix, tol: float, search: Callable[[Matrix, flo
             continue
         parts = tuple(search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
         whole = _product([part.operator for part in parts]) + ScaledIdentity(shift, n)
-        return Found("Kronecker product plus identity", whole, f"{n // p}x{n // p} ⊗ {p}x{p} + {shift:.3g} I", parts)
+        return Found(
+            "Kronecker product plus identity",
+            whole,
+            f"{n // p}x{n // p} ⊗ {p}x{p} + {shift:.3g} I",
+            parts,
+        )
     return "no way to cut it into blocks gives one"
 
 
 def _product(parts: list[Any]) -> Any:
     """The Kronecker product of the parts, and of theirs, with identities side by side as one."""
     factors: list[Any] = []
-    for part in (factor for A in parts for factor in (A.operands if isinstance(A, Kronecker) else (A,))):
+    for part in (
+        factor for A in parts for factor in (A.operands if isinstance(A, Kronecker) else (A,))
+    ):
         if factors and isinstance(part, Identity) and isinstance(factors[-1], Identity):
             part = Identity(part.shape[-1] * factors.pop().shape[-1], like=part)
         factors.append(part)
@@ -300,11 +339,18 @@ def _shapes(m: int, n: int) -> Iterator[tuple[int, int]]:
         return
     both = [(p, q) for p in divisors[0] for q in divisors[1] if 1 < p * q < m * n]
     # A factor of one row or one column is what every matrix of one row or column has.
-    yield from (pair for pair in sorted(both, key=lambda pair: -pair[0] * pair[1]) if pair not in ((1, n), (m, 1)))
+    yield from (
+        pair
+        for pair in sorted(both, key=lambda pair: -pair[0] * pair[1])
+        if pair not in ((1, n), (m, 1))
+    )
 
 
-def _passes(M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], some: Any) -> bool:
-    """Whether A[i, j] A[pivot] = B[i, j] C[i, j] holds for some of its entries: most cuts fail here, at next to no cost."""
+def _passes(
+    M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], some: Any
+) -> bool:
+    """Whether A[i, j] A[pivot] = B[i, j] C[i, j] holds for some of its entries: most cuts fail
+    here, at next to no cost."""
     p, q = inner
     (rows, columns, wanted), (r, c) = some, place
     B = entries_at(M, rows // p * p + r % p, columns // q * q + c % q)
@@ -313,10 +359,12 @@ def _passes(M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int
 
 
 def _may_pass(M: Matrix, inner: tuple[int, int], tol: float) -> bool:
-    """Whether a part of the matrix of blocks is near enough to rank one; if it is not, neither is the whole."""
+    """Whether a part of the matrix of blocks is near enough to rank one; if it is not, neither
+    is the whole."""
     (m, n), (p, q), random = M.shape, inner, np.random.default_rng(0)
     some = [
-        np.sort(random.permutation(size)[:SAMPLE])[axis] for size, axis in ((m * n // (p * q), np.s_[:, None]), (p * q, np.s_[:]))
+        np.sort(random.permutation(size)[:SAMPLE])[axis]
+        for size, axis in ((m * n // (p * q), np.s_[:, None]), (p * q, np.s_[:]))
     ]
     block, inside = some
     part = M.dense[block // (n // q) * p + inside // q, block % (n // q) * q + inside % q]
@@ -332,10 +380,18 @@ def _factors(
         B, C = _scaled(M.S[r % p :: p, c % q :: q], M.S[top : top + p, left : left + q], pivot)
         if B.nnz * C.nnz != M.nnz:
             return None
-        return 0.0, Matrix.of(B, M.eps), Matrix.of(C, M.eps)  # the search compares the product with A
+        return (
+            0.0,
+            Matrix.of(B, M.eps),
+            Matrix.of(C, M.eps),
+        )  # the search compares the product with A
     (m, n), A = M.shape, M.dense
-    R = A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)  # a row for each block
-    b, c = _scaled(A[r % p :: p, c % q :: q].ravel(), A[top : top + p, left : left + q].ravel(), pivot)
+    R = (
+        A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)
+    )  # a row for each block
+    b, c = _scaled(
+        A[r % p :: p, c % q :: q].ravel(), A[top : top + p, left : left + q].ravel(), pivot
+    )
     apart = norm(R - np.multiply.outer(b, c)) / M.norm
     if not apart <= M.rounding and tol > 0:
         for _ in range(STEPS):  # the leading singular pair of R
@@ -349,14 +405,16 @@ def _factors(
 
 
 def _scaled(B: Any, C: Any, pivot: Any) -> tuple[Any, Any]:
-    """B ⊗ C / pivot, with the division where it disturbs nothing: in a factor whose entries are 0 or the pivot, if one is so."""
+    """B ⊗ C / pivot, with the division where it disturbs nothing: in a factor whose entries are
+    0 or the pivot, if one is so."""
     entries = B if isinstance(B, np.ndarray) else B.data
     is_pattern = bool(np.all((entries == pivot) | (entries == 0)))
     return (B / pivot, C) if is_pattern else (B, C / pivot)
 
 
 def kronecker_sum(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
-    """A = B ⊗ I + I ⊗ C, as discretised sums of derivatives in each direction are: C may be such a sum itself."""
+    """A = B ⊗ I + I ⊗ C, as discretised sums of derivatives in each direction are: C may be such
+    a sum itself."""
     M, n = M.dropped(tol), M.shape[0]
     if not M.is_square:
         return "not square"
@@ -368,15 +426,26 @@ def kronecker_sum(M: Matrix, tol: float, search: Callable[[Matrix, float], Found
     rows, columns = M.rows[beside], M.columns[beside]
     if len(rows) == 0:
         return "diagonal"
-    some = np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(np.int64)) if tol == 0 else slice(None)
+    some = (
+        np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(np.int64))
+        if tol == 0
+        else slice(None)
+    )
     for p in sizes:
-        if not _is_cross(rows[some], columns[some], weights[some], p, tol) or not _is_cross(rows, columns, weights, p, tol):
+        if not _is_cross(rows[some], columns[some], weights[some], p, tol) or not _is_cross(
+            rows, columns, weights, p, tol
+        ):
             continue
         B, C = _terms(M, p)
         if not B.nnz or not C.nnz or not _agrees(M, B, C, p, tol):
             continue
         parts = tuple(search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
-        return Found("Kronecker sum", KroneckerSum(*(part.operator for part in parts)), f"{n // p} ⊕ {p}", parts)
+        return Found(
+            "Kronecker sum",
+            KroneckerSum(*(part.operator for part in parts)),
+            f"{n // p} ⊕ {p}",
+            parts,
+        )
     return f"none of {len(sizes)} ways to cut it into blocks gives one"
 
 
@@ -389,8 +458,8 @@ def _is_cross(rows: Any, columns: Any, weights: Any, p: int, tol: float) -> bool
 def _terms(M: Matrix, p: int) -> tuple[Any, Any]:
     """B and C, from the first entries of all blocks and from the first block.
 
-    A constant may be moved from the diagonal of one to that of the other. It is shared out in proportion to what stands beside the
-    diagonals, so that both are diagonally dominant if A is.
+    A constant may be moved from the diagonal of one to that of the other. It is shared out in
+    proportion to what stands beside the diagonals, so that both are diagonally dominant if A is.
     """
     from scipy.sparse import csr_array, diags_array
 
@@ -412,7 +481,9 @@ def _agrees(M: Matrix, B: Any, C: Any, p: int, tol: float) -> bool:
     from scipy.sparse import eye_array, kron
 
     dtype = M.dtype
-    whole = kron(B, eye_array(p, dtype=dtype), "csr") + kron(eye_array(M.shape[0] // p, dtype=dtype), C, "csr")
+    whole = kron(B, eye_array(p, dtype=dtype), "csr") + kron(
+        eye_array(M.shape[0] // p, dtype=dtype), C, "csr"
+    )
     return norm((whole - M.S).data) <= max(tol, M.rounding) * M.norm
 
 

@@ -29,42 +29,50 @@ COMPOSED = (Sum, Product, Kronecker, KroneckerSum, BlockDiag, Hadamard)
 def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     """The structure of a matrix that was given by its entries, as an operator that makes use of it.
 
-    Finds zero, (scaled) identity, diagonal, tridiagonal, banded and triangular matrices, permutations, matrices that are triangular or
-    block diagonal after permutations (the blocks are searched too), Toeplitz and circulant ones, periodic convolutions of two dimensions,
-    low rank, low rank plus diagonal, Kronecker products, also plus c I, and Kronecker sums (their factors are searched too), and sparse
-    ones. Of each it tells whether it is self-adjoint or symmetric, has orthonormal columns, and is positive definite, where that can be
-    proven. Of several structures the one that is cheapest to solve with is taken, and none that is dearer than the matrix itself.
+    Finds zero, (scaled) identity, diagonal, tridiagonal, banded and triangular matrices,
+    permutations, matrices that are triangular or block diagonal after permutations (the blocks are
+    searched too), Toeplitz and circulant ones, periodic convolutions of two dimensions, low rank,
+    low rank plus diagonal, Kronecker products, also plus c I, and Kronecker sums (their factors are
+    searched too), and sparse ones. Of each it tells whether it is self-adjoint or symmetric, has
+    orthonormal columns, and is positive definite, where that can be proven. Of several structures
+    the one that is cheapest to solve with is taken, and none that is dearer than the matrix itself.
 
     Parameters
     ----------
     A : array, sparse matrix or operator, (m, n)
-        Of NumPy, PyTorch or JAX. Of an operator that is composed of others, the dense and sparse ones in it are searched.
+        Of NumPy, PyTorch or JAX. Of an operator that is composed of others, the dense and sparse
+        ones in it are searched.
     tol : float, optional
-        Without it, structure must be exact: equal entries are equal, and zero is zero; low rank and Kronecker products, which
-        rounding disturbs, must hold to 64 eps of the Frobenius norm. With it, the relative residual may be as large as this.
+        Without it, structure must be exact: equal entries are equal, and zero is zero; low rank and
+        Kronecker products, which rounding disturbs, must hold to 64 eps of the Frobenius norm. With
+        it, the relative residual may be as large as this.
     info : bool
         Whether to return an `Info` too.
 
     Returns
     -------
     LinearOperator, or (LinearOperator, Info)
-        `info.residual` is |A - operator| / |A| in the Frobenius norm, computed from the entries of both; 0 where they are equal. (Of a
-        composed operator: the largest of its parts'.) Printed, `info` says what was found in which part, and what else was tried.
+        `info.residual` is |A - operator| / |A| in the Frobenius norm, computed from the entries of
+        both; 0 where they are equal. (Of a composed operator: the largest of its parts'.) Printed,
+        `info` says what was found in which part, and what else was tried.
 
     Raises
     ------
     ValueError
         If there is NaN or infinity among the entries.
     BackendError
-        Under `jax.jit` and other transformations, where values cannot be seen, and for tensors that record gradients.
+        Under `jax.jit` and other transformations, where values cannot be seen, and for tensors that
+        record gradients.
 
     Notes
     -----
-    Structure depends on values, so nothing here is differentiable: detect once, outside, and differentiate through what it returns.
+    Structure depends on values, so nothing here is differentiable: detect once, outside, and
+    differentiate through what it returns.
 
-    The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often O(m n), and two to ten times its
-    memory; a sparse one of more than 2^20 places is never formed and costs O(nnz) for each of the divisors of its size and each level of
-    blocks, and a banded Cholesky factorisation of at most 5e9 flops.
+    The work is done on the host. A dense matrix costs at most O(m n min(m, n)) flops, most often
+    O(m n), and two to ten times its memory; a sparse one of more than 2^20 places is never formed
+    and costs O(nnz) for each of the divisors of its size and each level of blocks, and a banded
+    Cholesky factorisation of at most 5e9 flops.
 
     Examples
     --------
@@ -82,7 +90,9 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     """
     operator = as_operator(A)
     limit = _checked(operator, tol)
-    with np.errstate(all="ignore"):  # what overflows here is no structure: all comparisons are such that NaN fails them
+    with np.errstate(
+        all="ignore"
+    ):  # what overflows here is no structure: all comparisons are such that NaN fails them
         found = _of_tree(operator, limit)
     return (found.operator, _report(found)) if info else found.operator
 
@@ -90,12 +100,16 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
 def _checked(A: LinearOperator, tol: Any) -> float:
     if A.batch_shape:
         raise ShapeError(
-            f"detect: A has batch shape {A.batch_shape}; structure is found in one matrix at a time: detect(A[0]), say."
+            f"detect: A has batch shape {A.batch_shape}; structure is found in one matrix at a "
+            "time: detect(A[0]), say."
         )
     if tol is None:
         return 0.0
     if isinstance(tol, bool) or not isinstance(tol, (int, float, np.number)) or not 0 < tol < 1:
-        raise ValueError(f"detect: tol is {tol!r}; it must be a number between 0 and 1, or None for exact structure.")
+        raise ValueError(
+            f"detect: tol is {tol!r}; it must be a number between 0 and 1, or None for exact "
+            "structure."
+        )
     return float(tol)
 
 
@@ -103,10 +117,16 @@ def _of_tree(A: LinearOperator, tol: float) -> Found:
     """What is found in the dense and sparse parts of an operator."""
     if isinstance(A, (Dense, Sparse)):
         return _of_matrix(A, tol)
-    parts = A.operands if isinstance(A, (*COMPOSED, Block)) else (A.A,) if isinstance(A, Scaled) else ()
+    parts = (
+        A.operands if isinstance(A, (*COMPOSED, Block)) else (A.A,) if isinstance(A, Scaled) else ()
+    )
     found = tuple(_of_tree(part, tol) for part in parts)
     if all(each.operator is part for each, part in zip(found, parts)):
-        return Found("as it is", A, "no dense or sparse matrix in it has more structure" if parts else "it holds no matrix")
+        return Found(
+            "as it is",
+            A,
+            "no dense or sparse matrix in it has more structure" if parts else "it holds no matrix",
+        )
     inside = [each.operator for each in found]
     if isinstance(A, Block):
         columns = len(A.blocks[0])
@@ -114,7 +134,9 @@ def _of_tree(A: LinearOperator, tol: float) -> Found:
     else:
         whole = Scaled(A.scalar, inside[0]) if isinstance(A, Scaled) else type(A)(*inside)
     worst = max(each.residual for each in found)
-    return Found(f"composed: {type(A).__name__}", whole._claim(A._claims), "", found, residual=worst)
+    return Found(
+        f"composed: {type(A).__name__}", whole._claim(A._claims), "", found, residual=worst
+    )
 
 
 def _of_matrix(A: Any, tol: float) -> Found:
@@ -126,19 +148,33 @@ def _of_matrix(A: Any, tol: float) -> Found:
 
     M = _on_host(A)
     if not np.isfinite(M.norm):  # then no residual can be told from zero
-        return Found("dense" if isinstance(A, Dense) else "sparse", A, "its norm overflows: scale it first")
+        return Found(
+            "dense" if isinstance(A, Dense) else "sparse", A, "its norm overflows: scale it first"
+        )
     near, apart = symmetrised(M, tol)
     found = search(near, tol - apart)
     operator = found.operator
-    if near is M and found.name in ("dense", "sparse") and (type(operator) is type(A) or isinstance(A, Sparse)):
+    if (
+        near is M
+        and found.name in ("dense", "sparse")
+        and (type(operator) is type(A) or isinstance(A, Sparse))
+    ):
         operator = A._claim(operator.properties)  # what was given, not a copy
-        return Found("dense" if isinstance(A, Dense) else "sparse", operator, found.detail, (), found.tried)
+        return Found(
+            "dense" if isinstance(A, Dense) else "sparse", operator, found.detail, (), found.tried
+        )
     if A.backend != "numpy" or str(A.dtype) != str(M.dtype):
         operator = operator.to(A.backend, A._context.device, A.dtype)
-    difference = residual(M, _as_numpy(operator, M))  # of what is returned, in its own framework and dtype
+    difference = residual(
+        M, _as_numpy(operator, M)
+    )  # of what is returned, in its own framework and dtype
     if not difference <= max(tol, M.rounding):
         name = "dense" if isinstance(A, Dense) else "sparse"
-        return Found(name, A, tried=(*found.tried, f"{found.name}, but its parts cannot be held in this dtype"))
+        return Found(
+            name,
+            A,
+            tried=(*found.tried, f"{found.name}, but its parts cannot be held in this dtype"),
+        )
     return replace(found, operator=operator, residual=difference)
 
 
@@ -154,12 +190,14 @@ def _on_host(A: Any) -> Matrix:
             continue
         if xp.is_traced(leaf) or xp.is_traced(xp.staged(leaf)):
             raise BackendError(
-                "detect: the values are traced, and structure depends on values. Call detect outside of the transformation, and pass the "
+                "detect: the values are traced, and structure depends on values. Call detect "
+                "outside of the transformation, and pass the "
                 "operator in."
             )
         if xp.is_differentiated(leaf):
             raise BackendError(
-                "detect: A records gradients, and none passes through a search for structure. Use detect(A.detach()), and make leaves "
+                "detect: A records gradients, and none passes through a search for structure. Use "
+                "detect(A.detach()), and make leaves "
                 "of what it returns."
             )
     values = np.asarray(xp.to_numpy(A.A if isinstance(A, Dense) else A.data))
@@ -168,19 +206,32 @@ def _on_host(A: Any) -> Matrix:
         values = values.astype(np.float32)
     if not np.all(np.isfinite(values)):
         count = int(np.count_nonzero(~np.isfinite(values)))
-        raise ValueError(f"detect: {count} entries of A are NaN or infinite; there is no structure to be found among them.")
+        raise ValueError(
+            f"detect: {count} entries of A are NaN or infinite; there is no structure to be found "
+            "among them."
+        )
     if isinstance(A, Dense):
         return Matrix.of(values, eps)
     from scipy.sparse import csr_array
 
-    return Matrix.of(csr_array((values, A.structure.columns, A.structure.indptr), shape=A.structure.shape), eps)
+    return Matrix.of(
+        csr_array((values, A.structure.columns, A.structure.indptr), shape=A.structure.shape), eps
+    )
 
 
 def _report(found: Found, is_part: bool = False) -> Info:
     A = found.operator
     names = ", ".join(strongest_names(A.properties))
     size = "x".join(map(str, A.shape))
-    parts = [part for part in (f"{size} {names}".strip(), found.detail, "" if is_part else "; ".join(found.tried)) if part]
+    parts = [
+        part
+        for part in (
+            f"{size} {names}".strip(),
+            found.detail,
+            "" if is_part else "; ".join(found.tried),
+        )
+        if part
+    ]
     return Info(
         residual=None if is_part else found.residual,
         function="" if is_part else "detect",

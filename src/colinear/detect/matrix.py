@@ -1,4 +1,5 @@
-"""The matrix that is searched: its entries on the host, sparse, and dense too where that is what was given or costs little."""
+"""The matrix that is searched: its entries on the host, sparse, and dense too where that is what
+was given or costs little."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ ROUNDING = 64.0  # what is exact but for rounding is so to this many eps of the 
 
 @dataclass(frozen=True)
 class Found:
-    """A structure: its name, its operator, what of it is worth telling, and the structures of its parts."""
+    """A structure: its name, its operator, what of it is worth telling, and the structures of
+    its parts."""
 
     name: str
     operator: LinearOperator
@@ -28,7 +30,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A sparse matrix without stored zeros, or a dense one, or both; and the rounding unit of the dtype that was given."""
+    """A sparse matrix without stored zeros, or a dense one, or both; and the rounding unit of
+    the dtype that was given."""
 
     given: Any  # a SciPy matrix, or None: then it is made of the array when it is first asked for
     dense: Any
@@ -43,7 +46,9 @@ class Matrix:
             return cls(None, values, eps)
         S = csr_array(values)
         if not S.has_canonical_format or not np.all(S.data):
-            S = csr_array((S.data.copy(), S.indices.copy(), S.indptr.copy()), shape=S.shape)  # the given one stays as it is
+            S = csr_array(
+                (S.data.copy(), S.indices.copy(), S.indptr.copy()), shape=S.shape
+            )  # the given one stays as it is
             S.sum_duplicates()
             S.eliminate_zeros()
         return cls(S, S.toarray() if S.shape[0] * S.shape[1] <= SMALL else None, eps)
@@ -113,7 +118,9 @@ class Matrix:
         scale = self.norm or 1.0
         squares = abs(self.S if self.dense is None else self.dense) / scale
         squares = squares * squares
-        of_rows, of_columns = (scale * np.sqrt(np.asarray(squares.sum(axis=axis)).ravel()) for axis in (1, 0))
+        of_rows, of_columns = (
+            scale * np.sqrt(np.asarray(squares.sum(axis=axis)).ravel()) for axis in (1, 0)
+        )
         return of_rows, of_columns
 
     @cached_property
@@ -145,10 +152,14 @@ class Matrix:
     def _equals(self, image: Any) -> bool:
         if self.dense is None:
             return same(self.S, image(self.S))
-        return bool(np.array_equal(self.dense[0], image(self.dense)[0]) and np.array_equal(self.dense, image(self.dense)))
+        return bool(
+            np.array_equal(self.dense[0], image(self.dense)[0])
+            and np.array_equal(self.dense, image(self.dense))
+        )
 
     def weights(self, tol: float) -> Any:
-        """What it costs to leave each entry out: more than everything if all are to be kept, else its part of the squared norm."""
+        """What it costs to leave each entry out: more than everything if all are to be kept,
+        else its part of the squared norm."""
         if tol == 0:
             return np.ones(self.nnz)  # counted, not squared: the square of a tiny entry may be zero
         return np.abs(self.values / self.norm) ** 2
@@ -172,7 +183,9 @@ class Matrix:
     def _dropped_now(self, tol: float) -> Matrix:
         weights = self.weights(tol)
         order = np.argsort(weights)
-        count = int(np.searchsorted(np.cumsum(weights[order]), tol**2 / 2))  # the other half is for what is found in the rest
+        count = int(
+            np.searchsorted(np.cumsum(weights[order]), tol**2 / 2)
+        )  # the other half is for what is found in the rest
         if count == 0:
             return self
         keep = np.ones(self.nnz, bool)

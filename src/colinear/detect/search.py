@@ -26,7 +26,13 @@ from ..operators.toeplitz import Circulant, Convolution, Toeplitz
 from ..operators.unitary import Permutation
 from ..properties import SELF_ADJOINT, STIEFEL
 from .claims import claims, is_orthonormal
-from .factors import kronecker, kronecker_plus_identity, kronecker_sum, low_rank, low_rank_plus_diagonal
+from .factors import (
+    kronecker,
+    kronecker_plus_identity,
+    kronecker_sum,
+    low_rank,
+    low_rank_plus_diagonal,
+)
 from .matrix import Found, Matrix, entries_at, norm
 from .shapes import (
     banded,
@@ -45,12 +51,15 @@ from .shapes import (
 # What a structure is worth: the flops of solving with it, by which the search chooses.
 
 
-OPERAND = 200.0  # for each part of a composition: so much that none is made of what has a few rows only
+OPERAND = (
+    200.0  # for each part of a composition: so much that none is made of what has a few rows only
+)
 INDIRECT = 8.0  # flops that wait for memory, in those of a dense factorisation
 
 
 def cost(A: Any) -> float:
-    """The flops of a solve with A, of a least squares problem if it is not square, in those of a dense factorisation."""
+    """The flops of a solve with A, of a least squares problem if it is not square, in those of a
+    dense factorisation."""
     (m, n), size = A.shape, float(max(A.shape))
     if isinstance(A, (Identity, ScaledIdentity, Diagonal, Zero)):
         return size
@@ -87,12 +96,15 @@ def cost(A: Any) -> float:
 
 
 def _cost_of_sum(A: Sum) -> float:
-    """Low rank plus diagonal by the matrix inversion lemma, a Kronecker product plus c I by the eigenvectors of its factors."""
+    """Low rank plus diagonal by the matrix inversion lemma, a Kronecker product plus c I by the
+    eigenvectors of its factors."""
     if any(isinstance(part, LowRank) for part in A.operands):
         return OPERAND + sum(map(cost, A.operands))
     products = [part for part in A.operands if isinstance(part, Kronecker)]
     if products:
-        return sum(OPERAND + _spectral(part) for part in products[0].operands) + 2 * INDIRECT * A.flops
+        return (
+            sum(OPERAND + _spectral(part) for part in products[0].operands) + 2 * INDIRECT * A.flops
+        )
     return _formed(A)
 
 
@@ -102,7 +114,8 @@ def _formed(A: LinearOperator) -> float:
 
 
 def _spectral(A: LinearOperator) -> float:
-    """The eigenvectors of a term of a Kronecker sum: known, if it is tridiagonal of constant diagonals, or circulant."""
+    """The eigenvectors of a term of a Kronecker sum: known, if it is tridiagonal of constant
+    diagonals, or circulant."""
     n = float(A.shape[-1])
     if isinstance(A, (Identity, ScaledIdentity, Diagonal, Circulant)):
         return INDIRECT * 10 * n * math.log2(n + 1)
@@ -126,10 +139,11 @@ def residual(M: Matrix, A: LinearOperator) -> float:
 
 
 def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
-    """The residual, and whether it is small enough: at most `tol`, or for exact structure (`tol` 0) what rounding explains.
+    """The residual, and whether it is small enough: at most `tol`, or for exact structure (`tol` 0)
+    what rounding explains.
 
-    Rounding is that of each entry, which is small in rows and columns of small entries: a matrix whose rows are of very different sizes
-    is not to lose the small ones.
+    Rounding is that of each entry, which is small in rows and columns of small entries: a matrix
+    whose rows are of very different sizes is not to lose the small ones.
     """
     apart = _difference(M, A)
     found = _relative(M, apart)
@@ -140,7 +154,10 @@ def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
         allowed = np.maximum(np.multiply.outer(of_rows / M.norm, of_columns), np.abs(M.dense))
         return found, bool(np.all(np.abs(apart) <= UNEVEN * M.rounding * allowed))
     entries = apart.tocoo()
-    allowed = np.maximum(of_rows[entries.row] / M.norm * of_columns[entries.col], np.abs(entries_at(M, entries.row, entries.col)))
+    allowed = np.maximum(
+        of_rows[entries.row] / M.norm * of_columns[entries.col],
+        np.abs(entries_at(M, entries.row, entries.col)),
+    )
     return found, bool(np.all(np.abs(entries.data) <= UNEVEN * M.rounding * allowed))
 
 
@@ -159,7 +176,8 @@ def entries(M: Matrix, A: LinearOperator) -> Matrix:
 
 
 def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
-    """Whether A x is M x for a random x, but for what is `allowed` and the rounding of transforms."""
+    """Whether A x is M x for a random x, but for what is `allowed` and the rounding of
+    transforms."""
     n = M.shape[1]
     x = np.random.default_rng(1).standard_normal(n).astype(M.like.real.dtype).astype(M.dtype)
     wanted = (M.S if M.dense is None else M.dense) @ x
@@ -168,7 +186,8 @@ def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
 
 
 def sparse_entries(A: Any) -> Any:
-    """A as a SciPy matrix of compressed rows, by parts; parts of other families, which are small, by their dense form."""
+    """A as a SciPy matrix of compressed rows, by parts; parts of other families, which are
+    small, by their dense form."""
     from scipy import sparse
 
     csr = sparse.csr_array
@@ -214,18 +233,22 @@ def _kronecker_sum(S: Any, T: Any) -> Any:
 
 
 def _convolution(kernel: Any, grid: tuple[int, ...]) -> Any:
-    """The matrix of a periodic convolution of two dimensions, with a kernel as large as the grid."""
+    """The matrix of a periodic convolution of two dimensions, with a kernel as large as the
+    grid."""
     from scipy.sparse import csr_array
 
     places, n = np.nonzero(kernel), grid[0] * grid[1]
     columns = np.tile(np.arange(n), len(places[0]))
     shifts = [np.repeat(axis, n) for axis in places]
-    rows = (columns // grid[1] + shifts[0]) % grid[0] * grid[1] + (columns % grid[1] + shifts[1]) % grid[1]
+    rows = (columns // grid[1] + shifts[0]) % grid[0] * grid[1] + (
+        columns % grid[1] + shifts[1]
+    ) % grid[1]
     return csr_array((np.repeat(kernel[places], n), (rows, columns)), shape=(n, n))
 
 
 def _repeated(values: Any, shifts: Any, shape: tuple[int, int], wraps: bool) -> Any:
-    """The matrix with values[k] wherever i - j = shifts[k], of a circulant one modulo the number of rows."""
+    """The matrix with values[k] wherever i - j = shifts[k], of a circulant one modulo the number
+    of rows."""
     from scipy.sparse import csr_array
 
     m, n = shape
@@ -285,7 +308,8 @@ def finders() -> list[tuple[str, Finder]]:
 
 
 def search(M: Matrix, tol: float) -> Found:
-    """The cheapest structure that M has, to a relative residual of `tol`; 0 for exactly (but for rounding, in products)."""
+    """The cheapest structure that M has, to a relative residual of `tol`; 0 for exactly (but for
+    rounding, in products)."""
     if 0 in M.shape:
         return Found("empty", Zero(*M.shape, like=M.like))
     best, tried = unstructured(M), ["no entry is zero"] if M.is_full else []
@@ -334,13 +358,16 @@ def unstructured(M: Matrix) -> Found:
 
 
 def annotated(M: Matrix, found: Found) -> Found:
-    """With the properties that the entries show: those of M, where the operator is M but for rounding, else its own."""
+    """With the properties that the entries show: those of M, where the operator is M but for
+    rounding, else its own."""
     A, apart = found.operator, found.residual
     if M.is_square and M.nnz:
         own = M
         if apart > M.rounding:
             own, apart = entries(M, A), 0.0
-            if A.properties & SELF_ADJOINT and not own.is_hermitian:  # it is, but for the rounding of its entries
+            if (
+                A.properties & SELF_ADJOINT and not own.is_hermitian
+            ):  # it is, but for the rounding of its entries
                 own, apart = symmetric_part(own), M.rounding
         A = A._claim(claims(A, own, apart))
     if found.name == "dense" and is_orthonormal(M):

@@ -1,4 +1,5 @@
-"""What shows in where the entries stand and repeat: diagonals, bands, triangles, permutations, Toeplitz matrices, blocks."""
+"""What shows in where the entries stand and repeat: diagonals, bands, triangles, permutations,
+Toeplitz matrices, blocks."""
 
 from __future__ import annotations
 
@@ -51,7 +52,12 @@ def permutation(M: Matrix, tol: float) -> Found | str:
     """One entry in each row and column: P, c P, or diag(d) P."""
     M = M.dropped(tol)
     n = M.shape[0]
-    if not M.is_square or M.nnz != n or not np.all(np.diff(M.S.indptr) == 1) or len(np.unique(M.columns)) != n:
+    if (
+        not M.is_square
+        or M.nnz != n
+        or not np.all(np.diff(M.S.indptr) == 1)
+        or len(np.unique(M.columns)) != n
+    ):
         return "not one entry in each row and column"
     P = Permutation(M.columns, like=M.like)
     c = constant(M.values, tol / 2)
@@ -71,7 +77,8 @@ def tridiagonal(M: Matrix, tol: float) -> Found | str:
 
 
 def banded(M: Matrix, tol: float) -> Found | str:
-    """Few diagonals: taken from the main one outwards until the rest is what the tolerance allows."""
+    """Few diagonals: taken from the main one outwards until the rest is what the tolerance
+    allows."""
     m, n = M.shape
     weights = np.bincount(M.columns - M.rows + (m - 1), M.weights(tol), m + n - 1)
     offsets = np.flatnonzero(weights) - (m - 1)
@@ -82,7 +89,10 @@ def banded(M: Matrix, tol: float) -> Found | str:
         return "nothing would be left"
     stored = int(np.sum(np.minimum(m, n - kept) - np.maximum(0, -kept)))
     if stored > min(2 * M.nnz, m * n // 2):
-        return f"its {len(kept)} diagonals, from {kept[0]} to {kept[-1]}, hold {stored} places for {M.nnz} entries"
+        return (
+            f"its {len(kept)} diagonals, from {kept[0]} to {kept[-1]}, hold {stored} places "
+            f"for {M.nnz} entries"
+        )
     detail, kept = f"{len(kept)} diagonals from {kept[0]} to {kept[-1]}", kept.tolist()
     return Found("banded", Banded([M.S.diagonal(k) for k in kept], kept, (m, n)), detail)
 
@@ -102,8 +112,9 @@ def triangular(M: Matrix, tol: float) -> Found | str:
 def permuted_triangular(M: Matrix, tol: float) -> Found | str:
     """A = P^T L Q with triangular L, if there is one with a diagonal without zeros.
 
-    A row with one entry left comes next, and takes its column away from the others: a topological order, in time O(nnz). Whichever
-    of several such rows comes first, none of them stands in another's way, so the order is found if there is one.
+    A row with one entry left comes next, and takes its column away from the others: a topological
+    order, in time O(nnz). Whichever of several such rows comes first, none of them stands in
+    another's way, so the order is found if there is one.
     """
     M = M.dropped(tol)
     n = M.shape[0]
@@ -119,15 +130,20 @@ def permuted_triangular(M: Matrix, tol: float) -> Found | str:
     if isinstance(inner, str):
         return inner
     P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
-    kind = "of rows and columns alike" if np.array_equal(rows, columns) else "of rows and of columns"
+    kind = (
+        "of rows and columns alike" if np.array_equal(rows, columns) else "of rows and of columns"
+    )
     return Found("permuted triangular", P.T @ inner.operator @ Q, f"a permutation {kind}", (inner,))
 
 
 def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
-    """Rows with one entry left, with the column of that entry, in the order in which they come to be so."""
+    """Rows with one entry left, with the column of that entry, in the order in which they come
+    to be so."""
     by_column = M.S.tocsc()
     left = counts.astype(np.int64)
-    sums = np.zeros(M.shape[0], np.int64)  # of the columns that each row has left: of one, it is the column
+    sums = np.zeros(
+        M.shape[0], np.int64
+    )  # of the columns that each row has left: of one, it is the column
     np.add.at(sums, M.rows, M.columns)
     rows, columns = [], []
     ready = np.flatnonzero(left == 1)
@@ -136,7 +152,9 @@ def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
         rows.append(ready[first])
         columns.append(taken)
         starts, lengths = by_column.indptr[taken], np.diff(by_column.indptr)[taken]
-        places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(
+            lengths.sum()
+        )
         others = by_column.indices[places]
         np.subtract.at(left, others, 1)
         np.subtract.at(sums, others, np.repeat(taken, lengths))
@@ -150,7 +168,9 @@ def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
     return np.concatenate([*rows, empty]), np.concatenate([*columns, empty])
 
 
-def _order_one_by_one(by_column: Any, ready: list[int], left: list[int], sums: list[int]) -> tuple[Any, Any]:
+def _order_one_by_one(
+    by_column: Any, ready: list[int], left: list[int], sums: list[int]
+) -> tuple[Any, Any]:
     """The same where there is little to do at a time."""
     starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
     rows, columns = [], []
@@ -169,7 +189,8 @@ def _order_one_by_one(by_column: Any, ready: list[int], left: list[int], sums: l
 
 
 def _triangle(M: Matrix, name: str) -> Found | str:
-    """Dense, or sparse if it is too large to be written down or has few entries: both are solved by substitution."""
+    """Dense, or sparse if it is too large to be written down or has few entries: both are solved
+    by substitution."""
     if M.dense is None or (M.shape[0] > FEW and M.density < 0.1):
         return Found(name, Sparse(M.S))
     return Found(name, Triangular(M.dense, lower=name.startswith("lower")))
@@ -190,7 +211,11 @@ def circulant(M: Matrix, tol: float) -> Found | str:
     if tol == 0 and not _may_repeat(M):
         return "the entries of a diagonal differ"
     col = _shared(M, (M.rows - M.columns) % n, np.full(n, n), tol)
-    return "the entries of a wrapped diagonal differ" if col is None else Found("circulant", Circulant(col))
+    return (
+        "the entries of a wrapped diagonal differ"
+        if col is None
+        else Found("circulant", Circulant(col))
+    )
 
 
 def toeplitz(M: Matrix, tol: float) -> Found | str:
@@ -231,12 +256,17 @@ def block_circulant(M: Matrix, tol: float) -> Found | str:
         kernel = _shared(M, labels, np.full(n, n), tol)
         if kernel is not None:
             grid = (n // p, p)
-            return Found("periodic convolution", Convolution(kernel.reshape(grid), grid), f"on a grid of {n // p} x {p}")
+            return Found(
+                "periodic convolution",
+                Convolution(kernel.reshape(grid), grid),
+                f"on a grid of {n // p} x {p}",
+            )
     return "no way to cut it into blocks gives a periodic convolution"
 
 
 def _shared(M: Matrix, labels: Any, sizes: Any, tol: float) -> Any:
-    """For entries in classes, of so many places each: the value of each class, its mean if they may differ by `tol`, or None."""
+    """For entries in classes, of so many places each: the value of each class, its mean if they
+    may differ by `tol`, or None."""
     if tol == 0:
         counts = np.bincount(labels, minlength=len(sizes))
         values = np.zeros(len(sizes), M.values.dtype)
@@ -259,10 +289,12 @@ MOST_BLOCKS = 256  # that differ: each is searched, and multiplied on its own
 
 
 def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
-    """A = P^T blockdiag(B_1, ..., B_k) Q by the connected components of its graph, each block searched in its turn.
+    """A = P^T blockdiag(B_1, ..., B_k) Q by the connected components of its graph, each block
+    searched in its turn.
 
-    Rows and columns are permuted alike where the graph of a square matrix falls apart; else on their own, where the graph that joins
-    rows with columns does. Blocks that are all the same are I ⊗ B.
+    Rows and columns are permuted alike where the graph of a square matrix falls apart; else on
+    their own, where the graph that joins rows with columns does. Blocks that are all the same are I
+    ⊗ B.
     """
     M = M.dropped(tol)
     labels = _labels(M)
@@ -301,17 +333,23 @@ def _labels(M: Matrix) -> tuple[Any, Any] | None:
         count, labels = connected_components(pattern, directed=True, connection="weak")
         if count > 1:
             return labels, labels
-    count, labels = connected_components(block_array([[None, pattern], [pattern.T, None]]), directed=False)
+    count, labels = connected_components(
+        block_array([[None, pattern], [pattern.T, None]]), directed=False
+    )
     return (labels[:m], labels[m:]) if count > 1 else None
 
 
 def _arranged(of_rows: Any, of_columns: Any) -> tuple[Any, Any, list[tuple[int, int]]]:
-    """The order of rows and of columns by components, and their sizes; single entries, and rows and columns of zeros, last and together.
+    """The order of rows and of columns by components, and their sizes; single entries, and rows and
+    columns of zeros, last and together.
 
     Together they are one diagonal block, or one of zeros.
     """
     count = 1 + max(of_rows.max(initial=0), of_columns.max(initial=0))
-    heights, widths = np.bincount(of_rows, minlength=count), np.bincount(of_columns, minlength=count)
+    heights, widths = (
+        np.bincount(of_rows, minlength=count),
+        np.bincount(of_columns, minlength=count),
+    )
     is_empty = (heights == 0) | (widths == 0)
     is_single = (heights == 1) & (widths == 1)
     if is_single.sum() == count:  # nothing but a permutation of a diagonal: found before
@@ -321,7 +359,10 @@ def _arranged(of_rows: Any, of_columns: Any) -> tuple[Any, Any, list[tuple[int, 
     np.minimum.at(first, of_rows, np.arange(len(of_rows)))
     place = np.empty(count, np.int64)
     place[np.lexsort((first, group))] = np.arange(count)
-    rows, columns = np.argsort(place[of_rows], kind="stable"), np.argsort(place[of_columns], kind="stable")
+    rows, columns = (
+        np.argsort(place[of_rows], kind="stable"),
+        np.argsort(place[of_columns], kind="stable"),
+    )
     large = np.flatnonzero(group == 0)
     large = large[np.argsort(place[large])]
     sizes = [(int(heights[k]), int(widths[k])) for k in large]
@@ -343,7 +384,13 @@ def _blocks(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) ->
 def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) -> Matrix | None:
     """The block, if there are several and they are all the same."""
     count, (height, width) = len(sizes), sizes[0]
-    if count < 2 or M.nnz % count or any(size != (height, width) for size in sizes) or not height or not width:
+    if (
+        count < 2
+        or M.nnz % count
+        or any(size != (height, width) for size in sizes)
+        or not height
+        or not width
+    ):
         return None
     S = M.S[rows][:, columns]
     S.sort_indices()

@@ -5,16 +5,18 @@
     @rule(inv, Sum[LowRank, Diagonal])            a new rule; the first line of its docstring is its identity
     def woodbury(A, method): ...
 
-A call looks up the operator's signature in one dictionary, which gives the rules that match, the most specific first; the first
-whose guard holds is taken, and the base case if there is none. Where only the base case is left, the operator may be written in a
-family that knows more (`simplify`, in operators/rewrites.py), and the function is asked again.
+A call looks up the operator's signature in one dictionary, which gives the rules that match, the
+most specific first; the first whose guard holds is taken, and the base case if there is none. Where
+only the base case is left, the operator may be written in a family that knows more (`simplify`, in
+operators/rewrites.py), and the function is asked again.
 
-More specific means subsumed (`subsumption.py`); of two rules for
-the same pattern the guarded one comes first, and of two guarded ones the one written first. Where neither of two rules is more
-specific, the cheaper wins if both say what they cost; otherwise the call is ambiguous and fails, which `check_rules` finds
-beforehand.
+More specific means subsumed (`subsumption.py`); of two rules for the same pattern the guarded one
+comes first, and of two guarded ones the one written first. Where neither of two rules is more
+specific, the cheaper wins if both say what they cost; otherwise the call is ambiguous and fails,
+which `check_rules` finds beforehand.
 
-What is decided is said before it is done: a rule or a base case may return a `Choice`, which a call runs and `explain` prints.
+What is decided is said before it is done: a rule or a base case may return a `Choice`, which a call
+runs and `explain` prints.
 """
 
 from __future__ import annotations
@@ -33,9 +35,29 @@ from ..status import ON_FAILURE, combine, failed, settle
 from . import calls as modes
 from . import signatures
 from .calls import check_parameters, compile_call, positional, retry_deeper, shared_arguments
-from .named_methods import NotForPart, check_part, has_needs, not_a_method, not_an_argument, set_method_names, unfit, why_whole
+from .named_methods import (
+    NotForPart,
+    check_part,
+    has_needs,
+    not_a_method,
+    not_an_argument,
+    set_method_names,
+    unfit,
+    why_whole,
+)
 from .patterns import Pattern, arrange, as_pattern
-from .resolution import AmbiguousPair, Choice, Cost, Resolution, Rule, RuleIndex, ambiguous_pairs, decide, perform, resolve
+from .resolution import (
+    AmbiguousPair,
+    Choice,
+    Cost,
+    Resolution,
+    Rule,
+    RuleIndex,
+    ambiguous_pairs,
+    decide,
+    perform,
+    resolve,
+)
 from .signatures import Signature, describe, from_description, signature
 from .subsumption import overlaps, subsumes
 
@@ -68,11 +90,12 @@ MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
-# ---------------------------------------------------------------------------------------------------- functions
+# --------------------------------------------------------------------------------------------------
 
 
 class Function:
-    """A function of linear operators that is open to new rules. Made by `function`; called like any Python function.
+    """A function of linear operators that is open to new rules. Made by `function`; called like any
+    Python function.
 
     Attributes
     ----------
@@ -111,8 +134,11 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError  # each function's own class has one with its own parameters
 
-    def _call(self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
-        """A call whose arguments have been sorted into the operator and the rest, as rules take them."""
+    def _call(
+        self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str
+    ) -> Any:
+        """A call whose arguments have been sorted into the operator and the rest, as rules take
+        them."""
         if modes._is_strict is not None and modes.are_strict():
             return modes.ordinary(self._call, A, arguments, method, info, on_failure)
         if method is not None and not getattr(type(method), "_is_method", False):
@@ -126,7 +152,15 @@ class Function:
         except RecursionError:
             return retry_deeper(call, chosen, A, arguments, method, info, on_failure)
 
-    def _call_by_method(self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str) -> Any:
+    def _call_by_method(
+        self,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        info: bool,
+        on_failure: str,
+    ) -> Any:
         """Call by a method that was named: on A itself, or on the parts that a rule splits A into.
 
         A rule may split A only if each part that the method reaches is known to have what the
@@ -162,9 +196,17 @@ class Function:
         return self._run(self.base_rule, A, arguments, method, info, on_failure, displaced)
 
     def _run(
-        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any = None
+        self,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        info: bool,
+        on_failure: str,
+        displaced: Any = None,
     ) -> Any:
-        """Run the rule that was chosen. `displaced`: one that the method does not allow, and why."""
+        """Run the rule that was chosen. `displaced`: one that the method does not allow, and
+        why."""
         outer = state.current
         if info or on_failure != "warn":
             return self._call_for_info(chosen, A, arguments, method, info, on_failure, displaced)
@@ -185,12 +227,15 @@ class Function:
         if outer is not None:
             return result  # what is reported goes to the outermost call
         reports = outermost.reports
-        if reports and failed(combine([report._status for report in reports])) is not False:  # true, or not to be seen yet
+        if (
+            reports and failed(combine([report._status for report in reports])) is not False
+        ):  # true, or not to be seen yet
             settle(gather(reports, self.name, chosen.name), on_failure)
         return result if _release is None else _release(A, arguments, result)
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
-        """The rule that would be taken for this operator and these other arguments; `rule.is_base`: whether it is the base case."""
+        """The rule that would be taken for this operator and these other arguments;
+        `rule.is_base`: whether it is the base case."""
         if signatures.is_compiling is not None and signatures.is_compiling():
             s, found = None, self._resolve_compiling(A)
         else:
@@ -202,16 +247,19 @@ class Function:
         return self._rewriting(A, s) or chosen if chosen.is_base and self.rewrites else chosen
 
     def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
-        """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the guards are asked once."""
+        """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the
+        guards are asked once."""
         where = self._method_at
         method = None if where is None else arguments[where]
         call = self._run if method is None else self._call_by_method
         return call(found, A, arguments, method, False, "warn")
 
     def _rewriting(self, A: Any, s: Any = None) -> Rule | None:
-        """The rule that asks this function again of A as `simplify` writes it; None where `simplify` has no rule for A.
+        """The rule that asks this function again of A as `simplify` writes it; None where
+        `simplify` has no rule for A.
 
-        `s`: its signature, but not where torch compiles, which would compile again whenever the table grows.
+        `s`: its signature, but not where torch compiles, which would compile again whenever the
+        table grows.
         """
         known = None if _simplify is None or s is None else _simplify._cache.get(s)
         if _simplify is None or (known is not None and known.sole is _simplify.base_rule):
@@ -229,13 +277,17 @@ class Function:
                 method = None if where is None else arguments[where]
                 return self._call(chosen.implementation(A), arguments, method, False, "warn")
 
-            rewriting = Rule(self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True)
+            rewriting = Rule(
+                self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True
+            )
             rewriting.identity, rewriting.rewritten_by = chosen.identity, chosen
             self._rewritings[chosen.key] = rewriting
         return rewriting
 
     def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
-        return TypeError(f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given")
+        return TypeError(
+            f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given"
+        )
 
     def _not_an_argument(self, unknown: dict[str, Any]) -> TypeError:
         return not_an_argument(self.name, unknown, "method" in self.parameters)
@@ -246,11 +298,22 @@ class Function:
         return Resolution(None, order, rivals)
 
     def _call_for_info(
-        self, chosen: Rule, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str, displaced: Any
+        self,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        info: bool,
+        on_failure: str,
+        displaced: Any,
     ) -> Any:
-        """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on to a call around it."""
+        """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on
+        to a call around it."""
         if on_failure not in ON_FAILURE:
-            raise ValueError(f"{self.name}: on_failure is {on_failure!r}; it must be one of {', '.join(map(repr, ON_FAILURE))}.")
+            raise ValueError(
+                f"{self.name}: on_failure is {on_failure!r}; it must be one of "
+                f"{', '.join(map(repr, ON_FAILURE))}."
+            )
         outer = state.current
         if outer is not None and outer.planner is not None:
             result = outer.planner.call(self, chosen, A, arguments, method, displaced)
@@ -262,8 +325,11 @@ class Function:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
-    def _call_and_gather(self, chosen: Rule, A: Any, arguments: tuple[Any, ...]) -> tuple[Any, Info]:
-        """The result of a rule or the base case, and one Info of all that was reported on the way."""
+    def _call_and_gather(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...]
+    ) -> tuple[Any, Info]:
+        """The result of a rule or the base case, and one Info of all that was reported on the
+        way."""
         outer = state.current
         state.current = current = Scope([], is_detailed=True)
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
@@ -281,22 +347,33 @@ class Function:
     # ------------------------------------------------------------------ rules
 
     def add(self, rule: Rule) -> None:
-        """Add a rule; one of the same name and pattern is replaced (a notebook's cell runs twice)."""
+        """Add a rule; one of the same name and pattern is replaced (a notebook's cell runs
+        twice)."""
         check_parameters(self.name, self.parameters, rule.implementation)
         with _registering:
-            same = next((old for old in self.rules if old.name == rule.name and old.pattern == rule.pattern), None)
+            same = next(
+                (
+                    old
+                    for old in self.rules
+                    if old.name == rule.name and old.pattern == rule.pattern
+                ),
+                None,
+            )
             if same is not None:
                 rule.number = same.number
                 self.rules = [rule if old is same else old for old in self.rules]
             else:
                 self.rules = [*self.rules, rule]
             parts = [part for each in self.rules for part in each.alternatives()]
-            # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale enters the new ones.
+            # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale
+            # enters the new ones.
             self._parts, self._precedence, self._cache = parts, {}, {}
 
     def _resolve(self, s: Signature) -> Resolution:
         cache, index = self._cache, self._index
-        if index.rules is not self._parts:  # made when it is first needed after rules were added, since importing adds hundreds
+        if (
+            index.rules is not self._parts
+        ):  # made when it is first needed after rules were added, since importing adds hundreds
             index = self._index = RuleIndex(self._parts)
         found = resolve(index.matching(s), self.base_rule, self._precedence)
         if len(cache) >= MOST_STRUCTURES:
@@ -340,7 +417,8 @@ def function_named(name: str) -> Function:
     if not found:
         close = difflib.get_close_matches(name, sorted({f.name for f in _functions.values()}))
         raise ValueError(
-            f"there is no function {name!r} of operators." + (f" Did you mean {' or '.join(close)}?" if close else "")
+            f"there is no function {name!r} of operators."
+            + (f" Did you mean {' or '.join(close)}?" if close else "")
         )
     return found[-1]
 
@@ -362,13 +440,16 @@ def function(
     ----------
     name : str
     base : callable
-        `base(A, ..., method=None)`: the base case, for operators that no rule matches. Its parameters are those of the function
-        and of every rule; its docstring is the function's. It returns the result, or the `Choice` of how to find it, so that
-        `explain` can say which method that is, what it costs and why.
+        `base(A, ..., method=None)`: the base case, for operators that no rule matches. Its
+        parameters are those of the function and of every rule; its docstring is the function's. It
+        returns the result, or the `Choice` of how to find it, so that `explain` can say which
+        method that is, what it costs and why.
     operand : int
-        Where the operator stands in a call of the function; rules and the base case always take it first.
+        Where the operator stands in a call of the function; rules and the base case always take it
+        first.
     examples : dict, optional
-        For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b = example_right_side(A)`.
+        For arguments that `explain` may leave out: `{"b": example_right_side}` gives `b =
+        example_right_side(A)`.
     forwards : bool
         Whether the base case hands the method to other functions of A, instead of using it.
     suits : callable, optional
@@ -379,8 +460,8 @@ def function(
         knows more, if `simplify` has a rule for it. False where the base case multiplies only, or
         asks other functions; one of these functions where it rewrites if and only if that one does.
     one_column : callable, optional
-        `one_column(...)`, with the arguments but the operator: whether the answer is one column, so that
-        the figures of its Info are numbers.
+        `one_column(...)`, with the arguments but the operator: whether the answer is one column, so
+        that the figures of its Info are numbers.
 
     Examples
     --------
@@ -391,14 +472,24 @@ def function(
     parameters = list(inspect.signature(base).parameters.values())
     kinds = {p.kind for p in parameters}
     if not parameters or kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-        raise TypeError(f"{name}: the base case must take the operator first, and name every argument (no *args, no **kwargs).")
+        raise TypeError(
+            f"{name}: the base case must take the operator first, and name every argument (no "
+            "*args, no **kwargs)."
+        )
     if reserved := {p.name for p in parameters} & {"info", "on_failure"}:
-        raise TypeError(f"{name}: the base case has an argument {reserved.pop()}, which every function has already.")
-    # The parameters of a call: the operator moved to its place, and the two that every function has.
+        raise TypeError(
+            f"{name}: the base case has an argument {reserved.pop()}, which every function has "
+            "already."
+        )
+    # The parameters of a call: the operator moved to its place, and the two that every function
+    # has.
     public = parameters[1:]
     public.insert(operand, parameters[0])
     keyword = inspect.Parameter.KEYWORD_ONLY
-    public += [inspect.Parameter(p, keyword, default=d) for p, d in (("info", False), ("on_failure", "warn"))]
+    public += [
+        inspect.Parameter(p, keyword, default=d)
+        for p, d in (("info", False), ("on_failure", "warn"))
+    ]
     call = compile_call(name, parameters, public)
     f: Function = type(name, (Function,), {"__call__": call, "__doc__": base.__doc__})(name, base)
     f.__doc__ = base.__doc__
@@ -430,23 +521,27 @@ def rule(
     pattern
         A class, `Cls[...]`, an annotation, or a union of these.
     when : callable, optional
-        `when(A)`: a guard on what patterns cannot see. It may take more arguments of the function, by their names and with
-        defaults: `when(A, b=None, method=None)`.
+        `when(A)`: a guard on what patterns cannot see. It may take more arguments of the function,
+        by their names and with defaults: `when(A, b=None, method=None)`.
     cost : callable, optional
-        `cost(A)`: a `Cost` or a number of flops. Decides between rules of which none is more specific.
+        `cost(A)`: a `Cost` or a number of flops. Decides between rules of which none is more
+        specific.
     name : str, optional
         The rule's name; its function's, if not given.
     like : callable, optional
-        `like(A)`, with more arguments as a guard may have them: something of the type and shape of the result that costs nothing, for
-        a rule that computes instead of asking functions of parts. `explain` takes it instead of running the rule.
+        `like(A)`, with more arguments as a guard may have them: something of the type and shape of
+        the result that costs nothing, for a rule that computes instead of asking functions of
+        parts. `explain` takes it instead of running the rule.
     direct : bool
-        Whether it factors one operator instead of splitting the problem: then it gives way where the user names an iterative method.
+        Whether it factors one operator instead of splitting the problem: then it gives way where
+        the user names an iterative method.
     estimates : bool
-        Whether it carries the standard errors of its parts on to the whole: all other rules give way where the user names a
-        stochastic method.
+        Whether it carries the standard errors of its parts on to the whole: all other rules give
+        way where the user names a stochastic method.
     by_eigenvectors : bool
-        Whether it finds an inverse by eigenvectors, which have no derivative where eigenvalues repeat
-        and a useless one where they nearly do: the inverse is then differentiated by A x = b.
+        Whether it finds an inverse by eigenvectors, which have no derivative where eigenvalues
+        repeat and a useless one where they nearly do: the inverse is then differentiated by A x =
+        b.
     hereditary : bool
         Whether its parts have every property that the operator has, as the blocks along a diagonal
         have, or the operator itself written in another way: then a method that is for the whole is
@@ -471,20 +566,24 @@ def rule(
         wrap = function.implicit if by_eigenvectors else None
         found = implementation if wrap is None else wrap(implementation)
         new = Rule(function.name, found, as_pattern(pattern), when, cost, name, like=like, **marks)
-        new.guard_arguments, new.like_arguments = (shared_arguments(f, function.parameters) for f in (when, like))
+        new.guard_arguments, new.like_arguments = (
+            shared_arguments(f, function.parameters) for f in (when, like)
+        )
         function.add(new)
         return implementation
 
     return register
 
 
-# ---------------------------------------------------------------------------------------------------- ambiguity
+# --------------------------------------------------------------------------------------------------
 
 
 def check_rules(function: Function | None = None) -> list[AmbiguousPair]:
-    """All pairs of rules (of one function, or of all) that overlap with neither more specific, and no means to decide.
+    """All pairs of rules (of one function, or of all) that overlap with neither more specific, and
+    no means to decide.
 
-    A pair is decided if both rules have a cost, or if other rules, without guards, cover all that matches both.
+    A pair is decided if both rules have a cost, or if other rules, without guards, cover all that
+    matches both.
 
     Examples
     --------
@@ -492,10 +591,14 @@ def check_rules(function: Function | None = None) -> list[AmbiguousPair]:
     >>> co.check_rules(co.inv)
     []
     """
-    return [pair for f in (list(_functions.values()) if function is None else [function]) for pair in ambiguous_pairs(f.rules)]
+    return [
+        pair
+        for f in (list(_functions.values()) if function is None else [function])
+        for pair in ambiguous_pairs(f.rules)
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- what others provide
+# --------------------------------------------------------------------------------------------------
 
 _converter: Callable[[Any], Any] | None = None
 _simplify: Function | None = None
@@ -515,7 +618,8 @@ def set_simplify(simplify: Function) -> None:
 
 
 def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
-    """Say how the result of an operator that holds no floats is freed of the framework in which it was computed."""
+    """Say how the result of an operator that holds no floats is freed of the framework in which
+    it was computed."""
     global _release
     _release = release
 

@@ -1,4 +1,5 @@
-"""How a call enters the library: its parameters, the frameworks' ordinary modes, and frames enough for a deep tree."""
+"""How a call enters the library: its parameters, the frameworks' ordinary modes, and frames
+enough for a deep tree."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ backends.on_load(_watch)
 
 
 def are_strict() -> bool:
-    """Whether our formulas must not run in the modes that are set. (torch.compile, which would trace the question, has none.)"""
+    """Whether our formulas must not run in the modes that are set. (torch.compile, which would
+    trace the question, has none.)"""
     if _is_strict is None or (signatures.is_compiling is not None and signatures.is_compiling()):
         return False
     return _is_strict()
@@ -68,15 +70,18 @@ class TooDeepError(RecursionError):
 def retry_deeper(walk: Callable[..., Any], *arguments: Any) -> Any:
     """Return `walk(*arguments)`, which has raised a RecursionError, with more frames allowed.
 
-    Called where that error was caught. Half of the old limit must be free there, so that the limit can
-    be restored at the end: else the error goes on to an entrance nearer to the root.
+    Called where that error was caught. Half of the old limit must be free there, so that the limit
+    can be restored at the end: else the error goes on to an entrance nearer to the root.
     """
     limit = sys.getrecursionlimit()
-    if isinstance(sys.exception(), TooDeepError) or (limit < MOST_FRAMES and _has_frames(limit // 2)):
+    if isinstance(sys.exception(), TooDeepError) or (
+        limit < MOST_FRAMES and _has_frames(limit // 2)
+    ):
         raise
     if limit >= MOST_FRAMES:
         raise TooDeepError(
-            f"the operator is nested too deeply for {limit} frames. Compose it of sums and products of many operands, "
+            f"the operator is nested too deeply for {limit} frames. Compose it of sums and "
+            "products of many operands, "
             f"which are flat, or raise sys.setrecursionlimit."
         ) from None
     sys.setrecursionlimit(MOST_FRAMES)
@@ -99,7 +104,8 @@ def _has_frames(count: int) -> bool:
 
 
 def positional(base: Callable[..., Any]) -> Callable[..., Any]:
-    """The base case as rules are called, with every argument in its place, also those that it takes by keyword only."""
+    """The base case as rules are called, with every argument in its place, also those that it
+    takes by keyword only."""
     parameters = inspect.signature(base).parameters.values()
     keywords = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     if not keywords:
@@ -113,10 +119,13 @@ def positional(base: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def compile_call(name: str, parameters: list[inspect.Parameter], public: list[inspect.Parameter]) -> Any:
+def compile_call(
+    name: str, parameters: list[inspect.Parameter], public: list[inspect.Parameter]
+) -> Any:
     """`__call__` with the function's own parameters, written out and compiled once.
 
-    Python then sorts the arguments, and complains of them, as fast and as clearly as for any function.
+    Python then sorts the arguments, and complains of them, as fast and as clearly as for any
+    function.
     """
     ordinary = [p for p in public if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     keywords = [p for p in public if p.kind is inspect.Parameter.KEYWORD_ONLY]
@@ -143,19 +152,26 @@ def compile_call(name: str, parameters: list[inspect.Parameter], public: list[in
     return call
 
 
-def check_parameters(name: str, parameters: tuple[str, ...], implementation: Callable[..., Any]) -> None:
+def check_parameters(
+    name: str, parameters: tuple[str, ...], implementation: Callable[..., Any]
+) -> None:
     """Raise an error if a rule cannot be called with the parameters of its function."""
     try:
         inspect.signature(implementation).bind(*parameters)
     except TypeError as error:
         wanted, rule = ", ".join(parameters), getattr(implementation, "__name__", implementation)
-        raise TypeError(f"{name}: a rule is called as rule({wanted}), which {rule} does not take: {error}.") from None
+        raise TypeError(
+            f"{name}: a rule is called as rule({wanted}), which {rule} does not take: {error}."
+        ) from None
     except ValueError:
         pass  # a built-in without a signature
 
 
-def shared_arguments(f: Callable[..., Any] | None, parameters: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    """The arguments after the operator that f takes too, by their names: each name, and its place in the tuple of arguments."""
+def shared_arguments(
+    f: Callable[..., Any] | None, parameters: tuple[str, ...]
+) -> tuple[tuple[str, int], ...]:
+    """The arguments after the operator that f takes too, by their names: each name, and its
+    place in the tuple of arguments."""
     if f is None:
         return ()
     try:

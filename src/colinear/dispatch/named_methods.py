@@ -1,4 +1,5 @@
-"""Methods that a user names: whether a rule may hand them to the parts it makes, and what is said of names that are none."""
+"""Methods that a user names: whether a rule may hand them to the parts it makes, and what is
+said of names that are none."""
 
 from __future__ import annotations
 
@@ -10,11 +11,14 @@ from ..info import state
 from .resolution import Rule
 
 _method_names: Callable[[], Sequence[str]] = tuple
-_method_options: Callable[[str], Sequence[str]] = lambda name: ()  # noqa: E731
+_method_options: Callable[[str], Sequence[str]] = lambda name: ()
 
 
-def set_method_names(names: Callable[[], Sequence[str]], options: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
-    """Say which methods there are, and which of them have an option of some name, for messages that list them."""
+def set_method_names(
+    names: Callable[[], Sequence[str]], options: Callable[[str], Sequence[str]] = lambda name: ()
+) -> None:
+    """Say which methods there are, and which of them have an option of some name, for messages
+    that list them."""
     global _method_names, _method_options
     _method_names, _method_options = names, options
 
@@ -26,7 +30,9 @@ class NotForPart(Exception):
 def unfit(method: Any, A: Any) -> NotForPart:
     """The exception for a part that is not known to have what the method needs."""
     name = type(A).__name__
-    return NotForPart(f"{method.name} needs parts that are known to be {method.needed}, and {name} is not")
+    return NotForPart(
+        f"{method.name} needs parts that are known to be {method.needed}, and {name} is not"
+    )
 
 
 def has_needs(A: Any, method: Any) -> bool:
@@ -57,19 +63,31 @@ def why_whole(rule: Rule, method: Any, A: Any) -> str:
 
 
 def not_a_method(name: str, method: Any) -> MethodError:
-    """The error for a method that is a class, a string or anything else that is no method object."""
+    """The error for a method that is a class, a string or anything else that is no method
+    object."""
     names = list(_method_names())
-    given = method.__name__ if isinstance(method, type) else method if isinstance(method, str) else None
+    given = (
+        method.__name__ if isinstance(method, type) else method if isinstance(method, str) else None
+    )
     close = next((n for n in names if isinstance(given, str) and n.lower() == given.lower()), None)
     if close is None and isinstance(method, type) and getattr(method, "_is_method", False):
         close = method.__name__
-    advice = f" Write {close}()." if close else f" Use one of {', '.join(n + '()' for n in names)}." if names else ""
+    advice = (
+        f" Write {close}()."
+        if close
+        else f" Use one of {', '.join(n + '()' for n in names)}."
+        if names
+        else ""
+    )
     what = f"the class {given}" if isinstance(method, type) else repr(method)
-    return MethodError(f"{name}: method must be None or a method object such as Auto(), not {what}.{advice}")
+    return MethodError(
+        f"{name}: method must be None or a method object such as Auto(), not {what}.{advice}"
+    )
 
 
 def not_an_argument(name: str, unknown: dict[str, Any], has_method: bool) -> TypeError:
-    """The error for a keyword that the function does not have; where it is an option of methods, that is said."""
+    """The error for a keyword that the function does not have; where it is an option of methods,
+    that is said."""
     option, value = next(iter(unknown.items()))
     text = f"{name}() got an unexpected keyword argument {option!r}."
     owners = _method_options(option) if has_method else ()
@@ -77,4 +95,6 @@ def not_an_argument(name: str, unknown: dict[str, Any], has_method: bool) -> Typ
         return TypeError(text)
     others = f" (so have {', '.join(owners[1:4])})" if len(owners) > 1 else ""
     shown = repr(value) if isinstance(value, (int, float, str)) else "..."
-    return TypeError(f"{text} It is an option of methods: write method={owners[0]}({option}={shown}){others}.")
+    return TypeError(
+        f"{text} It is an option of methods: write method={owners[0]}({option}={shown}){others}."
+    )

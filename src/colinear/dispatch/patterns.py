@@ -6,7 +6,8 @@
     PSD[Tridiagonal], PSD       a property that must be known
     Dense | Toeplitz            either
 
-A pattern matches a signature if it matches every operator that has it; how patterns compare with each other is in subsumption.py.
+A pattern matches a signature if it matches every operator that has it; how patterns compare with
+each other is in subsumption.py.
 """
 
 from __future__ import annotations
@@ -20,19 +21,31 @@ from .signatures import LEVELS, WIDEST, Signature, describe, from_description, s
 
 
 class Pattern:
-    """What an operator must look like for a rule to apply. Immutable, equal by meaning up to the order of commuting operands.
+    """What an operator must look like for a rule to apply. Immutable, equal by meaning up to the
+    order of commuting operands.
 
     Parameters
     ----------
     cls : type or None
         The operator's class; the root class, and None, match any operator.
     children : tuple, optional
-        Patterns of the operands, in which `...` stands for any number of any operands. None: nothing is asked of them.
+        Patterns of the operands, in which `...` stands for any number of any operands. None:
+        nothing is asked of them.
     mask : int
         The properties that must be known.
     """
 
-    __slots__ = ("children", "cls", "depth", "is_open", "is_root", "key", "mask", "required", "spec")
+    __slots__ = (
+        "children",
+        "cls",
+        "depth",
+        "is_open",
+        "is_root",
+        "key",
+        "mask",
+        "required",
+        "spec",
+    )
     cls: Any
     children: tuple[Any, ...] | None
 
@@ -45,7 +58,11 @@ class Pattern:
         if children is not None:
             children = tuple(c if c is ... else as_pattern(c) for c in children)
             # Repeated `...` say nothing new, and `Cls[...]` says no more than `Cls`.
-            children = tuple(c for i, c in enumerate(children) if c is not ... or i == 0 or children[i - 1] is not ...)
+            children = tuple(
+                c
+                for i, c in enumerate(children)
+                if c is not ... or i == 0 or children[i - 1] is not ...
+            )
         self.children = None if children == (...,) else children
         if self.is_root and self.children is not None:
             raise TypeError(
@@ -54,16 +71,25 @@ class Pattern:
             )
         self.required = tuple(c for c in self.children or () if c is not ...)
         self.is_open = self.children is None or ... in self.children
-        self.depth = 1 + max([0, *[child.depth for child in self.required]])  # a list: Dynamo traces it
+        self.depth = 1 + max(
+            [0, *[child.depth for child in self.required]]
+        )  # a list: Dynamo traces it
         if self.depth > LEVELS:
-            raise ValueError(f"{self!r} is nested {self.depth} deep; patterns may be nested {LEVELS} deep. Use a guard, when=.")
+            raise ValueError(
+                f"{self!r} is nested {self.depth} deep; patterns may be nested {LEVELS} deep. Use "
+                "a guard, when=."
+            )
         keys: Any = None
         if self.children is not None:
             keys = tuple(c if c is ... else c.key for c in self.children)
             if self.cls._commutative:
                 keys = (self.is_open, *sorted((child.key for child in self.required), key=repr))
         self.key: tuple[Any, ...] = (self.cls, mask, keys)
-        self.spec: tuple[Any, ...] = (self.cls, mask, None if self.children is None else tuple(map(_spec, self.children)))
+        self.spec: tuple[Any, ...] = (
+            self.cls,
+            mask,
+            None if self.children is None else tuple(map(_spec, self.children)),
+        )
 
     @property
     def alternatives(self) -> tuple[Pattern, ...]:
@@ -84,10 +110,13 @@ class Pattern:
             return False
         commutes = self.cls._commutative
         if s.collapsed:
-            return (_matches_collapsed_set if commutes else _matches_collapsed_row)(self, s.children)
+            return (_matches_collapsed_set if commutes else _matches_collapsed_row)(
+                self, s.children
+            )
         if not self._counts_fit(len(s.children)):
             return False
-        # The plain loops are there for speed: most patterns fail in them, before the search for an assignment.
+        # The plain loops are there for speed: most patterns fail in them, before the search for an
+        # assignment.
         if not commutes:
             for child, c in zip(self.children, s.children):
                 if child is ...:
@@ -141,7 +170,9 @@ class Union(Pattern):
     def __init__(self, alternatives: tuple[Pattern, ...]):
         self._alternatives = alternatives
         bare = [a for a in alternatives if a.cls is not None and a.children is None and not a.mask]
-        self._classes = frozenset(a.cls for a in bare)  # most unions are of bare classes: one look-up then decides
+        self._classes = frozenset(
+            a.cls for a in bare
+        )  # most unions are of bare classes: one look-up then decides
         self._others = tuple(a for a in alternatives if a not in bare)
         self.depth = max(a.depth for a in alternatives)
         self.key = ("|", *sorted((a.key for a in alternatives), key=repr))
@@ -176,7 +207,8 @@ def union(*patterns: Pattern) -> Pattern:
 
 
 def as_pattern(x: Any) -> Pattern:
-    """What may be written for a pattern, as a `Pattern`: a class, an annotation, a union of them, or a pattern."""
+    """What may be written for a pattern, as a `Pattern`: a class, an annotation, a union of
+    them, or a pattern."""
     if isinstance(x, Pattern):
         return x
     if isinstance(x, type):
@@ -184,10 +216,15 @@ def as_pattern(x: Any) -> Pattern:
     if isinstance(x, types.UnionType):
         return union(*map(as_pattern, x.__args__))
     if x is ...:
-        raise TypeError("`...` stands for operands, so it belongs in brackets: Product[..., Diagonal].")
+        raise TypeError(
+            "`...` stands for operands, so it belongs in brackets: Product[..., Diagonal]."
+        )
     if isinstance(getattr(x, "mask", None), int):
         return Pattern(None, None, x.mask)
-    raise TypeError(f"{x!r} is not a pattern; write an operator class, Cls[...], an annotation such as PSD, or a union of these.")
+    raise TypeError(
+        f"{x!r} is not a pattern; write an operator class, Cls[...], an annotation such as PSD, "
+        "or a union of these."
+    )
 
 
 def _spec(x: Any) -> Any:
@@ -212,7 +249,7 @@ def _names(mask: int) -> list[str]:
     return strongest_names(mask)
 
 
-# ---------------------------------------------------------------------------------------------------- operands against patterns
+# --------------------------------------------------------------------------------------------------
 
 Fits = Callable[[Any, Any], bool]
 
@@ -222,7 +259,8 @@ def _matches(p: Pattern, s: Signature) -> bool:
 
 
 def assign(wanted: Sequence[Any], given: Sequence[Any], fits: Fits) -> list[int] | None:
-    """A different one of `given` for each of `wanted` that fits it, by index; None if there is none (Kuhn's augmenting paths)."""
+    """A different one of `given` for each of `wanted` that fits it, by index; None if there is
+    none (Kuhn's augmenting paths)."""
     if len(wanted) > len(given):
         return None
     owner: dict[int, int] = {}  # given -> wanted
@@ -242,7 +280,8 @@ def assign(wanted: Sequence[Any], given: Sequence[Any], fits: Fits) -> list[int]
 
 
 def place(wanted: Sequence[Any], given: Sequence[Any], fits: Fits) -> list[int] | None:
-    """The first index in `given` of each of `wanted`, in order, where `...` takes what lies between; None if they do not fit."""
+    """The first index in `given` of each of `wanted`, in order, where `...` takes what lies
+    between; None if they do not fit."""
 
     def find(i: int, j: int) -> list[int] | None:
         if i == len(wanted):
@@ -253,7 +292,11 @@ def place(wanted: Sequence[Any], given: Sequence[Any], fits: Fits) -> list[int] 
                 if (rest := find(i + 1, k)) is not None:
                     return [j, *rest]
             return None
-        if j < len(given) and fits(wanted[i], given[j]) and (rest := find(i + 1, j + 1)) is not None:
+        if (
+            j < len(given)
+            and fits(wanted[i], given[j])
+            and (rest := find(i + 1, j + 1)) is not None
+        ):
             return [j, *rest]
         return None
 
@@ -261,7 +304,8 @@ def place(wanted: Sequence[Any], given: Sequence[Any], fits: Fits) -> list[int] 
 
 
 def _matches_collapsed_set(pattern: Pattern, distinct: Sequence[Signature]) -> bool:
-    """Of more than `WIDEST` commuting operands each of `distinct` occurs at least once, and nothing else does."""
+    """Of more than `WIDEST` commuting operands each of `distinct` occurs at least once, and
+    nothing else does."""
     if not pattern.is_open or len(pattern.required) > WIDEST:
         return False
     # What every operand matches finds one; the others need one each that is certainly there.
@@ -270,7 +314,8 @@ def _matches_collapsed_set(pattern: Pattern, distinct: Sequence[Signature]) -> b
 
 
 def _matches_collapsed_row(pattern: Pattern, known: Sequence[Signature]) -> bool:
-    """Of more than `WIDEST` operands in a row the first and the last are known; between them the rest occur in unknown order."""
+    """Of more than `WIDEST` operands in a row the first and the last are known; between them the
+    rest occur in unknown order."""
     if not pattern.is_open or len(pattern.required) >= WIDEST:
         return False
     first, last, *middle = known
@@ -305,7 +350,8 @@ _arranged: dict[Any, tuple[Any, ...]] = {}
 
 
 def arrange(A: Any, *children: Any) -> tuple[Any, ...]:
-    """The operands of A in the order of these patterns: how a rule names the operands that its pattern found in any order.
+    """The operands of A in the order of these patterns: how a rule names the operands that its
+    pattern found in any order.
 
     `...` gives the tuple of the operands that it stands for.
 
@@ -321,7 +367,9 @@ def arrange(A: Any, *children: Any) -> tuple[Any, ...]:
     """
     operands = A.operands
     if signatures.is_compiling is not None and signatures.is_compiling():
-        places = _places_at_compile_time((type(A), 0, tuple([_spec(c) for c in children])), describe(A))
+        places = _places_at_compile_time(
+            (type(A), 0, tuple([_spec(c) for c in children])), describe(A)
+        )
     else:
         key = (type(A), children, tuple([signature(operand) for operand in operands]))
         found = _arranged.get(key)
@@ -330,7 +378,9 @@ def arrange(A: Any, *children: Any) -> tuple[Any, ...]:
                 _arranged.clear()
             found = _arranged[key] = _places(Pattern(type(A), children), key[2])
         places = found
-    return tuple([operands[i] if isinstance(i, int) else tuple([operands[j] for j in i]) for i in places])
+    return tuple(
+        [operands[i] if isinstance(i, int) else tuple([operands[j] for j in i]) for i in places]
+    )
 
 
 def _places(pattern: Pattern, operands: Sequence[Signature]) -> tuple[Any, ...]:
@@ -339,7 +389,9 @@ def _places(pattern: Pattern, operands: Sequence[Signature]) -> tuple[Any, ...]:
     if pattern.children is None:
         return (tuple(range(count)),)
     if pattern.cls._commutative:
-        indices = assign(pattern.required, operands, _matches) if pattern._counts_fit(count) else None
+        indices = (
+            assign(pattern.required, operands, _matches) if pattern._counts_fit(count) else None
+        )
         if indices is not None:
             taken, chosen = set(indices), iter(indices)
             rest = tuple(i for i in range(count) if i not in taken)
@@ -348,7 +400,10 @@ def _places(pattern: Pattern, operands: Sequence[Signature]) -> tuple[Any, ...]:
         indices = place(pattern.children, operands, _matches)
         if indices is not None:
             ends = [*indices[1:], count]
-            return tuple(tuple(range(i, end)) if c is ... else i for c, i, end in zip(pattern.children, indices, ends))
+            return tuple(
+                tuple(range(i, end)) if c is ... else i
+                for c, i, end in zip(pattern.children, indices, ends)
+            )
     raise ValueError(f"the {count} operands do not match {pattern!r}.")
 
 

@@ -1,8 +1,9 @@
 """Which of a function's rules match a signature, faster than by asking each of them.
 
-The patterns that rules have for operands are few, and rules share them. So each gets a bit, and a signature that occurs as an
-operand is compared with all of them once: its bits say which it matches. A rule for a sum then matches if the bits that it needs
-are there among the operands, which is one operation on integers, and if the operands can be shared out among its patterns.
+The patterns that rules have for operands are few, and rules share them. So each gets a bit, and a
+signature that occurs as an operand is compared with all of them once: its bits say which it
+matches. A rule for a sum then matches if the bits that it needs are there among the operands, which
+is one operation on integers, and if the operands can be shared out among its patterns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ MOST_OPERANDS = 10_000  # whose bits are remembered: then they are all forgotten
 
 
 class _Entry(NamedTuple):
-    """A rule, and what its pattern asks for: the bits of the patterns for operands, their number, and properties."""
+    """A rule, and what its pattern asks for: the bits of the patterns for operands, their
+    number, and properties."""
 
     rule: Any
     wanted: tuple[int, ...]
@@ -43,14 +45,19 @@ class _Entry(NamedTuple):
 
 
 class RuleIndex:
-    """The rules of a function, each for a single pattern (no unions at the top), by what their patterns ask for."""
+    """The rules of a function, each for a single pattern (no unions at the top), by what their
+    patterns ask for."""
 
     def __init__(self, rules: Sequence[Any]):
         self.rules = rules
         self._bits: dict[Pattern, int] = {}  # of patterns for operands
-        self._by_class: dict[type | None, list[tuple[Pattern, int]]] = {}  # the same, by the classes that they match; None: any
+        self._by_class: dict[
+            type | None, list[tuple[Pattern, int]]
+        ] = {}  # the same, by the classes that they match; None: any
         self._known: dict[Signature, int] = {}  # the bits of operands
-        self._sums: dict[type | None, list[tuple[int, _Entry]]] = {}  # rules that look at commuting operands, with all their bits
+        self._sums: dict[
+            type | None, list[tuple[int, _Entry]]
+        ] = {}  # rules that look at commuting operands, with all their bits
         self._others: dict[type | None, list[Any]] = {}
         for rule in rules:
             pattern = rule.pattern
@@ -61,7 +68,9 @@ class RuleIndex:
 
     def _entry(self, rule: Any, pattern: Pattern) -> tuple[int, _Entry]:
         wanted = tuple(map(self._bit, pattern.required))
-        return reduce(or_, wanted, 0), _Entry(rule, wanted, inf if pattern.is_open else len(wanted), pattern.mask)
+        return reduce(or_, wanted, 0), _Entry(
+            rule, wanted, inf if pattern.is_open else len(wanted), pattern.mask
+        )
 
     def _bit(self, pattern: Pattern) -> int:
         bit = self._bits.get(pattern)
@@ -87,7 +96,12 @@ class RuleIndex:
 
     def matching(self, s: Signature) -> list[Any]:
         """The rules whose patterns match every operator with this signature."""
-        found = [rule for cls in (s.cls, None) for rule in self._others.get(cls, ()) if rule.pattern.matches(s)]
+        found = [
+            rule
+            for cls in (s.cls, None)
+            for rule in self._others.get(cls, ())
+            if rule.pattern.matches(s)
+        ]
         entries = self._sums.get(s.cls)
         if not entries or s.children is None:
             return found
@@ -95,8 +109,14 @@ class RuleIndex:
             return found + [entry.rule for _, entry in entries if entry.rule.pattern.matches(s)]
         operands = [self._bits_of(child) for child in s.children]
         present = reduce(or_, operands, 0)
-        for rule, wanted, most, mask in [entry for needed, entry in entries if needed & present == needed]:
-            if s.mask & mask == mask and len(wanted) <= len(operands) <= most and _can_be_shared_out(wanted, operands):
+        for rule, wanted, most, mask in [
+            entry for needed, entry in entries if needed & present == needed
+        ]:
+            if (
+                s.mask & mask == mask
+                and len(wanted) <= len(operands) <= most
+                and _can_be_shared_out(wanted, operands)
+            ):
                 found.append(rule)
         return found
 
@@ -105,7 +125,9 @@ def _can_be_shared_out(wanted: Sequence[int], operands: Sequence[int]) -> bool:
     """Whether each of the wanted bits, all of which are there, can have an operand of its own."""
     if len(wanted) < 2:
         return True
-    if len(wanted) == 2:  # most rules: two operands for the one and the other, or one for both and another for either
+    if (
+        len(wanted) == 2
+    ):  # most rules: two operands for the one and the other, or one for both and another for either
         ours, theirs = ([i for i, bits in enumerate(operands) if bits & bit] for bit in wanted)
         return len(ours) > 1 or len(theirs) > 1 or ours != theirs
     return assign(wanted, operands, and_) is not None
@@ -135,7 +157,8 @@ class Cost:
 
 
 class Choice(NamedTuple):
-    """What a base case or a rule has decided to do, before it does it: a call runs it, `explain` prints it.
+    """What a base case or a rule has decided to do, before it does it: a call runs it, `explain`
+    prints it.
 
     Attributes
     ----------
@@ -148,8 +171,8 @@ class Choice(NamedTuple):
     why : str or callable that returns one
         Why this was chosen, or the identity behind it.
     like : callable, optional
-        `like()` is something of the type and shape of the result that costs nothing; None where `run` only asks other functions,
-        so that `explain` runs it.
+        `like()` is something of the type and shape of the result that costs nothing; None where
+        `run` only asks other functions, so that `explain` runs it.
     """
 
     run: Callable[[], Any]
@@ -169,8 +192,9 @@ def perform(result: Any) -> Any:
 class Rule:
     """A rule of a function: a pattern, a guard on values, a cost, and what computes the result.
 
-    A rule for a union stands for one rule for each of its alternatives (`alternatives`): it is those that are compared, since
-    `PSD[Dense] | PSD[Sum]` is more specific than `Sum` where it matters.
+    A rule for a union stands for one rule for each of its alternatives (`alternatives`): it is
+    those that are compared, since `PSD[Dense] | PSD[Sum]` is more specific than `Sum` where it
+    matters.
     """
 
     def __init__(
@@ -189,15 +213,20 @@ class Rule:
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
         self.when, self.cost, self.is_base, self.like = when, cost, is_base, like
-        self.guard_arguments: tuple[tuple[str, int], ...] = ()  # what it takes beyond the operator: names, and places among all
+        self.guard_arguments: tuple[
+            tuple[str, int], ...
+        ] = ()  # what it takes beyond the operator: names, and places among all
         self.like_arguments: tuple[tuple[str, int], ...] = ()
         self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
-        self.identity = (inspect.getdoc(implementation) or "").partition("\n")[0]
+        summary = (inspect.getdoc(implementation) or "").partition("\n\n")[0]
+        self.identity = " ".join(summary.split("\n"))
         self.key = next(_keys)
         self.number: tuple[int, ...] = (self.key,)  # its place among the rules as written
         self.source = self  # the rule as written
-        self.rewritten_by: Rule | None = None  # of `simplify`, where the rule asks the function again of another operator
+        self.rewritten_by: Rule | None = (
+            None  # of `simplify`, where the rule asks the function again of another operator
+        )
 
     def alternatives(self) -> list[Rule]:
         """The rules for single patterns that this one stands for."""
@@ -205,7 +234,12 @@ class Rule:
             return [self]
         parts = [copy.copy(self) for _ in self.pattern.alternatives]
         for i, (part, pattern) in enumerate(zip(parts, self.pattern.alternatives)):
-            part.key, part.number, part.pattern, part.source = next(_keys), (*self.number, i), pattern, self
+            part.key, part.number, part.pattern, part.source = (
+                next(_keys),
+                (*self.number, i),
+                pattern,
+                self,
+            )
         return parts
 
     def holds(self, A: Any, arguments: tuple[Any, ...] = ()) -> bool:
@@ -228,7 +262,9 @@ class Rule:
         return self.when is not None and not costed and self.number < other.number
 
     def __repr__(self) -> str:
-        return f"{self.function}: {self.name} for {self.pattern!r}" + (f", when {guard_name(self)}" if self.when else "")
+        return f"{self.function}: {self.name} for {self.pattern!r}" + (
+            f", when {guard_name(self)}" if self.when else ""
+        )
 
 
 _keys = itertools.count()
@@ -239,21 +275,25 @@ def guard_name(rule: Rule) -> str:
 
 
 class Resolution(NamedTuple):
-    """The rules for one signature. `sole`: the only one that can be meant, if that is clear without looking at values."""
+    """The rules for one signature. `sole`: the only one that can be meant, if that is clear
+    without looking at values."""
 
     sole: Rule | None
     order: tuple[Rule, ...]  # the more specific first, the base case last
     rivals: tuple[tuple[int, ...], ...]  # for each, those after it that it does not precede
 
 
-# ---------------------------------------------------------------------------------------------------- the choice
+# --------------------------------------------------------------------------------------------------
 
 
 def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Resolution:
-    """Rules that match in the order in which they are tried. `precedence` remembers how pairs of rules compare."""
+    """Rules that match in the order in which they are tried. `precedence` remembers how pairs of
+    rules compare."""
     if len(matching) < 2:
         order = [*matching, base]
-        return Resolution(order[0] if order[0].when is None else None, tuple(order), ((),) * len(order))
+        return Resolution(
+            order[0] if order[0].when is None else None, tuple(order), ((),) * len(order)
+        )
 
     def precedes(a: Rule, b: Rule) -> bool:
         key = (a.key, b.key)
@@ -264,7 +304,11 @@ def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Re
 
     order = []
     while matching:
-        first = (r for r in matching if not any(precedes(other, r) for other in matching if other is not r))
+        first = (
+            r
+            for r in matching
+            if not any(precedes(other, r) for other in matching if other is not r)
+        )
         order.append(next(first, matching[0]))
         matching.remove(order[-1])
 
@@ -272,7 +316,11 @@ def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Re
         rule = order[i]
         # The other alternatives of a rule are no rivals of it, nor is what they precede.
         same = [rule] if rule.source is rule else [r for r in order if r.source is rule.source]
-        return tuple(j for j in range(i + 1, len(order)) if not any(r is order[j] or precedes(r, order[j]) for r in same))
+        return tuple(
+            j
+            for j in range(i + 1, len(order))
+            if not any(r is order[j] or precedes(r, order[j]) for r in same)
+        )
 
     rivals = [*map(rivals_of, range(len(order))), ()]
     order.append(base)
@@ -293,11 +341,14 @@ def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:
     if any(r.cost is None for r in contenders):
         raise AmbiguityError(_ambiguous(contenders))
     costs = [Cost.of(r.cost(A)) for r in contenders]  # type: ignore[misc]
-    return min(zip(costs, contenders), key=lambda pair: (pair[0].flops, pair[0].memory, pair[1].number))[1]
+    return min(
+        zip(costs, contenders), key=lambda pair: (pair[0].flops, pair[0].memory, pair[1].number)
+    )[1]
 
 
 def _contenders(A: Any, i: int, found: Resolution, arguments: tuple[Any, ...]) -> list[Rule]:
-    """The i-th rule, the first that holds, and those rules that hold and that no other that holds precedes."""
+    """The i-th rule, the first that holds, and those rules that hold and that no other that
+    holds precedes."""
     holding = [j for j in found.rivals[i] if found.order[j].holds(A, arguments)]
     beaten = {k for j in holding for k in holding if k > j and k not in found.rivals[j]}
     return [found.order[i], *(found.order[j] for j in holding if j not in beaten)]
@@ -311,7 +362,7 @@ def _ambiguous(rules: Sequence[Rule]) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- ambiguity
+# --------------------------------------------------------------------------------------------------
 
 
 class AmbiguousPair(NamedTuple):
@@ -326,10 +377,16 @@ class AmbiguousPair(NamedTuple):
 
 
 def ambiguous_pairs(rules: Sequence[Rule]) -> Iterator[AmbiguousPair]:
-    """The pairs of a function's rules that overlap with neither more specific, where neither costs nor other rules decide."""
+    """The pairs of a function's rules that overlap with neither more specific, where neither
+    costs nor other rules decide."""
     rules = [part for rule in rules for part in rule.alternatives()]
     for a, b in itertools.combinations(rules, 2):
-        if a.source is b.source or (a.cost is not None and b.cost is not None) or a.precedes(b) or b.precedes(a):
+        if (
+            a.source is b.source
+            or (a.cost is not None and b.cost is not None)
+            or a.precedes(b)
+            or b.precedes(a)
+        ):
             continue
         if overlaps(a.pattern, b.pattern) and not _decided(rules, a, b):
             yield AmbiguousPair(a.function, a, b)

@@ -1,13 +1,16 @@
 """Signatures: what dispatch sees of an operator, as one interned object.
 
-The signature of a tree is its class, its properties and the signatures of its operands, down to `LEVELS` levels. It is interned,
-so that equal trees share one object and a dictionary finds their rules by its identity. What would make it large is forgotten:
+The signature of a tree is its class, its properties and the signatures of its operands, down to
+`LEVELS` levels. It is interned, so that equal trees share one object and a dictionary finds their
+rules by its identity. What would make it large is forgotten:
 
     cut         below the last level the operands are unknown
-    collapsed   of more than `WIDEST` operands only the distinct ones are kept: the first, the last and the set of those between,
+    collapsed   of more than `WIDEST` operands only the distinct ones are kept: the first, the last
+    and the set of those between,
                 or, where order does not matter, the set
 
-A pattern matches a cut or collapsed signature only if it matches every operator that has it (`patterns.py`).
+A pattern matches a cut or collapsed signature only if it matches every operator that has it
+(`patterns.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ _numbers = itertools.count()
 
 
 class Signature:
-    """The class, properties and operands of an operator, as far as dispatch looks. Made by `signature` and `intern` only."""
+    """The class, properties and operands of an operator, as far as dispatch looks. Made by
+    `signature` and `intern` only."""
 
     __slots__ = ("_cuts", "children", "cls", "collapsed", "depth", "mask", "number")
     cls: type | None
@@ -38,7 +42,9 @@ class Signature:
     collapsed: bool
     depth: int
 
-    def __init__(self, cls: type | None, mask: int, children: tuple[Signature, ...] | None, collapsed: bool):
+    def __init__(
+        self, cls: type | None, mask: int, children: tuple[Signature, ...] | None, collapsed: bool
+    ):
         self.cls, self.mask, self.children, self.collapsed = cls, mask, children, collapsed
         self.depth = 1 + max([child.depth for child in children]) if children else 1
         self.number = next(_numbers)
@@ -75,11 +81,18 @@ class Signature:
             name += f"#{self.mask}"
         if self.children is None:
             return f"{name}[?]"
-        return f"{name}[{', '.join(map(repr, self.children))}{', ...' if self.collapsed else ''}]" if self.children else name
+        return (
+            f"{name}[{', '.join(map(repr, self.children))}{', ...' if self.collapsed else ''}]"
+            if self.children
+            else name
+        )
 
 
-def intern(cls: type | None, mask: int, children: tuple[Signature, ...] | None, collapsed: bool = False) -> Signature:
-    """The one signature with this content. `setdefault` is atomic, so threads agree without a lock."""
+def intern(
+    cls: type | None, mask: int, children: tuple[Signature, ...] | None, collapsed: bool = False
+) -> Signature:
+    """The one signature with this content. `setdefault` is atomic, so threads agree without a
+    lock."""
     key = (cls, mask, children, collapsed)
     found = _table.get(key)
     if found is None:
@@ -109,22 +122,36 @@ def _build(A: Any, levels: int, memo: dict[tuple[int, int], Signature]) -> Signa
         return leaf
     if levels == 1:
         return intern(type(A), A.properties, None)
-    key = (id(A), levels)  # operands may be shared many times over; their owner keeps them alive meanwhile
+    key = (
+        id(A),
+        levels,
+    )  # operands may be shared many times over; their owner keeps them alive meanwhile
     found = memo.get(key)
     if found is None:
         if len(operands) <= WIDEST:
             children = tuple([_build(operand, levels - 1, memo) for operand in operands])
             found = _of_children(type(A), A.properties, children)
         else:
-            found = _of_children(type(A), A.properties, (_build(operand, levels - 1, memo) for operand in operands), wide=True)
+            found = _of_children(
+                type(A),
+                A.properties,
+                (_build(operand, levels - 1, memo) for operand in operands),
+                wide=True,
+            )
         memo[key] = found
     return found
 
 
-def _of_children(cls: type, mask: int, children: Iterable[Signature], wide: bool = False) -> Signature:
+def _of_children(
+    cls: type, mask: int, children: Iterable[Signature], wide: bool = False
+) -> Signature:
     if not wide:
         children = tuple(children)
-        return intern(cls, mask, _ordered(children) if _is_commutative(cls) and len(children) > 1 else children)
+        return intern(
+            cls,
+            mask,
+            _ordered(children) if _is_commutative(cls) and len(children) > 1 else children,
+        )
     if _is_commutative(cls):
         return intern(cls, mask, _distinct(children), True)
     first, *middle, last = children
@@ -132,13 +159,15 @@ def _of_children(cls: type, mask: int, children: Iterable[Signature], wide: bool
 
 
 def _ordered(children: Iterable[Signature]) -> tuple[Signature, ...]:
-    """In one order for all permutations of the same operands, so that A + B and B + A share a signature."""
+    """In one order for all permutations of the same operands, so that A + B and B + A share a
+    signature."""
     return tuple(sorted(children, key=_number))
 
 
 def _distinct(children: Iterable[Signature]) -> tuple[Signature, ...]:
     distinct = _ordered(set(children))
-    # One unknown stands for those that are left out: it is there, but only a pattern that matches everything matches it.
+    # One unknown stands for those that are left out: it is there, but only a pattern that matches
+    # everything matches it.
     return distinct if len(distinct) <= MOST_DISTINCT else (*distinct[:MOST_DISTINCT], UNKNOWN)
 
 
@@ -153,11 +182,12 @@ def _is_commutative(cls: type | None) -> bool:
 UNKNOWN = intern(None, 0, None)
 
 
-# ---------------------------------------------------------------------------------------------------- under torch.compile
-# Dynamo guards on whatever it reads, so that a dictionary which grows, or a memo which is there the second time, makes it compile
-# again. There an operator is described by nested tuples of constants instead, and the tables are used by functions that Dynamo
-# calls once, while it compiles, and whose result it takes for a constant. (`f._dynamo_marked_constant = True` is what the
-# decorator torch.compiler.assume_constant_result does; so torch need not be imported for it.)
+# --------------------------------------------------------------------------------------------------
+# Dynamo guards on whatever it reads, so that a dictionary which grows, or a memo which is there the
+# second time, makes it compile again. There an operator is described by nested tuples of constants
+# instead, and the tables are used by functions that Dynamo calls once, while it compiles, and whose
+# result it takes for a constant. (`f._dynamo_marked_constant = True` is what the decorator
+# torch.compiler.assume_constant_result does; so torch need not be imported for it.)
 
 
 is_compiling: Callable[[], bool] | None = None  # torch's, as soon as torch is used

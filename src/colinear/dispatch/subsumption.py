@@ -1,7 +1,8 @@
 """The order of patterns: which is more general, whether two overlap, and what matches both.
 
-P subsumes Q if whatever matches Q matches P. `subsumes` may say no where the truth is yes (where several alternatives of a union
-cover a pattern only together), never the reverse; `overlaps` is exact, and `meet` is the overlap itself.
+P subsumes Q if whatever matches Q matches P. `subsumes` may say no where the truth is yes (where
+several alternatives of a union cover a pattern only together), never the reverse; `overlaps` is
+exact, and `meet` is the overlap itself.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ def _subsumes(p: Pattern, q: Pattern) -> bool:
         if not p.is_open and (q.is_open or len(p.required) != len(q.required)):
             return False
         return assign(p.required, q.required, subsumes) is not None
-    # `...` of q stands for none, one, two, ... operands, of which p can tell apart no more than it has patterns.
+    # `...` of q stands for none, one, two, ... operands, of which p can tell apart no more than it
+    # has patterns.
     most = len(p.required)
     anything = Pattern(None)
     choices = [((c,) if c is not ... else _lengths(anything, most)) for c in q.children]
-    return all(_includes(p.children, tuple(_flat(choice))) for choice in itertools.product(*choices))
+    return all(
+        _includes(p.children, tuple(_flat(choice))) for choice in itertools.product(*choices)
+    )
 
 
 def _lengths(anything: Pattern, most: int) -> tuple[tuple[Any, ...], ...]:
@@ -53,7 +57,8 @@ def _flat(items: Sequence[Any]) -> Iterator[Any]:
 
 
 def _includes(p: Sequence[Any], q: Sequence[Any]) -> bool:
-    """Whether the row p takes all that the row q takes, where `...` of q is taken by `...` of p only."""
+    """Whether the row p takes all that the row q takes, where `...` of q is taken by `...` of p
+    only."""
     if not p:
         return not q
     if p[0] is ...:
@@ -78,7 +83,9 @@ def _overlaps(p: Pattern, q: Pattern) -> bool:
             return True  # the operands of both, side by side
         if not p.is_open and not q.is_open and len(p.required) != len(q.required):
             return False
-        few, many = (q, p) if q.is_open else (p, q)  # all that the open one wants must be among what the closed one has
+        few, many = (
+            (q, p) if q.is_open else (p, q)
+        )  # all that the open one wants must be among what the closed one has
         return assign(few.required, many.required, overlaps) is not None
     return _cross(p.children, q.children)
 
@@ -103,7 +110,9 @@ def meet(p: Pattern, q: Pattern) -> Iterator[Pattern]:
             if a.children is None or b.children is None:
                 yield (b if a.children is None else a).annotated(mask)
             else:
-                rows = _meet_sets(a, b) if a.cls._commutative else _meet_rows(a.children, b.children)
+                rows = (
+                    _meet_sets(a, b) if a.cls._commutative else _meet_rows(a.children, b.children)
+                )
                 for row in rows:
                     yield Pattern(a.cls, row, mask)
 

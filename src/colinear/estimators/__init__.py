@@ -1,7 +1,9 @@
-"""Estimators of scikit-learn's kind that take operators where scikit-learn takes matrices; `pip install 'colinear[sklearn]'`.
+"""Estimators of scikit-learn's kind that take operators where scikit-learn takes matrices; `pip
+install 'colinear[sklearn]'`.
 
-A convenience outside the core, which `import colinear` does not load. Each is a page: the model as an operator, one call of `svd`, `solve`
-or `eig`, and scikit-learn's conventions around it, which its own checks test.
+A convenience outside the core, which `import colinear` does not load. Each is a page: the model as
+an operator, one call of `svd`, `solve` or `eig`, and scikit-learn's conventions around it, which
+its own checks test.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from .spectral_embedding import SpectralEmbedding
 try:
     import sklearn  # noqa: F401
 except ImportError as error:
-    raise ImportError("colinear.estimators needs scikit-learn: pip install 'colinear[sklearn]'", name=error.name) from error
+    raise ImportError(
+        "colinear.estimators needs scikit-learn: pip install 'colinear[sklearn]'", name=error.name
+    ) from error
 
 __all__ = ["PCA", "Ridge", "SpectralEmbedding"]

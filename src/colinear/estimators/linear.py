@@ -6,7 +6,13 @@ import numbers
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, MultiOutputMixin, RegressorMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_array,
@@ -31,30 +37,46 @@ from ..properties import PSD
 
 
 def as_data(estimator: Any, X: Any, *, reset: bool, at_least: int = 1) -> LinearOperator:
-    """Data, one sample in each row, as an operator of NumPy; arrays and sparse matrices pass scikit-learn's validation."""
+    """Data, one sample in each row, as an operator of NumPy; arrays and sparse matrices pass
+    scikit-learn's validation."""
     if not isinstance(X, LinearOperator):
         dtypes = [np.float64, np.float32]
         return as_operator(
-            validate_data(estimator, X, reset=reset, accept_sparse="csr", dtype=dtypes, ensure_min_samples=at_least)
+            validate_data(
+                estimator,
+                X,
+                reset=reset,
+                accept_sparse="csr",
+                dtype=dtypes,
+                ensure_min_samples=at_least,
+            )
         )
     name = type(estimator).__name__
     if X.backend != "numpy":
-        raise BackendError(f"{name}: X is an operator of {X.backend}; scikit-learn's world is NumPy. Give X.to(backend='numpy').")
+        raise BackendError(
+            f"{name}: X is an operator of {X.backend}; scikit-learn's world is NumPy. Give "
+            "X.to(backend='numpy')."
+        )
     if X.xp.is_complex(X.dtype):
         raise DtypeError(f"{name}: X is {X.dtype}; complex data is not supported.")
     if len(X.shape) != 2:
         raise ShapeError(
-            f"{name}: X has the shape {tuple(X.shape)}; one matrix of samples is expected, without batch dimensions."
+            f"{name}: X has the shape {tuple(X.shape)}; one matrix of samples is expected, "
+            "without batch dimensions."
         )
     if reset:
         estimator.n_features_in_ = X.shape[1]
     elif X.shape[1] != estimator.n_features_in_:
-        raise ValueError(f"X has {X.shape[1]} features, but {name} is expecting {estimator.n_features_in_} features as input")
+        raise ValueError(
+            f"X has {X.shape[1]} features, but {name} is expecting {estimator.n_features_in_} "
+            "features as input"
+        )
     return X
 
 
 def centred(X: LinearOperator, mean: np.ndarray) -> LinearOperator:
-    """X - 1 mean^T: a matrix of that, or X with a term of rank one, so that what is sparse or structured stays so."""
+    """X - 1 mean^T: a matrix of that, or X with a term of rank one, so that what is sparse or
+    structured stays so."""
     if isinstance(X, Dense):
         return Dense(X.A - mean)
     ones = np.ones((X.shape[0], 1), X.dtype)
@@ -68,7 +90,8 @@ def column_means(X: LinearOperator, weights: np.ndarray | None = None) -> np.nda
 
 
 def rows_of_positive_peak(vectors: np.ndarray) -> np.ndarray:
-    """Rows, each with the sign that makes its largest entry positive: an eigenvector has none of its own."""
+    """Rows, each with the sign that makes its largest entry positive: an eigenvector has none of
+    its own."""
     peaks = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=1)[:, None], axis=1)
     return vectors * np.where(peaks < 0, -1, 1).astype(vectors.dtype)
 
@@ -77,7 +100,8 @@ def rows_of_positive_peak(vectors: np.ndarray) -> np.ndarray:
 
 
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Principal components: the directions of greatest variance of the rows of X, by the singular vectors of X - 1 mean^T.
+    """Principal components: the directions of greatest variance of the rows of X, by the singular
+    vectors of X - 1 mean^T.
 
     Parameters
     ----------
@@ -86,7 +110,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     whiten : bool
         Whether the transformed data is divided by its standard deviations.
     method : Method, optional
-        For `svd`: `RandomizedSVD(seed=0)`, say. By default what `explain(svd, X, n_components)` tells.
+        For `svd`: `RandomizedSVD(seed=0)`, say. By default what `explain(svd, X, n_components)`
+        tells.
 
     Attributes
     ----------
@@ -100,8 +125,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    X may be an array, a SciPy sparse matrix or any operator: a sparse or structured one is centred by a term of rank one, so it is never
-    formed where `svd` need not. Arrays of n x d with few components cost O(n d^2).
+    X may be an array, a SciPy sparse matrix or any operator: a sparse or structured one is centred
+    by a term of rank one, so it is never formed where `svd` need not. Arrays of n x d with few
+    components cost O(n d^2).
 
     Examples
     --------
@@ -114,13 +140,16 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     (500, 2)
     """
 
-    def __init__(self, n_components: int | None = None, *, whiten: bool = False, method: Method | None = None):
+    def __init__(
+        self, n_components: int | None = None, *, whiten: bool = False, method: Method | None = None
+    ):
         self.n_components = n_components
         self.whiten = whiten
         self.method = method
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find the components of X, (n_samples, n_features): an array, a sparse matrix or an operator. y is ignored."""
+        """Find the components of X, (n_samples, n_features): an array, a sparse matrix or an
+        operator. y is ignored."""
         X = as_data(self, X, reset=True, at_least=2)
         n, d = X.shape
         k = self._wanted(n, d)
@@ -130,10 +159,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.singular_values_ = s
         self.explained_variance_ = s**2 / (n - 1)
         total = squares / (n - 1)
-        with np.errstate(invalid="ignore"):  # of data that does not vary at all: NaN, as scikit-learn has it
+        with np.errstate(
+            invalid="ignore"
+        ):  # of data that does not vary at all: NaN, as scikit-learn has it
             self.explained_variance_ratio_ = self.explained_variance_ / np.asarray(total, s.dtype)
         rest = min(n, d) - k
-        self.noise_variance_ = max(0.0, total - float(self.explained_variance_.sum())) / rest if rest else 0.0
+        self.noise_variance_ = (
+            max(0.0, total - float(self.explained_variance_.sum())) / rest if rest else 0.0
+        )
         self.n_components_, self.n_samples_ = k, n
         return self
 
@@ -152,11 +185,12 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return (X * self._deviations() if self.whiten else X) @ self.components_ + self.mean_
 
     def _decomposed(self, C: LinearOperator, k: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """k singular values and right singular vectors, as rows, of centred data, and the sum of all squares."""
+        """k singular values and right singular vectors, as rows, of centred data, and the sum of
+        all squares."""
         n, d = C.shape
         if isinstance(C, Dense) and self.method is None and n >= 2 * d:
-            # One pass over a tall matrix. Squares of singular values are right to eps times the largest square: good enough for
-            # those that are not too small beside it.
+            # One pass over a tall matrix. Squares of singular values are right to eps times the
+            # largest square: good enough for those that are not too small beside it.
             G = C.A.T @ C.A
             values, V = eig(PSD(G), k, "LA")
             if values[0] > np.sqrt(np.finfo(G.dtype).eps) * values[-1]:
@@ -168,7 +202,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         k = min(n, d) if self.n_components is None else self.n_components
         if not isinstance(k, numbers.Integral) or isinstance(k, bool) or not 1 <= k <= min(n, d):
             raise ValueError(
-                f"PCA: n_components is {k!r}; for data of {n} x {d} it must be an integer from 1 to {min(n, d)}, or None."
+                f"PCA: n_components is {k!r}; for data of {n} x {d} it must be an integer from 1 "
+                f"to {min(n, d)}, or None."
             )
         return int(k)
 
@@ -192,7 +227,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
 
 class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Linear regression with a penalty: w of least |y - X w - c|^2 + alpha |w|^2, by (X^T X + alpha I) w = X^T y of centred data.
+    """Linear regression with a penalty: w of least |y - X w - c|^2 + alpha |w|^2, by (X^T X + alpha
+    I) w = X^T y of centred data.
 
     Parameters
     ----------
@@ -201,7 +237,8 @@ class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     fit_intercept : bool
         Whether there is a constant c, which is not penalised; otherwise it is 0.
     method : Method, optional
-        For `solve`: `CG(tol=1e-4)`, say. By default what `explain(solve, X.T @ X + alpha * Identity(d))` tells.
+        For `solve`: `CG(tol=1e-4)`, say. By default what `explain(solve, X.T @ X + alpha *
+        Identity(d))` tells.
 
     Attributes
     ----------
@@ -211,9 +248,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Notes
     -----
-    X may be an array, a SciPy sparse matrix or any operator. The normal equations are an operator too:
-    an array of n x d costs O(n d min(n, d)), since a wide one is solved by the matrix inversion lemma; large sparse or
-    structured ones are iterated with.
+    X may be an array, a SciPy sparse matrix or any operator. The normal equations are an operator
+    too: an array of n x d costs O(n d min(n, d)), since a wide one is solved by the matrix
+    inversion lemma; large sparse or structured ones are iterated with.
 
     Examples
     --------
@@ -229,21 +266,31 @@ class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
     coef_: np.ndarray
     intercept_: float | np.ndarray
 
-    def __init__(self, alpha: float = 1.0, *, fit_intercept: bool = True, method: Method | None = None):
+    def __init__(
+        self, alpha: float = 1.0, *, fit_intercept: bool = True, method: Method | None = None
+    ):
         self.alpha = alpha
         self.fit_intercept = fit_intercept
         self.method = method
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Find the coefficients from X, (n_samples, n_features), and y, (n_samples,) or (n_samples, n_targets)."""
+        """Find the coefficients from X, (n_samples, n_features), and y, (n_samples,) or
+        (n_samples, n_targets)."""
         if not isinstance(self.alpha, numbers.Real) or not self.alpha >= 0:
-            raise ValueError(f"Ridge: alpha is {self.alpha!r}; it must be a number that is not negative.")
+            raise ValueError(
+                f"Ridge: alpha is {self.alpha!r}; it must be a number that is not negative."
+            )
         X, y = self._data(X, y)
-        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=X.dtype)
+        weights = (
+            None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=X.dtype)
+        )
         if weights is not None and weights.min() < 0:
             raise ValueError("Ridge: a sample weight is negative.")
         if self.fit_intercept:
-            mean, target = column_means(X, weights), np.average(y, axis=0, weights=weights).astype(y.dtype)
+            mean, target = (
+                column_means(X, weights),
+                np.average(y, axis=0, weights=weights).astype(y.dtype),
+            )
             C, r = centred(X, mean), y - target
         else:
             C, r = X, y
@@ -270,7 +317,9 @@ class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             check_consistent_length(X.to_scipy(), y)
         else:
             dtypes = [np.float64, np.float32]
-            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=dtypes, multi_output=True, y_numeric=True)
+            X, y = validate_data(
+                self, X, y, accept_sparse="csr", dtype=dtypes, multi_output=True, y_numeric=True
+            )
             X = as_operator(X)  # validated: a second time it would have lost its feature names
         y = column_or_1d(y, warn=True) if y.ndim == 1 else y
         return X, np.asarray(y, X.dtype)

@@ -25,22 +25,26 @@ AFFINITIES = ("nearest_neighbors", "rbf", "precomputed")
 
 
 class SpectralEmbedding(BaseEstimator):
-    """Points such that what is strongly connected is near: eigenvectors of the smallest eigenvalues of the normalised graph Laplacian.
+    """Points such that what is strongly connected is near: eigenvectors of the smallest eigenvalues
+    of the normalised graph Laplacian.
 
-    The Laplacian is I - D^-1/2 W D^-1/2 for affinities W and degrees D; the coordinates are D^-1/2 v for its eigenvectors v but the first.
+    The Laplacian is I - D^-1/2 W D^-1/2 for affinities W and degrees D; the coordinates are D^-1/2
+    v for its eigenvectors v but the first.
 
     Parameters
     ----------
     n_components : int
         The dimension of the points.
     affinity : {"nearest_neighbors", "rbf", "precomputed"}
-        How W comes from X: 1 for neighbours, half for those that are so in one direction; exp(-gamma |x - y|^2); or X is W.
+        How W comes from X: 1 for neighbours, half for those that are so in one direction;
+        exp(-gamma |x - y|^2); or X is W.
     gamma : float, optional
         For "rbf"; 1 / n_features if not given.
     n_neighbors : int, optional
         For "nearest_neighbors"; a tenth of the samples if not given.
     method : Method, optional
-        For `eig`: `LOBPCG(preconditioner=AMG())`, say. By default what `explain(eig, L, k, "SA")` tells.
+        For `eig`: `LOBPCG(preconditioner=AMG())`, say. By default what `explain(eig, L, k, "SA")`
+        tells.
 
     Attributes
     ----------
@@ -54,8 +58,8 @@ class SpectralEmbedding(BaseEstimator):
 
     Notes
     -----
-    With "precomputed", X may be an array, a sparse matrix or any self-adjoint operator, such as `Kernel(k, points)`, whose matrix is
-    never stored. Each iteration then costs a product with W.
+    With "precomputed", X may be an array, a sparse matrix or any self-adjoint operator, such as
+    `Kernel(k, points)`, whose matrix is never stored. Each iteration then costs a product with W.
 
     Examples
     --------
@@ -88,24 +92,30 @@ class SpectralEmbedding(BaseEstimator):
         self.method = method
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Embed the rows of X, (n_samples, n_features), or the nodes of the graph X, (n_samples, n_samples). y is ignored."""
+        """Embed the rows of X, (n_samples, n_features), or the nodes of the graph X, (n_samples,
+        n_samples). y is ignored."""
         W = self._affinities(X)
         n, k = W.shape[0], self.n_components
         if not isinstance(k, numbers.Integral) or isinstance(k, bool) or not 1 <= k < n:
             raise ValueError(
-                f"SpectralEmbedding: n_components is {k!r}; for {n} samples it must be an integer from 1 to {n - 1}."
+                f"SpectralEmbedding: n_components is {k!r}; for {n} samples it must be an integer "
+                f"from 1 to {n - 1}."
             )
         self.affinity_matrix_ = W
         degrees = np.asarray(W @ np.ones(n, W.dtype))
         if degrees.min() < 0:
-            raise ValueError("SpectralEmbedding: a node's affinities have a negative sum; affinities must not be negative.")
+            raise ValueError(
+                "SpectralEmbedding: a node's affinities have a negative sum; affinities must not "
+                "be negative."
+            )
         scale = np.where(degrees > 0, 1 / np.sqrt(np.where(degrees > 0, degrees, 1)), 1)
         D = Diagonal(scale.astype(W.dtype))
         L = PSD(Identity(n, like=degrees) - D @ W @ D)
         self.eigenvalues_, vectors = eig(L, k + 1, "SA", self.method)
         if self.eigenvalues_[1] < n * np.finfo(W.dtype).eps:
             warnings.warn(
-                "SpectralEmbedding: the graph is not connected, so the embedding tells its parts and little of their insides. "
+                "SpectralEmbedding: the graph is not connected, so the embedding tells its parts "
+                "and little of their insides. "
                 "Embed each part by itself, or connect them with more neighbours.",
                 ColinearWarning,
                 stacklevel=2,
@@ -122,18 +132,28 @@ class SpectralEmbedding(BaseEstimator):
         """W, self-adjoint and without its diagonal."""
         if self.affinity not in AFFINITIES:
             raise ValueError(
-                f"SpectralEmbedding: affinity is {self.affinity!r}; it must be one of {', '.join(map(repr, AFFINITIES))}."
+                f"SpectralEmbedding: affinity is {self.affinity!r}; it must be one of "
+                f"{', '.join(map(repr, AFFINITIES))}."
             )
         if self.affinity == "precomputed":
             W = as_data(self, X, reset=True, at_least=2)
             if W.shape[0] != W.shape[1]:
-                raise ShapeError(f"SpectralEmbedding: precomputed affinities must be square, X is {W.shape[0]}x{W.shape[1]}.")
+                raise ShapeError(
+                    "SpectralEmbedding: precomputed affinities must be square, X is "
+                    f"{W.shape[0]}x{W.shape[1]}."
+                )
         else:
             if isinstance(X, LinearOperator):
-                raise TypeError('SpectralEmbedding: X is an operator; only affinity="precomputed" takes one, as the affinities.')
+                raise TypeError(
+                    'SpectralEmbedding: X is an operator; only affinity="precomputed" takes one, as the affinities.'
+                )
             dtypes = [np.float64, np.float32]
             X = validate_data(self, X, accept_sparse="csr", dtype=dtypes, ensure_min_samples=2)
-            W = as_operator(self._neighbours(X) if self.affinity == "nearest_neighbors" else rbf_kernel(X, gamma=self.gamma))
+            W = as_operator(
+                self._neighbours(X)
+                if self.affinity == "nearest_neighbors"
+                else rbf_kernel(X, gamma=self.gamma)
+            )
         return SelfAdjoint(W - Diagonal(diag(W)))
 
     def _neighbours(self, X: Any) -> Any:

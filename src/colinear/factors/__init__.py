@@ -1,1 +1,2 @@
-"""What functions return: operators that hold a factorisation, a solver or a function of a matrix."""
+"""What functions return: operators that hold a factorisation, a solver or a function of a
+matrix."""

@@ -1,7 +1,9 @@
-"""Factorisations as operators: each multiplies by the inverse of the matrix that it factored, through triangular solves.
+"""Factorisations as operators: each multiplies by the inverse of the matrix that it factored,
+through triangular solves.
 
-They are what `inv` keeps inside an `Inverse`. The transposes of one are the same factors, read the other way round: `form` says
-which of A^-1 ("N"), A^-T ("T") and A^-H ("H") it applies. `slogdet()`, where it is known, is of what it inverts: A, A^T or A^H.
+They are what `inv` keeps inside an `Inverse`. The transposes of one are the same factors, read the
+other way round: `form` says which of A^-1 ("N"), A^-T ("T") and A^-H ("H") it applies. `slogdet()`,
+where it is known, is of what it inverts: A, A^T or A^H.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class CholeskyFactor(LinearOperator):
 
     def slogdet(self) -> tuple[Array, Array]:
         xp, d = self.xp, self.xp.real(self.xp.diagonal(self.L))
-        return xp.ones(d.shape[:-1], dtype=self.dtype, device=self._context.device), 2 * xp.sum(xp.log(d), axis=-1)
+        return xp.ones(d.shape[:-1], dtype=self.dtype, device=self._context.device), 2 * xp.sum(
+            xp.log(d), axis=-1
+        )
 
 
 class LDLFactor(LinearOperator):
@@ -74,7 +78,9 @@ class LDLFactor(LinearOperator):
 
     def _conj(self) -> LinearOperator:
         xp = self.xp
-        return self._replace(factors=tuple(xp.conj(x) if xp.is_complex(x) else x for x in self.factors))
+        return self._replace(
+            factors=tuple(xp.conj(x) if xp.is_complex(x) else x for x in self.factors)
+        )
 
     _transpose = _conj
 
@@ -109,7 +115,9 @@ class LUFactor(LinearOperator):
         return _reformed(self, _CONJUGATE)
 
     def _matmat(self, X: Array) -> Array:
-        return namespace_of(X).lu_solve(self.LU, self.pivots, X, transpose=self.form == "T", adjoint=self.form == "H")
+        return namespace_of(X).lu_solve(
+            self.LU, self.pivots, X, transpose=self.form == "T", adjoint=self.form == "H"
+        )
 
     def slogdet(self) -> tuple[Array, Array]:
         xp, d = self.xp, self.xp.diagonal(self.LU)
@@ -119,7 +127,8 @@ class LUFactor(LinearOperator):
 
 
 class CholeskyOrLUFactor(LinearOperator):
-    """A^-1 from A = L L^H where `positive` holds, else from A = P L U: of a traced program, which computes only one of them.
+    """A^-1 from A = L L^H where `positive` holds, else from A = P L U: of a traced program, which
+    computes only one of them.
 
     `factors` holds L or both factors of LU; a batch has one kind of factors for all.
     """
@@ -152,7 +161,9 @@ class CholeskyOrLUFactor(LinearOperator):
         def of_lu(factors: Array, pivots: Array, *arguments: Array) -> Any:
             return f(LUFactor._of(factors, pivots, self.form), *arguments)
 
-        return self.xp.cond(self.positive, of_cholesky, of_lu, self.factors, self.pivots, *arguments)
+        return self.xp.cond(
+            self.positive, of_cholesky, of_lu, self.factors, self.pivots, *arguments
+        )
 
     def _matmat(self, X: Array) -> Array:
         return self._either(lambda factor, X: factor._matmat(X), X)
@@ -167,8 +178,8 @@ class CholeskyOrLUFactor(LinearOperator):
 class QRFactor(LinearOperator):
     """A^-1 from A P = Q R with column pivoting, `A[:, order] = Q R`; made by `qr_factor`.
 
-    Of a singular A, the columns of Q and the rows of R beyond the rank have been replaced: then it gives the basic solution of
-    least squares, with zeros for the columns that depend on others.
+    Of a singular A, the columns of Q and the rows of R beyond the rank have been replaced: then it
+    gives the basic solution of least squares, with zeros for the columns that depend on others.
     """
 
     Q: Array
@@ -193,11 +204,15 @@ class QRFactor(LinearOperator):
         xp = namespace_of(X)
         if self.form == "N":  # P R^-1 Q^H X
             Y = xp.matmul(xp.conj(xp.matrix_transpose(self.Q)), X)
-            return _rows(xp, xp.solve_triangular(self.R, Y, lower=False), xp.argsort(self.order, axis=-1))
+            return _rows(
+                xp, xp.solve_triangular(self.R, Y, lower=False), xp.argsort(self.order, axis=-1)
+            )
         Y = _rows(xp, X, self.order)
         if self.form == "H":  # Q R^-H P^T X
             return xp.matmul(self.Q, xp.solve_triangular(self.R, Y, lower=False, adjoint=True))
-        return xp.matmul(xp.conj(self.Q), xp.solve_triangular(self.R, Y, lower=False, transpose=True))
+        return xp.matmul(
+            xp.conj(self.Q), xp.solve_triangular(self.R, Y, lower=False, transpose=True)
+        )
 
 
 class TriangularFactor(LinearOperator):
@@ -223,7 +238,12 @@ class TriangularFactor(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         return namespace_of(X).solve_triangular(
-            self.A, X, lower=self.lower, unit_diagonal=self.unit, transpose=self.form == "T", adjoint=self.form == "H"
+            self.A,
+            X,
+            lower=self.lower,
+            unit_diagonal=self.unit,
+            transpose=self.form == "T",
+            adjoint=self.form == "H",
         )
 
     @property
@@ -232,13 +252,15 @@ class TriangularFactor(LinearOperator):
 
 
 def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
-    """The pivoted QR factorisation of A as an operator, and whether A is singular to working accuracy (per matrix)."""
+    """The pivoted QR factorisation of A as an operator, and whether A is singular to working
+    accuracy (per matrix)."""
     Q, R, order = xp.qr_pivoted(A)
     n = A.shape[-1]
     size = xp.abs(xp.diagonal(R))
     largest = xp.max(size, axis=-1, keepdims=True) if n else size
     dropped = size <= n * xp.eps(A.dtype) * largest  # false where it is NaN, so that NaN stays
-    # Keep the leading block of R; beyond it the identity, whose right sides are zero because Q's columns are.
+    # Keep the leading block of R; beyond it the identity, whose right sides are zero because Q's
+    # columns are.
     kept = xp.astype(xp.logical_not(dropped), A.dtype)
     Q = Q * kept[..., None, :]
     R = R * kept[..., :, None] * kept[..., None, :] + xp.make_diagonal(1 - kept)
@@ -246,8 +268,11 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
 
 
 def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
-    """The sign, times `sign`, and the logarithm of the absolute value of the product of d; or this product as a polynomial."""
-    if xp.name == "numpy" and d.dtype.kind == "f":  # without derivatives to care for: half as many passes
+    """The sign, times `sign`, and the logarithm of the absolute value of the product of d; or
+    this product as a polynomial."""
+    if (
+        xp.name == "numpy" and d.dtype.kind == "f"
+    ):  # without derivatives to care for: half as many passes
         if d.size and np.min(d) > 0:
             return np.ones(d.shape[:-1], d.dtype)[()] * sign, np.sum(np.log(d), axis=-1)
         with np.errstate(all="ignore"):
@@ -260,7 +285,9 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
     if is_polynomial():
         positive = xp.stop_gradient(positive)
         return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)
-    logarithm = xp.sum(xp.log(size), axis=-1)  # without a derivative at zero: that is NaN, never a number
+    logarithm = xp.sum(
+        xp.log(size), axis=-1
+    )  # without a derivative at zero: that is NaN, never a number
     return xp.prod(d / positive, axis=-1) * sign, logarithm
 
 

@@ -1,4 +1,5 @@
-"""f(A) known by its products alone, and f of Kronecker products and sums where derivatives are recorded."""
+"""f(A) known by its products alone, and f of Kronecker products and sums where derivatives are
+recorded."""
 
 from __future__ import annotations
 
@@ -54,7 +55,11 @@ class FunctionOf(LinearOperator):
     @memo
     def _context(self) -> Context:
         own = self.A._context
-        return Context(own.backend, self.A.xp.complex_dtype(self.A.dtype) if self.complex else self.A.dtype, own.device)
+        return Context(
+            own.backend,
+            self.A.xp.complex_dtype(self.A.dtype) if self.complex else self.A.dtype,
+            own.device,
+        )
 
     def _adjoint(self) -> LinearOperator:
         return self._replace(A=self.A.H) if self.mirrored else LinearOperator._adjoint(self)
@@ -78,7 +83,8 @@ class FunctionOf(LinearOperator):
 
 
 class KroneckerFunction(LinearOperator):
-    """f(a C + b I) for C = A_1 ⊗ A_2 ⊗ ... (or ⊕), self-adjoint; products and the diagonal have derivatives also where eigenvalues repeat.
+    """f(a C + b I) for C = A_1 ⊗ A_2 ⊗ ... (or ⊕), self-adjoint; products and the diagonal have
+    derivatives also where eigenvalues repeat.
 
     Everything else is asked of `by_eigenvectors()`, which is the same as a product of operators.
 
@@ -87,7 +93,8 @@ class KroneckerFunction(LinearOperator):
     whole : operator
         a C + b I.
     factors : tuple of arrays
-        The factors, their eigenvalues and eigenvectors (these are constants), a and b: flat, as `autodiff.kronecker.Factors` has them.
+        The factors, their eigenvalues and eigenvectors (these are constants), a and b: flat, as
+        `autodiff.kronecker.Factors` has them.
     constants : tuple of arrays
         Numbers that f needs.
     f : callable
@@ -133,7 +140,9 @@ class KroneckerFunction(LinearOperator):
     def _held(self) -> LinearOperator:
         """V diag(φ) V^H, without derivatives."""
         xp: Any = namespace_of(self.factors[0])
-        return self._expanded(xp, derivatives.Factors.of([xp.stop_gradient(x) for x in self.factors]))
+        return self._expanded(
+            xp, derivatives.Factors.of([xp.stop_gradient(x) for x in self.factors])
+        )
 
     def by_eigenvectors(self) -> LinearOperator:
         """V diag(φ) V^H, with the derivatives of eigenpairs."""
@@ -145,11 +154,16 @@ class KroneckerFunction(LinearOperator):
         V = Kronecker(*(Dense(V) for V in parts.vectors))
         return Product(V, Diagonal(phi), V.H)
 
-    def diagonal(self, left: Sequence[Array] | None = None, right: Sequence[Array] | None = None) -> Array:
-        """The diagonal of (L_1 ⊗ L_2 ⊗ ...) f(a C + b I) (R_1 ⊗ R_2 ⊗ ...), with its derivative; the matrices are I if not given."""
+    def diagonal(
+        self, left: Sequence[Array] | None = None, right: Sequence[Array] | None = None
+    ) -> Array:
+        """The diagonal of (L_1 ⊗ L_2 ⊗ ...) f(a C + b I) (R_1 ⊗ R_2 ⊗ ...), with its derivative;
+        the matrices are I if not given."""
         xp, k = self.xp, self._parts
         if left is None or right is None:
-            left = right = [xp.eye(n, dtype=self.whole.dtype, device=self._context.device) for n in k.sizes]
+            left = right = [
+                xp.eye(n, dtype=self.whole.dtype, device=self._context.device) for n in k.sizes
+            ]
         found = derivatives.diagonal(xp, self._grid, k, left, right)
         return found if self.is_complex else xp.real(found)
 
@@ -165,7 +179,9 @@ class KroneckerFunction(LinearOperator):
         if not self.whole.is_complex:
             return self
         xp, k = self.xp, self._parts  # A^T = conj(A) for self-adjoint A, with the same eigenvalues
-        k = k._replace(matrices=tuple(map(xp.conj, k.matrices)), vectors=tuple(map(xp.conj, k.vectors)))
+        k = k._replace(
+            matrices=tuple(map(xp.conj, k.matrices)), vectors=tuple(map(xp.conj, k.vectors))
+        )
         flipped: LinearOperator = self._replace(whole=self.whole.T, factors=k.flat())
         return flipped
 
@@ -177,11 +193,17 @@ class KroneckerFunction(LinearOperator):
 
     @property
     def _is_self_adjoint(self) -> bool:
-        return not self.xp.is_complex(self._grid.of(self._parts.values, self._parts.a, self._parts.b))
+        return not self.xp.is_complex(
+            self._grid.of(self._parts.values, self._parts.a, self._parts.b)
+        )
 
     @property
     def _flops(self) -> float:
         return self._held.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.whole, None)}^-1" if self.is_inverse else f"f({self.whole._expression()})"
+        return (
+            f"{bracketed(self.whole, None)}^-1"
+            if self.is_inverse
+            else f"f({self.whole._expression()})"
+        )

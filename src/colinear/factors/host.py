@@ -1,4 +1,5 @@
-"""Inverses, exact and approximate, from factors that were made on the host; and the polynomials and cycles of preconditioners."""
+"""Inverses, exact and approximate, from factors that were made on the host; and the polynomials
+and cycles of preconditioners."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from .inverse import multiply_on_host
 class SparseFactor(LinearOperator):
     """A^-1 of a sparse A, from factors on the host (`methods/sparse_direct.py`).
 
-    `data` and `structure` are of the matrix that is inverted; `form` says what of the factored one it is: see `multiply_on_host`.
+    `data` and `structure` are of the matrix that is inverted; `form` says what of the factored one
+    it is: see `multiply_on_host`.
     """
 
     data: Array
@@ -56,11 +58,12 @@ class SparseFactor(LinearOperator):
 
 
 class GohbergSemenculFactor(LinearOperator):
-    """T^-1 of a Toeplitz T from its first column x and its last column y, by six Fourier transforms of twice the size.
+    """T^-1 of a Toeplitz T from its first column x and its last column y, by six Fourier transforms
+    of twice the size.
 
-    x_0 T^-1 = L(x) U(y_n-1, ..., y_0) - L(0, y_0, ..., y_n-2) U(0, x_n-1, ..., x_1), with L(c) the lower triangular Toeplitz
-    matrix of first column c and U(r) the upper one of first row r. `symbols` are the transforms of these four; made by
-    `gohberg_semencul`.
+    x_0 T^-1 = L(x) U(y_n-1, ..., y_0) - L(0, y_0, ..., y_n-2) U(0, x_n-1, ..., x_1), with L(c) the
+    lower triangular Toeplitz matrix of first column c and U(r) the upper one of first row r.
+    `symbols` are the transforms of these four; made by `gohberg_semencul`.
     """
 
     x: Array
@@ -77,7 +80,9 @@ class GohbergSemenculFactor(LinearOperator):
         return context_of("GohbergSemenculFactor", (self.x,))
 
     def _transpose(self) -> LinearOperator:
-        return gohberg_semencul(self.xp, self.xp.flip(self.y, axis=-1), self.xp.flip(self.x, axis=-1))
+        return gohberg_semencul(
+            self.xp, self.xp.flip(self.y, axis=-1), self.xp.flip(self.x, axis=-1)
+        )
 
     def _conj(self) -> LinearOperator:
         return gohberg_semencul(self.xp, self.xp.conj(self.x), self.xp.conj(self.y))
@@ -96,12 +101,15 @@ class GohbergSemenculFactor(LinearOperator):
             return xp.rfftn(x, axes=(-2,)) if self.real else xp.fftn(x, axes=(-2,))
 
         def back(x: Array) -> Array:
-            return (xp.irfftn(x, (length,), axes=(-2,)) if self.real else xp.ifftn(x, axes=(-2,)))[..., :n, :]
+            return (xp.irfftn(x, (length,), axes=(-2,)) if self.real else xp.ifftn(x, axes=(-2,)))[
+                ..., :n, :
+            ]
 
         Lx, Uy, Ly, Ux = (symbol[..., None] for symbol in self.symbols)
         transformed = forward(X)
         return xp.astype(
-            back(Lx * forward(back(Uy * transformed)) - Ly * forward(back(Ux * transformed))), xp.result_type(self.dtype, X.dtype)
+            back(Lx * forward(back(Uy * transformed)) - Ly * forward(back(Ux * transformed))),
+            xp.result_type(self.dtype, X.dtype),
         )
 
     @property
@@ -110,7 +118,8 @@ class GohbergSemenculFactor(LinearOperator):
 
 
 def gohberg_semencul(xp: Any, x: Array, y: Array) -> GohbergSemenculFactor:
-    """The inverse of the Toeplitz matrix whose inverse has the first column x and the last column y."""
+    """The inverse of the Toeplitz matrix whose inverse has the first column x and the last
+    column y."""
     n, real = x.shape[-1], not xp.is_complex(x)
     length = good_length(2 * n - 1)
     zero = xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=xp.device_of(x))
@@ -123,7 +132,10 @@ def gohberg_semencul(xp: Any, x: Array, y: Array) -> GohbergSemenculFactor:
     def upper(r: Array) -> Array:  # the transpose of a lower triangle: its frequencies mirrored
         return xp.conj(lower(xp.conj(r)))
 
-    shifted = [xp.concat([zero, part], axis=-1) for part in (scaled[1][..., :-1], xp.flip(x[..., 1:], axis=-1))]
+    shifted = [
+        xp.concat([zero, part], axis=-1)
+        for part in (scaled[1][..., :-1], xp.flip(x[..., 1:], axis=-1))
+    ]
     symbols = lower(scaled[0]), upper(xp.flip(y, axis=-1)), lower(shifted[0]), upper(shifted[1])
     return GohbergSemenculFactor._of(x, y, symbols, real)
 
@@ -133,10 +145,11 @@ def gohberg_semencul(xp: Any, x: Array, y: Array) -> GohbergSemenculFactor:
 
 
 class FixedFactor(LinearOperator):
-    """A matrix that only the host can multiply by, with `solver.solve(X, form)`: incomplete triangular factors, say.
+    """A matrix that only the host can multiply by, with `solver.solve(X, form)`: incomplete
+    triangular factors, say.
 
-    `form` says what of the solver's matrix it is: see `multiply_on_host`. It has no leaves: derivatives reach what it multiplies, and
-    not what it was made from.
+    `form` says what of the solver's matrix it is: see `multiply_on_host`. It has no leaves:
+    derivatives reach what it multiplies, and not what it was made from.
     """
 
     solver: Any
@@ -165,7 +178,9 @@ class FixedFactor(LinearOperator):
         xp = namespace_of(X)
         dtype = xp.result_type(X.dtype, self.dtype)
         batch = broadcast_batches(self.sizes[:-2], X.shape[:-2])
-        X = xp.astype(xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.result_type(dtype, xp.float32))  # not half precision
+        X = xp.astype(
+            xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.result_type(dtype, xp.float32)
+        )  # not half precision
         return xp.astype(multiply_on_host(self.solver, self.form, X), dtype)
 
     @property
@@ -174,9 +189,11 @@ class FixedFactor(LinearOperator):
 
 
 class ChebyshevFactor(LinearOperator):
-    """p(A), the polynomial of the given degree for which |1 - λ p(λ)| is smallest on [low, high]: `degree` products with A.
+    """p(A), the polynomial of the given degree for which |1 - λ p(λ)| is smallest on [low, high]:
+    `degree` products with A.
 
-    By the three-term recurrence of Golub and Varga (1961): 1 - λ p(λ) = T(s(λ)) / T(s(0)), s mapping [low, high] to [1, -1].
+    By the three-term recurrence of Golub and Varga (1961): 1 - λ p(λ) = T(s(λ)) / T(s(0)), s
+    mapping [low, high] to [1, -1].
     """
 
     A: LinearOperator
@@ -202,7 +219,9 @@ class ChebyshevFactor(LinearOperator):
 
     def _matmat(self, B: Array) -> Array:
         xp = namespace_of(B)
-        low, high = (bound[..., None, None] if bound.ndim else bound for bound in (self.low, self.high))
+        low, high = (
+            bound[..., None, None] if bound.ndim else bound for bound in (self.low, self.high)
+        )
         center = (high + low) / 2
         radius = xp.maximum((high - low) / 2, center * xp.eps(self.low.dtype) ** 0.5)
         slope = center / radius
@@ -221,10 +240,11 @@ class ChebyshevFactor(LinearOperator):
 
 
 class MultigridCycle(LinearOperator):
-    """One V-cycle: on each level smooth, correct by the next coarser one, smooth again; the coarsest is solved.
+    """One V-cycle: on each level smooth, correct by the next coarser one, smooth again; the
+    coarsest is solved.
 
-    Level l has the matrix `matrices[l]`, the smoother `smoothers[l]` (an approximate inverse), the way up from the coarser one
-    `prolongations[l]` and the way down to it `restrictions[l]`.
+    Level l has the matrix `matrices[l]`, the smoother `smoothers[l]` (an approximate inverse), the
+    way up from the coarser one `prolongations[l]` and the way down to it `restrictions[l]`.
     """
 
     matrices: tuple[LinearOperator, ...]
@@ -239,9 +259,12 @@ class MultigridCycle(LinearOperator):
 
     def _mapped(self, f: Any, swap: bool) -> LinearOperator:
         matrices, smoothers, up, down = (
-            tuple(map(f, part)) for part in (self.matrices, self.smoothers, self.prolongations, self.restrictions)
+            tuple(map(f, part))
+            for part in (self.matrices, self.smoothers, self.prolongations, self.restrictions)
         )
-        return MultigridCycle._of(matrices, smoothers, down if swap else up, up if swap else down, f(self.coarsest))
+        return MultigridCycle._of(
+            matrices, smoothers, down if swap else up, up if swap else down, f(self.coarsest)
+        )
 
     def _transpose(self) -> LinearOperator:
         return self._mapped(lambda A: A.T, swap=True)
@@ -260,10 +283,15 @@ class MultigridCycle(LinearOperator):
             return self.coarsest._matmat(B)
         A, S = self.matrices[level]._matmat, self.smoothers[level]._matmat
         X = S(B)
-        X = X + self.prolongations[level]._matmat(self._cycle(level + 1, self.restrictions[level]._matmat(B - A(X))))
+        X = X + self.prolongations[level]._matmat(
+            self._cycle(level + 1, self.restrictions[level]._matmat(B - A(X)))
+        )
         return X + S(B - A(X))
 
     @property
     def _flops(self) -> float:
         levels = zip(self.matrices, self.smoothers, self.prolongations, self.restrictions)
-        return sum(2 * A.flops + 2 * S.flops + P.flops + R.flops for A, S, P, R in levels) + self.coarsest.flops
+        return (
+            sum(2 * A.flops + 2 * S.flops + P.flops + R.flops for A, S, P, R in levels)
+            + self.coarsest.flops
+        )

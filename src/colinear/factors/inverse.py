@@ -1,4 +1,5 @@
-"""A^-1 as an operator that keeps its factorisation: what `inv` returns when nothing simpler is known."""
+"""A^-1 as an operator that keeps its factorisation: what `inv` returns when nothing simpler is
+known."""
 
 from __future__ import annotations
 
@@ -16,11 +17,13 @@ from ..operators.tree import memo
 
 
 class Implicit(LinearOperator):
-    """A^-1, or A^+ of a rectangular A, multiplied by as `solver`, which is a constant; differentiated by A x = b.
+    """A^-1, or A^+ of a rectangular A, multiplied by as `solver`, which is a constant;
+    differentiated by A x = b.
 
-    An inverse by eigenvectors has no derivative of its own where eigenvalues repeat, the derivative of a factorisation costs several
-    times the factorisation, and factors on the host have none. The solution has one all the same. A is taken as a general matrix:
-    where a factorisation reads one triangle only, the gradient is still that of all entries.
+    An inverse by eigenvectors has no derivative of its own where eigenvalues repeat, the derivative
+    of a factorisation costs several times the factorisation, and factors on the host have none. The
+    solution has one all the same. A is taken as a general matrix: where a factorisation reads one
+    triangle only, the gradient is still that of all entries.
 
     Attributes
     ----------
@@ -68,9 +71,13 @@ class Implicit(LinearOperator):
         if not xp.is_differentiated(*own):
             return self.solver._to_dense()
         *batch, _, n = self.shape
-        eye = xp.broadcast_to(xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n))
+        eye = xp.broadcast_to(
+            xp.eye(n, dtype=self.A.dtype, device=self._context.device), (*batch, n, n)
+        )
         held = len(self.solver.arrays())
-        first = lambda _, *arrays: (self.solver.with_arrays(arrays[len(arrays) - held :])._to_dense(),)  # noqa: E731
+        first = lambda _, *arrays: (
+            self.solver.with_arrays(arrays[len(arrays) - held :])._to_dense(),
+        )
         return self._solve(xp, eye, own, first=first)
 
     def _solve(self, xp: Any, X: Array, own: tuple[Array, ...], **options: Any) -> Array:
@@ -124,7 +131,8 @@ def _slogdet(A: Array, solver: Any) -> tuple[Array, Array]:
 
 
 def differentiable(xp: Any, make: Any, A: Array) -> Any:
-    """`make(xp, A)`, a factor and more, with the derivatives of what is computed from the factor."""
+    """`make(xp, A)`, a factor and more, with the derivatives of what is computed from the
+    factor."""
     if not xp.is_differentiated(A) or xp.is_compiling():
         return make(xp, A)
     factor, *more = make(xp, xp.stop_gradient(A))
@@ -132,23 +140,29 @@ def differentiable(xp: Any, make: Any, A: Array) -> Any:
 
 
 def multiply_on_host(solver: Any, form: str, X: Array) -> Array:
-    """`solver.solve(X, form)`, for a matrix that only the host can multiply by; differentiable in X.
+    """`solver.solve(X, form)`, for a matrix that only the host can multiply by; differentiable in
+    X.
 
-    `form` says what of the solver's matrix it is: itself ("N"), its transpose ("T"), adjoint ("H") or conjugate ("C").
+    `form` says what of the solver's matrix it is: itself ("N"), its transpose ("T"), adjoint ("H")
+    or conjugate ("C").
     """
     xp = namespace_of(X)
     forward, backward = (
-        lambda x, form=form: (xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), x[0]),)
+        lambda x, form=form: (
+            xp.map_on_host(lambda B: solver.solve(B, form).astype(B.dtype), x[0]),
+        )
         for form in (form, CONJUGATED[TRANSPOSED[form]])
     )
     return xp.linear_rule(LinearMap(xp, forward, backward, lambda constants: (2,)), (X,))[0]
 
 
 class Inverse(LinearOperator):
-    """The inverse of A, applied by `factor`, an operator that multiplies by A^-1 (through triangular solves, say).
+    """The inverse of A, applied by `factor`, an operator that multiplies by A^-1 (through
+    triangular solves, say).
 
-    Users write `inv(A)`, which makes the factorisation; rules may look at `A` and at `factor` again (its determinant is known).
-    A product costs one with the factor, 2 n^2 for a dense factorisation.
+    Users write `inv(A)`, which makes the factorisation; rules may look at `A` and at `factor` again
+    (its determinant is known). A product costs one with the factor, 2 n^2 for a dense
+    factorisation.
 
     Examples
     --------
@@ -163,7 +177,10 @@ class Inverse(LinearOperator):
 
     def __new__(cls, A: LinearOperator, factor: LinearOperator) -> Any:
         if A.shape[-1] != A.shape[-2] or factor.shape[-2:] != A.shape[-2:]:
-            raise ShapeError(f"Inverse: A is {A.shape[-2]}x{A.shape[-1]} and its factor {factor.shape[-2]}x{factor.shape[-1]}.")
+            raise ShapeError(
+                f"Inverse: A is {A.shape[-2]}x{A.shape[-1]} and its factor "
+                f"{factor.shape[-2]}x{factor.shape[-1]}."
+            )
         return cls._of(A, factor)
 
     @property
@@ -175,7 +192,9 @@ class Inverse(LinearOperator):
         return self.A.shape
 
     def _infer(self) -> int:
-        return self.A.properties  # each of the six passes to the inverse (a PSD operator that has one is PD)
+        return (
+            self.A.properties
+        )  # each of the six passes to the inverse (a PSD operator that has one is PD)
 
     def _transpose(self) -> LinearOperator:
         return Inverse._of(self.A.T, self.factor.T)
@@ -190,7 +209,9 @@ class Inverse(LinearOperator):
         Y = self.factor._matmat(X)
         if Y.dtype == X.dtype:
             return Y
-        return self.xp.astype(Y, self.xp.result_type(self.A.dtype, X.dtype))  # half precision is factored in single
+        return self.xp.astype(
+            Y, self.xp.result_type(self.A.dtype, X.dtype)
+        )  # half precision is factored in single
 
     def _matvec(self, x: Array) -> Array:
         y = self.factor._matvec(x)

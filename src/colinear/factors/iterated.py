@@ -30,10 +30,12 @@ from .runs import heard, outcome_when_run
 
 
 class Iterated(LinearOperator):
-    """The inverse of A, of which each product is a run of `method`, started at `x0`. Each reports how it went.
+    """The inverse of A, of which each product is a run of `method`, started at `x0`. Each reports
+    how it went.
 
-    `method` is static and holds no arrays; `preconditioner` is an operator M ≈ A^-1, or None. For methods of least squares it is the
-    pseudoinverse, and A may be rectangular. Derivatives go through A, not through the iterations.
+    `method` is static and holds no arrays; `preconditioner` is an operator M ≈ A^-1, or None. For
+    methods of least squares it is the pseudoinverse, and A may be rectangular. Derivatives go
+    through A, not through the iterations.
     """
 
     A: LinearOperator
@@ -58,21 +60,28 @@ class Iterated(LinearOperator):
 
     def _transpose(self) -> LinearOperator:
         M = self._preconditioner_of_both
-        return Iterated._of(self.A.T, None if M is None else M.T, None, self.method, self.consistent)
+        return Iterated._of(
+            self.A.T, None if M is None else M.T, None, self.method, self.consistent
+        )
 
     def _adjoint(self) -> LinearOperator:
         M = self._preconditioner_of_both
-        return Iterated._of(self.A.H, None if M is None else M.H, None, self.method, self.consistent)
+        return Iterated._of(
+            self.A.H, None if M is None else M.H, None, self.method, self.consistent
+        )
 
     @property
     def _preconditioner_of_both(self) -> LinearOperator | None:
-        """The preconditioner, if its adjoint is one of A^H: not of a rectangular A, nor of A^H A."""
+        """The preconditioner, if its adjoint is one of A^H: not of a rectangular A, nor of A^H
+        A."""
         m, n = self.A.shape[-2:]
         return None if m != n or self.method.squares_operator else self.preconditioner
 
     def _conj(self) -> LinearOperator:
         M = self.preconditioner
-        return Iterated._of(self.A.conj(), None if M is None else M.conj(), None, self.method, self.consistent)
+        return Iterated._of(
+            self.A.conj(), None if M is None else M.conj(), None, self.method, self.consistent
+        )
 
     def _matmat(self, X: Array) -> Array:
         return self.solve(X, vector=False)
@@ -81,29 +90,41 @@ class Iterated(LinearOperator):
         return self.solve(x[:, None], vector=True)[..., 0]
 
     def solve(self, B: Array, vector: bool, rounded: Any = None) -> Array:
-        """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if it is a narrower one."""
+        """A^-1 B; reports how it went. `rounded`: the dtype that the answer will be given in, if
+        it is a narrower one."""
         X, info = self.run(B, vector, rounded, warns=not is_detailed())
         report(info)
         return X
 
-    def run(self, B: Array, vector: bool, rounded: Any = None, warns: bool = False) -> tuple[Array, Info]:
-        """A^-1 B, and how it went. A program of `torch.compile` warns by itself of a failure, if it `warns`."""
+    def run(
+        self, B: Array, vector: bool, rounded: Any = None, warns: bool = False
+    ) -> tuple[Array, Info]:
+        """A^-1 B, and how it went. A program of `torch.compile` warns by itself of a failure, if
+        it `warns`."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
-        working = xp.float32 if getattr(dtype, "itemsize", 0) == 2 else dtype  # half precision is summed in single
+        working = (
+            xp.float32 if getattr(dtype, "itemsize", 0) == 2 else dtype
+        )  # half precision is summed in single
         batch = broadcast_batches(self.A.batch_shape, B.shape[:-2])
         B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
         method = self.method
         watch = Watch(is_detailed(), method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
-        # What is reported inside a loop means nothing outside it; overflow becomes a status, not a warning.
-        with recording() as dropped, np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext():
+        # What is reported inside a loop means nothing outside it; overflow becomes a status, not a
+        # warning.
+        with (
+            recording() as dropped,
+            np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext(),
+        ):
             if xp.is_compiling():
                 outcome = outcome_when_run(self, B, watch, tol, warns)
                 X = outcome.X
             else:
                 run = program("jax", _solution, method, watch, tol) if xp.name == "jax" else None
-                X, outcome = _solution(xp, method, watch, tol, self, B) if run is None else run(self, B)
+                X, outcome = (
+                    _solution(xp, method, watch, tol, self, B) if run is None else run(self, B)
+                )
             factor = _extreme_factor(self, B, outcome)
             if factor is not None:
                 X, info = _rescaled(self, factor).run(B, vector, rounded)
@@ -111,7 +132,9 @@ class Iterated(LinearOperator):
             narrow = dtype if rounded is None else rounded
             if narrow != working and not method.least_squares and 0 not in X.shape:
                 outcome = _as_rounded(xp, self, X, B, narrow, outcome)
-        info = described(xp, outcome, method, watch, self.preconditioner is not None, self.A.shape[-1])
+        info = described(
+            xp, outcome, method, watch, self.preconditioner is not None, self.A.shape[-1]
+        )
         info = heard(info, self.A, xp.stop_gradient(X), dropped)
         if method.least_squares:  # judged by products with the adjoint
             info = heard(info, self.A.H, xp.stop_gradient(B), dropped)
@@ -119,30 +142,45 @@ class Iterated(LinearOperator):
 
     @property
     def _flops(self) -> float:
-        return self.method.typical(*self.A.shape[-2:]) * (self.A.flops + 10.0 * max(self.A.shape[-2:]))
+        return self.method.typical(*self.A.shape[-2:]) * (
+            self.A.flops + 10.0 * max(self.A.shape[-2:])
+        )
 
 
-def _as_rounded(xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outcome: Outcome) -> Outcome:
-    """The outcome with the residual of X as it is when rounded to half precision: what is said must hold of what is given."""
+def _as_rounded(
+    xp: Any, inverse: Iterated, X: Array, B: Array, dtype: Any, outcome: Outcome
+) -> Outcome:
+    """The outcome with the residual of X as it is when rounded to half precision: what is said
+    must hold of what is given."""
     tol = inverse.method.tolerance(xp, dtype)
     R = B - _product(inverse.A, B.dtype)(xp.astype(xp.astype(X, dtype), B.dtype))
     size = column_norms(xp, B)
     residual = column_norms(xp, R) / xp.where(size > 0, size, 1)
     lost = (outcome.status == int(Status.SUCCESS)) & xp.logical_not(residual <= tol)
-    return outcome._replace(status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual)
+    return outcome._replace(
+        status=xp.where(lost, int(Status.STAGNATION), outcome.status), residual=residual
+    )
 
 
 def _extreme_factor(inverse: Iterated, B: Array, outcome: Outcome) -> Array | None:
-    """The power of two, (*batch, 1, 1), that brings A to a scale at which squares neither vanish nor overflow; None if the run did not
-    fail, if A is of such a scale already, or if values cannot be seen. One more product with A, after a failure only."""
+    """The power of two, (*batch, 1, 1), that brings A to a scale at which squares neither vanish
+    nor overflow; None if the run did not fail, if A is of such a scale already, or if values
+    cannot be seen. One more product with A, after a failure only."""
     xp, A, method = namespace_of(B), inverse.A, inverse.method
-    if xp.is_traced(outcome.status) or 0 in B.shape or method.needs_terms or method.callback is not None:
+    if (
+        xp.is_traced(outcome.status)
+        or 0 in B.shape
+        or method.needs_terms
+        or method.callback is not None
+    ):
         return None
     codes = status_of(xp.to_numpy(outcome.status))
     digits = 1024 if xp.eps(B.dtype) < 1e-10 else 128  # the range of exponents
     if not (codes >= int(FIRST_FAILURE)).any() or getattr(method, "damping", 0.0) != 0:
         return None
-    if codes.max() == int(Status.NONFINITE) and not _has_entries_beyond(xp, A, 2.0 ** (0.3 * digits)):
+    if codes.max() == int(Status.NONFINITE) and not _has_entries_beyond(
+        xp, A, 2.0 ** (0.3 * digits)
+    ):
         return None  # a product gave NaN: another would tell nothing
     size = column_norms(xp, B)
     product = (A.H if method.least_squares else A) @ (B / xp.where(size > 0, size, 1)[..., None, :])
@@ -166,7 +204,9 @@ def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
     c = factor[..., 0, 0]
     start = None if x0 is None else x0 / (c if x0.ndim == 1 else factor)
     scaled = (c * A)._claim(A.properties)
-    return inverse._replace(A=scaled, preconditioner=None if M is None else ((1 / c) * M)._claim(M.properties), x0=start)
+    return inverse._replace(
+        A=scaled, preconditioner=None if M is None else ((1 / c) * M)._claim(M.properties), x0=start
+    )
 
 
 def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome:
@@ -178,12 +218,19 @@ def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome
     low = None
     if method.precision is not None:
         single = xp.complex64 if xp.is_complex(B) else xp.float32
-        low = _products(_lowered(A, method.precision), None if M is None else _lowered(M, method.precision), method, single)
+        low = _products(
+            _lowered(A, method.precision),
+            None if M is None else _lowered(M, method.precision),
+            method,
+            single,
+        )
     X0 = _start(inverse.x0, A, B, method.name)
     m, n = A.shape[-2:]
     full = _products(A, M, method, B.dtype)
     options: dict[str, Any] = {"consistent": inverse.consistent} if method.least_squares else {}
-    outcome: Outcome = method.run(xp, full, low, B, tol=tol, max_iters=method.iterations(m, n), X0=X0, watch=watch, **options)
+    outcome: Outcome = method.run(
+        xp, full, low, B, tol=tol, max_iters=method.iterations(m, n), X0=X0, watch=watch, **options
+    )
     return outcome
 
 
@@ -193,7 +240,9 @@ def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | 
         return None
     xp = namespace_of(B)
     if xp.is_complex(x0) and not xp.is_complex(B):
-        raise DtypeError(f"{name}: x0 is complex, and A and b are real. Give x0.real, or make A or b complex.")
+        raise DtypeError(
+            f"{name}: x0 is complex, and A and b are real. Give x0.real, or make A or b complex."
+        )
     X0 = x0[..., None] if x0.ndim == 1 else x0
     expected = (*B.shape[:-2], A.shape[-1], B.shape[-1])
     try:
@@ -202,7 +251,8 @@ def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | 
         fits = False
     if not fits:
         raise ShapeError(
-            f"{name}: x0 has the shape {tuple(x0.shape)}, and the answer {expected}; give one start for each column."
+            f"{name}: x0 has the shape {tuple(x0.shape)}, and the answer {expected}; give one "
+            "start for each column."
         )
     return xp.astype(X0, B.dtype)
 
@@ -211,8 +261,13 @@ def _products(A: LinearOperator, M: LinearOperator | None, method: Any, dtype: A
     terms = sampled_terms(A, method) if method.needs_terms else None
     A, M = linearised(A), linearised(M)
     both = method.needs_adjoint or (terms is not None and terms.squared)
-    adjoints = _product(A.H if both else None, dtype), _product(M.H if both and M is not None else None, dtype)
-    return Products(_product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1], terms)
+    adjoints = (
+        _product(A.H if both else None, dtype),
+        _product(M.H if both and M is not None else None, dtype),
+    )
+    return Products(
+        _product(A, dtype), adjoints[0], _product(M, dtype), adjoints[1], A.shape[-1], terms
+    )
 
 
 def _product(A: LinearOperator | None, dtype: Any) -> Any:
@@ -225,7 +280,8 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         return A.__matmul__
     while isinstance(A, Opaque):
         A = A.A
-    # The iterates are of the right framework, device and shape: what `@` looks at in each product need not be looked at again.
+    # The iterates are of the right framework, device and shape: what `@` looks at in each product
+    # need not be looked at again.
     block, vector = A._matmat, A._matvec
     if (
         isinstance(A, Sparse)
@@ -234,13 +290,15 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         and 0 not in A.shape
         and not A.xp.is_differentiated(A.data)
     ):
-        vector = A.S.__matmul__  # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
+        vector = (
+            A.S.__matmul__
+        )  # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
     return lambda X: vector(X) if X.ndim == 1 else block(X)
 
 
 def _bounded(A: LinearOperator) -> Any:
-    """Products of a half-precision operator with vectors of single precision, scaled so that nothing overflows (Maddox, Potapczynski
-    and Wilson 2022)."""
+    """Products of a half-precision operator with vectors of single precision, scaled so that
+    nothing overflows (Maddox, Potapczynski and Wilson 2022)."""
 
     def multiply(X: Array) -> Array:
         xp = namespace_of(X)
@@ -256,8 +314,11 @@ def _lowered(A: LinearOperator, precision: str) -> LinearOperator:
     return A.to(dtype=dtype)
 
 
-def _solution(xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array) -> tuple[Array, Outcome]:
-    """A^-1 B with its derivatives, and how it was found. Nothing of the iterations is kept for the derivatives."""
+def _solution(
+    xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array
+) -> tuple[Array, Outcome]:
+    """A^-1 B with its derivatives, and how it was found. Nothing of the iterations is kept for
+    the derivatives."""
     arrays = inverse.arrays()
     if not xp.is_differentiated(B, *arrays):
         outcome = outcome_of(inverse, B, watch, tol)
@@ -281,20 +342,32 @@ def attached(inverse: Iterated, B: Array, X: Array, watch: Watch, tol: float) ->
 
 
 def _equation(inverse: Iterated, watch: Watch, tol: float, first: Any, aux: int = 0) -> Equation:
-    """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if it fails."""
+    """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if
+    it fails."""
 
     def again(inverse: Iterated, B: Array) -> Array:
         return solve_for_derivative(inverse._replace(x0=None, consistent=False), B, watch, tol)
 
-    return equation(inverse, again, least_squares=inverse.method.least_squares, first=first, aux=aux, warns=True)
+    return equation(
+        inverse, again, least_squares=inverse.method.least_squares, first=first, aux=aux, warns=True
+    )
 
 
-def solve_for_derivative(inverse: Iterated, B: Array, watch: Watch = NOBODY, tol: float | None = None) -> Array:
-    """A^-1 B as part of a derivative: its failure is warned of at once, as the answer itself is there already."""
+def solve_for_derivative(
+    inverse: Iterated, B: Array, watch: Watch = NOBODY, tol: float | None = None
+) -> Array:
+    """A^-1 B as part of a derivative: its failure is warned of at once, as the answer itself is
+    there already."""
     xp, method = namespace_of(B), inverse.method
-    outcome = outcome_of(inverse, B, watch, float(method.tolerance(xp, B.dtype)) if tol is None else tol)
-    info = described(xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None)
-    settle(info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn")
+    outcome = outcome_of(
+        inverse, B, watch, float(method.tolerance(xp, B.dtype)) if tol is None else tol
+    )
+    info = described(
+        xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
+    )
+    settle(
+        info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn"
+    )
     return outcome.X
 
 
@@ -309,7 +382,8 @@ def _one_of_each(inverse: Iterated, B: Array) -> Array:
 
 
 def working_memory(method: Any, A: LinearOperator) -> float:
-    """Bytes of the vectors that a method keeps for one right side; half precision is summed in single."""
+    """Bytes of the vectors that a method keeps for one right side; half precision is summed in
+    single."""
     m, n = A.shape[-2:]
     itemsize = max(4, getattr(A.dtype, "itemsize", 8))
     return float(method.working_vectors(n) * math.prod(A.batch_shape) * max(m, n) * itemsize)
@@ -321,11 +395,17 @@ def working_memory(method: Any, A: LinearOperator) -> float:
 # The failures of a method after which another may do better.
 _WRONG_KIND = (Status.NOT_POSITIVE_DEFINITE, Status.BREAKDOWN)
 _SLOW = (Status.STAGNATION, Status.MAX_ITERATIONS)
-_HOPEFUL = {"CG": _WRONG_KIND, "MINRES": _WRONG_KIND, "GMRES": (*_WRONG_KIND, *_SLOW), "BiCGSTAB": (*_WRONG_KIND, *_SLOW)}
+_HOPEFUL = {
+    "CG": _WRONG_KIND,
+    "MINRES": _WRONG_KIND,
+    "GMRES": (*_WRONG_KIND, *_SLOW),
+    "BiCGSTAB": (*_WRONG_KIND, *_SLOW),
+}
 
 
 class Attempts(LinearOperator):
-    """The inverse of A by one of several iterations: the next is tried where one fails, and what is reported says so."""
+    """The inverse of A by one of several iterations: the next is tried where one fails, and what
+    is reported says so."""
 
     attempts: tuple[Iterated, ...]
 
@@ -375,12 +455,23 @@ class Attempts(LinearOperator):
         if len(found) == 1:
             return found[0]
         words = [f"{info.method} failed ({info.status.name})" for info in infos if info.failed]
-        best, info = found[-1] if not infos[-1].failed else min(found, key=lambda each: _largest(each[1].residual))
+        best, info = (
+            found[-1]
+            if not infos[-1].failed
+            else min(found, key=lambda each: _largest(each[1].residual))
+        )
         message = "; ".join([*words, f"{info.method} gave the answer"])
         # That CG was tried on what nobody called definite is no promise broken.
-        guessed = infos[0].method == "CG" and not self.properties & POSITIVE_SEMIDEFINITE and len(infos) == 2
+        guessed = (
+            infos[0].method == "CG"
+            and not self.properties & POSITIVE_SEMIDEFINITE
+            and len(infos) == 2
+        )
         status = info.status if info.failed or guessed else Status.FELL_BACK
-        counts = {"iterations": total(i.iterations for i in infos), "matvecs": total(i.matvecs for i in infos)}
+        counts = {
+            "iterations": total(i.iterations for i in infos),
+            "matvecs": total(i.matvecs for i in infos),
+        }
         return best, info.replace(status=status, message=message, **counts)
 
     @property

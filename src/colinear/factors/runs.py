@@ -1,4 +1,5 @@
-"""Runs of iterations: with products that may fail themselves, and as one node of a program of `torch.compile`."""
+"""Runs of iterations: with products that may fail themselves, and as one node of a program of
+`torch.compile`."""
 
 from __future__ import annotations
 
@@ -42,9 +43,11 @@ def _is_failure(status: Any) -> bool:
 
 
 def heard(info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ()) -> Info:
-    """The info of an answer X, judged by products with A; `dropped` are the reports of the loop that found it.
+    """The info of an answer X, judged by products with A; `dropped` are the reports of the loop
+    that found it.
 
-    Costs one product where A multiplies by iterations, or where a report of the loop was a failure (a preconditioner's does no harm).
+    Costs one product where A multiplies by iterations, or where a report of the loop was a failure
+    (a preconditioner's does no harm).
     """
     if not multiplies_by_iteration(A) and not any(_is_failure(each._status) for each in dropped):
         return info
@@ -69,7 +72,8 @@ def heard(info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ())
 
 
 def outcome_when_run(inverse: Any, B: Array, watch: Watch, tol: float, warns: bool) -> Outcome:
-    """What a run of `inverse` on B will give, when the program runs; a failure is a warning then, if it `warns`."""
+    """What a run of `inverse` on B will give, when the program runs; a failure is a warning
+    then, if it `warns`."""
     arrays: list[Array] = []
     objects: list[Any] = []
     xp = namespace_of(B)
@@ -80,22 +84,38 @@ def outcome_when_run(inverse: Any, B: Array, watch: Watch, tol: float, warns: bo
 
 
 def skeleton(xp: Any, value: Any, arrays: list[Array], objects: list[Any]) -> tuple[Any, ...]:
-    """What `value` is but for its arrays and for objects without a description, which are appended to the lists."""
+    """What `value` is but for its arrays and for objects without a description, which are
+    appended to the lists."""
     cls = type(value)
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return ("constant", value)
     if isinstance(value, (tuple, list)):
         return ("sequence", cls, tuple([skeleton(xp, item, arrays, objects) for item in value]))
     if hasattr(cls, "_matmat"):
-        return ("operator", cls, value._claims, tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in cls._fields]))
+        return (
+            "operator",
+            cls,
+            value._claims,
+            tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in cls._fields]),
+        )
     if getattr(cls, "_is_method", False):
-        kept = tuple([name for name in _fields_of(cls) if not callable(getattr(value, name))])  # a callback is in the `Watch`
-        return ("method", cls, kept, tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in kept]))
+        kept = tuple(
+            [name for name in _fields_of(cls) if not callable(getattr(value, name))]
+        )  # a callback is in the `Watch`
+        return (
+            "method",
+            cls,
+            kept,
+            tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in kept]),
+        )
     if isinstance(value, xp.array_types):
         arrays.append(value)
         return ("array",)
     if callable(value):
-        xp.break_graph("colinear: an iteration with an operator that holds a function leaves the compiled graph")
+        xp.break_graph(
+            "colinear: an iteration with an operator that holds a function leaves the compiled "
+            "graph"
+        )
     objects.append(value)
     return ("object",)
 
@@ -118,7 +138,7 @@ def _whole(description: tuple[Any, ...], arrays: Iterator[Array], objects: Itera
     return whole._claim(rest[1]) if rest[1] else whole
 
 
-# ---------------------------------------------------------------------------------------------------- while torch compiles
+# --------------------------------------------------------------------------------------------------
 
 
 def _fields_of(cls: Any) -> tuple[str, ...]:
@@ -144,7 +164,9 @@ def _check_known(each: Any) -> None:
     if type(each).__module__.startswith("colinear") and not (
         getattr(each, "__dict__", None) or any(hasattr(each, x) for x in names)
     ):
-        raise NotImplementedError(f"torch.compile: make the {type(each).__name__} outside of the compiled function.")
+        raise NotImplementedError(
+            f"torch.compile: make the {type(each).__name__} outside of the compiled function."
+        )
 
 
 # Dynamo calls these, instead of tracing them, and takes what they return for a constant.
@@ -166,8 +188,14 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
         xp, inverse = namespace_of(B), inverse_of(leaves)
         outcome = outcome_of(inverse, B, watch, tol)
         if warns:
-            settle(described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None), "warn")
-        counts = (xp.asarray(x, dtype="int64") for x in (outcome.status, outcome.iterations, outcome.matvecs))
+            settle(
+                described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None),
+                "warn",
+            )
+        counts = (
+            xp.asarray(x, dtype="int64")
+            for x in (outcome.status, outcome.iterations, outcome.matvecs)
+        )
         return [x.clone() for x in (outcome.X, *counts, outcome.residual)]
 
     def like(arrays: Sequence[Array]) -> list[Array]:
@@ -177,7 +205,11 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
         empty = functools.partial(xp.zeros, device=xp.device_of(B))
         counts = [empty(shape, dtype="int64") for shape in ((*batch, k), (*batch, k), ())]
         real = xp.real_dtype(B.dtype)
-        return [empty((*batch, inverse.A.shape[-1], k), dtype=B.dtype), *counts, empty((*batch, k), dtype=real)]
+        return [
+            empty((*batch, inverse.A.shape[-1], k), dtype=B.dtype),
+            *counts,
+            empty((*batch, k), dtype=real),
+        ]
 
     def attach(arrays: Sequence[Array], X: Array) -> Array:
         B, *leaves = arrays

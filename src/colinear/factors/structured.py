@@ -23,9 +23,11 @@ from ..properties import STIEFEL, UNITARY
 
 
 class FourierFactor(LinearOperator):
-    """F^-1 diag(symbol) F over a grid: what multiplies each frequency by a number, such as the inverse of a circulant matrix.
+    """F^-1 diag(symbol) F over a grid: what multiplies each frequency by a number, such as the
+    inverse of a circulant matrix.
 
-    Of a real operator (`real`) the symbol is that of the real transform: half of the last dimension.
+    Of a real operator (`real`) the symbol is that of the real transform: half of the last
+    dimension.
     """
 
     symbol: Array
@@ -51,7 +53,9 @@ class FourierFactor(LinearOperator):
     def _adjoint(self) -> LinearOperator:
         return self._replace(symbol=self.xp.conj(self.symbol))
 
-    def _conj(self) -> LinearOperator:  # frequency k of the conjugate is the conjugate of frequency -k
+    def _conj(
+        self,
+    ) -> LinearOperator:  # frequency k of the conjugate is the conjugate of frequency -k
         axes = tuple(range(-len(self.grid), 0))
         mirrored = self.xp.roll(self.xp.flip(self.symbol, axis=axes), (1,) * len(axes), axis=axes)
         return self._replace(symbol=self.xp.conj(mirrored))
@@ -79,7 +83,9 @@ class FourierFactor(LinearOperator):
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         xp, size = self.xp, self.xp.abs(self.xp.stop_gradient(self.symbol))
         least = float(xp.min(size))
-        return 100 * xp.eps(X.dtype) * float(xp.max(size)) / least if least > 0 else None  # rounding times the condition
+        return (
+            100 * xp.eps(X.dtype) * float(xp.max(size)) / least if least > 0 else None
+        )  # rounding times the condition
 
     @property
     def _flops(self) -> float:
@@ -96,7 +102,11 @@ class TridiagonalFactor(LinearOperator):
     @property
     def shape(self) -> tuple[int, ...]:
         n = self.diag.shape[-1]
-        return (*broadcast_batches(*(d.shape[:-1] for d in (self.lower, self.diag, self.upper))), n, n)
+        return (
+            *broadcast_batches(*(d.shape[:-1] for d in (self.lower, self.diag, self.upper))),
+            n,
+            n,
+        )
 
     def _transpose(self) -> LinearOperator:
         return TridiagonalFactor._of(self.upper, self.diag, self.lower)
@@ -115,9 +125,11 @@ class TridiagonalFactor(LinearOperator):
 
 
 class BandedFactor(LinearOperator):
-    """A^-1 of a banded A, by elimination with pivoting: O(n l (l + u)) for each block of right sides.
+    """A^-1 of a banded A, by elimination with pivoting: O(n l (l + u)) for each block of right
+    sides.
 
-    As LAPACK stores it: `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals below the main one and u above.
+    As LAPACK stores it: `ab[..., u + i - j, j] = A[..., i, j]`, with l diagonals below the main one
+    and u above.
     """
 
     ab: Array
@@ -129,7 +141,9 @@ class BandedFactor(LinearOperator):
         return (*self.ab.shape[:-2], n, n)
 
     def _transpose(self) -> LinearOperator:
-        return BandedFactor._of(_banded.transposed(self.xp, self.ab, self.widths), self.widths[::-1])
+        return BandedFactor._of(
+            _banded.transposed(self.xp, self.ab, self.widths), self.widths[::-1]
+        )
 
     _conj = conjugate_leaves
 
@@ -143,7 +157,8 @@ class BandedFactor(LinearOperator):
 
 
 class SpectralFactor(LinearOperator):
-    """V diag(d) W, a function of a matrix in a basis of eigenvectors, W = V^-1; the real part of it if the matrix is real."""
+    """V diag(d) W, a function of a matrix in a basis of eigenvectors, W = V^-1; the real part of
+    it if the matrix is real."""
 
     V: LinearOperator
     d: Array
@@ -152,16 +167,25 @@ class SpectralFactor(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*broadcast_batches(self.V.shape[:-2], self.d.shape[:-1], self.W.shape[:-2]), *self.V.shape[-2:])
+        return (
+            *broadcast_batches(self.V.shape[:-2], self.d.shape[:-1], self.W.shape[:-2]),
+            *self.V.shape[-2:],
+        )
 
     def _adjoint(self) -> LinearOperator:
         return SpectralFactor._of(self.W.H, self.xp.conj(self.d), self.V.H, self.real)
 
     def _conj(self) -> LinearOperator:
-        return self if self.real else SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
+        return (
+            self
+            if self.real
+            else SpectralFactor._of(self.V.conj(), self.xp.conj(self.d), self.W.conj(), False)
+        )
 
     def _transpose(self) -> LinearOperator:
-        return self._adjoint() if self.real else SpectralFactor._of(self.W.T, self.d, self.V.T, False)
+        return (
+            self._adjoint() if self.real else SpectralFactor._of(self.W.T, self.d, self.V.T, False)
+        )
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -174,10 +198,12 @@ class SpectralFactor(LinearOperator):
 
 
 class SylvesterFactor(LinearOperator):
-    """(A ⊕ B)^-1 from the Schur forms A = Q S Q^H and B^T = P R P^H (Bartels and Stewart 1972): A X + X B^T = C, on the host.
+    """(A ⊕ B)^-1 from the Schur forms A = Q S Q^H and B^T = P R P^H (Bartels and Stewart 1972): A X
+    + X B^T = C, on the host.
 
-    S and R are triangular, so S Y + Y R = Q^H C P is solved by substitution (LAPACK's trsyl): O(n m (n + m)) for each right side.
-    `form` is "N" for the inverse and "H" for its adjoint; `real` says that A and B are.
+    S and R are triangular, so S Y + Y R = Q^H C P is solved by substitution (LAPACK's trsyl): O(n m
+    (n + m)) for each right side. `form` is "N" for the inverse and "H" for its adjoint; `real` says
+    that A and B are.
     """
 
     Q: Array
@@ -222,7 +248,8 @@ class SylvesterFactor(LinearOperator):
 
 
 class StackedBlocks(LinearOperator):
-    """diag(A_1, ..., A_k) of the k matrices along the last batch dimension of one operator: all are multiplied at once."""
+    """diag(A_1, ..., A_k) of the k matrices along the last batch dimension of one operator: all
+    are multiplied at once."""
 
     A: LinearOperator
 
@@ -258,7 +285,8 @@ class StackedBlocks(LinearOperator):
 
 
 class LineFactor(LinearOperator):
-    """(S^-1 L^-H D^-1 L^-1 S)^power, where L D L^H factors A + λ I for every eigenvalue λ of B at once.
+    """(S^-1 L^-H D^-1 L^-1 S)^power, where L D L^H factors A + λ I for every eigenvalue λ of B at
+    once.
 
     Attributes
     ----------
@@ -319,12 +347,14 @@ class LineFactor(LinearOperator):
 
 
 class SchurFactor(LinearOperator):
-    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row, the last one at once.
+    """(A ⊕ B ⊕ ...)^-1 for A = Q T Q^H and so on: the sum of the triangles T is solved row by row,
+    the last one at once.
 
     Attributes
     ----------
     bases, triangles : tuple of arrays
-        Q and upper triangular T of every term, complex. They are held fixed: derivatives do not go through them.
+        Q and upper triangular T of every term, complex. They are held fixed: derivatives do not go
+        through them.
     form : str
         "N" for the inverse and "H" for its adjoint.
     real : bool
@@ -352,26 +382,34 @@ class SchurFactor(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        Y = self._changed(xp, xp.astype(X, xp.result_type(X.dtype, self.triangles[0].dtype)), to_schur=True)
+        Y = self._changed(
+            xp, xp.astype(X, xp.result_type(X.dtype, self.triangles[0].dtype)), to_schur=True
+        )
         Y = self._changed(xp, self._solved(xp, 0, 0.0, Y), to_schur=False)
         return xp.astype(xp.real(Y), X.dtype) if self.real and not xp.is_complex(X) else Y
 
     def _changed(self, xp: Any, X: Array, to_schur: bool) -> Array:
-        """Q^H ⊗ P^H ⊗ ... or Q ⊗ P ⊗ ... times X: each factor multiplies the leading axis, which is then moved to the end."""
+        """Q^H ⊗ P^H ⊗ ... or Q ⊗ P ⊗ ... times X: each factor multiplies the leading axis, which
+        is then moved to the end."""
         batch, k, Y = X.shape[:-2], X.shape[-1], X
         for Q in self.bases:
             Q = xp.conj(xp.matrix_transpose(Q)) if to_schur else Q
-            Y = xp.matmul(Q, xp.reshape(Y, (*batch, Q.shape[-1], self.shape[-1] * k // Q.shape[-1])))
+            Y = xp.matmul(
+                Q, xp.reshape(Y, (*batch, Q.shape[-1], self.shape[-1] * k // Q.shape[-1]))
+            )
             Y = xp.matrix_transpose(Y)
         return xp.matrix_transpose(xp.reshape(Y, (*batch, k, self.shape[-1])))
 
     def _solved(self, xp: Any, level: int, shift: Any, C: Array) -> Array:
-        """(T_level ⊕ ... ⊕ T_last + shift I)^-1 C, or its adjoint's, from the last row up, or from the first one down."""
+        """(T_level ⊕ ... ⊕ T_last + shift I)^-1 C, or its adjoint's, from the last row up, or
+        from the first one down."""
         T, adjoint = self.triangles[level], self.form == "H"
         n = T.shape[-1]
         if level == len(self.triangles) - 1:
             M = T + shift * xp.eye(n, dtype=T.dtype, device=xp.device_of(T))
-            return xp.solve_triangular(xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=adjoint)
+            return xp.solve_triangular(
+                xp.broadcast_to(M, (*C.shape[:-2], n, n)), C, lower=False, adjoint=adjoint
+            )
         rows = xp.reshape(C, (*C.shape[:-2], n, C.shape[-2] // n, C.shape[-1]))
         found: dict[int, Array] = {}
         for i in range(n) if adjoint else reversed(range(n)):
@@ -391,7 +429,8 @@ class SchurFactor(LinearOperator):
 
 
 class UnitaryChain(LinearOperator):
-    """The first n columns of Q_1 Q_2 ... Q_c, where Q_i acts on w rows from row (i - 1)(w - overlap) on, cut to m rows.
+    """The first n columns of Q_1 Q_2 ... Q_c, where Q_i acts on w rows from row (i - 1)(w -
+    overlap) on, cut to m rows.
 
     A product costs 2 c w^2 flops for each column, one matrix of the chain after the other.
 
@@ -428,7 +467,9 @@ class UnitaryChain(LinearOperator):
 
         X = self._spread(xp, X)
         split = X.shape[-2] - lapping
-        carry, done = self._run(xp, step, X[..., split:, :], blocks, X[..., :split, :], reverse=True)
+        carry, done = self._run(
+            xp, step, X[..., split:, :], blocks, X[..., :split, :], reverse=True
+        )
         return self._cut(xp, xp.concat([carry, done], axis=-2), self.m)
 
     def _rmatmat(self, X: Array) -> Array:
@@ -442,7 +483,9 @@ class UnitaryChain(LinearOperator):
 
         X = self._spread(xp, X)
         adjoints = xp.conj(xp.matrix_transpose(self.blocks))
-        carry, done = self._run(xp, step, X[..., :lapping, :], adjoints, X[..., lapping:, :], reverse=False)
+        carry, done = self._run(
+            xp, step, X[..., :lapping, :], adjoints, X[..., lapping:, :], reverse=False
+        )
         return self._cut(xp, xp.concat([done, carry], axis=-2), self.n)
 
     def _spread(self, xp: Any, X: Array) -> Array:
@@ -455,7 +498,9 @@ class UnitaryChain(LinearOperator):
     def _cut(self, xp: Any, X: Array, rows: int) -> Array:
         return X[..., :rows, :] if rows <= X.shape[-2] else pad_end(xp, X, (rows,), (-2,))
 
-    def _run(self, xp: Any, step: Any, carry: Array, blocks: Array, X: Array, reverse: bool) -> tuple[Array, Array]:
+    def _run(
+        self, xp: Any, step: Any, carry: Array, blocks: Array, X: Array, reverse: bool
+    ) -> tuple[Array, Array]:
         """The recurrence over the chain: the last carry, and the rows that are done."""
         count, k = blocks.shape[-3], X.shape[-1]
         each = blocks.shape[-1] - self.overlap

@@ -68,11 +68,19 @@ __all__ = [
     "transpose", "adjoint", "conj", "to_dense",
 ]  # fmt: skip
 
-_METHODS = [name for name in methods.__all__ if isinstance(getattr(methods, name), type) and name != "Method"]
+_METHODS = [
+    name
+    for name in methods.__all__
+    if isinstance(getattr(methods, name), type) and name != "Method"
+]
 set_method_names(
     lambda: _METHODS,
     lambda option: sorted(
-        (name for name in _METHODS if option in getattr(getattr(methods, name), "__dataclass_fields__", ())),
+        (
+            name
+            for name in _METHODS
+            if option in getattr(getattr(methods, name), "__dataclass_fields__", ())
+        ),
         key=lambda name: (name != "Auto", name != "CG"),
     ),
 )

@@ -1,4 +1,5 @@
-"""What the functions share: arrays and their values, reports of zeros, orthonormal columns; and the transposes as functions."""
+"""What the functions share: arrays and their values, reports of zeros, orthonormal columns; and
+the transposes as functions."""
 
 from __future__ import annotations
 
@@ -53,35 +54,43 @@ def square_size(function: str, A: LinearOperator, need: str, instead: str) -> in
     """The size of a square operator, or an error that says what else to use."""
     m, n = A.shape[-2:]
     if m != n:
-        raise ShapeError(f"{function}: A is {m}x{n}; {need} needs a square operator. {instead}".rstrip())
+        raise ShapeError(
+            f"{function}: A is {m}x{n}; {need} needs a square operator. {instead}".rstrip()
+        )
     return n
 
 
 def is_half(xp: Any, dtype: Any) -> bool:
-    """Whether a dtype is of half precision. By size: NumPy has no bfloat16, and takes None for float64 in comparisons."""
+    """Whether a dtype is of half precision. By size: NumPy has no bfloat16, and takes None for
+    float64 in comparisons."""
     return getattr(dtype, "itemsize", 0) == 2
 
 
 def wide(xp: Any, x: Array) -> Array:
-    """Half precision in single precision, in which all linear algebra is done; anything else as it is."""
+    """Half precision in single precision, in which all linear algebra is done; anything else as
+    it is."""
     return xp.astype(x, xp.float32) if is_half(xp, x.dtype) else x
 
 
 def dense(A: LinearOperator) -> Array:
-    """The matrix to compute with; traced, if what is computed from it will be. One that is not there is formed up to `LARGEST`."""
+    """The matrix to compute with; traced, if what is computed from it will be. One that is not
+    there is formed up to `LARGEST`."""
     size = math.prod(A.shape) * max(4, getattr(A.dtype, "itemsize", 8))
     if size > LARGEST and not isinstance(A, Dense):
         m, n = A.shape[-2:]
         raise TooLargeError(
-            f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have to be formed, which takes "
-            f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), name an iterative method, show its "
+            f"A is {m}x{n}, and no rule or iteration computes this of it: its matrix would have "
+            "to be formed, which takes "
+            f"{size / 2**30:.1f} GiB. Ask for less (k= in eig and svd, solve instead of inv), "
+            "name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
     return A.xp.staged(wide(A.xp, A._dense()))
 
 
 def narrow(xp: Any, x: Array, dtype: Any) -> Array:
-    """A result in the precision of `dtype`, real or complex as it is. There is no half-precision complex: that stays single."""
+    """A result in the precision of `dtype`, real or complex as it is. There is no half-precision
+    complex: that stays single."""
     if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
         return x
     return xp.astype(x, dtype)
@@ -120,7 +129,8 @@ def seen(xp: Any, x: Array) -> Any:
 
 
 def quiet(xp: Any) -> Any:
-    """NumPy's own warnings silenced where infinities and NaN are expected and turned into a status."""
+    """NumPy's own warnings silenced where infinities and NaN are expected and turned into a
+    status."""
     return np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext()
 
 
@@ -135,12 +145,16 @@ Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
 def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
-    """The operands of A, neutral ones in its framework, dtype and device: alone they would give NumPy's numbers."""
+    """The operands of A, neutral ones in its framework, dtype and device: alone they would give
+    NumPy's numbers."""
     return tuple([place(operand, A) for operand in A.operands])
 
 
-def once_each(compute: Callable[[LinearOperator], Any], operands: Sequence[LinearOperator]) -> list[Any]:
-    """`compute` of every operand, but once for neighbours that are the same object: the factors of A ⊗ A, say."""
+def once_each(
+    compute: Callable[[LinearOperator], Any], operands: Sequence[LinearOperator]
+) -> list[Any]:
+    """`compute` of every operand, but once for neighbours that are the same object: the factors
+    of A ⊗ A, say."""
     found: list[Any] = []
     for i, operand in enumerate(operands):
         found.append(found[-1] if i and operand is operands[i - 1] else compute(operand))
@@ -148,7 +162,8 @@ def once_each(compute: Callable[[LinearOperator], Any], operands: Sequence[Linea
 
 
 def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
-    """Matrices of one size in groups to be stacked: in NumPy such as stay in the processor's cache together, else all."""
+    """Matrices of one size in groups to be stacked: in NumPy such as stay in the processor's
+    cache together, else all."""
     size = int(getattr(blocks[0].A, "nbytes", 0))
     step = max(1, CACHED // max(1, size)) if xp.name == "numpy" else len(blocks)
     return [blocks[start : start + step] for start in range(0, len(blocks), step)]
@@ -162,7 +177,8 @@ def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
 
 
 def reciprocal(x: Any) -> Any:
-    """1 / x of an array or a number; a zero is reported as SINGULAR, NaN or infinity as NONFINITE."""
+    """1 / x of an array or a number; a zero is reported as SINGULAR, NaN or infinity as
+    NONFINITE."""
     xp = namespace_of(x)
     if xp is None:
         fine = x != 0 and x - x == 0  # the latter is false for NaN and infinity
@@ -173,7 +189,8 @@ def reciprocal(x: Any) -> Any:
         return np.asarray(1 / x)
     with quiet(xp):
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
-        # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's reciprocal is infinite.
+        # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's
+        # reciprocal is infinite.
         fine = xp.all(xp.isfinite(x * inverse))
     if xp.is_traced(fine) or not bool(fine):
         report_values(xp, x)
@@ -181,23 +198,36 @@ def reciprocal(x: Any) -> Any:
 
 
 def _are_plain(x: Any) -> bool:
-    """Whether all are real and far from zero and infinity; of few, Python's numbers tell it sooner than NumPy's arrays."""
-    return x.dtype.kind == "f" and x.dtype.itemsize >= 4 and all(1e-30 < abs(number) < 1e30 for number in x.ravel().tolist())
+    """Whether all are real and far from zero and infinity; of few, Python's numbers tell it
+    sooner than NumPy's arrays."""
+    return (
+        x.dtype.kind == "f"
+        and x.dtype.itemsize >= 4
+        and all(1e-30 < abs(number) < 1e30 for number in x.ravel().tolist())
+    )
 
 
 def reciprocal_spectrum(xp: Any, values: Array) -> Array:
-    """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working accuracy."""
+    """1 / λ of the eigenvalues of a self-adjoint operator, SINGULAR if one is zero to working
+    accuracy."""
     if 0 in values.shape:
         return values
     smallest, largest = extreme_magnitudes(xp, values)
-    status = xp.where(smallest <= MARGIN * xp.eps(values.dtype) * largest, int(Status.SINGULAR), int(Status.SUCCESS))
-    report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))  # NaN stays through min and max
+    status = xp.where(
+        smallest <= MARGIN * xp.eps(values.dtype) * largest,
+        int(Status.SINGULAR),
+        int(Status.SUCCESS),
+    )
+    report_status(
+        xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE))
+    )  # NaN stays through min and max
     with quiet(xp):
         return 1 / values
 
 
 def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
-    """The smallest and the largest of |x| along the last axis; where all are seen to be positive, without computing |x|."""
+    """The smallest and the largest of |x| along the last axis; where all are seen to be
+    positive, without computing |x|."""
     if not xp.is_complex(values) and not xp.is_traced(values):
         smallest = xp.min(values, axis=-1)
         if bool(xp.all(smallest > 0)):
@@ -207,12 +237,17 @@ def extreme_magnitudes(xp: Any, values: Array) -> tuple[Array, Array]:
 
 
 def report_values(xp: Any, x: Array) -> None:
-    """Report zeros (SINGULAR) and NaN or infinity (NONFINITE) among numbers that will be divided by."""
+    """Report zeros (SINGULAR) and NaN or infinity (NONFINITE) among numbers that will be divided
+    by."""
     if 0 in x.shape:
         return
-    status = xp.where(xp.any(x == 0, axis=-1) if x.ndim else x == 0, int(Status.SINGULAR), int(Status.SUCCESS))
+    status = xp.where(
+        xp.any(x == 0, axis=-1) if x.ndim else x == 0, int(Status.SINGULAR), int(Status.SUCCESS)
+    )
     finite = xp.isfinite(x)
-    report_status(xp, xp.where(xp.all(finite, axis=-1) if x.ndim else finite, status, int(Status.NONFINITE)))
+    report_status(
+        xp, xp.where(xp.all(finite, axis=-1) if x.ndim else finite, status, int(Status.NONFINITE))
+    )
 
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
@@ -226,11 +261,14 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
 
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    report_status(xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details)
+    report_status(
+        xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details
+    )
 
 
 def report_arrays(A: LinearOperator) -> None:
-    """Report NaN or infinity among the numbers that A itself holds; those of its operands are not looked at."""
+    """Report NaN or infinity among the numbers that A itself holds; those of its operands are
+    not looked at."""
     names = ("_matrix",) if hasattr(type(A), "_matrix") else A._dynamic
     held = [getattr(A, name) for name in names]
     for x in held:
@@ -247,7 +285,8 @@ def report_leaves(A: LinearOperator) -> None:
 
 
 def reports_nonfinite(implementation: Implementation) -> Implementation:
-    """Decorate a rule whose answer hides NaN and infinity that A itself holds, or is made of other numbers: they are reported."""
+    """Decorate a rule whose answer hides NaN and infinity that A itself holds, or is made of
+    other numbers: they are reported."""
 
     @functools.wraps(implementation)
     def call(A: Any, *arguments: Any) -> Any:
@@ -258,7 +297,8 @@ def reports_nonfinite(implementation: Implementation) -> Implementation:
 
 
 def is_positive(D: Any) -> bool:
-    """Whether a diagonal matrix is known to be positive: by its values, where they can be seen at no cost, or by a claim."""
+    """Whether a diagonal matrix is known to be positive: by its values, where they can be seen
+    at no cost, or by a claim."""
     if isinstance(D, Identity):
         return True
     entries = D.d if isinstance(D, Diagonal) else D.c
@@ -281,11 +321,14 @@ def has_no_zero(x: Array) -> bool:
 BLOCK = 1 << 20  # entries at a time
 
 
-def by_columns(A: LinearOperator, measure: Callable[[Array, Any], Array], count: int | None = None) -> Array:
-    """`measure(columns, places)`, a number for each column, of the first `count` columns (default: all): (*batch, count).
+def by_columns(
+    A: LinearOperator, measure: Callable[[Array, Any], Array], count: int | None = None
+) -> Array:
+    """`measure(columns, places)`, a number for each column, of the first `count` columns (default:
+    all): (*batch, count).
 
-    `columns` is (*batch, m, width), `places` their indices. The last block may reach past the end: those columns are zero, and their
-    numbers are dropped.
+    `columns` is (*batch, m, width), `places` their indices. The last block may reach past the end:
+    those columns are zero, and their numbers are dropped.
     """
     xp, (m, n), device = A.xp, A.shape[-2:], A._context.device
     count = n if count is None else count
@@ -309,7 +352,8 @@ def by_columns(A: LinearOperator, measure: Callable[[Array, Any], Array], count:
 
 
 def orthonormal(*patterns: Any) -> Pattern:
-    """The pattern of operators with orthonormal columns, of any class: more specific than each of the patterns that it meets."""
+    """The pattern of operators with orthonormal columns, of any class: more specific than each
+    of the patterns that it meets."""
     whole = Stiefel | Stiefel
     for pattern in patterns:
         whole = whole | Stiefel[pattern]
@@ -322,49 +366,77 @@ def has_orthonormal_columns(A: LinearOperator) -> bool:
 
 
 def has_orthonormal_rows(A: LinearOperator) -> bool:
-    """Whether A A^H = I is known: A is unitary, or was made as the adjoint or transpose of orthonormal columns."""
-    made_from = (A.__dict__.get("_adjoint_of"), A.__dict__.get("_transpose_of"), A.A if type(A) in (Adjoint, Transpose) else None)  # type: ignore[attr-defined]
-    return bool(A.properties & UNITARY) or any(B is not None and has_orthonormal_columns(B) for B in made_from)
+    """Whether A A^H = I is known: A is unitary, or was made as the adjoint or transpose of
+    orthonormal columns."""
+    made_from = (
+        A.__dict__.get("_adjoint_of"),
+        A.__dict__.get("_transpose_of"),
+        A.A if type(A) in (Adjoint, Transpose) else None,
+    )  # type: ignore[attr-defined]
+    return bool(A.properties & UNITARY) or any(
+        B is not None and has_orthonormal_columns(B) for B in made_from
+    )
 
 
 def first_columns(A: LinearOperator, k: int) -> LinearOperator:
     """The first k columns; of orthonormal ones they are known to be so."""
-    return A if k == A.shape[-1] else Sliced(A, slice(None), range(k))._claim(A.properties & STIEFEL)
+    return (
+        A if k == A.shape[-1] else Sliced(A, slice(None), range(k))._claim(A.properties & STIEFEL)
+    )
 
 
 def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> LinearOperator:
-    """Columns of Q: first those numbered `places[order]` (`order`, if no places are given), then the others, k in all.
+    """Columns of Q: first those numbered `places[order]` (`order`, if no places are given), then
+    the others, k in all.
 
-    Where the order can be seen and is the same for a whole batch they are picked; otherwise all are permuted and k are kept.
+    Where the order can be seen and is the same for a whole batch they are picked; otherwise all are
+    permuted and k are kept.
     """
     xp, n = namespace_of(order), Q.shape[-1]
     rest = np.arange(0) if places is None else np.setdiff1d(np.arange(n), places)
     visible = seen(xp, order)
     if visible is None:
-        chosen = order if places is None else xp.take(xp.asarray(places, device=xp.device_of(order)), order, axis=0)
-        others = xp.broadcast_to(xp.asarray(rest, device=xp.device_of(order)), (*order.shape[:-1], len(rest)))
+        chosen = (
+            order
+            if places is None
+            else xp.take(xp.asarray(places, device=xp.device_of(order)), order, axis=0)
+        )
+        others = xp.broadcast_to(
+            xp.asarray(rest, device=xp.device_of(order)), (*order.shape[:-1], len(rest))
+        )
         perm = xp.concat([chosen, others], axis=-1)
     else:
         chosen = np.asarray(visible) if places is None else places[np.asarray(visible)]
-        perm = np.concatenate([chosen, np.broadcast_to(rest, (*chosen.shape[:-1], len(rest)))], axis=-1)
+        perm = np.concatenate(
+            [chosen, np.broadcast_to(rest, (*chosen.shape[:-1], len(rest)))], axis=-1
+        )
         if (perm[..., :k] == np.arange(k)).all():
             return first_columns(Q, k)
         if k < n and perm.ndim == 1:
             return Sliced(Q, slice(None), perm[:k])._claim(Q.properties & STIEFEL)
-    P = Permutation._of(index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None))
+    P = Permutation._of(
+        index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
+    )
     return first_columns(Product(Q, P.T)._claim(Q.properties & STIEFEL), k)
 
 
 def _is_first_of_identity(U: LinearOperator) -> bool:
     """Whether U is the first columns of an identity."""
-    return isinstance(U, Sliced) and isinstance(U.A, Identity) and U.rows == range(U.shape[-2]) and U.cols == range(U.shape[-1])
+    return (
+        isinstance(U, Sliced)
+        and isinstance(U.A, Identity)
+        and U.rows == range(U.shape[-2])
+        and U.cols == range(U.shape[-1])
+    )
 
 
 def complement(U: LinearOperator) -> LinearOperator:
-    """Orthonormal columns that complete those of U (m x r) to a basis: m x (m - r), kept as m x r numbers.
+    """Orthonormal columns that complete those of U (m x r) to a basis: m x (m - r), kept as m x r
+    numbers.
 
-    They are the last columns of the block reflector H = I - W (I + |U_1|)^-1 W^H with W = U + [S; 0], where U_1 = S |U_1| is the
-    polar decomposition of the first r rows: H U = -[S; 0], and I + |U_1| is never ill-conditioned.
+    They are the last columns of the block reflector H = I - W (I + |U_1|)^-1 W^H with W = U + [S;
+    0], where U_1 = S |U_1| is the polar decomposition of the first r rows: H U = -[S; 0], and I +
+    |U_1| is never ill-conditioned.
     """
     m, r = U.shape[-2:]
     if r in (0, m) or _is_first_of_identity(U):

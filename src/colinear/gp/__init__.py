@@ -1,7 +1,9 @@
-"""Gaussian processes with structured covariances: the likelihood, what is predicted, samples, and three kernels.
+"""Gaussian processes with structured covariances: the likelihood, what is predicted, samples, and
+three kernels.
 
-A convenience outside the core, which `import colinear` does not load: each of these is a few lines of `solve`, `logdet` and `diag`, so
-a Kronecker product with noise or a low rank with a diagonal is used as what it is.
+A convenience outside the core, which `import colinear` does not load: each of these is a few lines
+of `solve`, `logdet` and `diag`, so a Kronecker product with noise or a low rank with a diagonal is
+used as what it is.
 
 >>> import numpy as np
 >>> import colinear as co
@@ -18,4 +20,13 @@ from .kernels import matern32, matern52, rbf
 from .regression import Posterior, log_marginal_likelihood, posterior
 from .roots import covariance_root, sample
 
-__all__ = ["rbf", "matern32", "matern52", "log_marginal_likelihood", "posterior", "Posterior", "sample", "covariance_root"]
+__all__ = [
+    "rbf",
+    "matern32",
+    "matern52",
+    "log_marginal_likelihood",
+    "posterior",
+    "Posterior",
+    "sample",
+    "covariance_root",
+]

@@ -1,4 +1,5 @@
-"""The log marginal likelihood of observations, and what a Gaussian process predicts at new points."""
+"""The log marginal likelihood of observations, and what a Gaussian process predicts at new
+points."""
 
 from __future__ import annotations
 
@@ -28,31 +29,45 @@ from .roots import of_framework, sample
 
 def checked_observations(name: str, K: LinearOperator, y: Any, mean: Any) -> Array:
     """y - mean, or an error that says what does not fit."""
-    n = square_size(name, K, "a covariance", "Give the covariance of the observations with each other, noise included.")
+    n = square_size(
+        name,
+        K,
+        "a covariance",
+        "Give the covariance of the observations with each other, noise included.",
+    )
     if K.xp.is_complex(K.dtype):
         raise DtypeError(
-            f"{name}: K is {K.xp.dtype_name(K.dtype)}; a Gaussian process here is real. Give K.real or a real covariance."
+            f"{name}: K is {K.xp.dtype_name(K.dtype)}; a Gaussian process here is real. Give "
+            "K.real or a real covariance."
         )
     y = of_framework(name, y, K)
     axis = -1 if y.ndim == 1 else -2
     if y.ndim == 0 or y.shape[axis] != n:
-        raise ShapeError(f"{name}: K is {n}x{n} and y has the shape {tuple(y.shape)}; it must be ({n},) or (*batch, {n}, k).")
+        raise ShapeError(
+            f"{name}: K is {n}x{n} and y has the shape {tuple(y.shape)}; it must be ({n},) or "
+            f"(*batch, {n}, k)."
+        )
     return y - of_framework(name, mean, K)
 
 
-def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Method | None = None) -> Choice:
-    """log p(y) = -(y - m)^T K^-1 (y - m) / 2 - log det K / 2 - n log(2 π) / 2: how likely the observations are.
+def gaussian_log_density(
+    K: LinearOperator, y: Any, mean: Any = 0.0, method: Method | None = None
+) -> Choice:
+    """log p(y) = -(y - m)^T K^-1 (y - m) / 2 - log det K / 2 - n log(2 π) / 2: how likely the
+    observations are.
 
     Parameters
     ----------
     K : operator or array, (*batch, n, n)
-        The covariance of the observations, noise included. It need not be annotated: a covariance is positive semidefinite.
+        The covariance of the observations, noise included. It need not be annotated: a covariance
+        is positive semidefinite.
     y : array, (n,) or (*batch, n, k)
         One set of observations, or k independent ones, each in a column.
     mean : number or array
         The mean of y, of its shape or a number.
     method : Auto, Cholesky or SLQ, optional
-        As for `solve_and_logdet`: by default exact, from one factorisation or by the structure of K; `SLQ` estimates.
+        As for `solve_and_logdet`: by default exact, from one factorisation or by the structure of
+        K; `SLQ` estimates.
 
     Returns
     -------
@@ -61,8 +76,9 @@ def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Met
 
     Notes
     -----
-    The cost of one solve and one log-determinant. A K that turns out not to be positive definite is a failure
-    (`NOT_POSITIVE_DEFINITE`), since log|det K| would be the logarithm of nothing that exists.
+    The cost of one solve and one log-determinant. A K that turns out not to be positive definite is
+    a failure (`NOT_POSITIVE_DEFINITE`), since log|det K| would be the logarithm of nothing that
+    exists.
 
     Examples
     --------
@@ -76,7 +92,11 @@ def gaussian_log_density(K: LinearOperator, y: Any, mean: Any = 0.0, method: Met
     difference = checked_observations("log_marginal_likelihood", K, y, mean)
     why = "-(y^T K^-1 y + log det K + n log 2π) / 2"
     return Choice(
-        lambda: _density(K, difference, method), "gaussian_log_density", None, why, lambda: _density_like(K, difference, method)
+        lambda: _density(K, difference, method),
+        "gaussian_log_density",
+        None,
+        why,
+        lambda: _density_like(K, difference, method),
     )
 
 
@@ -91,10 +111,14 @@ def _density(K: LinearOperator, difference: Array, method: Method | None) -> Arr
     return -(quadratic + logarithm + K.shape[-1] * math.log(2 * math.pi)) / 2
 
 
-def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -> tuple[Array, Array]:
-    """K^-1 y and log det K, both by the structure of K, or from one factorisation where it has none."""
+def solution_and_logarithm(
+    K: LinearOperator, y: Array, method: Method | None
+) -> tuple[Array, Array]:
+    """K^-1 y and log det K, both by the structure of K, or from one factorisation where it has
+    none."""
     if inv.find(K).is_base:
-        # The determinant needs a factorisation, so the solution takes it too, where `Auto` would iterate for the solution alone.
+        # The determinant needs a factorisation, so the solution takes it too, where `Auto` would
+        # iterate for the solution alone.
         direct = method is None and slogdet.find(K).is_base and not needs_estimate(K, Auto())
         return solve_and_logdet(K, y, Cholesky() if direct else method)
     if isinstance(method, SLQ) or not is_differentiated(K, y):
@@ -102,11 +126,15 @@ def solution_and_logarithm(K: LinearOperator, y: Array, method: Method | None) -
     return differentiable_inverse(K, inv(K.detach(), method), y) @ y, logdet(K, method)
 
 
-def differentiable_inverse(K: LinearOperator, inverse: LinearOperator, *others: Array) -> LinearOperator:
-    """An inverse found by a rule, differentiated by the equation K x = y where derivatives are recorded.
+def differentiable_inverse(
+    K: LinearOperator, inverse: LinearOperator, *others: Array
+) -> LinearOperator:
+    """An inverse found by a rule, differentiated by the equation K x = y where derivatives are
+    recorded.
 
-    Some rules find the inverse by the eigenvectors of parts of K, which have no derivative where eigenvalues repeat, as those of a
-    covariance do near zero. The solution has one all the same, and it takes no more than the inverse that is there already.
+    Some rules find the inverse by the eigenvectors of parts of K, which have no derivative where
+    eigenvalues repeat, as those of a covariance do near zero. The solution has one all the same,
+    and it takes no more than the inverse that is there already.
     """
     return Implicit._of(K, inverse, None) if is_differentiated(K, *others) else inverse
 
@@ -116,14 +144,20 @@ def is_differentiated(K: LinearOperator, *others: Array) -> bool:
 
 
 def _report_definiteness(xp: Any, reports: list[Any], quadratic: Array) -> None:
-    """Pass on what was reported, with the remedy; that Cholesky had to give way to another, or x^T K^-1 x < 0, is a failure here."""
+    """Pass on what was reported, with the remedy; that Cholesky had to give way to another, or
+    x^T K^-1 x < 0, is a failure here."""
     negative = xp.any(quadratic < 0)
     for info in reports:
         status = xp.asarray(info._status)
-        negative = negative | xp.any((status == int(Status.FELL_BACK)) | (status == int(Status.NOT_POSITIVE_DEFINITE)))
+        negative = negative | xp.any(
+            (status == int(Status.FELL_BACK)) | (status == int(Status.NOT_POSITIVE_DEFINITE))
+        )
     status = xp.where(negative, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS))
     report_status(
-        xp, status, message="The covariance has an eigenvalue that is not positive: add noise, a multiple of the identity."
+        xp,
+        status,
+        message="The covariance has an eigenvalue that is not positive: add noise, a multiple of "
+        "the identity.",
     )
     for info in reports:
         report(info)
@@ -147,9 +181,11 @@ log_marginal_likelihood = function(
 
 
 class Posterior(NamedTuple):
-    """The distribution of function values at new points: its mean at once, its variances, covariance and samples when asked for.
+    """The distribution of function values at new points: its mean at once, its variances,
+    covariance and samples when asked for.
 
-    A tuple of arrays and operators, so `jit` and `vmap` return it like any other result. Made by `posterior`.
+    A tuple of arrays and operators, so `jit` and `vmap` return it like any other result. Made by
+    `posterior`.
     """
 
     mean: Array
@@ -164,33 +200,53 @@ class Posterior(NamedTuple):
 
     @property
     def variance(self) -> Array:
-        """The diagonal of the covariance, (*batch, m): of the function. Add the variance of the noise for that of an observation.
+        """The diagonal of the covariance, (*batch, m): of the function. Add the variance of the
+        noise for that of an observation.
 
-        Rounding can leave a variance below zero where the observations determine the value: such a one is given as zero.
+        Rounding can leave a variance below zero where the observations determine the value: such a
+        one is given as zero.
         """
         xp = self.inverse.xp
         found = diag(self.K_star_star) - diag(self._explained())
         return xp.maximum(found, 0 * found)
 
     def sample(self, count: int | None = None, *, seed: Any = 0) -> Array:
-        """Functions at the new points: one, (*batch, m), or `count` of them as columns. It forms the m x m covariance."""
+        """Functions at the new points: one, (*batch, m), or `count` of them as columns. It forms
+        the m x m covariance."""
         mean = self.mean
-        return sample(self.covariance, count, seed=seed, mean=mean if count is None or mean.ndim > 1 else mean[..., None])
+        return sample(
+            self.covariance,
+            count,
+            seed=seed,
+            mean=mean if count is None or mean.ndim > 1 else mean[..., None],
+        )
 
     def _explained(self) -> LinearOperator:
-        """K*^T K^-1 K*: what the observations tell. Of a dense K* the solves are done now, once, for all its columns together."""
+        """K*^T K^-1 K*: what the observations tell. Of a dense K* the solves are done now, once,
+        for all its columns together."""
         if isinstance(self.K_star, Dense):
             return self.K_star.T @ Dense(self.inverse @ self.K_star.A)
         return self.K_star.T @ self.inverse @ self.K_star
 
     def __repr__(self) -> str:
-        return f"<Posterior of {'x'.join(map(str, self.mean.shape))}: mean, variance, covariance, sample>"
+        return (
+            f"<Posterior of {'x'.join(map(str, self.mean.shape))}: mean, variance, covariance, "
+            "sample>"
+        )
 
 
 def posterior(
-    K: Any, K_star: Any, K_star_star: Any, y: Any, *, mean: Any = 0.0, mean_star: Any = 0.0, method: Method | None = None
+    K: Any,
+    K_star: Any,
+    K_star_star: Any,
+    y: Any,
+    *,
+    mean: Any = 0.0,
+    mean_star: Any = 0.0,
+    method: Method | None = None,
 ) -> Posterior:
-    """The Gaussian process at new points: mean m* + K*^T K^-1 (y - m), covariance K** - K*^T K^-1 K*.
+    """The Gaussian process at new points: mean m* + K*^T K^-1 (y - m), covariance K** - K*^T K^-1
+    K*.
 
     Parameters
     ----------
@@ -199,7 +255,8 @@ def posterior(
     K_star : operator or array, (*batch, n, m)
         That of the observations (rows) with the values at the new points (columns).
     K_star_star : operator or array, (*batch, m, m)
-        That of the new values with each other, without noise. Its diagonal is enough for the variances: `Diagonal(d)`.
+        That of the new values with each other, without noise. Its diagonal is enough for the
+        variances: `Diagonal(d)`.
     y : array, (n,) or (*batch, n, k)
     mean, mean_star : number or array
         The mean before observations, of y and of the new values.
@@ -213,8 +270,9 @@ def posterior(
 
     Notes
     -----
-    One factorisation, or decomposition by structure, serves all. With a dense K the mean costs O(n^3 + n m), the variances O(n^2 m). With
-    K = A ⊗ B + c I and K* = C ⊗ D no product is formed; nor with K = D + U U^T and K* = LowRank(U, V).
+    One factorisation, or decomposition by structure, serves all. With a dense K the mean costs
+    O(n^3 + n m), the variances O(n^2 m). With K = A ⊗ B + c I and K* = C ⊗ D no product is formed;
+    nor with K = D + U U^T and K* = LowRank(U, V).
 
     Examples
     --------
@@ -233,18 +291,26 @@ def posterior(
     if tuple(K_star.shape[-2:]) != (n, m):
         transposed = " Give its transpose." if tuple(K_star.shape[-2:]) == (m, n) else ""
         raise ShapeError(
-            f"posterior: K is {n}x{n} and K_star_star {m}x{m}, so K_star must be {n}x{m}: observations in rows, new points in columns. "
+            f"posterior: K is {n}x{n} and K_star_star {m}x{m}, so K_star must be {n}x{m}: "
+            "observations in rows, new points in columns. "
             f"It is {'x'.join(map(str, K_star.shape[-2:]))}.{transposed}"
         )
     if K_star_star.shape[-2] != m:
-        raise ShapeError(f"posterior: K_star_star is {K_star_star.shape[-2]}x{m}; the covariance of new values is square.")
+        raise ShapeError(
+            f"posterior: K_star_star is {K_star_star.shape[-2]}x{m}; the covariance of new values "
+            "is square."
+        )
     K = PSD(K)
     structured = not inv.find(K).is_base
     by_columns = structured and isinstance(K_star, Dense)
-    # Without structure by Cholesky, which tells if K is no covariance; another factorisation would give variances below zero.
-    factorised = Cholesky() if method is None and not structured and not iterates(K, None) else method
+    # Without structure by Cholesky, which tells if K is no covariance; another factorisation would
+    # give variances below zero.
+    factorised = (
+        Cholesky() if method is None and not structured and not iterates(K, None) else method
+    )
     inverse = inv(K.detach() if by_columns else K, factorised)
     solver = differentiable_inverse(K, inverse, difference) if structured else inverse
     predicted = K_star.T @ (solver @ difference) + of_framework("posterior", mean_star, K)
-    # A structured K* wants the structure of the inverse too, which then is differentiated as it was found.
+    # A structured K* wants the structure of the inverse too, which then is differentiated as it was
+    # found.
     return Posterior(predicted, K_star_star, K_star, solver if by_columns else inverse)

@@ -1,7 +1,8 @@
 """Samples of a Gaussian distribution, by a root of its covariance that keeps the structure.
 
-Any R with R R^H = K makes samples R z of the covariance K from independent z, whether R is square or not. So the root of a sum is the
-roots side by side, [R, S] [R, S]^H = R R^H + S S^H, which no square root of a matrix has.
+Any R with R R^H = K makes samples R z of the covariance K from independent z, whether R is square
+or not. So the root of a sum is the roots side by side, [R, S] [R, S]^H = R R^H + S S^H, which no
+square root of a matrix has.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from ..properties import POSITIVE_SEMIDEFINITE, PSD
 
 
 def root_of_matrix(A: LinearOperator, method: Method | None = None) -> Choice:
-    """An operator R with R R^H = A, for positive semidefinite A; not square where the structure has a wider or a thinner one.
+    """An operator R with R R^H = A, for positive semidefinite A; not square where the structure has
+    a wider or a thinner one.
 
     Parameters
     ----------
@@ -39,8 +41,8 @@ def root_of_matrix(A: LinearOperator, method: Method | None = None) -> Choice:
 
     Notes
     -----
-    The cost of `sqrt(A)`, O(n^3) for a matrix, where no rule is better: sums of positive semidefinite operators, Kronecker products, low
-    ranks and blocks cost what their parts do.
+    The cost of `sqrt(A)`, O(n^3) for a matrix, where no rule is better: sums of positive
+    semidefinite operators, Kronecker products, low ranks and blocks cost what their parts do.
 
     Examples
     --------
@@ -62,7 +64,8 @@ covariance_root = function("covariance_root", base=root_of_matrix)
 def all_semidefinite(A: LinearOperator) -> bool:
     """Whether each operand is known to be positive semidefinite, a diagonal by its values."""
     return all(
-        operand.properties & POSITIVE_SEMIDEFINITE or (isinstance(operand, Diagonal) and is_positive(operand))
+        operand.properties & POSITIVE_SEMIDEFINITE
+        or (isinstance(operand, Diagonal) and is_positive(operand))
         for operand in A.operands
     )
 
@@ -96,7 +99,14 @@ def root_of_low_rank(A: Any, method: Any) -> LinearOperator:
     return Dense(A.U)
 
 
-def sample(K: Any, count: int | None = None, *, seed: Any = 0, mean: Any = 0.0, method: Method | None = None) -> Array:
+def sample(
+    K: Any,
+    count: int | None = None,
+    *,
+    seed: Any = 0,
+    mean: Any = 0.0,
+    method: Method | None = None,
+) -> Array:
     """Samples of the normal distribution with this mean and covariance K.
 
     Parameters
@@ -104,7 +114,8 @@ def sample(K: Any, count: int | None = None, *, seed: Any = 0, mean: Any = 0.0, 
     K : operator or array, (*batch, n, n)
         Positive semidefinite.
     count : int, optional
-        How many: the samples are then the columns of (*batch, n, count). One, of shape (*batch, n), if not given.
+        How many: the samples are then the columns of (*batch, n, count). One, of shape (*batch, n),
+        if not given.
     seed : int, JAX key, or NumPy or torch generator
         The same integer gives the same samples.
     mean : number or array
@@ -115,7 +126,8 @@ def sample(K: Any, count: int | None = None, *, seed: Any = 0, mean: Any = 0.0, 
     Returns
     -------
     array
-        mean + R z with R = covariance_root(K) and standard normal z; differentiable in the mean and in the leaves of K.
+        mean + R z with R = covariance_root(K) and standard normal z; differentiable in the mean and
+        in the leaves of K.
 
     Examples
     --------
@@ -140,9 +152,13 @@ def sample(K: Any, count: int | None = None, *, seed: Any = 0, mean: Any = 0.0, 
 
 
 def of_framework(name: str, x: Any, K: LinearOperator) -> Array:
-    """Numbers and lists as an array like those of K, and integers in its dtype; arrays of another framework are refused."""
+    """Numbers and lists as an array like those of K, and integers in its dtype; arrays of
+    another framework are refused."""
     if namespace_of(x) is None:
         return K.xp.asarray(x, dtype=K.dtype, device=K._context.device)
     if namespace_of(x) is not K.xp:
-        raise BackendError(f"{name}: K is of {K.backend}, and an array was given that is of {namespace_of(x).name}.")
+        raise BackendError(
+            f"{name}: K is of {K.backend}, and an array was given that is of "
+            f"{namespace_of(x).name}."
+        )
     return x if K.xp.is_floating(x) else K.xp.astype(x, K.dtype)

@@ -260,7 +260,7 @@ def with_random_row(xp: Any, V: Array, noise: Array, s: Any, p: Any) -> Array:
     if not xp.is_functional and not s.again:
         return V
     # Twice is enough. Nested, so that no vector of the two is kept.
-    once = lambda w: direction(xp, V, None, w, p)[0]  # noqa: E731
+    once = lambda w: direction(xp, V, None, w, p)[0]
     random = once(once(xp.astype(fresh(xp, noise, s.draws), V.dtype)))
     return put(xp, V, (..., p, slice(None)), pick(xp, s.again, random, V[..., p, :]))
 

@@ -42,7 +42,8 @@ from .vectors import (
 )
 
 SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
-# A block of at least so many numbers is written over: new arrays of its size cost more than the work.
+# A block of at least so many numbers is written over: new arrays of its size cost more than the
+# work.
 LARGE_BLOCK_NUMBERS = 1 << 15
 FLOOR = 4  # times eps: a relative residual that no further cycle improves
 

@@ -216,7 +216,7 @@ class Loop:
             return False
         if isinstance(residual, float):  # torch would make it one of its default dtype
             residual = self.xp.asarray([residual], dtype=self.xp.real_dtype(self.scale.dtype))
-        x = lambda: watch.shaped(solution(state) * self.scale)  # noqa: E731  (if it is asked for)
+        x = lambda: watch.shaped(solution(state) * self.scale)
         return bool(watch.callback(Progress(iteration, residual, x)))
 
     def _show_traced(self, run: Run, solution: Callable[[Any], Array]) -> Run:

@@ -104,8 +104,8 @@ def least_squares(
     m, guess, of_X = B.shape[-2], X0, multiply
     if precondition is not None:
         of_Y, of_R = multiply, adjoint
-        multiply = lambda Y: of_Y(precondition(Y))  # noqa: E731
-        adjoint = lambda R: precondition_adjoint(of_R(R))  # noqa: E731
+        multiply = lambda Y: of_Y(precondition(Y))
+        adjoint = lambda R: precondition_adjoint(of_R(R))
         if X0 is not None:  # the guess is subtracted: M is not inverted
             B, X0 = B - of_X(X0), None
     if damping:  # a block more of rows: damping I below A
@@ -114,7 +114,7 @@ def least_squares(
             (*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
         )
         B = xp.concat([B, rest], axis=-2)
-        multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))  # noqa: E731
+        multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
 
         def adjoint(R: Array) -> Array:
             top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])

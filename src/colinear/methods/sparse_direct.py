@@ -192,13 +192,14 @@ def solved_columns(solve: Any, X: Any, inner: tuple[int, ...], dtype: Any) -> An
     return np.ascontiguousarray(solved.reshape(*batch, n, k), result)
 
 
-# ---------------------------------------------------------------------------------------------------- in the given order
+# --------------------------------------------------------------------------------------------------
 
 
 def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
     """Whether elimination with the columns in their order fills in at most so many entries.
 
-    Without pivots the factors have the pattern of L for A + A^T; with them, whatever they are, that of L for A^T A.
+    Without pivots the factors have the pattern of L for A + A^T; with them, whatever they are, that
+    of L for A^T A.
     """
     from scipy.sparse import csr_array
 
@@ -236,10 +237,11 @@ def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
 
 
 def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, Any, Any]:
-    """L, U (SciPy's, by coordinates) and the order of rows with A[order] = L U, the columns in their order.
+    """L, U (SciPy's, by coordinates) and the order of rows with A[order] = L U, the columns in
+    their order.
 
-    SuperLU renumbers the columns by a postorder of their elimination tree. That changes no pivot and no
-    entry, so the factors are those of the given order, renumbered: here they are put back.
+    SuperLU renumbers the columns by a postorder of their elimination tree. That changes no pivot
+    and no entry, so the factors are those of the given order, renumbered: here they are put back.
     """
     from scipy.sparse import coo_array, csc_array, csr_array
     from scipy.sparse.linalg import splu

@@ -1,4 +1,5 @@
-"""The meaning of `+ - * / @ **` between operators, arrays, scalars and SciPy objects. The simplifications are in the constructors."""
+"""The meaning of `+ - * / @ **` between operators, arrays, scalars and SciPy objects. The
+simplifications are in the constructors."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def add(A: Any, B: Any) -> LinearOperator:
         if isinstance(one, (numbers.Number, np.generic)) or getattr(one, "ndim", None) == 0:
             if isinstance(one, numbers.Number) and one == 0:
                 return as_operator(other)
-            raise TypeError(f"+: an operator and the number {one!r}. Write A + c * Identity({other.shape[-1]}) for a shift.")
+            raise TypeError(
+                f"+: an operator and the number {one!r}. Write A + c * "
+                f"Identity({other.shape[-1]}) for a shift."
+            )
     return Sum(A, B)
 
 
@@ -60,7 +64,8 @@ def divide(A: LinearOperator, c: Any) -> LinearOperator:
     """A / c for a scalar c."""
     if not is_scalar(c):
         raise TypeError(
-            "/: an operator can be divided by a number only. Use solve(B, A) or A @ inv(B) for a quotient of operators."
+            "/: an operator can be divided by a number only. Use solve(B, A) or A @ inv(B) for a "
+            "quotient of operators."
         )
     return A * (1 / c)
 
@@ -73,11 +78,15 @@ def multiply(A: LinearOperator, B: LinearOperator) -> LinearOperator:
 def raise_to(A: LinearOperator, exponent: Any) -> LinearOperator:
     """A^p: a product for small natural numbers p, the function `power` for all others."""
     if A.shape[-1] != A.shape[-2]:
-        raise ShapeError(f"**: A is {A.shape[-2]}x{A.shape[-1]}; only a square operator has powers.")
+        raise ShapeError(
+            f"**: A is {A.shape[-2]}x{A.shape[-1]}; only a square operator has powers."
+        )
     if isinstance(exponent, (int, np.integer)) and 0 <= exponent <= 16:
         if exponent == 0:
             return Identity(A.shape[-1], like=None if A.is_neutral else A)
         return A if exponent == 1 else Product(*[A] * int(exponent))
-    from ..functions import power  # the one place where an operator asks for a function: `**` is its name
+    from ..functions import (
+        power,
+    )  # the one place where an operator asks for a function: `**` is its name
 
     return power(A, exponent)

@@ -1,11 +1,14 @@
-"""Derivatives as operators: Jacobians, Hessians and Gauss-Newton matrices, multiplied by automatic differentiation, never formed.
+"""Derivatives as operators: Jacobians, Hessians and Gauss-Newton matrices, multiplied by automatic
+differentiation, never formed.
 
-The point x may be an array of any shape or a nest of tuples, lists and dicts of arrays (a model's weights): the operators act on
-the vector of all its numbers, flattened in the framework's order of leaves.
+The point x may be an array of any shape or a nest of tuples, lists and dicts of arrays (a model's
+weights): the operators act on the vector of all its numbers, flattened in the framework's order of
+leaves.
 
-One product is made by the framework's transforms: forward mode, reverse mode, or one of the other. Where f has no forward derivative
-(recurrent nets and custom functions of torch, `custom_vjp` in JAX) it is made by reverse mode twice. An iteration linearises f once and
-multiplies by what it kept: see `linearised`.
+One product is made by the framework's transforms: forward mode, reverse mode, or one of the other.
+Where f has no forward derivative (recurrent nets and custom functions of torch, `custom_vjp` in
+JAX) it is made by reverse mode twice. An iteration linearises f once and multiplies by what it
+kept: see `linearised`.
 """
 
 from __future__ import annotations
@@ -24,20 +27,23 @@ from .tree import arrays_in, map_arrays, memo
 
 
 class Jacobian(LinearOperator):
-    """The Jacobian of f at x: a product is a forward derivative, one with the adjoint a reverse one, a few evaluations of f each.
+    """The Jacobian of f at x: a product is a forward derivative, one with the adjoint a reverse
+    one, a few evaluations of f each.
 
     Parameters
     ----------
     f : callable
-        `f(x, *parameters)` gives an array of any shape, or a nest of arrays. A function of complex x must be holomorphic.
+        `f(x, *parameters)` gives an array of any shape, or a nest of arrays. A function of complex
+        x must be holomorphic.
     x : torch or JAX array, or a nest of them
     parameters : tuple
         Arrays, operators, or nests of them: leaves, so that gradients reach them, as they reach x.
 
     Notes
     -----
-    f is called once at construction, for the size of its answer. Batches are for `vmap`: all of x is one point. What f closes over and torch
-    or JAX differentiates or traces is found then, and put after the parameters.
+    f is called once at construction, for the size of its answer. Batches are for `vmap`: all of x
+    is one point. What f closes over and torch or JAX differentiates or traces is found then, and
+    put after the parameters.
 
     Examples
     --------
@@ -59,7 +65,8 @@ class Jacobian(LinearOperator):
         xp = namespace_of(outputs)
         if not xp.is_complex(outputs) and any(xp.is_complex(leaf) for leaf in arrays_in(x)):
             raise DtypeError(
-                "Jacobian: f maps complex x to real numbers, so it is not holomorphic. Write it as one of the real parts."
+                "Jacobian: f maps complex x to real numbers, so it is not holomorphic. Write it "
+                "as one of the real parts."
             )
         return cls._of(f, x, parameters, int(outputs.shape[0]), bool(xp.is_complex(outputs)))
 
@@ -71,12 +78,20 @@ class Jacobian(LinearOperator):
     def _context(self) -> Context:
         context = context_of("Jacobian", self.leaves())
         xp = namespace_of(arrays_in(self.x)[0])
-        return context._replace(dtype=xp.complex_dtype(context.dtype)) if self.complex_outputs else context
+        return (
+            context._replace(dtype=xp.complex_dtype(context.dtype))
+            if self.complex_outputs
+            else context
+        )
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         g, point = _flat_function(xp, self.f, self.x, self.parameters)
         found = xp.linearise(g, point, recorded)
-        return None if found is None else Kept(found[1], _to_complex(xp, self, found[2]), point.dtype, found[0].dtype)
+        return (
+            None
+            if found is None
+            else Kept(found[1], _to_complex(xp, self, found[2]), point.dtype, found[0].dtype)
+        )
 
     def _matmat(self, X: Array) -> Array:
         def push(xp: Any) -> tuple:
@@ -87,7 +102,9 @@ class Jacobian(LinearOperator):
 
     def _rmatmat(self, X: Array) -> Array:
         def pull(xp: Any) -> tuple:
-            outputs, back = xp.vjp(*_flat_function(xp, self.f, self.x, self.parameters))  # back(y) = J^H y
+            outputs, back = xp.vjp(
+                *_flat_function(xp, self.f, self.x, self.parameters)
+            )  # back(y) = J^H y
             return _to_complex(xp, self, _mapped(xp, back)), outputs.dtype
 
         return _multiply(self, X, pull, adjoint=True)
@@ -96,7 +113,9 @@ class Jacobian(LinearOperator):
         m, n = self.shape
         if m >= n:
             return LinearOperator._to_dense(self)
-        rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))  # one pullback for each output
+        rows = self._rmatmat(
+            self.xp.eye(m, dtype=self.dtype, device=self._context.device)
+        )  # one pullback for each output
         return self.xp.conj(self.xp.matrix_transpose(rows))
 
     def _expression(self) -> str:
@@ -104,20 +123,23 @@ class Jacobian(LinearOperator):
 
 
 class Hessian(LinearOperator):
-    """The matrix of second derivatives of a scalar function f at x: a product is the forward derivative of a gradient.
+    """The matrix of second derivatives of a scalar function f at x: a product is the forward
+    derivative of a gradient.
 
     Parameters
     ----------
     f : callable
-        `f(x, *parameters)` gives one number. A function of complex x must be holomorphic; its Hessian is then complex symmetric.
+        `f(x, *parameters)` gives one number. A function of complex x must be holomorphic; its
+        Hessian is then complex symmetric.
     x : torch or JAX array, or a nest of them
     parameters : tuple
         Arrays, operators, or nests of them: leaves, so that gradients reach them, as they reach x.
 
     Notes
     -----
-    f is called once at construction, to check its answer; what it closes over and torch or JAX differentiates or traces is found then, and
-    put after the parameters. A Hessian is symmetric; of a convex f say `PSD(Hessian(f, x))`.
+    f is called once at construction, to check its answer; what it closes over and torch or JAX
+    differentiates or traces is found then, and put after the parameters. A Hessian is symmetric; of
+    a convex f say `PSD(Hessian(f, x))`.
 
     Examples
     --------
@@ -138,10 +160,14 @@ class Hessian(LinearOperator):
         if outputs.shape[0] != 1:
             count = outputs.shape[0]
             raise ShapeError(
-                f"Hessian: f must give one number, it gave {count}. For a vector of outputs: Jacobian or GaussNewton."
+                f"Hessian: f must give one number, it gave {count}. For a vector of outputs: "
+                "Jacobian or GaussNewton."
             )
         if xp.is_complex(outputs) != any(xp.is_complex(leaf) for leaf in arrays_in(x)):
-            raise DtypeError("Hessian: f must map real x to a real number, or complex x holomorphically to a complex one.")
+            raise DtypeError(
+                "Hessian: f must map real x to a real number, or complex x holomorphically to a "
+                "complex one."
+            )
         return cls._of(f, x, parameters)
 
     @property
@@ -161,7 +187,9 @@ class Hessian(LinearOperator):
         if found is None:
             return None
         back = found[2]
-        return Kept(lambda V: xp.conj(back(xp.conj(V))), back, point.dtype, point.dtype)  # H = H^T: H v = conj(H^H conj(v))
+        return Kept(
+            lambda V: xp.conj(back(xp.conj(V))), back, point.dtype, point.dtype
+        )  # H = H^T: H v = conj(H^H conj(v))
 
     def _matmat(self, X: Array) -> Array:
         def push(xp: Any) -> tuple:
@@ -180,10 +208,12 @@ class Hessian(LinearOperator):
 
 
 class GaussNewton(LinearOperator):
-    """The Gauss-Newton matrix `J^T H J` of `loss(f(x))`: J the Jacobian of f at x, H the Hessian of the loss at f(x).
+    """The Gauss-Newton matrix `J^T H J` of `loss(f(x))`: J the Jacobian of f at x, H the Hessian of
+    the loss at f(x).
 
-    It is self-adjoint, and positive semidefinite where the loss is convex in the outputs, as most are: then say
-    `PSD(GaussNewton(...))`. For a loss that is a negative log-likelihood of an exponential family it is the Fisher information.
+    It is self-adjoint, and positive semidefinite where the loss is convex in the outputs, as most
+    are: then say `PSD(GaussNewton(...))`. For a loss that is a negative log-likelihood of an
+    exponential family it is the Fisher information.
 
     Parameters
     ----------
@@ -193,14 +223,15 @@ class GaussNewton(LinearOperator):
         `loss(outputs, *loss_parameters)` gives one number.
     x : torch or JAX array, or a nest of them; real
     parameters : tuple
-        Of f: arrays, operators, or nests of them. Leaves, so that gradients reach them, as they reach x.
+        Of f: arrays, operators, or nests of them. Leaves, so that gradients reach them, as they
+        reach x.
     loss_parameters : tuple
         Of the loss, alike: the targets, say.
 
     Notes
     -----
-    f and the loss are called once at construction, to check their answers. What they close over and torch or JAX differentiates or
-    traces is found then, and put after their parameters.
+    f and the loss are called once at construction, to check their answers. What they close over and
+    torch or JAX differentiates or traces is found then, and put after their parameters.
 
     Examples
     --------
@@ -216,20 +247,35 @@ class GaussNewton(LinearOperator):
     parameters: Any
     loss_parameters: Any
 
-    def __new__(cls, f: Callable, loss: Callable, x: Any, parameters: tuple = (), loss_parameters: tuple = ()) -> Any:
+    def __new__(
+        cls,
+        f: Callable,
+        loss: Callable,
+        x: Any,
+        parameters: tuple = (),
+        loss_parameters: tuple = (),
+    ) -> Any:
         if not callable(loss):
-            raise TypeError(f"GaussNewton: the loss must be a function of f's outputs, not {type(loss).__name__}.")
+            raise TypeError(
+                "GaussNewton: the loss must be a function of f's outputs, not "
+                f"{type(loss).__name__}."
+            )
         f, x, parameters, outputs = _evaluated("GaussNewton", f, x, parameters)
         xp = namespace_of(arrays_in(x)[0])
         if any(xp.is_complex(leaf) for leaf in arrays_in((x, outputs))):
-            raise DtypeError("GaussNewton: x and the outputs of f must be real. Write f as a function of and to real parts.")
+            raise DtypeError(
+                "GaussNewton: x and the outputs of f must be real. Write f as a function of and "
+                "to real parts."
+            )
         loss_parameters = as_parameters("GaussNewton", loss_parameters)
         context_of("GaussNewton", arrays_in((x, parameters, loss_parameters)))
         loss, hidden = xp.hoist(loss, lambda: [(outputs, *loss_parameters)])
         loss_parameters = (*loss_parameters, *hidden)
         value = loss(outputs, *loss_parameters)
         if math.prod(getattr(value, "shape", ())) != 1:
-            raise ShapeError(f"GaussNewton: the loss must give one number, it gave shape {tuple(value.shape)}.")
+            raise ShapeError(
+                f"GaussNewton: the loss must give one number, it gave shape {tuple(value.shape)}."
+            )
         return cls._of(f, loss, x, parameters, loss_parameters)
 
     @property
@@ -254,7 +300,9 @@ class GaussNewton(LinearOperator):
         if found is None:
             return None
         outputs, push, pull = found
-        H = xp.linearise(_recorded_gradient(xp, self._loss_of(xp, seen[0])), outputs, recorded)[2]  # of the loss, symmetric
+        H = xp.linearise(_recorded_gradient(xp, self._loss_of(xp, seen[0])), outputs, recorded)[
+            2
+        ]  # of the loss, symmetric
 
         def product(V: Array) -> Array:
             return pull(H(push(V)))  # J^T (H (J v))
@@ -279,10 +327,13 @@ class GaussNewton(LinearOperator):
     _rmatmat = _matmat
 
     def _expression(self) -> str:
-        return f"GaussNewton({function_name(self.f)}, {function_name(self.loss)}, {'x'.join(map(str, self.shape))})"
+        return (
+            f"GaussNewton({function_name(self.f)}, {function_name(self.loss)}, "
+            f"{'x'.join(map(str, self.shape))})"
+        )
 
 
-# ---------------------------------------------------------------------- points and functions as vectors
+# ---------------------------------------------------------------------- points and functions as vec
 
 
 def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callable, Any, tuple, Any]:
@@ -293,10 +344,15 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
     xp = namespace_of(first)
     if xp is None or xp.name == "numpy":
         raise BackendError(
-            f"{what}: x is {'a NumPy array' if xp else f'made of {type(first).__name__}'}, and only torch and JAX differentiate. "
-            "Give x as an array of theirs, or the product itself as MatrixFree(matmat, shape, rmatmat=...)."
+            f"{what}: x is {'a NumPy array' if xp else f'made of {type(first).__name__}'}, and "
+            "only torch and JAX differentiate. "
+            "Give x as an array of theirs, or the product itself as MatrixFree(matmat, shape, "
+            "rmatmat=...)."
         )
-    x, parameters = map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x), as_parameters(what, parameters)
+    x, parameters = (
+        map_arrays(lambda leaf: as_array(leaf, f"{what}: x"), x),
+        as_parameters(what, parameters),
+    )
     context_of(what, arrays_in((x, parameters)))  # mixed frameworks and devices are refused here
     f, hidden = xp.hoist(f, lambda: [(x, *parameters)])
     parameters = (*parameters, *hidden)
@@ -304,7 +360,9 @@ def _evaluated(what: str, f: Callable, x: Any, parameters: Any) -> tuple[Callabl
     for leaf in arrays_in(outputs):
         if namespace_of(leaf) is not xp or not xp.is_floating(leaf):
             given = getattr(leaf, "dtype", type(leaf).__name__)
-            raise DtypeError(f"{what}: f must give floating-point {xp.name} arrays, it gave {given}.")
+            raise DtypeError(
+                f"{what}: f must give floating-point {xp.name} arrays, it gave {given}."
+            )
     return f, x, parameters, outputs
 
 
@@ -313,7 +371,8 @@ def _size(x: Any) -> int:
 
 
 def _ravel(xp: Any, tree: Any) -> Array:
-    """All numbers of a tree as one vector, in the framework's order of leaves (JAX sorts the keys of dicts)."""
+    """All numbers of a tree as one vector, in the framework's order of leaves (JAX sorts the
+    keys of dicts)."""
     pieces: list[Array] = []
     xp.tree_map(lambda leaf: pieces.append(xp.reshape(leaf, (-1,))), tree)
     return pieces[0] if len(pieces) == 1 else xp.concat(pieces)
@@ -332,7 +391,9 @@ def _unravel(xp: Any, vector: Array, like: Any) -> Any:
     return xp.tree_map(piece, like)
 
 
-def _flat_function(xp: Any, f: Callable, x: Any, parameters: tuple, seen: list | None = None) -> tuple[Callable, Array]:
+def _flat_function(
+    xp: Any, f: Callable, x: Any, parameters: tuple, seen: list | None = None
+) -> tuple[Callable, Array]:
     """f between vectors, and the point as one; `seen` collects the outputs as f gives them."""
 
     def flat(v: Array) -> Array:
@@ -348,7 +409,8 @@ def _flat_function(xp: Any, f: Callable, x: Any, parameters: tuple, seen: list |
 
 
 class Kept(NamedTuple):
-    """A derivative A kept for many products, with stacks of vectors: V -> V A^T and G -> G conj(A), and the dtypes of V and of G."""
+    """A derivative A kept for many products, with stacks of vectors: V -> V A^T and G -> G
+    conj(A), and the dtypes of V and of G."""
 
     push: Callable
     pull: Callable
@@ -357,9 +419,11 @@ class Kept(NamedTuple):
 
 
 def _mapped(xp: Any, f: Callable) -> Callable:
-    """A function of vectors over a stack of them. JAX maps over a single one too: only there does it say, before a program is compiled, that a
-    function has no forward derivative."""
-    return lambda columns: f(columns[0])[None] if columns.shape[0] == 1 and xp.name != "jax" else xp.vmap(f)(columns)
+    """A function of vectors over a stack of them. JAX maps over a single one too: only there
+    does it say, before a program is compiled, that a function has no forward derivative."""
+    return lambda columns: (
+        f(columns[0])[None] if columns.shape[0] == 1 and xp.name != "jax" else xp.vmap(f)(columns)
+    )
 
 
 def _to_complex(xp: Any, J: Jacobian, pull: Callable) -> Callable:
@@ -374,7 +438,9 @@ def _gradient(xp: Any, g: Callable) -> Callable:
 
     def gradient(v: Array) -> Array:
         value, pull = xp.vjp(g, v)
-        return xp.conj(pull(xp.ones(value.shape, dtype=value.dtype, device=xp.device_of(value))))  # pull(1) = J^H 1
+        return xp.conj(
+            pull(xp.ones(value.shape, dtype=value.dtype, device=xp.device_of(value)))
+        )  # pull(1) = J^H 1
 
     return gradient
 
@@ -384,15 +450,19 @@ def _recorded_gradient(xp: Any, g: Callable) -> Callable:
 
     def gradient(v: Array) -> Array:
         value, _, pull = xp.linearise(g, v, True)
-        return xp.conj(pull(xp.ones((1, *value.shape), dtype=value.dtype, device=xp.device_of(value)))[0])
+        return xp.conj(
+            pull(xp.ones((1, *value.shape), dtype=value.dtype, device=xp.device_of(value)))[0]
+        )
 
     return gradient
 
 
 def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool) -> Array:
-    """A X or A^H X by the framework's transforms; where f has not the derivatives that these need, by its graph.
+    """A X or A^H X by the framework's transforms; where f has not the derivatives that these need,
+    by its graph.
 
-    Two derivatives, one of the other, are half the work by the graph in torch, if nothing is recorded.
+    Two derivatives, one of the other, are half the work by the graph in torch, if nothing is
+    recorded.
     """
     xp = namespace_of(X)
     recorded = xp.is_differentiated(X, *A.arrays())
@@ -421,7 +491,8 @@ def _multiply(A: Any, X: Array, transform: Callable[[Any], tuple], adjoint: bool
 
 
 def _by_columns(A: LinearOperator, X: Array, f: Callable, dtype: Any, rows: int) -> Array:
-    """`f`, a linear map of stacks of vectors of this dtype, of all the columns of blocks X at once."""
+    """`f`, a linear map of stacks of vectors of this dtype, of all the columns of blocks X at
+    once."""
     xp = namespace_of(X)
     if xp.is_complex(X) and not xp.is_complex(dtype):
         return by_real_parts(lambda parts: _by_columns(A, parts, f, dtype, rows), X)
@@ -433,13 +504,15 @@ def _by_columns(A: LinearOperator, X: Array, f: Callable, dtype: Any, rows: int)
     return xp.astype(xp.moveaxis(xp.reshape(f(columns), (*batch, k, rows)), -1, -2), result_dtype)
 
 
-# ---------------------------------------------------------------------- linearised once for an iteration
+# ---------------------------------------------------------------------- linearised once for an iter
 
 
 class Linearised(LinearOperator):
-    """A Jacobian, Hessian or Gauss-Newton matrix whose function was linearised: products evaluate it no more.
+    """A Jacobian, Hessian or Gauss-Newton matrix whose function was linearised: products evaluate
+    it no more.
 
-    It holds what an iteration needs of it, and lives as long: the derivatives of the iteration go through A.
+    It holds what an iteration needs of it, and lives as long: the derivatives of the iteration go
+    through A.
     """
 
     A: LinearOperator
@@ -460,7 +533,8 @@ class Linearised(LinearOperator):
 
 
 def linearised(A: Any) -> Any:
-    """A with its derivatives of functions linearised, each once, for an iteration that is not itself differentiated."""
+    """A with its derivatives of functions linearised, each once, for an iteration that is not
+    itself differentiated."""
     if A is None or A.backend == "numpy" or WATCHERS:  # those count the products of A itself
         return A
     return _linearised(A, {})
@@ -488,7 +562,10 @@ def _image(A: LinearOperator, images: dict[int, Any]) -> Any:
         if isinstance(value, LinearOperator):
             new: Any = _linearised(value, images)
         elif type(value) is tuple and value and isinstance(value[0], LinearOperator):
-            new = tuple(_linearised(part, images) if isinstance(part, LinearOperator) else part for part in value)
+            new = tuple(
+                _linearised(part, images) if isinstance(part, LinearOperator) else part
+                for part in value
+            )
             new = value if all(x is y for x, y in zip(new, value, strict=True)) else new
         else:
             continue

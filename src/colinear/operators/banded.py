@@ -19,13 +19,14 @@ from .tree import Index, memo
 
 
 class Banded(LinearOperator):
-    """The matrix with these diagonals, as `scipy.sparse.diags_array` builds it. A product costs 2 flops per stored number.
+    """The matrix with these diagonals, as `scipy.sparse.diags_array` builds it. A product costs 2
+    flops per stored number.
 
     Parameters
     ----------
     diagonals : sequence of arrays of shape (*batch, length)
-        Each of its natural length: min(m, n - k) above the main diagonal, min(m + k, n) below. Where `shape` is given, one number
-        fills its diagonal. Batch shapes broadcast.
+        Each of its natural length: min(m, n - k) above the main diagonal, min(m + k, n) below.
+        Where `shape` is given, one number fills its diagonal. Batch shapes broadcast.
     offsets : sequence of int
         k > 0 above the main diagonal, k < 0 below; each once.
     shape : (m, n), optional
@@ -46,14 +47,23 @@ class Banded(LinearOperator):
 
     def __new__(cls, diagonals: Any, offsets: Any, shape: tuple[int, int] | None = None) -> Banded:
         offsets = _integers(offsets)
-        if isinstance(diagonals, (int, float, complex)) or getattr(diagonals, "ndim", 1) == 0 or isinstance(diagonals, str):
+        if (
+            isinstance(diagonals, (int, float, complex))
+            or getattr(diagonals, "ndim", 1) == 0
+            or isinstance(diagonals, str)
+        ):
             raise ShapeError("Banded: expected a sequence of diagonals, one for each offset.")
         if len(diagonals) != len(offsets):
-            raise ShapeError(f"Banded: {len(diagonals)} diagonals and {len(offsets)} offsets; expected as many of each.")
+            raise ShapeError(
+                f"Banded: {len(diagonals)} diagonals and {len(offsets)} offsets; expected as many "
+                "of each."
+            )
         if not offsets:
             raise ShapeError("Banded: expected at least one diagonal. Use Zero(m, n) for none.")
         if len(set(offsets)) != len(offsets):
-            raise ShapeError(f"Banded: the offsets {offsets} repeat; add the diagonals that share one.")
+            raise ShapeError(
+                f"Banded: the offsets {offsets} repeat; add the diagonals that share one."
+            )
         arrays = as_arrays("Banded", *diagonals, min_ndim=0 if shape is not None else 1)
         m, n = _two(shape) if shape is not None else (arrays[0].shape[-1] + abs(offsets[0]),) * 2
         if shape is not None:
@@ -69,7 +79,9 @@ class Banded(LinearOperator):
         return (*broadcast_batches(*(d.shape[:-1] for d in self.diagonals)), self.m, self.n)
 
     def _transpose(self) -> LinearOperator:
-        return Banded._of(self.diagonals, tuple(-k for k in self.offsets), self.n, self.m)  # a diagonal's length stays
+        return Banded._of(
+            self.diagonals, tuple(-k for k in self.offsets), self.n, self.m
+        )  # a diagonal's length stays
 
     _conj = conjugate_leaves
 
@@ -96,14 +108,19 @@ def _integers(offsets: Any) -> tuple[int, ...]:
     try:
         return tuple(map(index, offsets))
     except TypeError as error:
-        raise ShapeError(f"Banded: offsets must be a sequence of integers, not {offsets!r}.") from error
+        raise ShapeError(
+            f"Banded: offsets must be a sequence of integers, not {offsets!r}."
+        ) from error
 
 
 def _two(shape: Any) -> tuple[int, int]:
     try:
         m, n = shape
     except (TypeError, ValueError) as error:
-        raise ShapeError(f"Banded: shape={shape!r}; expected (m, n). Batch dimensions are those of the diagonals.") from error
+        raise ShapeError(
+            f"Banded: shape={shape!r}; expected (m, n). Batch dimensions are those of the "
+            "diagonals."
+        ) from error
     return size(m, "Banded"), size(n, "Banded")
 
 
@@ -133,16 +150,21 @@ def _spread(d: Array, length: int) -> Array:
 
 
 def _misfit(lengths: Sequence[int], offsets: Sequence[int], m: int, n: int) -> ShapeError:
-    found, k = next((found, k) for found, k in zip(lengths, offsets) if found != natural_length(k, m, n))
+    found, k = next(
+        (found, k) for found, k in zip(lengths, offsets) if found != natural_length(k, m, n)
+    )
     return ShapeError(
-        f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length {natural_length(k, m, n)}; got {found}."
+        f"Banded: the diagonal at offset {k} of a {m}x{n} matrix has length "
+        f"{natural_length(k, m, n)}; got {found}."
     )
 
 
-# ---------------------------------------------------------------------- what all matrices of diagonals share
+# ---------------------------------------------------------------------- what all matrices of diagon
 
 
-def multiply_diagonals(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array) -> Array:
+def multiply_diagonals(
+    diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array
+) -> Array:
     """Y[i] = sum over k of d_k[i] X[i + k], where d_k counts by rows."""
     xp, n = namespace_of(X), X.shape[-2]
     if xp.name == "numpy":
@@ -159,7 +181,8 @@ def multiply_diagonals(diagonals: Sequence[Array], offsets: Sequence[int], m: in
 
 
 def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: Array) -> Array:
-    """The same where one may add in place: no padding, and in blocks of rows, so that the products stay in the cache."""
+    """The same where one may add in place: no padding, and in blocks of rows, so that the
+    products stay in the cache."""
     batch = broadcast_batches(X.shape[:-2], *(d.shape[:-1] for d in diagonals))
     Y = np.zeros((*batch, m, X.shape[-1]), np.result_type(X, *diagonals))
     block = max(1, 2**15 * m // max(1, Y.size))
@@ -168,7 +191,9 @@ def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: A
             first = max(0, -k)  # the row where the diagonal begins
             low, high = max(start, first), min(start + block, first + d.shape[-1])
             if low < high:
-                Y[..., low:high, :] += d[..., low - first : high - first, None] * X[..., low + k : high + k, :]
+                Y[..., low:high, :] += (
+                    d[..., low - first : high - first, None] * X[..., low + k : high + k, :]
+                )
     return Y
 
 
@@ -184,19 +209,28 @@ def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Arr
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)
 
 
-def dense_of_diagonals(A: LinearOperator, diagonals: Sequence[Array], offsets: Sequence[int]) -> Array:
+def dense_of_diagonals(
+    A: LinearOperator, diagonals: Sequence[Array], offsets: Sequence[int]
+) -> Array:
     """The matrix, by one scatter."""
     n = A.shape[-1]
-    places = [max(0, -k) * n + max(0, k) + (n + 1) * np.arange(d.shape[-1]) for d, k in zip(diagonals, offsets)]
+    places = [
+        max(0, -k) * n + max(0, k) + (n + 1) * np.arange(d.shape[-1])
+        for d, k in zip(diagonals, offsets)
+    ]
     values = [A.xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])) for d in diagonals]
-    return scatter_dense(A, A.xp.concat([A.xp.astype(d, A.dtype) for d in values], axis=-1), np.concatenate(places))
+    return scatter_dense(
+        A, A.xp.concat([A.xp.astype(d, A.dtype) for d in values], axis=-1), np.concatenate(places)
+    )
 
 
 def scatter_dense(A: LinearOperator, values: Array, places: Any) -> Array:
     """The matrix of A's shape with these values at these places of its rows laid end to end."""
     xp, (m, n) = A.xp, A.shape[-2:]
     flat = xp.zeros((*A.batch_shape, m * n), dtype=A.dtype, device=xp.device_of(values))
-    return xp.reshape(xp.set_at(flat, (..., Index(places).on(xp, xp.device_of(values))), values), A.shape)
+    return xp.reshape(
+        xp.set_at(flat, (..., Index(places).on(xp, xp.device_of(values))), values), A.shape
+    )
 
 
 # A matrix of three diagonals.
@@ -233,16 +267,23 @@ class Tridiagonal(LinearOperator):
         if lower.shape[-1] != beside or upper.shape[-1] != beside:
             name, d = ("upper", upper) if lower.shape[-1] == beside else ("lower", lower)
             raise ShapeError(
-                f"Tridiagonal: diag has length {diag.shape[-1]}, so {name} must have length {beside}; got {d.shape[-1]}."
+                f"Tridiagonal: diag has length {diag.shape[-1]}, so {name} must have length "
+                f"{beside}; got {d.shape[-1]}."
             )
         if not lower.ndim == diag.ndim == upper.ndim == 1:
-            broadcast_batches(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], what="Tridiagonal")
+            broadcast_batches(
+                lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], what="Tridiagonal"
+            )
         return cls._of(lower, diag, upper)
 
     @memo
     def shape(self) -> tuple[int, ...]:
         n = self.diag.shape[-1]
-        return (*broadcast_batches(self.lower.shape[:-1], self.diag.shape[:-1], self.upper.shape[:-1]), n, n)
+        return (
+            *broadcast_batches(self.lower.shape[:-1], self.diag.shape[:-1], self.upper.shape[:-1]),
+            n,
+            n,
+        )
 
     def _transpose(self) -> LinearOperator:
         return Tridiagonal._of(self.upper, self.diag, self.lower)
@@ -250,7 +291,9 @@ class Tridiagonal(LinearOperator):
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        return multiply_diagonals((self.lower, self.diag, self.upper), _OFFSETS, self.diag.shape[-1], X)
+        return multiply_diagonals(
+            (self.lower, self.diag, self.upper), _OFFSETS, self.diag.shape[-1], X
+        )
 
     def _to_dense(self) -> Array:
         return dense_of_diagonals(self, (self.lower, self.diag, self.upper), _OFFSETS)
@@ -261,7 +304,8 @@ class Tridiagonal(LinearOperator):
 
 
 def multiply_both_ways(A: Tridiagonal, B: Tridiagonal, X: np.ndarray) -> np.ndarray:
-    """A X + X B^T in NumPy, for no batch of A and B: in blocks of rows, so that all ten products and sums stay in the cache."""
+    """A X + X B^T in NumPy, for no batch of A and B: in blocks of rows, so that all ten products
+    and sums stay in the cache."""
     m, n = X.shape[-2:]
     Y = np.empty(X.shape, np.result_type(X, A.lower, A.diag, A.upper, B.lower, B.diag, B.upper))
     block = max(1, 2**14 // max(1, n))
@@ -272,6 +316,8 @@ def multiply_both_ways(A: Tridiagonal, B: Tridiagonal, X: np.ndarray) -> np.ndar
         y[..., 1:] += x[..., :-1] * B.lower
         y[..., :-1] += x[..., 1:] * B.upper
         low, high = max(start, 1), min(stop, m - 1)
-        y[..., low - start :, :] += A.lower[low - 1 : stop - 1, None] * X[..., low - 1 : stop - 1, :]
+        y[..., low - start :, :] += (
+            A.lower[low - 1 : stop - 1, None] * X[..., low - 1 : stop - 1, :]
+        )
         y[..., : high - start, :] += A.upper[start:high, None] * X[..., start + 1 : high + 1, :]
     return Y

@@ -1,7 +1,8 @@
 """`LinearOperator`: an immutable tree of arrays that knows its shape and how to multiply.
 
-A family is a final subclass. Its fields are its class annotations; the base turns them into a frozen dataclass and a pytree. It must
-define `shape` and `_matmat`; everything else here is derived from those two, and may be replaced by the family's own formula:
+A family is a final subclass. Its fields are its class annotations; the base turns them into a
+frozen dataclass and a pytree. It must define `shape` and `_matmat`; everything else here is derived
+from those two, and may be replaced by the family's own formula:
 
     _matvec(x)      A x for one vector, where that is faster than a block of one
     _rmatmat(X)     A^H X
@@ -46,8 +47,16 @@ from .context import (
 from .protocols import Protocols
 from .tree import arrays_in, is_data, map_arrays, memo, own_annotations
 
-# Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called. Empty in normal use.
-KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")  # what is remembered and no claim changes
+# Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
+# Empty in normal use.
+KEPT_BY_CLAIMS = (
+    "shape",
+    "_context",
+    "xp",
+    "dtype",
+    "is_complex",
+    "_dynamic",
+)  # what is remembered and no claim changes
 WATCHERS: list[Any] = []
 
 _FAMILIES: list[type[LinearOperator]] = []
@@ -102,7 +111,8 @@ class LinearOperator(Protocols):
     else:
         operands = ()  # composed operators have a field or a property of this name
 
-    # NumPy must leave `array @ A` and friends to us; higher than ndarray and scipy.sparse so that their operators defer.
+    # NumPy must leave `array @ A` and friends to us; higher than ndarray and scipy.sparse so that
+    # their operators defer.
     __array_ufunc__ = None
     __array_priority__ = 1000.0
 
@@ -111,16 +121,29 @@ class LinearOperator(Protocols):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if LinearOperator not in cls.__bases__:
-            raise TypeError(f"{cls.__name__}: operators are final; subclass LinearOperator itself, and compose instead.")
+            raise TypeError(
+                f"{cls.__name__}: operators are final; subclass LinearOperator itself, and "
+                "compose instead."
+            )
         cls._is_root = False
-        own = {name: a for name, a in own_annotations(cls).items() if not str(a).startswith(("ClassVar", "typing.ClassVar"))}
-        dataclasses.dataclass(frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__)(cls)
+        own = {
+            name: a
+            for name, a in own_annotations(cls).items()
+            if not str(a).startswith(("ClassVar", "typing.ClassVar"))
+        }
+        dataclasses.dataclass(
+            frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__
+        )(cls)
         cls._fields = tuple(own)
         if "__init__" in cls.__dict__:
             cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
         cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")
         _FAMILIES.append(cls)
-        backends._find(cls)  # "no array", remembered now: Dynamo compiles again whenever a table that it read has grown
+        backends._find(
+            cls
+            # "no array", remembered now: Dynamo compiles again whenever a table that it read has
+            # grown
+        )
         for xp in backends.loaded():
             xp.register_pytree(cls, cls._flatten, cls._unflatten)
 
@@ -140,7 +163,9 @@ class LinearOperator(Protocols):
         """A copy with some fields replaced and the claims kept."""
         copy = object.__new__(type(self))
         for name in self._fields:
-            object.__setattr__(copy, name, changes[name] if name in changes else getattr(self, name))
+            object.__setattr__(
+                copy, name, changes[name] if name in changes else getattr(self, name)
+            )
         if self._claims:
             object.__setattr__(copy, "_claims", self._claims)
         return copy
@@ -162,11 +187,14 @@ class LinearOperator(Protocols):
 
     @memo
     def _dynamic(self) -> tuple[str, ...]:
-        """The names of the fields that hold leaves: arrays and operators, whatever their annotation, and numbers annotated `Scalar`."""
+        """The names of the fields that hold leaves: arrays and operators, whatever their
+        annotation, and numbers annotated `Scalar`."""
         found = []
         for name in self._fields:
             value = getattr(self, name)
-            if is_data(value) or (name in self._scalars and isinstance(value, (int, float, complex))):
+            if is_data(value) or (
+                name in self._scalars and isinstance(value, (int, float, complex))
+            ):
                 found.append(name)
         return tuple(found)
 
@@ -191,7 +219,9 @@ class LinearOperator(Protocols):
             object.__setattr__(self, name, value)
         if claims:
             object.__setattr__(self, "_claims", claims)
-        self.__dict__["_dynamic"] = dynamic  # the leaves may now be anything: a transformation's placeholders, say
+        self.__dict__["_dynamic"] = (
+            dynamic  # the leaves may now be anything: a transformation's placeholders, say
+        )
         return self
 
     def leaves(self) -> Iterator[Any]:
@@ -212,7 +242,9 @@ class LinearOperator(Protocols):
 
     def detach(self) -> Any:
         """The same operator, whose arrays are constants to derivatives."""
-        return self._map(lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf))
+        return self._map(
+            lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf)
+        )
 
     def _map(self, f: Callable[[Any], Any]) -> Any:
         """The same tree with `f` applied to each leaf."""
@@ -240,7 +272,8 @@ class LinearOperator(Protocols):
 
     @memo
     def _context(self) -> Context:
-        """Framework, dtype and device, found once from the leaves (from the operands, in composed operators)."""
+        """Framework, dtype and device, found once from the leaves (from the operands, in
+        composed operators)."""
         fields = self._fields
         if len(fields) == 1:  # tiny problems notice how long the rest takes
             only = getattr(self, fields[0])
@@ -253,27 +286,37 @@ class LinearOperator(Protocols):
         if self.operands:
             return common_context(what, self.operands)
         values = [getattr(self, name) for name in self._dynamic]
-        if values and all(isinstance(value, LinearOperator) for value in values):  # they know, leaves or not
+        if values and all(
+            isinstance(value, LinearOperator) for value in values
+        ):  # they know, leaves or not
             return common_context(what, values)
         found = context_of(what, self.leaves())
         if found.backend is None:  # no arrays, but perhaps operators that were told where they live
-            return common_context(what, [value for value in values if isinstance(value, LinearOperator)])
+            return common_context(
+                what, [value for value in values if isinstance(value, LinearOperator)]
+            )
         return found
 
     @property
     def is_neutral(self) -> bool:
-        """Whether it holds no floats, and so takes framework, dtype and device from what it meets."""
+        """Whether it holds no floats, and so takes framework, dtype and device from what it
+        meets."""
         return self._context.backend is None
 
     @memo
     def xp(self) -> Any:
         """The backend module of its arrays (NumPy's where it has none).
 
-        A neutral operator may still hold a number that JAX traces, weakly typed: NumPy would take its value and drop its derivative.
+        A neutral operator may still hold a number that JAX traces, weakly typed: NumPy would take
+        its value and drop its derivative.
         """
         name = self._context.backend
         holds_numbers = bool(self._scalars or self.operands)
-        if name is None and holds_numbers and any(getattr(leaf, "weak_type", False) for leaf in self.leaves()):
+        if (
+            name is None
+            and holds_numbers
+            and any(getattr(leaf, "weak_type", False) for leaf in self.leaves())
+        ):
             name = "jax"
         return backends.get(name or "numpy")
 
@@ -292,7 +335,11 @@ class LinearOperator(Protocols):
 
     @property
     def device(self) -> Any:
-        return self._context.device if self._context.device is not None else ("cpu" if self.backend == "numpy" else None)
+        return (
+            self._context.device
+            if self._context.device is not None
+            else ("cpu" if self.backend == "numpy" else None)
+        )
 
     @memo
     def is_complex(self) -> bool:
@@ -307,7 +354,9 @@ class LinearOperator(Protocols):
         """All that is known: claimed, inferred and implied, as a bit mask."""
         try:
             inferred = self._infer()
-        except RecursionError:  # a tree too deep for Python's stack: from the leaves up, one operator at a time
+        except (
+            RecursionError
+        ):  # a tree too deep for Python's stack: from the leaves up, one operator at a time
             for part in inside_out(self):
                 if part is not self:
                     part.properties  # noqa: B018  (remembered)
@@ -345,7 +394,8 @@ class LinearOperator(Protocols):
     # ------------------------------------------------------------------ multiplication
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
-        """Of an operator that is A^-1: a bound of |b - A x| / |b| for each x = A^-1 b, if it knows one; values can be seen."""
+        """Of an operator that is A^-1: a bound of |b - A x| / |b| for each x = A^-1 b, if it
+        knows one; values can be seen."""
         return None
 
     def _matmat(self, X: Array, /) -> Array:
@@ -373,10 +423,11 @@ class LinearOperator(Protocols):
         return xp.matrix_transpose(self @ xp.matrix_transpose(X))
 
     def _summed_matmat(self, X: Array, axis: int) -> Array:
-        """The sum of A X over the batch dimension `axis` (negative, from the last one): what `BatchSum` multiplies by."""
+        """The sum of A X over the batch dimension `axis` (negative, from the last one): what
+        `BatchSum` multiplies by."""
         return namespace_of(X).sum(self @ X, axis=axis - 2)
 
-    # ------------------------------------------------------------------ sums by their terms: see terms.py
+    # ------------------------------------------------------------------ sums by their terms: see te
 
     @property
     def _term_count(self) -> int:
@@ -441,7 +492,8 @@ class LinearOperator(Protocols):
 
     @memo
     def _usual_array(self) -> Any:
-        """The type of the arrays it usually multiplies, NumPy's: lets `A @ x` skip every check but the shape's. (Others have devices.)"""
+        """The type of the arrays it usually multiplies, NumPy's: lets `A @ x` skip every check
+        but the shape's. (Others have devices.)"""
         return np.ndarray if self._context.backend == "numpy" else None
 
     def _right_side(self, x: Any) -> Any:
@@ -461,7 +513,11 @@ class LinearOperator(Protocols):
                 x, xp = from_numpy("@", self.xp, x), self.xp
             else:
                 check_device("@", self.device, xp.device_of(x))
-        return x if xp.is_floating(x) else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
+        return (
+            x
+            if xp.is_floating(x)
+            else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
+        )
 
     # ------------------------------------------------------------------ transposes
 
@@ -492,7 +548,9 @@ class LinearOperator(Protocols):
             return self._adjoint()
         if type(self)._adjoint is not LinearOperator._adjoint:
             image = self._adjoint()
-            if not isinstance(image, transposed.Adjoint):  # whose conjugate would ask for the transpose again
+            if not isinstance(
+                image, transposed.Adjoint
+            ):  # whose conjugate would ask for the transpose again
                 return image.conj()
         return transposed.Transpose._of(self)
 
@@ -508,7 +566,8 @@ class LinearOperator(Protocols):
 
     @modes.entry
     def to_dense(self) -> Array:
-        """The matrix, as a new array of the operator's framework: writing to it leaves the operator as it is."""
+        """The matrix, as a new array of the operator's framework: writing to it leaves the
+        operator as it is."""
         memos = [value for A in inside_out(self) for value in vars(A).values()]
         dense = self._dense()
         return namespace_of(dense).own(dense, (*self.leaves(), *memos))
@@ -525,18 +584,27 @@ class LinearOperator(Protocols):
         return self.xp.broadcast_to(dense, self.shape)
 
 
-backends.on_load(lambda xp: [xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES])
+backends.on_load(
+    lambda xp: [
+        xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES
+    ]
+)
 
 
 def _set_field_once(self: Any, name: str, value: Any) -> None:
-    """`self.name = value` in an `__init__` that a family defines itself; afterwards the operator is frozen."""
+    """`self.name = value` in an `__init__` that a family defines itself; afterwards the operator
+    is frozen."""
     if name not in self._fields:
         raise dataclasses.FrozenInstanceError(
-            f"{type(self).__name__}: {name} is no field. Declare it as an annotation in the class, `{name}: Any`; then the "
-            f"constructor {type(self).__name__}({', '.join((*self._fields, name))}) is there without an __init__ too."
+            f"{type(self).__name__}: {name} is no field. Declare it as an annotation in the "
+            f"class, `{name}: Any`; then the "
+            f"constructor {type(self).__name__}({', '.join((*self._fields, name))}) is there "
+            "without an __init__ too."
         )
     if name in self.__dict__:
-        raise dataclasses.FrozenInstanceError(f"{type(self).__name__}: operators cannot be changed; make a new one.")
+        raise dataclasses.FrozenInstanceError(
+            f"{type(self).__name__}: operators cannot be changed; make a new one."
+        )
     object.__setattr__(self, name, value)
 
 
@@ -554,19 +622,25 @@ def _walk(to_children: Callable[[], Any]) -> Any:
 
 def conjugate_leaves(self: LinearOperator) -> LinearOperator:
     """`_conj` of the families whose matrix is conjugated by conjugating their leaves."""
-    return self._map(lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate())
+    return self._map(
+        lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate()
+    )
 
 
 def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
-    """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only where the shape stays."""
+    """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only
+    where the shape stays."""
     if A._claims and image.shape[-2:] == A.shape[-2:]:
         image = image._claim(A._claims)
     return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image
 
 
 def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:
-    """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A memo only; pytrees drop it."""
-    if image is not A and not any(image is operand for operand in A.operands):  # no reference cycles: they hold memory
+    """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
+    memo only; pytrees drop it."""
+    if image is not A and not any(
+        image is operand for operand in A.operands
+    ):  # no reference cycles: they hold memory
         if transpose:
             object.__setattr__(image, "_transpose_of", A)
         if adjoint:
@@ -574,7 +648,8 @@ def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjo
 
 
 def inside_out(A: LinearOperator) -> Iterator[LinearOperator]:
-    """Every operator of the tree once, what is inside before what it is inside of; without recursion."""
+    """Every operator of the tree once, what is inside before what it is inside of; without
+    recursion."""
     seen: set[int] = set()
     waiting = [(A, False)]
     while waiting:
@@ -585,12 +660,17 @@ def inside_out(A: LinearOperator) -> Iterator[LinearOperator]:
             seen.add(id(node))
             waiting.append((node, True))
             inside = node.operands or [getattr(node, name) for name in node._dynamic]
-            waiting.extend((part, False) for part in reversed(inside) if isinstance(part, LinearOperator))
+            waiting.extend(
+                (part, False) for part in reversed(inside) if isinstance(part, LinearOperator)
+            )
 
 
 def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:
     m, n = A.shape[-2:]
-    return f"@: the operator is {m}x{n}, so the right side needs {n} rows; it has shape {tuple(shape)}."
+    return (
+        f"@: the operator is {m}x{n}, so the right side needs {n} rows; it has shape "
+        f"{tuple(shape)}."
+    )
 
 
 def tell_multiplied(A: LinearOperator, columns: int) -> None:

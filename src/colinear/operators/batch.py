@@ -28,7 +28,8 @@ class BatchSum(LinearOperator):
 
     Examples
     --------
-    A sum of rank-one terms, one for each row of the data, is one object; it multiplies as `X^T (X v)`:
+    A sum of rank-one terms, one for each row of the data, is one object; it multiplies as `X^T (X
+    v)`:
 
     >>> import colinear as co, numpy as np
     >>> X = np.arange(6.0).reshape(3, 2)
@@ -44,10 +45,16 @@ class BatchSum(LinearOperator):
         A = as_operator(A)
         batch = len(A.shape) - 2
         if batch == 0:
-            raise ShapeError(f"BatchSum: A has shape {A.shape}; it needs a batch dimension to sum over.")
+            raise ShapeError(
+                f"BatchSum: A has shape {A.shape}; it needs a batch dimension to sum over."
+            )
         if not -batch <= axis < batch:
-            raise ShapeError(f"BatchSum: axis {axis} is not one of the {batch} batch dimension(s) of A, shape {A.shape}.")
-        # Counted from the last batch dimension, so that it stays right when `vmap` adds or hides leading ones.
+            raise ShapeError(
+                f"BatchSum: axis {axis} is not one of the {batch} batch dimension(s) of A, shape "
+                f"{A.shape}."
+            )
+        # Counted from the last batch dimension, so that it stays right when `vmap` adds or hides
+        # leading ones.
         return cls._of(A, axis - batch if axis >= 0 else axis)
 
     @property
@@ -66,7 +73,12 @@ class BatchSum(LinearOperator):
         return self.A.shape[:-2][self.axis]
 
     def _infer(self) -> int:
-        kept = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | (POSITIVE_DEFINITE if self.terms else 0)
+        kept = (
+            SELF_ADJOINT
+            | SYMMETRIC
+            | POSITIVE_SEMIDEFINITE
+            | (POSITIVE_DEFINITE if self.terms else 0)
+        )
         return self.A.properties & kept
 
     def _transpose(self) -> LinearOperator:
@@ -88,7 +100,10 @@ class BatchSum(LinearOperator):
         return self.terms
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
-        xp, after = namespace_of(indices), -self.axis - 1  # batch dimensions behind the one that is summed
+        xp, after = (
+            namespace_of(indices),
+            -self.axis - 1,
+        )  # batch dimensions behind the one that is summed
         taken = take_terms(self.A, self.axis, indices)
         weights = xp.reshape(weights, (*weights.shape, *(1,) * after))
         return BatchSum._of(Scaled(weights, taken), self.axis)
@@ -151,7 +166,9 @@ _COMPOSED = {
 def take_batch(A: LinearOperator, keys: tuple[Any, ...]) -> LinearOperator:
     """The batch elements that the keys (one for each batch axis) name."""
     batch = A.batch_shape
-    keys = tuple(_checked(key, size, axis) for axis, (key, size) in enumerate(zip(keys, batch, strict=True)))
+    keys = tuple(
+        _checked(key, size, axis) for axis, (key, size) in enumerate(zip(keys, batch, strict=True))
+    )
     numbers = np.arange(math.prod(batch)).reshape(batch)
     wanted = numbers[keys].shape
     taken = _take(A, batch, keys)
@@ -166,25 +183,33 @@ def broadcast_batch(A: LinearOperator, batch: tuple[int, ...]) -> LinearOperator
         return A
     xp, own = A.xp, _DIMENSIONS.get(type(A).__name__)
     if isinstance(A, Identity):
-        return ScaledIdentity(xp.ones(batch, dtype=A.dtype, device=A._context.device), A.n)._claim(A.properties)
+        return ScaledIdentity(xp.ones(batch, dtype=A.dtype, device=A._context.device), A.n)._claim(
+            A.properties
+        )
     if A.operands or own is None:
-        return Scaled(xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device), A)._claim(A.properties)
+        return Scaled(
+            xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device), A
+        )._claim(A.properties)
 
     def spread(name: str, x: Array) -> Array:
         count = own[name] if isinstance(own, dict) else own
-        return xp.broadcast_to(x, (*batch, *x.shape[x.ndim - count :])) if namespace_of(x) is xp else x
+        return (
+            xp.broadcast_to(x, (*batch, *x.shape[x.ndim - count :])) if namespace_of(x) is xp else x
+        )
 
     return A._replace(**{name: spread(name, getattr(A, name)) for name in A._dynamic})
 
 
 def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:
-    """The elements of these indices, which may be traced, along the batch dimension `axis` (negative, from the last one)."""
+    """The elements of these indices, which may be traced, along the batch dimension `axis`
+    (negative, from the last one)."""
     before = len(A.batch_shape) + axis
     keys = (slice(None),) * before + (indices,) + (slice(None),) * (-axis - 1)
     taken = _take(A, A.batch_shape, keys)
     if taken is None:
         raise MethodError(
-            f"BatchSum: terms cannot be taken out of {A!r}. Make it of Dense, LowRank, Diagonal, Sparse and the like, or define "
+            f"BatchSum: terms cannot be taken out of {A!r}. Make it of Dense, LowRank, Diagonal, "
+            "Sparse and the like, or define "
             "`_term_count` and `_some_terms` for an operator of your own."
         )
     return taken
@@ -197,17 +222,26 @@ def _checked(key: Any, size: int, axis: int) -> Any:
     xp = namespace_of(key)
     host = np.asarray(key if xp is None else xp.to_numpy(key))
     if host.dtype.kind not in "iub":
-        raise IndexError(f"indices are integers, slices, arrays of integers or booleans; not {host.dtype}.")
+        raise IndexError(
+            f"indices are integers, slices, arrays of integers or booleans; not {host.dtype}."
+        )
     if host.dtype == bool and host.shape != (size,):
-        raise IndexError(f"a boolean index of shape {host.shape} does not fit batch axis {axis} of size {size}.")
+        raise IndexError(
+            f"a boolean index of shape {host.shape} does not fit batch axis {axis} of size {size}."
+        )
     wrong: Any = [] if host.dtype == bool else host[(host < -size) | (host >= size)]
     if len(wrong):
-        raise IndexError(f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}.")
+        raise IndexError(
+            f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}."
+        )
     return int(host) if host.ndim == 0 else host
 
 
-def _take(A: LinearOperator, batch: tuple[int, ...], keys: tuple[Any, ...]) -> LinearOperator | None:
-    """The batch elements of A, which broadcasts to `batch`; None where the family is not known to allow it."""
+def _take(
+    A: LinearOperator, batch: tuple[int, ...], keys: tuple[Any, ...]
+) -> LinearOperator | None:
+    """The batch elements of A, which broadcasts to `batch`; None where the family is not known
+    to allow it."""
     name = type(A).__name__
     if not A.batch_shape:
         return A
@@ -235,7 +269,9 @@ def _take_value(value: Any, batch: tuple[int, ...], keys: tuple[Any, ...], own: 
     xp = namespace_of(value)
     if have != batch:
         value = xp.broadcast_to(value, (*batch, *value.shape[value.ndim - own :]))
-    return xp.asarray(value[tuple(_placed(key, xp, xp.device_of(value)) for key in keys)])  # NumPy's numbers are no arrays
+    return xp.asarray(
+        value[tuple(_placed(key, xp, xp.device_of(value)) for key in keys)]
+    )  # NumPy's numbers are no arrays
 
 
 def _placed(key: Any, xp: Any, device: Any) -> Any:
@@ -247,7 +283,8 @@ def _placed(key: Any, xp: Any, device: Any) -> Any:
 
 
 class BatchElements(LinearOperator):
-    """Some elements of a batched operator, of any family: multiplies the whole batch and keeps what was asked."""
+    """Some elements of a batched operator, of any family: multiplies the whole batch and keeps
+    what was asked."""
 
     A: LinearOperator
     elements: Index  # positions in the flat batch, in the shape of the new batch
@@ -283,15 +320,21 @@ class BatchElements(LinearOperator):
         xp, device = namespace_of(X), namespace_of(X).device_of(X)
         whole = self.A.batch_shape
         batch = broadcast_batches(X.shape[:-2], self.batch_shape, what="@")
-        own = batch[len(batch) - len(self.batch_shape) :]  # those of the batch dimensions that are this operator's
+        own = batch[
+            len(batch) - len(self.batch_shape) :
+        ]  # those of the batch dimensions that are this operator's
         extra = batch[: len(batch) - len(own)]
-        blocks = xp.reshape(xp.broadcast_to(X, (*batch, *X.shape[-2:])), (*extra, math.prod(own), *X.shape[-2:]))
+        blocks = xp.reshape(
+            xp.broadcast_to(X, (*batch, *X.shape[-2:])), (*extra, math.prod(own), *X.shape[-2:])
+        )
         elements = np.broadcast_to(self.elements.host, own).ravel()
         products, layers = [], _without_repeats(elements)
         for layer in layers:
             where = Index(elements[layer]).on(xp, device)
             full = xp.zeros((*extra, math.prod(whole), *X.shape[-2:]), dtype=X.dtype, device=device)
-            full = xp.scatter_add(full, where, xp.take(blocks, Index(layer).on(xp, device), axis=-3), axis=-3)
+            full = xp.scatter_add(
+                full, where, xp.take(blocks, Index(layer).on(xp, device), axis=-3), axis=-3
+            )
             product = multiply(xp.reshape(full, (*extra, *whole, *X.shape[-2:])))
             product = xp.reshape(product, (*extra, math.prod(whole), *product.shape[-2:]))
             products.append(xp.take(product, where, axis=-3))
@@ -308,7 +351,8 @@ class BatchElements(LinearOperator):
 
 
 def _without_repeats(elements: Any) -> list[Any]:
-    """Positions in groups, none of which holds an element twice: the first occurrences, the second ones, ..."""
+    """Positions in groups, none of which holds an element twice: the first occurrences, the
+    second ones, ..."""
     seen: dict[int, int] = {}
     layers: list[list[int]] = [[]]
     for position, element in enumerate(elements.tolist()):

@@ -45,14 +45,22 @@ class BlockDiag(LinearOperator):
             return Identity(sum(A.shape[-1] for A in blocks))
         if all(isinstance(A, Diagonal) for A in blocks):
             xp = blocks[0].xp
-            return Diagonal(xp.concat([xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks], axis=-1))  # type: ignore[attr-defined]
+            return Diagonal(
+                xp.concat([xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks], axis=-1)
+            )  # type: ignore[attr-defined]
         whole = cls._of(tuple(blocks))
-        return whole if len(blocks) == len(given) else whole._claim(shared(given))  # what was claimed of nested blocks
+        return (
+            whole if len(blocks) == len(given) else whole._claim(shared(given))
+        )  # what was claimed of nested blocks
 
     @memo
     def shape(self) -> tuple[int, ...]:
         batch = common_batch("", self.operands)
-        return (*batch, sum(A.shape[-2] for A in self.operands), sum(A.shape[-1] for A in self.operands))
+        return (
+            *batch,
+            sum(A.shape[-2] for A in self.operands),
+            sum(A.shape[-1] for A in self.operands),
+        )
 
     def _infer(self) -> int:
         return shared(self.operands)
@@ -68,11 +76,16 @@ class BlockDiag(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         parts = split_rows(X, [A.shape[-1] for A in self.operands])
-        return concat_rows(namespace_of(X), [A @ part for A, part in zip(self.operands, parts, strict=True)])
+        return concat_rows(
+            namespace_of(X), [A @ part for A, part in zip(self.operands, parts, strict=True)]
+        )
 
     def _to_dense(self) -> Array:
         numbered = list(enumerate(self.operands))
-        grid = [[A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered] for i, A in numbered]
+        grid = [
+            [A if i == j else Zero(A.shape[-2], B.shape[-1], like=self) for j, B in numbered]
+            for i, A in numbered
+        ]
         return dense_grid(self, grid)
 
     @property
@@ -118,7 +131,11 @@ class Block(LinearOperator):
     @memo
     def shape(self) -> tuple[int, ...]:
         batch = common_batch("", self.operands)
-        return (*batch, sum(row[0].shape[-2] for row in self.blocks), sum(A.shape[-1] for A in self.blocks[0]))
+        return (
+            *batch,
+            sum(row[0].shape[-2] for row in self.blocks),
+            sum(A.shape[-1] for A in self.blocks[0]),
+        )
 
     def _transpose(self) -> LinearOperator:
         return Block([[A.T for A in column] for column in zip(*self.blocks, strict=True)])
@@ -133,8 +150,12 @@ class Block(LinearOperator):
         parts = split_rows(X, [A.shape[-1] for A in self.blocks[0]])
         rows = []
         for row in self.blocks:
-            products = [A @ part for A, part in zip(row, parts, strict=True) if not isinstance(A, Zero)]
-            rows.append(reduce(lambda total, Y: total + Y, products) if products else row[0] @ parts[0])
+            products = [
+                A @ part for A, part in zip(row, parts, strict=True) if not isinstance(A, Zero)
+            ]
+            rows.append(
+                reduce(lambda total, Y: total + Y, products) if products else row[0] @ parts[0]
+            )
         return concat_rows(namespace_of(X), rows)
 
     def _to_dense(self) -> Array:
@@ -149,7 +170,8 @@ class Block(LinearOperator):
 
 
 def hstack(*operators: Any) -> LinearOperator:
-    """Operators side by side, `[A B ...]`, given one by one or as one list. A product costs one with each.
+    """Operators side by side, `[A B ...]`, given one by one or as one list. A product costs one
+    with each.
 
     Examples
     --------
@@ -162,7 +184,8 @@ def hstack(*operators: Any) -> LinearOperator:
 
 
 def vstack(*operators: Any) -> LinearOperator:
-    """Operators one above the other, given one by one or as one list. A product costs one with each.
+    """Operators one above the other, given one by one or as one list. A product costs one with
+    each.
 
     Examples
     --------
@@ -197,7 +220,9 @@ def dense_grid(whole: LinearOperator, grid: Any) -> Array:
     """The matrix of a grid of operators."""
     xp, batch, rows = whole.xp, whole.shape[:-2], []
     for row in grid:
-        parts = [xp.broadcast_to(dense := dense_part(A, whole), (*batch, *dense.shape[-2:])) for A in row]
+        parts = [
+            xp.broadcast_to(dense := dense_part(A, whole), (*batch, *dense.shape[-2:])) for A in row
+        ]
         rows.append(xp.concat(parts, axis=-1))
     return xp.concat(rows, axis=-2)
 
@@ -205,34 +230,55 @@ def dense_grid(whole: LinearOperator, grid: Any) -> Array:
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
     """A full grid of operators whose sizes fit, None replaced by zeros."""
     if not blocks or not all(isinstance(row, (list, tuple)) and row for row in blocks):
-        raise ShapeError("Block: expected a non-empty list of non-empty rows of operators, [[A, B], [C, D]].")
+        raise ShapeError(
+            "Block: expected a non-empty list of non-empty rows of operators, [[A, B], [C, D]]."
+        )
     if len({len(row) for row in blocks}) > 1:
-        raise ShapeError(f"Block: the rows have {[len(row) for row in blocks]} blocks; all need the same number.")
+        raise ShapeError(
+            f"Block: the rows have {[len(row) for row in blocks]} blocks; all need the same number."
+        )
     operators = iter(as_operators(A for row in blocks for A in row if A is not None))
     given = [[None if A is None else next(operators) for A in row] for row in blocks]
-    heights = [_size("row", i, [A.shape[-2] for A in row if A is not None]) for i, row in enumerate(given)]
+    heights = [
+        _size("row", i, [A.shape[-2] for A in row if A is not None]) for i, row in enumerate(given)
+    ]
     widths = [
-        _size("column", j, [A.shape[-1] for A in column if A is not None]) for j, column in enumerate(zip(*given, strict=True))
+        _size("column", j, [A.shape[-1] for A in column if A is not None])
+        for j, column in enumerate(zip(*given, strict=True))
     ]
     anchor = next((A for row in given for A in row if A is not None and not A.is_neutral), None)
     return [
-        [Zero(heights[i], widths[j], like=anchor) if A is None else A for j, A in enumerate(row)] for i, row in enumerate(given)
+        [Zero(heights[i], widths[j], like=anchor) if A is None else A for j, A in enumerate(row)]
+        for i, row in enumerate(given)
     ]
 
 
 def _size(what: str, i: int, sizes: list[int]) -> int:
     if len(set(sizes)) != 1:
-        reason = f"blocks of different sizes {sizes}" if sizes else "nothing but None, so its size is unknown"
+        reason = (
+            f"blocks of different sizes {sizes}"
+            if sizes
+            else "nothing but None, so its size is unknown"
+        )
         raise ShapeError(f"Block: {what} {i} has {reason}.")
     return sizes[0]
 
 
 def _mirrored(grid: list[list[LinearOperator]]) -> int:
-    """Self-adjoint or symmetric, if each block is the adjoint or transpose of its mirror image (or both are zero)."""
+    """Self-adjoint or symmetric, if each block is the adjoint or transpose of its mirror image
+    (or both are zero)."""
     k = len(grid)
     if any(len(row) != k for row in grid):
         return 0
     pairs = [(grid[i][j], grid[j][i]) for i in range(k) for j in range(i + 1)]
     both_zero = [isinstance(A, Zero) and isinstance(B, Zero) for A, B in pairs]
-    mask = SELF_ADJOINT if all(z or are_adjoint(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True)) else 0
-    return mask | (SYMMETRIC if all(z or are_transposed(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True)) else 0)
+    mask = (
+        SELF_ADJOINT
+        if all(z or are_adjoint(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True))
+        else 0
+    )
+    return mask | (
+        SYMMETRIC
+        if all(z or are_transposed(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True))
+        else 0
+    )

@@ -1,4 +1,5 @@
-"""Where operators live: framework, dtype and device of arrays and compositions, and the errors when these do not fit together."""
+"""Where operators live: framework, dtype and device of arrays and compositions, and the errors
+when these do not fit together."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from ..errors import BackendError, DeviceError, DtypeError, ShapeError
 
 
 class Context(NamedTuple):
-    """Where an operator lives: framework, dtype, device. None where it takes that from what it meets.
+    """Where an operator lives: framework, dtype, device. None where it takes that from what it
+    meets.
 
     Without a framework the dtype is NumPy's, or that of a number: Python's `complex` (complex, of
     whatever precision it meets) or a NumPy scalar's type such as `np.float32`, which counts as it
@@ -29,7 +31,8 @@ class Context(NamedTuple):
 
 
 def is_number(c: Any) -> bool:
-    """Whether a scalar has no precision of its own: a Python number, or the weakly typed tracer that `jax.jit` makes of one."""
+    """Whether a scalar has no precision of its own: a Python number, or the weakly typed tracer
+    that `jax.jit` makes of one."""
     return namespace_of(c) is None or bool(getattr(c, "weak_type", False))
 
 
@@ -39,7 +42,8 @@ def is_complex_number(c: Any) -> bool:
 
 
 def split_number(c: Any, what: str) -> tuple[Any, Any]:
-    """A number as a float or complex, and the dtype that it carries if it is NumPy's (see `Context`), else None.
+    """A number as a float or complex, and the dtype that it carries if it is NumPy's (see
+    `Context`), else None.
 
     An integer carries none, as it would make float32 float64; nor does a boolean.
     """
@@ -59,33 +63,44 @@ def is_complex_dtype(xp: Any, dtype: Any) -> bool:
     return dtype is not None and bool(xp.is_complex(dtype))
 
 
-USUAL_DTYPES = "efdFD"  # the characters of float16, float32, float64, complex64 and complex128 in NumPy
+USUAL_DTYPES = (
+    "efdFD"  # the characters of float16, float32, float64, complex64 and complex128 in NumPy
+)
 
 
 def check_dtype(what: str, dtype: Any) -> None:
-    """Refuse what is no number (objects, text, dates) and long double, which no factorisation has."""
+    """Refuse what is no number (objects, text, dates) and long double, which no factorisation
+    has."""
     if isinstance(dtype, np.dtype):
         if dtype.char in "gG":
             instead = "float64" if dtype.char == "g" else "complex128"
             raise DtypeError(
-                f"{what}: the dtype is {dtype} (long double), for which there is no linear algebra. Write x.astype(np.{instead})."
+                f"{what}: the dtype is {dtype} (long double), for which there is no linear "
+                f"algebra. Write x.astype(np.{instead})."
             )
         if dtype.kind not in "biufc" and dtype.name != "bfloat16":
             advice = " Write x.astype(float)." if dtype.kind in "OUS" else ""
-            raise DtypeError(f"{what}: the dtype is {dtype}; expected real or complex numbers.{advice}")
+            raise DtypeError(
+                f"{what}: the dtype is {dtype}; expected real or complex numbers.{advice}"
+            )
 
 
 def plain_array(x: Any, what: str) -> Any:
-    """A NumPy array without what a subclass adds to it: np.matrix multiplies otherwise, a masked array lacks values."""
+    """A NumPy array without what a subclass adds to it: np.matrix multiplies otherwise, a masked
+    array lacks values."""
     if isinstance(x, np.ndarray) and type(x) is not np.ndarray:
         if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
-            raise DtypeError(f"{what}: a masked array has entries without a value; fill them first: x.filled(...).")
+            raise DtypeError(
+                f"{what}: a masked array has entries without a value; fill them first: "
+                "x.filled(...)."
+            )
         return np.asarray(x)
     return x
 
 
 def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: int = 0) -> Array:
-    """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers are promoted, objects refused."""
+    """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers
+    are promoted, objects refused."""
     if type(x) is np.ndarray and x.dtype.char in USUAL_DTYPES and x.ndim >= min_ndim:
         return x
     own = namespace_of(x)
@@ -105,26 +120,36 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
     if not xp.is_floating(x):
         x = xp.astype(x, dtype or xp.default_float())
     if x.ndim < min_ndim:
-        raise ShapeError(f"{what}: expected an array of at least {min_ndim} dimension(s), got shape {tuple(x.shape)}.")
+        raise ShapeError(
+            f"{what}: expected an array of at least {min_ndim} dimension(s), got shape "
+            f"{tuple(x.shape)}."
+        )
     return x
 
 
 def from_numpy(what: str, xp: Any, x: Array) -> Array:
-    """An array of another framework, which is an error but for NumPy's arrays in JAX: those all of JAX takes.
+    """An array of another framework, which is an error but for NumPy's arrays in JAX: those all of
+    JAX takes.
 
     JAX places what comes from NumPy where it is needed, so its device is not compared.
     """
     own = namespace_of(x)
     if own.name == "numpy" and xp.name == "jax":
         return xp.asarray(x)
-    how = "the array: torch.from_numpy(x), or the operator: " if (own.name, xp.name) == ("numpy", "torch") else "one: "
+    how = (
+        "the array: torch.from_numpy(x), or the operator: "
+        if (own.name, xp.name) == ("numpy", "torch")
+        else "one: "
+    )
     raise BackendError(
-        f"{what}: the operator is a {xp.name} one and the array is {own.name}'s. Convert {how}A.to(backend={own.name!r})."
+        f"{what}: the operator is a {xp.name} one and the array is {own.name}'s. Convert "
+        f"{how}A.to(backend={own.name!r})."
     )
 
 
 def context_of(what: str, leaves: Any) -> Context:
-    """Framework, promoted dtype and device of some arrays; mixing frameworks or devices is an error that names both."""
+    """Framework, promoted dtype and device of some arrays; mixing frameworks or devices is an
+    error that names both."""
     xp, device, floats = None, None, []
     for leaf in leaves:
         own = namespace_of(leaf)
@@ -133,7 +158,10 @@ def context_of(what: str, leaves: Any) -> Context:
         if xp is None:
             xp = own
         elif own is not xp:
-            raise BackendError(f"{what}: arrays of {xp.name} and {own.name} do not mix. Convert one, or use A.to(backend=...).")
+            raise BackendError(
+                f"{what}: arrays of {xp.name} and {own.name} do not mix. Convert one, or use "
+                "A.to(backend=...)."
+            )
         here = own.device_of(leaf)
         check_device(what, device, here)
         device = here if device is None else device
@@ -141,7 +169,13 @@ def context_of(what: str, leaves: Any) -> Context:
             floats.append(leaf.dtype)
     if xp is None:
         return Context()
-    dtype = xp.default_float() if not floats else floats[0] if len(set(floats)) == 1 else xp.result_type(*floats)
+    dtype = (
+        xp.default_float()
+        if not floats
+        else floats[0]
+        if len(set(floats)) == 1
+        else xp.result_type(*floats)
+    )
     return Context(xp.name, dtype, device)
 
 
@@ -162,19 +196,25 @@ def common_context(what: str, operands: Any) -> Context:
             continue
         if own.backend != backend:
             raise BackendError(
-                f"{what}: operators of {backend} and of {own.backend} do not mix. Convert one: A.to(backend={backend!r})."
+                f"{what}: operators of {backend} and of {own.backend} do not mix. Convert one: "
+                f"A.to(backend={backend!r})."
             )
         check_device(what, device, own.device)
         device = own.device if device is None else device
         if own.dtype != dtype:
             dtype = backends.get(backend).result_type(dtype, own.dtype)
     for neutral in told:
-        dtype = neutral if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, neutral)
+        dtype = (
+            neutral
+            if dtype is None
+            else join_dtypes(backends.get(backend or "numpy"), dtype, neutral)
+        )
     return Context(backend, dtype, device)
 
 
 def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
-    """The dtype in which one of a framework and that of a neutral operator meet; both may be those of numbers (see `Context`)."""
+    """The dtype in which one of a framework and that of a neutral operator meet; both may be
+    those of numbers (see `Context`)."""
     if neutral is complex or dtype is complex:
         dtype = neutral if dtype is complex else dtype
         return complex if dtype is complex else xp.complex_dtype(_dtype_of(xp, dtype))
@@ -187,11 +227,16 @@ def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
 
 
 def _dtype_of(xp: Any, dtype: Any) -> Any:
-    return xp.dtype_from(np.dtype(dtype).name) if isinstance(dtype, (np.dtype, type)) and xp.name == "torch" else dtype
+    return (
+        xp.dtype_from(np.dtype(dtype).name)
+        if isinstance(dtype, (np.dtype, type)) and xp.name == "torch"
+        else dtype
+    )
 
 
 def given_context(what: str, like: Any, dtype: Any) -> Context:
-    """What `like=` (an array, an operator or a framework's name) and `dtype=` tell an operator that holds no floats."""
+    """What `like=` (an array, an operator or a framework's name) and `dtype=` tell an operator
+    that holds no floats."""
     if like is None and dtype is None:
         return Context()
     if isinstance(like, Context):
@@ -203,7 +248,11 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
             found = np.dtype(dtype) if dtype is not None else like._context.dtype
         except TypeError as error:
             raise DtypeError(f"{what}: {dtype!r} is not a dtype.") from error
-        if isinstance(found, np.dtype) and found.char not in USUAL_DTYPES and found.name != "bfloat16":
+        if (
+            isinstance(found, np.dtype)
+            and found.char not in USUAL_DTYPES
+            and found.name != "bfloat16"
+        ):
             raise _not_floating(what, found.name)
         return Context(None, found)
     if isinstance(like, str):
@@ -213,53 +262,85 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
     elif namespace_of(like) is not None:
         backend, own, device = context_of(what, (like,))
     else:
-        raise DtypeError(f"{what}: like= is a {type(like).__name__}; expected an array, an operator or a framework's name.")
+        raise DtypeError(
+            f"{what}: like= is a {type(like).__name__}; expected an array, an operator or a "
+            "framework's name."
+        )
     xp = backends.get(backend)
-    found = xp.dtype_from(dtype) if dtype is not None else xp.default_float() if own is None else own
+    found = (
+        xp.dtype_from(dtype) if dtype is not None else xp.default_float() if own is None else own
+    )
     if not xp.is_floating(found):
         raise _not_floating(what, xp.dtype_name(found))
     return Context(backend, found, device)
 
 
 def _not_floating(what: str, name: str) -> DtypeError:
-    return DtypeError(f"{what}: dtype={name}; operators are real or complex floating point (float16 to complex128).")
+    return DtypeError(
+        f"{what}: dtype={name}; operators are real or complex floating point (float16 to "
+        "complex128)."
+    )
 
 
 def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
-    """Arrays of one framework and device: lists and numbers take those, and the precision, of the first array among them."""
+    """Arrays of one framework and device: lists and numbers take those, and the precision, of
+    the first array among them."""
     for x in values:
         if type(x) is not np.ndarray or x.dtype.char not in USUAL_DTYPES or x.ndim < min_ndim:
             break
     else:
         return values
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
-    if (in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)) is not None:  # takes NumPy's arrays
+    if (
+        in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)
+    ) is not None:  # takes NumPy's arrays
         xp = namespace_of(in_jax)
-        values = tuple(xp.asarray(x) if isinstance(given, np.ndarray) else given for given, x in zip(values, arrays))
+        values = tuple(
+            xp.asarray(x) if isinstance(given, np.ndarray) else given
+            for given, x in zip(values, arrays)
+        )
         arrays = [x if namespace_of(given) is None else given for given, x in zip(values, arrays)]
     first = next((x for x in values if namespace_of(x) is not None), None)
     if first is not None:
         xp, leading = namespace_of(first), as_array(first, what)
         for i, given in enumerate(values):
             if namespace_of(given) is None:
-                dtype = xp.complex_dtype(leading.dtype) if arrays[i].dtype.kind == "c" else xp.real_dtype(leading.dtype)
+                dtype = (
+                    xp.complex_dtype(leading.dtype)
+                    if arrays[i].dtype.kind == "c"
+                    else xp.real_dtype(leading.dtype)
+                )
                 arrays[i] = xp.asarray(arrays[i], dtype=dtype, device=xp.device_of(leading))
     context_of(what, arrays)  # mixed frameworks or devices are refused here
     return tuple(arrays)
 
 
 def told_by_number(context: Context, carried: Any) -> Context:
-    """The context of an operator that is scaled by a number which carries a dtype, or None (see `split_number`)."""
+    """The context of an operator that is scaled by a number which carries a dtype, or None (see
+    `split_number`)."""
     if carried is None:
         return context
     backend, dtype, device = context
-    return Context(backend, carried if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, carried), device)
+    return Context(
+        backend,
+        carried if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, carried),
+        device,
+    )
 
 
 def check_device(what: str, first: Any, second: Any, neutral: bool = False) -> None:
     """Two known devices must be one."""
-    if not neutral and first is not None and second is not None and first is not second and str(first) != str(second):
-        raise DeviceError(f"{what}: operands are on {first} and on {second}. Move one: A.to(device={str(first)!r}).")
+    if (
+        not neutral
+        and first is not None
+        and second is not None
+        and first is not second
+        and str(first) != str(second)
+    ):
+        raise DeviceError(
+            f"{what}: operands are on {first} and on {second}. Move one: "
+            f"A.to(device={str(first)!r})."
+        )
 
 
 def common_batch(what: str, operands: Any) -> tuple[int, ...]:
@@ -279,6 +360,8 @@ def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ..
             if size != 1:
                 if result[i] not in (1, size):
                     where = f"{what}: " if what else ""
-                    raise ShapeError(f"{where}batch shapes {' and '.join(map(str, shapes))} do not broadcast.")
+                    raise ShapeError(
+                        f"{where}batch shapes {' and '.join(map(str, shapes))} do not broadcast."
+                    )
                 result[i] = size
     return tuple(result)

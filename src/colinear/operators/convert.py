@@ -1,6 +1,8 @@
-"""In and out: other libraries' matrices and operators as ours, ours as SciPy's, and moves between frameworks, devices and dtypes.
+"""In and out: other libraries' matrices and operators as ours, ours as SciPy's, and moves between
+frameworks, devices and dtypes.
 
-SciPy's sparse modules are looked up in `sys.modules` and never imported to ask a question: an object of theirs has loaded them.
+SciPy's sparse modules are looked up in `sys.modules` and never imported to ask a question: an
+object of theirs has loaded them.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ from .context import Context, as_array, check_dtype, join_dtypes, plain_array, t
 
 
 def as_operator(x: Any) -> LinearOperator:
-    """`x` as an operator: ours unchanged, arrays as `Dense`, sparse matrices as `Sparse`, anything that multiplies as `MatrixFree`.
+    """`x` as an operator: ours unchanged, arrays as `Dense`, sparse matrices as `Sparse`, anything
+    that multiplies as `MatrixFree`.
 
     Parameters
     ----------
     x : array, sparse matrix or linear operator
-        An array of NumPy, PyTorch or JAX (or nested lists) of at least two dimensions, a sparse matrix of SciPy, torch (COO, CSR) or
-        JAX (BCOO, BCSR), an operator of SciPy, PyLops or PyAMG, or any object with `shape` and `matvec`.
+        An array of NumPy, PyTorch or JAX (or nested lists) of at least two dimensions, a sparse
+        matrix of SciPy, torch (COO, CSR) or JAX (BCOO, BCSR), an operator of SciPy, PyLops or
+        PyAMG, or any object with `shape` and `matvec`.
 
     Examples
     --------
@@ -48,11 +52,17 @@ def as_operator(x: Any) -> LinearOperator:
 
 
 def as_operators(operands: Iterable[Any]) -> list[LinearOperator]:
-    """Each as an operator; NumPy's arrays beside operators or arrays of JAX become JAX's, as everywhere in JAX."""
+    """Each as an operator; NumPy's arrays beside operators or arrays of JAX become JAX's, as
+    everywhere in JAX."""
     operands = list(operands)
-    if not all(isinstance(x, LinearOperator) for x in operands) and any(_is_jax(x) for x in operands):
+    if not all(isinstance(x, LinearOperator) for x in operands) and any(
+        _is_jax(x) for x in operands
+    ):
         xp = backends.get("jax")
-        operands = [xp.asarray(as_array(x, "as_operator")) if isinstance(x, np.ndarray) else x for x in operands]
+        operands = [
+            xp.asarray(as_array(x, "as_operator")) if isinstance(x, np.ndarray) else x
+            for x in operands
+        ]
     return [as_operator(x) for x in operands]
 
 
@@ -62,9 +72,12 @@ def _is_jax(x: Any) -> bool:
 
 
 def is_convertible(x: Any) -> bool:
-    """Whether `x` is a matrix or operator of another library that is not a plain array: what arithmetic passes to `as_operator`."""
+    """Whether `x` is a matrix or operator of another library that is not a plain array: what
+    arithmetic passes to `as_operator`."""
     xp = namespace_of(x)
-    return _is_sparse(x, xp) or (xp is None and not isinstance(x, LinearOperator) and _multiplies(x))
+    return _is_sparse(x, xp) or (
+        xp is None and not isinstance(x, LinearOperator) and _multiplies(x)
+    )
 
 
 def _is_sparse(x: Any, xp: Any) -> bool:
@@ -85,29 +98,55 @@ def _dense(x: Any, xp: Any) -> LinearOperator:
     if xp is not None and x.ndim >= 2:
         return Dense(x)
     if x is None or isinstance(x, (str, bytes, dict, set, type)) or callable(x):
-        advice = " Use MatrixFree(matmat, shape) for a function." if callable(x) and not isinstance(x, type) else ""
-        raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}")
+        advice = (
+            " Use MatrixFree(matmat, shape) for a function."
+            if callable(x) and not isinstance(x, type)
+            else ""
+        )
+        raise DtypeError(
+            f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.{advice}"
+        )
     x = plain_array(x, "as_operator")
-    if namespace_of(x) is None and not isinstance(x, (list, tuple, numbers.Number, np.generic)) and not hasattr(x, "__array__"):
-        raise DtypeError(f"as_operator: expected a matrix or a linear operator, not {_describe(x)}.")
+    if (
+        namespace_of(x) is None
+        and not isinstance(x, (list, tuple, numbers.Number, np.generic))
+        and not hasattr(x, "__array__")
+    ):
+        raise DtypeError(
+            f"as_operator: expected a matrix or a linear operator, not {_describe(x)}."
+        )
     ndim = x.ndim if namespace_of(x) is not None else np.ndim(x)
     if ndim < 2:
         advice = (
-            "Use Diagonal(d) for a diagonal matrix, x[:, None] for a column." if ndim else "Use ScaledIdentity(c, n) for c I."
+            "Use Diagonal(d) for a diagonal matrix, x[:, None] for a column."
+            if ndim
+            else "Use ScaledIdentity(c, n) for c I."
         )
-        raise ShapeError(f"as_operator: expected a matrix of at least two dimensions, not an array of {ndim}. {advice}")
+        raise ShapeError(
+            f"as_operator: expected a matrix of at least two dimensions, not an array of {ndim}. "
+            f"{advice}"
+        )
     return Dense(x)
 
 
 def _describe(x: Any) -> str:
-    return "None" if x is None else f"the string {x[:20]!r}" if isinstance(x, str) else f"{type(x).__name__}"
+    return (
+        "None"
+        if x is None
+        else f"the string {x[:20]!r}"
+        if isinstance(x, str)
+        else f"{type(x).__name__}"
+    )
 
 
 def _matrix_free(x: Any) -> LinearOperator:
-    """An operator of another library. Such operators are NumPy's unless they say otherwise, and have no batch dimensions."""
+    """An operator of another library. Such operators are NumPy's unless they say otherwise, and
+    have no batch dimensions."""
     shape = tuple(int(size) for size in x.shape)
     if len(shape) != 2:
-        raise ShapeError(f"as_operator: {type(x).__name__} has shape {shape}; expected two dimensions.")
+        raise ShapeError(
+            f"as_operator: {type(x).__name__} has shape {shape}; expected two dimensions."
+        )
     matmat = _ForeignProduct(x, "matmat", "matvec")
     rmatmat = _ForeignProduct(x, "rmatmat", "rmatvec") if _has_adjoint(x) else None
     dtype = getattr(x, "dtype", None)
@@ -120,9 +159,11 @@ def _matrix_free(x: Any) -> LinearOperator:
 
 
 class _ForeignProduct:
-    """The product of another library's operator with blocks: such operators take one block at a time, some only one vector.
+    """The product of another library's operator with blocks: such operators take one block at a
+    time, some only one vector.
 
-    An object rather than a closure, so that it hashes, compares and pickles as the operator in it does.
+    An object rather than a closure, so that it hashes, compares and pickles as the operator in it
+    does.
     """
 
     def __init__(self, operator: Any, block: str, vector: str):
@@ -130,7 +171,9 @@ class _ForeignProduct:
         self.__name__ = type(operator).__name__
 
     def __call__(self, X: Array) -> Array:
-        columns = np.reshape(np.moveaxis(X, -2, 0), (X.shape[-2], -1))  # a batch of blocks as one wide block
+        columns = np.reshape(
+            np.moveaxis(X, -2, 0), (X.shape[-2], -1)
+        )  # a batch of blocks as one wide block
         multiply = getattr(self.operator, self.block, None)
         if callable(multiply):
             product = np.asarray(multiply(columns))
@@ -139,17 +182,24 @@ class _ForeignProduct:
             parts = [np.reshape(single(column), (-1,)) for column in columns.T]
             rows = self.operator.shape[0 if self.vector == "matvec" else 1]
             product = np.stack(parts, axis=-1) if parts else np.zeros((rows, 0), dtype=X.dtype)
-        return np.moveaxis(np.reshape(product, (product.shape[0], *X.shape[:-2], X.shape[-1])), 0, -2)
+        return np.moveaxis(
+            np.reshape(product, (product.shape[0], *X.shape[:-2], X.shape[-1])), 0, -2
+        )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ForeignProduct) and self.operator is other.operator and self.block == other.block
+        return (
+            isinstance(other, _ForeignProduct)
+            and self.operator is other.operator
+            and self.block == other.block
+        )
 
     def __hash__(self) -> int:
         return hash((id(self.operator), self.block))
 
 
 def _has_adjoint(x: Any) -> bool:
-    """Whether an operator multiplies by its adjoint. SciPy's always have the method, which may fail or recurse for ever when called."""
+    """Whether an operator multiplies by its adjoint. SciPy's always have the method, which may
+    fail or recurse for ever when called."""
     if not hasattr(x, "rmatvec") and not hasattr(x, "rmatmat"):
         return False
     try:
@@ -159,38 +209,50 @@ def _has_adjoint(x: Any) -> bool:
     return True
 
 
-# ------------------------------------------------------------------ between frameworks, devices and dtypes
+# ------------------------------------------------------------------ between frameworks, devices and
 
 
-def move(A: LinearOperator, backend: str | None = None, device: Any = None, dtype: Any = None) -> LinearOperator:
-    """A with its leaves in another framework, on another device or of another dtype; what is None stays as it is.
+def move(
+    A: LinearOperator, backend: str | None = None, device: Any = None, dtype: Any = None
+) -> LinearOperator:
+    """A with its leaves in another framework, on another device or of another dtype; what is None
+    stays as it is.
 
-    Frameworks are crossed through NumPy, so gradients end there. Real operators become complex, complex ones never real: take
-    the real part of what you built it from.
+    Frameworks are crossed through NumPy, so gradients end there. Real operators become complex,
+    complex ones never real: take the real part of what you built it from.
     """
     target = A.xp if backend is None else backends.get(backend)
     wanted = None if dtype is None else _dtype_for(target, dtype)
     if wanted is not None and not target.is_floating(wanted):
-        raise DtypeError(f"to: dtype={target.dtype_name(wanted)}; operators are real or complex floating point.")
+        raise DtypeError(
+            f"to: dtype={target.dtype_name(wanted)}; operators are real or complex floating point."
+        )
     if wanted is not None and not target.is_complex(wanted) and _holds_complex(A):
         raise DtypeError(
-            f"to: the operator is {A.xp.dtype_name(A.dtype)} and dtype={target.dtype_name(wanted)} would drop imaginary parts."
+            f"to: the operator is {A.xp.dtype_name(A.dtype)} and "
+            f"dtype={target.dtype_name(wanted)} would drop imaginary parts."
         )
     if device is not None:
-        device = target.device_of(target.to_device(target.zeros(()), device))  # "cuda" is "cuda:0", say
+        device = target.device_of(
+            target.to_device(target.zeros(()), device)
+        )  # "cuda" is "cuda:0", say
     stays_neutral = A.is_neutral and backend is None and device is None
     return _Move(target, device, wanted, stays_neutral).tree(A)
 
 
 def sort_places(places: Iterable[Any], dtype: Any) -> tuple[Any, Any, Any]:
-    """Framework, device and dtype of `A.to(place, place)`, each known by its type or, if text, by its name."""
+    """Framework, device and dtype of `A.to(place, place)`, each known by its type or, if text,
+    by its name."""
     found = {"backend": None, "device": None, "dtype": dtype}
     for place in places:
         if place is None:
             continue
         kind = _kind_of_place(place)
         if found[kind] is not None:
-            raise TypeError(f"to: two of {kind}, {found[kind]!r} and {place!r}. Write A.to(backend=, device=, dtype=).")
+            raise TypeError(
+                f"to: two of {kind}, {found[kind]!r} and {place!r}. Write A.to(backend=, device=, "
+                "dtype=)."
+            )
         found[kind] = place
     return found["backend"], found["device"], found["dtype"]
 
@@ -207,27 +269,38 @@ def _kind_of_place(place: Any) -> str:
             return "dtype"
         except DtypeError:
             pass
-    elif isinstance(place, int) or type(place).__name__ in ("device", "Device") or "Sharding" in type(place).__name__:
+    elif (
+        isinstance(place, int)
+        or type(place).__name__ in ("device", "Device")
+        or "Sharding" in type(place).__name__
+    ):
         return "device"
     names = ", ".join(map(repr, backends.KNOWN))
     raise ValueError(
-        f"to: there is no backend {place!r}, and it is no device or dtype either. Give one of {names}, or device= or dtype=."
+        f"to: there is no backend {place!r}, and it is no device or dtype either. Give one of "
+        f"{names}, or device= or dtype=."
     )
 
 
 def is_dtype(x: Any) -> bool:
     """Whether x is a dtype of a framework by its type; text may be one as well."""
-    return isinstance(x, (type, np.dtype)) or type(x).__name__ == "dtype" or (callable(x) and hasattr(x, "dtype"))
+    return (
+        isinstance(x, (type, np.dtype))
+        or type(x).__name__ == "dtype"
+        or (callable(x) and hasattr(x, "dtype"))
+    )
 
 
 def scaled_context(A: LinearOperator, carried: Any) -> LinearOperator:
-    """A neutral operator in the dtype that a NumPy scalar carries which multiplies it: see `Context`."""
+    """A neutral operator in the dtype that a NumPy scalar carries which multiplies it: see
+    `Context`."""
     dtype = told_by_number(A._context, carried).dtype
     return A if dtype == A._context.dtype else _Move(A.xp, None, dtype, stays_neutral=True).tree(A)
 
 
 def move_beside(A: LinearOperator, target: Any, device: Any, dtype: Any) -> LinearOperator:
-    """A in the framework and on the device, each leaf in the precision of the dtype, real or complex as it is."""
+    """A in the framework and on the device, each leaf in the precision of the dtype, real or
+    complex as it is."""
     return _Move(target, device, dtype, False, True).tree(A)
 
 
@@ -260,25 +333,38 @@ class _Move(NamedTuple):
     def dtype_like(self, leaf: Any) -> Any:
         if not self.keeps_kind or (source := namespace_of(leaf)) is None:
             return self.dtype
-        return (self.target.complex_dtype if source.is_complex(leaf) else self.target.real_dtype)(self.dtype)
+        return (self.target.complex_dtype if source.is_complex(leaf) else self.target.real_dtype)(
+            self.dtype
+        )
 
     def context(self, A: LinearOperator, context: Context) -> Context:
         """The context of an operator that holds no floats, after the move."""
         source = backends.get(context.backend or "numpy")
-        functions = [name for name in A._fields if name not in A._dynamic and callable(getattr(A, name))]
+        functions = [
+            name for name in A._fields if name not in A._dynamic and callable(getattr(A, name))
+        ]
         if context.backend is not None and self.target is not source and functions:
             raise BackendError(
-                f"to: {type(A).__name__} multiplies by a function of {source.name}'s arrays, which cannot be moved to {self.target.name}."
+                f"to: {type(A).__name__} multiplies by a function of {source.name}'s arrays, "
+                f"which cannot be moved to {self.target.name}."
             )
         dtype = self.dtype
         if dtype is None and context.dtype is not None:
             is_number = isinstance(context.dtype, type)
-            dtype = context.dtype if is_number else _dtype_for(self.target, source.dtype_name(context.dtype))
+            dtype = (
+                context.dtype
+                if is_number
+                else _dtype_for(self.target, source.dtype_name(context.dtype))
+            )
             if is_number and not self.stays_neutral:
                 dtype = join_dtypes(self.target, self.target.default_float(), context.dtype)
         if self.stays_neutral:
             return Context(None, dtype, None)
-        return Context(self.target.name, dtype, context.device if self.device is None and self.target is source else self.device)
+        return Context(
+            self.target.name,
+            dtype,
+            context.device if self.device is None and self.target is source else self.device,
+        )
 
 
 def _move_leaf(leaf: Any, target: Any, device: Any, dtype: Any) -> Any:
@@ -299,7 +385,9 @@ def _holds_complex(A: LinearOperator) -> bool:
     if A.is_complex:
         return True
     return any(
-        isinstance(leaf, complex) or ((xp := namespace_of(leaf)) is not None and xp.is_complex(leaf)) for leaf in A.leaves()
+        isinstance(leaf, complex)
+        or ((xp := namespace_of(leaf)) is not None and xp.is_complex(leaf))
+        for leaf in A.leaves()
     )
 
 
@@ -328,18 +416,26 @@ def _spellings(dtype: Any) -> Iterator[Any]:
 
 
 def to_scipy(A: LinearOperator) -> Any:
-    """A `scipy.sparse.linalg.LinearOperator` that multiplies by A: NumPy arrays in and out, whatever A's framework."""
+    """A `scipy.sparse.linalg.LinearOperator` that multiplies by A: NumPy arrays in and out,
+    whatever A's framework."""
     from scipy.sparse.linalg import LinearOperator as SciPyOperator
 
     if A.batch_shape:
-        raise ShapeError(f"to_scipy: the operator has batch shape {A.batch_shape}; SciPy's have none. Take one: A[0].")
+        raise ShapeError(
+            f"to_scipy: the operator has batch shape {A.batch_shape}; SciPy's have none. Take "
+            "one: A[0]."
+        )
     dtype = _numpy_dtype(A)
 
     def product(operator: Callable[[], LinearOperator]) -> Callable[[Any], Any]:
         def multiply(X: Any) -> Any:
             B = operator()
-            product = B.xp.to_numpy(B @ B.xp.asarray(X, dtype=_common(B, X), device=B._context.device))
-            return product if product.flags.writeable else product.copy()  # SciPy works in place; JAX lends its memory to read
+            product = B.xp.to_numpy(
+                B @ B.xp.asarray(X, dtype=_common(B, X), device=B._context.device)
+            )
+            return (
+                product if product.flags.writeable else product.copy()
+            )  # SciPy works in place; JAX lends its memory to read
 
         return multiply
 
@@ -354,7 +450,8 @@ def to_scipy(A: LinearOperator) -> Any:
 
 
 def _common(A: LinearOperator, X: Any) -> Any:
-    """The dtype in which a NumPy block meets A: A's own, or its complex counterpart for a complex block."""
+    """The dtype in which a NumPy block meets A: A's own, or its complex counterpart for a
+    complex block."""
     return A.xp.complex_dtype(A.dtype) if np.iscomplexobj(X) else A.dtype
 
 

@@ -37,7 +37,10 @@ class Dense(LinearOperator):
 
     def __new__(cls, A: Any) -> Dense:
         if isinstance(A, LinearOperator):
-            raise DtypeError(f"Dense: expected an array, got the operator {type(A).__name__}. Use Dense(A.to_dense()).")
+            raise DtypeError(
+                f"Dense: expected an array, got the operator {type(A).__name__}. Use "
+                "Dense(A.to_dense())."
+            )
         return cls._of(as_array(A, "Dense", min_ndim=2))
 
     @memo
@@ -58,10 +61,14 @@ class Dense(LinearOperator):
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
 
     def _rows(self, indices: Array) -> LinearOperator:
-        return Dense._of(self.A[..., indices, :])  # NumPy's take would copy all of a transposed matrix first
+        return Dense._of(
+            self.A[..., indices, :]
+        )  # NumPy's take would copy all of a transposed matrix first
 
     def _right_matmat(self, X: Array) -> Array:
-        return self.xp.matmul(X, self.xp.matrix_transpose(self.A))  # in the order that is needed next, so nothing is copied
+        return self.xp.matmul(
+            X, self.xp.matrix_transpose(self.A)
+        )  # in the order that is needed next, so nothing is copied
 
     def _to_dense(self) -> Array:
         return self.A
@@ -101,7 +108,10 @@ class Triangular(LinearOperator):
             if not isinstance(value, (bool, int)) or value not in (0, 1):
                 raise DtypeError(f"Triangular: {name}={value!r}; expected True or False.")
         if isinstance(A, LinearOperator):
-            raise DtypeError(f"Triangular: expected an array, got the operator {type(A).__name__}. Use A.to_dense().")
+            raise DtypeError(
+                f"Triangular: expected an array, got the operator {type(A).__name__}. Use "
+                "A.to_dense()."
+            )
         return cls._of(as_array(A, "Triangular", min_ndim=2), bool(lower), bool(unit))
 
     @memo
@@ -115,7 +125,8 @@ class Triangular(LinearOperator):
 
     @property
     def _matrix(self) -> Array:
-        """The triangle with zeros beside it. Not kept: an array that is changed in place changes the operator."""
+        """The triangle with zeros beside it. Not kept: an array that is changed in place changes
+        the operator."""
         xp = self.xp
         half = xp.tril if self.lower else xp.triu
         if not self.unit:
@@ -124,8 +135,16 @@ class Triangular(LinearOperator):
         return half(self.A, -1 if self.lower else 1) + ones
 
     def _matmat(self, X: Array) -> Array:
-        if type(X) is np.ndarray and X.dtype == self.A.dtype and X.dtype.char in _BLAS and _is_one_square(self.A) and X.ndim <= 2:
-            return _multiply(self.A, X, self.lower, self.unit)  # masking would take several times as long as the product
+        if (
+            type(X) is np.ndarray
+            and X.dtype == self.A.dtype
+            and X.dtype.char in _BLAS
+            and _is_one_square(self.A)
+            and X.ndim <= 2
+        ):
+            return _multiply(
+                self.A, X, self.lower, self.unit
+            )  # masking would take several times as long as the product
         return self.xp.matmul(self._matrix, X)
 
     _matvec = _matmat
@@ -140,18 +159,26 @@ class Triangular(LinearOperator):
 
     def _expression(self) -> str:
         shape = "x".join(map(str, self.shape))
-        return f"Triangular({shape}, {'lower' if self.lower else 'upper'}{', unit' if self.unit else ''})"
+        return (
+            f"Triangular({shape}, "
+            f"{'lower' if self.lower else 'upper'}{', unit' if self.unit else ''})"
+        )
 
 
 _BLAS = {"f": "s", "d": "d", "F": "c", "D": "z"}  # by NumPy's letter for the dtype
 
 
 def _is_one_square(A: Any) -> bool:
-    return A.ndim == 2 and A.shape[0] == A.shape[1] > 0 and (A.flags.c_contiguous or A.flags.f_contiguous)
+    return (
+        A.ndim == 2
+        and A.shape[0] == A.shape[1] > 0
+        and (A.flags.c_contiguous or A.flags.f_contiguous)
+    )
 
 
 def _multiply(A: Any, X: Any, lower: bool, unit: bool) -> Any:
-    """T X in NumPy, by BLAS, which reads one half of A only. BLAS stores by columns: to it an array stored by rows is A^T."""
+    """T X in NumPy, by BLAS, which reads one half of A only. BLAS stores by columns: to it an
+    array stored by rows is A^T."""
     from scipy.linalg import blas
 
     by_rows, letter = bool(A.flags.c_contiguous), _BLAS[A.dtype.char]
@@ -161,4 +188,6 @@ def _multiply(A: Any, X: Any, lower: bool, unit: bool) -> Any:
     if not X.shape[1]:
         return np.zeros(X.shape, X.dtype)
     # T X = (X^T T^T)^T
-    return getattr(blas, letter + "trmm")(1.0, stored, X.T, side=1, lower=low, trans_a=not by_rows, diag=unit).T
+    return getattr(blas, letter + "trmm")(
+        1.0, stored, X.T, side=1, lower=low, trans_a=not by_rows, diag=unit
+    ).T

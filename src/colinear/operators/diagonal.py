@@ -95,7 +95,8 @@ def size(value: Any, what: str) -> int:
 
 
 def promoted(X: Array, dtype: Any) -> Array:
-    """X in the dtype that it and a neutral operator's have in common; X itself where the operator was told none."""
+    """X in the dtype that it and a neutral operator's have in common; X itself where the
+    operator was told none."""
     if dtype is None or dtype is X.dtype:
         return X
     xp = namespace_of(X)
@@ -166,8 +167,9 @@ class ScaledIdentity(LinearOperator):
     Parameters
     ----------
     c : number or array of the batch shape
-        A Python number mixes with every framework, and so does a NumPy scalar, which keeps its dtype as in NumPy:
-        `np.float32(2)` gives float32. The sign of a real number that can be seen is remembered: c > 0 is PD.
+        A Python number mixes with every framework, and so does a NumPy scalar, which keeps its
+        dtype as in NumPy: `np.float32(2)` gives float32. The sign of a real number that can be seen
+        is remembered: c > 0 is PD.
     n : int
     like, dtype : optional
         As for `Identity`, where c is a number.
@@ -195,8 +197,14 @@ class ScaledIdentity(LinearOperator):
             if like is not None or dtype is not None:
                 xp = namespace_of(c)
                 if context.backend not in (None, xp.name):
-                    raise DtypeError(f"ScaledIdentity: c is {xp.name}'s and like= is {context.backend}'s.")
-                c = c if context.dtype is None else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
+                    raise DtypeError(
+                        f"ScaledIdentity: c is {xp.name}'s and like= is {context.backend}'s."
+                    )
+                c = (
+                    c
+                    if context.dtype is None
+                    else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
+                )
         self = cls._of(c, n, context)
         claims = signs(c)
         if claims:  # as a claim the sign is still known under `jit`, where the value is not
@@ -209,7 +217,8 @@ class ScaledIdentity(LinearOperator):
 
     @property
     def number(self) -> Any:
-        """c, as a NumPy scalar again if it was one: where it leaves the operator its dtype goes with it."""
+        """c, as a NumPy scalar again if it was one: where it leaves the operator its dtype goes
+        with it."""
         told = self.context.dtype
         return told(self.c) if isinstance(told, type) and told is not complex else self.c
 
@@ -219,7 +228,11 @@ class ScaledIdentity(LinearOperator):
             return context_of("ScaledIdentity", (self.c,))
         backend, dtype, device = self.context
         if is_complex_number(self.c):
-            dtype = complex if dtype is None else join_dtypes(backends.get(backend or "numpy"), dtype, complex)
+            dtype = (
+                complex
+                if dtype is None
+                else join_dtypes(backends.get(backend or "numpy"), dtype, complex)
+            )
         return Context(backend, dtype, device)
 
     def _infer(self) -> int:
@@ -237,7 +250,9 @@ class ScaledIdentity(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         if is_number(self.c):
             return self.c * promoted(X, self.context.dtype)
-        return self.c[..., None, None] * X  # with axes, because torch lets a 0-dimensional array take the dtype of X
+        return (
+            self.c[..., None, None] * X
+        )  # with axes, because torch lets a 0-dimensional array take the dtype of X
 
     def _matvec(self, x: Array) -> Array:
         if is_number(self.c):
@@ -268,12 +283,18 @@ def signs(c: Any) -> int:
         if values is None or np.size(values) == 0:
             return 0
         real, least = not xp.is_complex(c), np.min(np.real(values))
-    return 0 if not real or not least >= 0 else POSITIVE_DEFINITE if least > 0 else POSITIVE_SEMIDEFINITE
+    return (
+        0
+        if not real or not least >= 0
+        else POSITIVE_DEFINITE
+        if least > 0
+        else POSITIVE_SEMIDEFINITE
+    )
 
 
 def is_fixed(c: Any) -> bool:
-    """Whether no derivatives of c are recorded. Else its value must not be read as that of a real or a unitary operator: the
-    smallest change of c would undo it."""
+    """Whether no derivatives of c are recorded. Else its value must not be read as that of a
+    real or a unitary operator: the smallest change of c would undo it."""
     xp = namespace_of(c)
     return xp is None or not xp.is_differentiated(c)
 
@@ -284,7 +305,12 @@ def is_on_circle(c: Any) -> bool:
     if xp is None:
         return bool(abs(c) == 1)
     values = xp.peek(c)
-    return values is not None and np.size(values) > 0 and bool(np.all(np.abs(values) == 1)) and is_fixed(c)
+    return (
+        values is not None
+        and np.size(values) > 0
+        and bool(np.all(np.abs(values) == 1))
+        and is_fixed(c)
+    )
 
 
 def scalar_of(shift: Any) -> Any:
@@ -338,10 +364,13 @@ class Zero(LinearOperator):
         return self
 
     def _matmat(self, X: Array) -> Array:
-        # (m x 0) times (0 x k) is m x k zeros that still belong to the graph of X, so derivatives are zeros and not errors.
+        # (m x 0) times (0 x k) is m x k zeros that still belong to the graph of X, so derivatives
+        # are zeros and not errors.
         X = promoted(X, self.context.dtype)
         xp = namespace_of(X)
-        return xp.matmul(xp.zeros((self.m, 0), dtype=X.dtype, device=xp.device_of(X)), X[..., :0, :])
+        return xp.matmul(
+            xp.zeros((self.m, 0), dtype=X.dtype, device=xp.device_of(X)), X[..., :0, :]
+        )
 
     def _to_dense(self) -> Array:
         return self.xp.zeros((self.m, self.n), dtype=self.dtype, device=self._context.device)

@@ -21,10 +21,11 @@ _BLOCK_ENTRIES = 1 << 20  # how many entries of each factor are held at a time
 
 
 class Hadamard(LinearOperator):
-    """The entrywise product `A * B`, `numpy.multiply` of the matrices. It multiplies in blocks of rows and is never formed whole.
+    """The entrywise product `A * B`, `numpy.multiply` of the matrices. It multiplies in blocks of
+    rows and is never formed whole.
 
-    Cost: the rows of each factor, obtained through its transpose, for every product. The Schur product theorem makes it PSD
-    where the factors are.
+    Cost: the rows of each factor, obtained through its transpose, for every product. The Schur
+    product theorem makes it PSD where the factors are.
 
     Examples
     --------
@@ -78,18 +79,27 @@ class Hadamard(LinearOperator):
             # Columns start..stop of the identity pick these rows: A[rows] = (A^T E)^T.
             device = xp.device_of(X)
             dtype = X.dtype if self.is_neutral else self.dtype
-            E = xp.astype(xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), dtype)
+            E = xp.astype(
+                xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), dtype
+            )
             rows = reduce(lambda P, B: P * (B @ E), transposes[1:], transposes[0] @ E)
             blocks.append(xp.matmul(xp.matrix_transpose(rows), X))
         return xp.concat(blocks, axis=-2) if blocks else self.operands[0] @ X
 
     def _to_dense(self) -> Array:
-        dense = reduce(lambda P, A: P * dense_part(A, self), self.operands[1:], dense_part(self.operands[0], self))
+        dense = reduce(
+            lambda P, A: P * dense_part(A, self),
+            self.operands[1:],
+            dense_part(self.operands[0], self),
+        )
         return self.xp.broadcast_to(dense, self.shape)
 
     @property
     def _flops(self) -> float:
-        return self.shape[-2] * sum(A.flops for A in self.operands) + 2.0 * self.shape[-2] * self.shape[-1]
+        return (
+            self.shape[-2] * sum(A.flops for A in self.operands)
+            + 2.0 * self.shape[-2] * self.shape[-1]
+        )
 
     def _expression(self) -> str:
         return " * ".join(bracketed(A, "*") for A in self.operands)

@@ -1,7 +1,8 @@
 """`A[key]`: NumPy's meaning, with submatrices kept as operators.
 
-The key is read as NumPy reads the key of an array of A's shape: `...` stands for full slices, missing keys are full slices, the first
-axes are the batch. Batch keys are applied first, then the last two:
+The key is read as NumPy reads the key of an array of A's shape: `...` stands for full slices,
+missing keys are full slices, the first axes are the batch. Batch keys are applied first, then the
+last two:
 
 | rows, columns | gives |
 | --- | --- |
@@ -11,7 +12,8 @@ axes are the batch. Batch keys are applied first, then the last two:
 | two arrays, integer or boolean | the entries of these pairs, as an array of their broadcast shape |
 | `np.ix_(rows, columns)` | an operator |
 
-One difference from NumPy: index arrays in the batch and in the matrix at once are refused (NumPy would pair them up).
+One difference from NumPy: index arrays in the batch and in the matrix at once are refused (NumPy
+would pair them up).
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def getitem(A: LinearOperator, key: Any) -> Any:
     if any(not _is_full(part) for part in batch_keys):
         if any(map(_is_array_key, batch_keys)) and any(map(_is_array_key, (rows, cols))):
             raise IndexError(
-                "index arrays in the batch and in the matrix at once; index in two steps: A[batch][..., rows, cols]."
+                "index arrays in the batch and in the matrix at once; index in two steps: "
+                "A[batch][..., rows, cols]."
             )
         A = take_batch(A, batch_keys)
     return _submatrix(A, rows, cols)
@@ -48,7 +51,8 @@ def getitem(A: LinearOperator, key: Any) -> Any:
 
 
 def _expand(A: LinearOperator, keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One key for each axis: `...` and what is missing are full slices, a boolean matrix is the pairs where it is true."""
+    """One key for each axis: `...` and what is missing are full slices, a boolean matrix is the
+    pairs where it is true."""
     for part in keys:
         if part is None:
             raise IndexError("an operator has no new axes: np.newaxis (None) is not a key of it.")
@@ -60,26 +64,42 @@ def _expand(A: LinearOperator, keys: tuple[Any, ...]) -> tuple[Any, ...]:
         raise IndexError("an index can have only one ellipsis ('...').")
     missing = A.ndim - (len(keys) - len(dots))
     if missing < 0:
-        raise IndexError(f"too many indices: the operator has {A.ndim} dimensions, but {len(keys) - len(dots)} were indexed.")
+        raise IndexError(
+            f"too many indices: the operator has {A.ndim} dimensions, but {len(keys) - len(dots)} "
+            "were indexed."
+        )
     at = dots[0] if dots else len(keys)
     return keys[:at] + (slice(None),) * missing + keys[at + len(dots) :]
 
 
 def _opened(part: Any, total: int, A: LinearOperator) -> tuple[Any, ...]:
-    """A boolean array of several dimensions indexes as many axes: the positions where it is true."""
-    if part is Ellipsis or isinstance(part, (slice, range, Index)) or np.ndim(part) < 2 or not _is_boolean(part):
+    """A boolean array of several dimensions indexes as many axes: the positions where it is
+    true."""
+    if (
+        part is Ellipsis
+        or isinstance(part, (slice, range, Index))
+        or np.ndim(part) < 2
+        or not _is_boolean(part)
+    ):
         return (part,)
     mask = _host(part)
     if mask.shape != A.shape or total != 1:
-        raise IndexError(f"a boolean index of shape {mask.shape} does not fit an operator of shape {A.shape}.")
+        raise IndexError(
+            f"a boolean index of shape {mask.shape} does not fit an operator of shape {A.shape}."
+        )
     if A.ndim > 2:
-        raise IndexError("a boolean index over batch and matrix at once; index in two steps: A[batch][..., mask].")
+        raise IndexError(
+            "a boolean index over batch and matrix at once; index in two steps: A[batch][..., "
+            "mask]."
+        )
     return np.nonzero(mask)
 
 
 def _is_boolean(part: Any) -> bool:
     dtype = getattr(part, "dtype", None)
-    return str(dtype) in ("bool", "torch.bool") or (dtype is None and np.asarray(part).dtype == bool)
+    return str(dtype) in ("bool", "torch.bool") or (
+        dtype is None and np.asarray(part).dtype == bool
+    )
 
 
 def _host(part: Any) -> Any:
@@ -96,7 +116,8 @@ def _is_array_key(part: Any) -> bool:
 
 
 def _integer(part: Any, size: int, axis: int) -> Any:
-    """A single index, or None if `part` is not one. A traced one is returned as it is, counted from the front."""
+    """A single index, or None if `part` is not one. A traced one is returned as it is, counted
+    from the front."""
     if isinstance(part, (slice, range, Index)) or np.ndim(part) > 0:
         return None
     xp = namespace_of(part)
@@ -105,7 +126,10 @@ def _integer(part: Any, size: int, axis: int) -> Any:
     try:
         i = operator.index(part)
     except TypeError:
-        raise IndexError(f"indices are integers, slices, arrays of integers or booleans; not {type(part).__name__}.") from None
+        raise IndexError(
+            "indices are integers, slices, arrays of integers or booleans; not "
+            f"{type(part).__name__}."
+        ) from None
     check_range(i, size, axis)
     return i + size if i < 0 else i
 
@@ -140,13 +164,20 @@ def _column(A: LinearOperator, j: Any) -> Array:
 
 def _at(x: Array, i: Any) -> Any:
     if isinstance(i, int):
-        return x[i] if x.ndim == 1 else x[..., i]  # NumPy gives a number for the first, an array for the second
+        return (
+            x[i] if x.ndim == 1 else x[..., i]
+        )  # NumPy gives a number for the first, an array for the second
     return namespace_of(x).take(x, i, axis=-1)
 
 
 def _grid(rows: Any, cols: Any) -> tuple[Any, Any] | None:
     """The rows and columns of an open mesh, as `np.ix_` makes it, or None."""
-    if len(np.shape(rows)) == 2 and len(np.shape(cols)) == 2 and np.shape(rows)[1] == 1 and np.shape(cols)[0] == 1:
+    if (
+        len(np.shape(rows)) == 2
+        and len(np.shape(cols)) == 2
+        and np.shape(rows)[1] == 1
+        and np.shape(cols)[0] == 1
+    ):
         return _flat(rows), _flat(cols)
     return None
 
@@ -156,7 +187,8 @@ def _flat(part: Any) -> Any:
 
 
 def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
-    """The entries A[rows[k], cols[k]], with one product per column that occurs (or per row, where fewer rows occur)."""
+    """The entries A[rows[k], cols[k]], with one product per column that occurs (or per row,
+    where fewer rows occur)."""
     m, n = A.shape[-2:]
     rows, cols = np.broadcast_arrays(_positions(rows, m, -2), _positions(cols, n, -1))
     shape, rows, cols = rows.shape, rows.ravel(), cols.ravel()
@@ -173,12 +205,15 @@ def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
     if not parts:
         return xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device)
     entries = xp.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
-    entries = xp.take(entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1)  # back to the order asked
+    entries = xp.take(
+        entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1
+    )  # back to the order asked
     return xp.reshape(entries, (*A.batch_shape, *shape))
 
 
 def _positions(part: Any, size: int, axis: int) -> Any:
-    """Integers of any shape, counted from the front; booleans as the positions where they are true."""
+    """Integers of any shape, counted from the front; booleans as the positions where they are
+    true."""
     if np.ndim(part) == 1:
         chosen = selection(part, size, axis)
         return chosen.host if isinstance(chosen, Index) else np.asarray(chosen, dtype=np.int64)

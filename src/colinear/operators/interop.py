@@ -1,9 +1,11 @@
-"""What NumPy's and torch's own functions do with operators: `np.linalg.solve(A, b)` is `colinear.solve(A, b)`.
+"""What NumPy's and torch's own functions do with operators: `np.linalg.solve(A, b)` is
+`colinear.solve(A, b)`.
 
 Both frameworks hand a call that has an operator among its arguments to the operator
-(`__array_function__`, `__torch_function__`). The name of the function is looked up in one table: the
-two frameworks agree on names, meanings and the fields of named results, and differ in the spelling of
-some keywords. What is not in the table is refused, since a silent `to_dense` could be a terabyte.
+(`__array_function__`, `__torch_function__`). The name of the function is looked up in one table:
+the two frameworks agree on names, meanings and the fields of named results, and differ in the
+spelling of some keywords. What is not in the table is refused, since a silent `to_dense` could be a
+terabyte.
 """
 
 from __future__ import annotations
@@ -31,8 +33,14 @@ Handler = Callable[..., Any]
 def torch_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Answer a torch function that was called with an operator."""
     name = _torch_name(func)
-    if name == "matmul" and not isinstance(args[0], LinearOperator) and not backends.get("torch").tells_sides():
-        raise BackendError("torch.compile: this version swaps the sides of A @ x. Write torch.matmul(A, x) there.")
+    if (
+        name == "matmul"
+        and not isinstance(args[0], LinearOperator)
+        and not backends.get("torch").tells_sides()
+    ):
+        raise BackendError(
+            "torch.compile: this version swaps the sides of A @ x. Write torch.matmul(A, x) there."
+        )
     ours = _handler("torch", name, args)
     return ours(*args, **_ours_spelling(kwargs)) if kwargs else ours(*args)
 
@@ -46,7 +54,8 @@ def numpy_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     A = _first_operator(args)
     if A is not None and not A.is_neutral and A.backend != "numpy":
         raise BackendError(
-            f"{_shown('numpy', name)}: the operator is a {A.backend} one. Use colinear's function, or move it: A.to('numpy')."
+            f"{_shown('numpy', name)}: the operator is a {A.backend} one. Use colinear's "
+            "function, or move it: A.to('numpy')."
         )
     return ours(*args, **_ours_spelling(kwargs))
 
@@ -54,15 +63,18 @@ def numpy_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def as_numpy(A: LinearOperator, caller: str = "") -> Any:
     """Refuse to make an array of A, and say what to write instead.
 
-    SciPy's sparse matrices alone get an answer: in `S @ A` an array of one object is their sign to leave the product to A.
+    SciPy's sparse matrices alone get an answer: in `S @ A` an array of one object is their sign to
+    leave the product to A.
     """
     if caller.startswith("scipy.sparse._"):
         found = np.empty((), dtype=object)
         found[()] = A
         return found
     raise TypeError(
-        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits in memory. "
-        f"For a product with an operator or table of another library on the left write as_operator(other) @ A."
+        f"{type(A).__name__} is an operator, not an array: call A.to_dense() if the matrix fits "
+        "in memory. "
+        "For a product with an operator or table of another library on the left write "
+        "as_operator(other) @ A."
     )
 
 
@@ -70,7 +82,8 @@ def _handler(framework: str, name: str, args: tuple[Any, ...]) -> Handler:
     ours = _TABLE.get(name) or _TABLE.get(name.removeprefix("linalg_"))
     if ours is None:
         raise TypeError(
-            f"{_shown(framework, name)} is not defined for {type(_first_operator(args)).__name__} operators. "
+            f"{_shown(framework, name)} is not defined for {type(_first_operator(args)).__name__} "
+            "operators. "
             f"Call A.to_dense() first if the matrix fits in memory."
         )
     return ours
@@ -84,7 +97,8 @@ def _torch_name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).strip("_")
 
 
-# torch.compile routes `A @ x` through here too and cannot trace a function's name: it calls this once and keeps the answer.
+# torch.compile routes `A @ x` through here too and cannot trace a function's name: it calls this
+# once and keeps the answer.
 _torch_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -97,7 +111,13 @@ def _first_operator(args: Any) -> Any:
     return None
 
 
-_SPELLINGS = {"dim": "axis", "dim0": "axis1", "dim1": "axis1", "dim2": "axis2", "keepdim": "keepdims"}  # torch's and NumPy's
+_SPELLINGS = {
+    "dim": "axis",
+    "dim0": "axis1",
+    "dim1": "axis1",
+    "dim2": "axis2",
+    "keepdim": "keepdims",
+}  # torch's and NumPy's
 
 
 def _ours_spelling(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -105,22 +125,30 @@ def _ours_spelling(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {_SPELLINGS.get(key, key): value for key, value in kwargs.items() if value is not None}
 
 
-def _sorted_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that NumPy requires in their places, whatever it calls them, and the optional ones by name."""
+def _sorted_arguments(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that NumPy requires in their places, whatever it calls them, and the
+    optional ones by name."""
     try:
         signature = inspect.signature(func)
     except ValueError:
         return args, kwargs
     given = signature.bind(*args, **kwargs).arguments
-    required = [name for name, p in signature.parameters.items() if p.default is p.empty and name in given]
-    return tuple(given[name] for name in required), {name: given[name] for name in given if name not in required}
+    required = [
+        name for name, p in signature.parameters.items() if p.default is p.empty and name in given
+    ]
+    return tuple(given[name] for name in required), {
+        name: given[name] for name in given if name not in required
+    }
 
 
 # ------------------------------------------------------------------ arithmetic
 
 
 def _binary(name: str) -> Handler:
-    """`a op b`, where one of the two is an operator: its own method answers. (The operator `op` itself would only ask us again.)"""
+    """`a op b`, where one of the two is an operator: its own method answers. (The operator `op`
+    itself would only ask us again.)"""
 
     def apply(a: Any, b: Any) -> Any:
         if isinstance(a, LinearOperator):
@@ -160,7 +188,7 @@ def _multi_dot(operands: Any) -> Any:
     return reduce(lambda right, left: _matmul(left, right), reversed(operands))
 
 
-# ------------------------------------------------------------------ linear algebra; the frameworks return named tuples, so these do
+# ------------------------------------------------------------------ linear algebra; the frameworks
 
 
 class LstsqResult(NamedTuple):
@@ -200,7 +228,8 @@ class LUResult(NamedTuple):
 
 
 def _ours(name: str) -> Handler:
-    """A function of colinear of one argument, found when it is called: operators know nothing of functions."""
+    """A function of colinear of one argument, found when it is called: operators know nothing of
+    functions."""
 
     def call(A: Any, /) -> Any:
         return our_function(name)(A)
@@ -221,15 +250,22 @@ def _solve(A: Any, B: Any, /, *, left: bool = True) -> Any:
     return _matmul(B, our_function("inv")(A))  # X A = B
 
 
-def _solve_triangular(A: Any, B: Any, /, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+def _solve_triangular(
+    A: Any, B: Any, /, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
     if not isinstance(A, Triangular) or (A.lower, A.unit) != (not upper, unitriangular):
-        raise TypeError("solve_triangular: A must be Triangular(A, lower=not upper, unit=unitriangular).")
+        raise TypeError(
+            "solve_triangular: A must be Triangular(A, lower=not upper, unit=unitriangular)."
+        )
     return _solve(A, B, left=left)
 
 
 def _lstsq(A: Any, B: Any, rcond: Any = None, /, **options: Any) -> LstsqResult:
     if rcond is not None or options:
-        raise TypeError("lstsq: rcond and driver are not taken for operators; use colinear.lstsq(A, b, method=...).")
+        raise TypeError(
+            "lstsq: rcond and driver are not taken for operators; use colinear.lstsq(A, b, "
+            "method=...)."
+        )
     return LstsqResult(our_function("lstsq")(A, B))
 
 
@@ -239,7 +275,9 @@ def _slogdet(A: Any, /) -> SlogdetResult:
 
 def _eigh(A: Any, /, UPLO: str = "L") -> EigResult:
     if not A.isa(SelfAdjoint):
-        raise TypeError("eigh: the operator is not known to be self-adjoint; say so: SelfAdjoint(A).")
+        raise TypeError(
+            "eigh: the operator is not known to be self-adjoint; say so: SelfAdjoint(A)."
+        )
     return EigResult(*our_function("eig")(A))
 
 
@@ -255,11 +293,15 @@ def _eigvals(A: Any, /) -> Any:
     return _eig(A).eigenvalues
 
 
-def _svd(A: Any, /, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any:
+def _svd(
+    A: Any, /, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
+) -> Any:
     if not compute_uv:
         return _svdvals(A)
     if full_matrices and A.shape[-1] != A.shape[-2]:
-        raise TypeError("svd: operators have the reduced decomposition only; give full_matrices=False.")
+        raise TypeError(
+            "svd: operators have the reduced decomposition only; give full_matrices=False."
+        )
     U, s, V = our_function("svd")(A)
     return SVDResult(U, s, V.H)
 
@@ -286,13 +328,17 @@ def _lu(A: Any, /, pivot: bool = True) -> LUResult:
     return LUResult(*our_function("lu")(A))
 
 
-def _pinv(A: Any, rcond: Any = None, hermitian: bool = False, /, *, rtol: Any = None, **options: Any) -> Any:
+def _pinv(
+    A: Any, rcond: Any = None, hermitian: bool = False, /, *, rtol: Any = None, **options: Any
+) -> Any:
     if options.keys() - {"hermitian", "rcond"}:
         raise TypeError("pinv: an absolute tolerance is not taken for operators; give rtol=.")
     return our_function("pinv")(A, options.get("rcond", rcond) if rtol is None else rtol)
 
 
-def _matrix_rank(A: Any, tol: Any = None, /, hermitian: bool = False, *, rtol: Any = None, **absolute: Any) -> Any:
+def _matrix_rank(
+    A: Any, tol: Any = None, /, hermitian: bool = False, *, rtol: Any = None, **absolute: Any
+) -> Any:
     tol = absolute.pop("tol", absolute.pop("atol", tol))  # NumPy's name, torch's
     if rtol is not None:
         relative = rtol * our_function("norm")(A, 2)
@@ -304,9 +350,14 @@ def _cond(A: Any, /, p: Any = 2) -> Any:
     return our_function("cond")(A, p)
 
 
-def _norm(A: Any, /, ord: Any = "fro", axis: Any = None, keepdims: bool = False, *, p: Any = None) -> Any:
+def _norm(
+    A: Any, /, ord: Any = "fro", axis: Any = None, keepdims: bool = False, *, p: Any = None
+) -> Any:
     if axis not in (None, (-2, -1)) or keepdims:
-        raise TypeError("norm: an operator's norm is over its last two dimensions; axis and keepdims are not taken.")
+        raise TypeError(
+            "norm: an operator's norm is over its last two dimensions; axis and keepdims are not "
+            "taken."
+        )
     return our_function("norm")(A, p if p is not None else "fro" if ord is None else ord)
 
 
@@ -319,7 +370,10 @@ def _matrix_power(A: Any, n: int, /) -> Any:
 
 def _diagonal(A: Any, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Any:
     if offset or not _are_last_two(A, axis1, axis2):
-        raise TypeError("diagonal: of an operator it is the main diagonal of the last two dimensions. Index others: A[i, i + k].")
+        raise TypeError(
+            "diagonal: of an operator it is the main diagonal of the last two dimensions. Index "
+            "others: A[i, i + k]."
+        )
     return our_function("diag")(A)
 
 
@@ -334,7 +388,9 @@ def _diag(A: Any, /, k: int = 0, *, diagonal: int = 0) -> Any:
 
 def _trace(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     if offset or not _are_last_two(A, axis1, axis2):
-        raise TypeError("trace: of an operator it is that of the last two dimensions. Use colinear.trace(A).")
+        raise TypeError(
+            "trace: of an operator it is that of the last two dimensions. Use colinear.trace(A)."
+        )
     return our_function("trace")(A)
 
 
@@ -351,17 +407,29 @@ def _transpose(A: Any, /, *axes: Any, **named: Any) -> Any:
     axes = axes or tuple(named.values())
     axes = axes[0] if len(axes) == 1 and axes[0] is not None else axes
     before = tuple(range(A.ndim - 2))
-    places = tuple(axis % A.ndim for axis in axes) if axes and axes != (None,) else tuple(reversed(range(A.ndim)))
-    if places != (*before, A.ndim - 1, A.ndim - 2) and not (len(places) == 2 and _are_last_two(A, *places)):
-        raise TypeError("transpose: of an operator only the last two dimensions can be exchanged: A.T.")
+    places = (
+        tuple(axis % A.ndim for axis in axes)
+        if axes and axes != (None,)
+        else tuple(reversed(range(A.ndim)))
+    )
+    if places != (*before, A.ndim - 1, A.ndim - 2) and not (
+        len(places) == 2 and _are_last_two(A, *places)
+    ):
+        raise TypeError(
+            "transpose: of an operator only the last two dimensions can be exchanged: A.T."
+        )
     return A.T
 
 
 def _sum(A: Any, /, axis: Any = None) -> Any:
-    """The sums of rows (axis -1) or columns (axis -2), or of all entries, by one product with ones."""
+    """The sums of rows (axis -1) or columns (axis -2), or of all entries, by one product with
+    ones."""
     rows_or_columns = None if axis is None or isinstance(axis, tuple) else axis % A.ndim - A.ndim
     if rows_or_columns not in (None, -1, -2) or (rows_or_columns is None and A.ndim > 2):
-        raise TypeError("sum: of an operator the rows (axis=-1) or columns (axis=-2) can be added up; BatchSum(A) adds a batch.")
+        raise TypeError(
+            "sum: of an operator the rows (axis=-1) or columns (axis=-2) can be added up; "
+            "BatchSum(A) adds a batch."
+        )
     B = A.T if rows_or_columns == -2 else A
     sums = B @ B.xp.ones((B.shape[-1],), dtype=B.dtype, device=B._context.device)
     return B.xp.sum(sums) if rows_or_columns is None else sums
@@ -370,8 +438,15 @@ def _sum(A: Any, /, axis: Any = None) -> Any:
 def _concatenate(operators: Any, /, axis: int = 0) -> Any:
     operators = as_operators(operators)
     if not all(_are_last_two(A, axis, -1) or axis % A.ndim == A.ndim - 1 for A in operators):
-        raise TypeError("concatenate: operators can be joined along their last two dimensions. Use hstack or vstack.")
-    return hstack(operators) if axis % operators[0].ndim == operators[0].ndim - 1 else vstack(operators)
+        raise TypeError(
+            "concatenate: operators can be joined along their last two dimensions. Use hstack or "
+            "vstack."
+        )
+    return (
+        hstack(operators)
+        if axis % operators[0].ndim == operators[0].ndim - 1
+        else vstack(operators)
+    )
 
 
 def _block_diag(*operators: Any) -> Any:
@@ -436,8 +511,12 @@ _TABLE: dict[str, Handler] = {
     "size": lambda A, axis=None: math.prod(A.shape) if axis is None else A.shape[axis],
     "iscomplexobj": lambda A: A.is_complex,
     "isrealobj": lambda A: not A.is_complex,
-    "result_type": lambda *values: np.result_type(*(v.dtype if isinstance(v, LinearOperator) else v for v in values)),
+    "result_type": lambda *values: np.result_type(
+        *(v.dtype if isinstance(v, LinearOperator) else v for v in values)
+    ),
     "common_type": lambda *values: np.common_type(*(np.empty(0, v.dtype) for v in values)),
 }
 for _name in reversed(_TABLE):
-    _TABLE[_name].__qualname__ = _name.removeprefix("linalg_")  # the name in Python's own complaints of arguments
+    _TABLE[_name].__qualname__ = _name.removeprefix(
+        "linalg_"
+    )  # the name in Python's own complaints of arguments

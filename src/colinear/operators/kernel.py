@@ -1,4 +1,5 @@
-"""Kernel matrices, K[i, j] = k(x_i, y_j): computed in blocks of rows whenever they are needed, and never stored."""
+"""Kernel matrices, K[i, j] = k(x_i, y_j): computed in blocks of rows whenever they are needed,
+and never stored."""
 
 from __future__ import annotations
 
@@ -20,29 +21,31 @@ MEMORY_BUDGET = 2**27
 class Kernel(LinearOperator):
     """The matrix with the entries `k(x_i, y_j)`, multiplied in blocks of rows.
 
-    A product costs one evaluation of all entries and O(block * n) memory, its derivative with respect to points and parameters
-    two and as much memory: blocks are computed again, not kept.
+    A product costs one evaluation of all entries and O(block * n) memory, its derivative with
+    respect to points and parameters two and as much memory: blocks are computed again, not kept.
 
     Parameters
     ----------
     k : callable
-        `k(X_block, Y_block, *parameters)` maps points of shapes (p, d) and (q, d) to the p x q matrix, or to one for each of a
-        batch of parameters, (*batch, p, q).
+        `k(X_block, Y_block, *parameters)` maps points of shapes (p, d) and (q, d) to the p x q
+        matrix, or to one for each of a batch of parameters, (*batch, p, q).
     X : array, (*batch, m, d)
         The points of the rows; a vector of numbers must be given as a column, `x[:, None]`.
     Y : array, (*batch, n, d), optional
         The points of the columns; X if not given.
     parameters : tuple
-        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. They are the same for a whole
-        batch of points. For a batch of parameters, which makes a batch of matrices, give each two more dimensions, `theta[:, None, None]`,
-        and points without a batch. What k closes over and torch or JAX differentiates or traces is found and put after them.
+        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach
+        them. They are the same for a whole batch of points. For a batch of parameters, which makes
+        a batch of matrices, give each two more dimensions, `theta[:, None, None]`, and points
+        without a batch. What k closes over and torch or JAX differentiates or traces is found and
+        put after them.
     block : int, optional
         Rows per block. By default what fits in 128 MiB with the differences x_i - y_j.
 
     Notes
     -----
-    Nothing is inferred about k: say `PSD(Kernel(k, X))` for a covariance. k is called once at construction, with one point of X and one
-    of Y, for the dtype and the batch of its answer.
+    Nothing is inferred about k: say `PSD(Kernel(k, X))` for a covariance. k is called once at
+    construction, with one point of X and one of Y, for the dtype and the batch of its answer.
 
     Examples
     --------
@@ -62,23 +65,38 @@ class Kernel(LinearOperator):
     transposed: bool  # whether this is the transpose of k(X, Y): its rows are then those of Y
     parameter_batch: tuple[int, ...]  # leading dimensions of what k gives
 
-    def __new__(cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None) -> Any:
+    def __new__(
+        cls, k: Callable, X: Any, Y: Any = None, parameters: tuple = (), block: int | None = None
+    ) -> Any:
         if not callable(k):
-            raise TypeError(f"Kernel: k must be a function of two sets of points, not {type(k).__name__}.")
+            raise TypeError(
+                f"Kernel: k must be a function of two sets of points, not {type(k).__name__}."
+            )
         if block is not None and (block != int(block) or block < 1):
             raise ValueError(f"Kernel: block must be a positive number of rows, not {block!r}.")
         points = as_arrays("Kernel", *(P for P in (X, Y) if P is not None))
         for name, P in zip("XY", points, strict=False):
             if P.ndim < 2:
                 given = tuple(P.shape)
-                raise ShapeError(f"Kernel: {name} must be (*batch, points, d), its shape is {given}. For numbers: x[:, None].")
+                raise ShapeError(
+                    f"Kernel: {name} must be (*batch, points, d), its shape is {given}. For "
+                    "numbers: x[:, None]."
+                )
         dimensions = [P.shape[-1] for P in points]
         if dimensions[0] != dimensions[-1]:
-            raise ShapeError(f"Kernel: the points of X have {dimensions[0]} coordinates, those of Y {dimensions[-1]}.")
+            raise ShapeError(
+                f"Kernel: the points of X have {dimensions[0]} coordinates, those of Y "
+                f"{dimensions[-1]}."
+            )
         broadcast_batches(*(P.shape[:-2] for P in points), what="Kernel: X and Y")
         Y = points[1] if Y is not None else None
-        parameters, block = as_parameters("Kernel", parameters), None if block is None else int(block)
-        context = context_of("Kernel", arrays_in((points, parameters)))  # parameters of another framework are refused here
+        parameters, block = (
+            as_parameters("Kernel", parameters),
+            None if block is None else int(block),
+        )
+        context = context_of(
+            "Kernel", arrays_in((points, parameters))
+        )  # parameters of another framework are refused here
         if any(0 in P.shape[:-1] for P in points):
             return cls._of(k, points[0], Y, parameters, block, False, ())
         xp = namespace_of(points[0])
@@ -89,7 +107,8 @@ class Kernel(LinearOperator):
         batch = _parameter_batch(k, entry, first, parameters)
         if batch and any(P.ndim > 2 for P in points):
             raise ShapeError(
-                f"Kernel: the points have the batch shape {points[0].shape[:-2]} and the parameters {batch}; one batch at a time. "
+                f"Kernel: the points have the batch shape {points[0].shape[:-2]} and the "
+                f"parameters {batch}; one batch at a time. "
                 "Use the framework's vmap over both."
             )
         self = cls._of(k, points[0], Y, parameters, block, False, batch)
@@ -104,7 +123,11 @@ class Kernel(LinearOperator):
     @property
     def _point_batch(self) -> tuple[int, ...]:
         rows, columns = self._points()
-        return tuple(rows.shape[:-2]) if rows is columns else broadcast_batches(rows.shape[:-2], columns.shape[:-2])
+        return (
+            tuple(rows.shape[:-2])
+            if rows is columns
+            else broadcast_batches(rows.shape[:-2], columns.shape[:-2])
+        )
 
     def _points(self) -> tuple[Array, Array]:
         """The points of the rows and those of the columns."""
@@ -113,7 +136,8 @@ class Kernel(LinearOperator):
 
     @memo
     def _context(self) -> Context:
-        """Where the leaves are; the dtype is that of the entries, which k alone knows (complex ones of real points, say)."""
+        """Where the leaves are; the dtype is that of the entries, which k alone knows (complex
+        ones of real points, say)."""
         context = context_of("Kernel", self.leaves())
         if 0 in self.shape:
             return context
@@ -123,7 +147,9 @@ class Kernel(LinearOperator):
         return self._of_points(self.X, self.Y, not self.transposed)
 
     def _of_points(self, X: Array, Y: Array | None, transposed: bool) -> LinearOperator:
-        return Kernel._of(self.k, X, Y, self.parameters, self.block, transposed, self.parameter_batch)
+        return Kernel._of(
+            self.k, X, Y, self.parameters, self.block, transposed, self.parameter_batch
+        )
 
     def _entries(self, rows: Array, columns: Array) -> Array:
         """The block of the matrix with these rows and columns."""
@@ -132,8 +158,10 @@ class Kernel(LinearOperator):
         expected = (*self.parameter_batch, X.shape[0], Y.shape[0])
         if tuple(getattr(entries, "shape", ())) != expected:
             raise ShapeError(
-                f"Kernel: {function_name(self.k)} of points of shapes {tuple(X.shape)} and {tuple(Y.shape)} "
-                f"must give {expected}, it gave {getattr(entries, 'shape', type(entries).__name__)}."
+                f"Kernel: {function_name(self.k)} of points of shapes {tuple(X.shape)} and "
+                f"{tuple(Y.shape)} "
+                f"must give {expected}, it gave "
+                f"{getattr(entries, 'shape', type(entries).__name__)}."
             )
         return namespace_of(entries).matrix_transpose(entries) if self.transposed else entries
 
@@ -144,7 +172,9 @@ class Kernel(LinearOperator):
             return self._by_blocks(xp, V)
         # One matrix for a batch of right sides: they are columns of one.
         columns = xp.reshape(xp.moveaxis(V, -2, 0), (V.shape[-2], math.prod(batch) * k))
-        return xp.moveaxis(xp.reshape(self._by_blocks(xp, columns), (self.shape[-2], *batch, k)), 0, -2)
+        return xp.moveaxis(
+            xp.reshape(self._by_blocks(xp, columns), (self.shape[-2], *batch, k)), 0, -2
+        )
 
     @property
     def _has_rows(self) -> bool:
@@ -160,7 +190,8 @@ class Kernel(LinearOperator):
         return self._by_blocks(self.xp, None)
 
     def _by_blocks(self, xp: Any, V: Array | None) -> Array:
-        """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled body in JAX."""
+        """K V, or K itself without V: a loop over all blocks of all batch elements, one compiled
+        body in JAX."""
         rows, columns = self._points()
         batch = self.shape[:-2] if V is None else broadcast_batches(self.shape[:-2], V.shape[:-2])
         m, n = self.shape[-2:]
@@ -177,8 +208,14 @@ class Kernel(LinearOperator):
         others = [columns]
         if V is not None:
             V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
-            others.append(V[None] if self.parameter_batch else xp.reshape(V, (count, *V.shape[-2:])))
-        if blocks * size > m:  # a last block that is too short repeats the last point, where k is as good as at any other
+            others.append(
+                V[None] if self.parameter_batch else xp.reshape(V, (count, *V.shape[-2:]))
+            )
+        if (
+            blocks * size > m
+            # a last block that is too short repeats the last point, where k is as good as at any
+            # other
+        ):
             repeated = xp.broadcast_to(rows[:, -1:], (count, blocks * size - m, rows.shape[-1]))
             rows = xp.concat([rows, repeated], axis=1)
         tiles = xp.reshape(rows, (count, blocks, size, rows.shape[-1]))
@@ -209,10 +246,15 @@ class Kernel(LinearOperator):
     @property
     def _flops(self) -> float:
         m, n = self.shape[-2:]
-        return m * n * (3.0 * self.X.shape[-1] + 4)  # squares of differences, k of them, the product: a guess for a usual k
+        return (
+            m * n * (3.0 * self.X.shape[-1] + 4)
+        )  # squares of differences, k of them, the product: a guess for a usual k
 
     def _expression(self) -> str:
-        return f"Kernel({function_name(self.k)}, {'x'.join(map(str, self.shape))}){'.T' if self.transposed else ''}"
+        return (
+            f"Kernel({function_name(self.k)}, "
+            f"{'x'.join(map(str, self.shape))}){'.T' if self.transposed else ''}"
+        )
 
 
 def _first_point(points: Array) -> Array:
@@ -220,23 +262,42 @@ def _first_point(points: Array) -> Array:
 
 
 def _with_dtype_of(entry: Array, context: Context) -> Context:
-    return context._replace(dtype=entry.dtype) if namespace_of(entry).is_floating(entry) else context
+    return (
+        context._replace(dtype=entry.dtype) if namespace_of(entry).is_floating(entry) else context
+    )
 
 
 def _parameter_batch(k: Callable, entry: Any, points: list, parameters: tuple) -> tuple[int, ...]:
-    """The batch shape of the answer of k for one pair of points, or an error that says what is wrong with it."""
-    shape, own, xp = tuple(getattr(entry, "shape", ())), namespace_of(entry), namespace_of(points[0])
-    if shape[-2:] == (1, 1) and own is not None and (own is xp or (xp.name, own.name) == ("jax", "numpy")):
+    """The batch shape of the answer of k for one pair of points, or an error that says what is
+    wrong with it."""
+    shape, own, xp = (
+        tuple(getattr(entry, "shape", ())),
+        namespace_of(entry),
+        namespace_of(points[0]),
+    )
+    if (
+        shape[-2:] == (1, 1)
+        and own is not None
+        and (own is xp or (xp.name, own.name) == ("jax", "numpy"))
+    ):
         return shape[:-2]
-    given = f"a {own.name} array of shape {shape}" if own is not None else f"a {type(entry).__name__}"
-    batched = [tuple(p.shape) for p in arrays_in(parameters) if namespace_of(p) is not None and len(p.shape)]
+    given = (
+        f"a {own.name} array of shape {shape}" if own is not None else f"a {type(entry).__name__}"
+    )
+    batched = [
+        tuple(p.shape)
+        for p in arrays_in(parameters)
+        if namespace_of(p) is not None and len(p.shape)
+    ]
     advice = (
-        f" For a batch of parameters (their shapes are {', '.join(map(str, batched))}) give each two more dimensions: "
+        f" For a batch of parameters (their shapes are {', '.join(map(str, batched))}) give each "
+        "two more dimensions: "
         "parameters=(theta[:, None, None],)."
         if own is not None and batched
         else ""
     )
     raise ShapeError(
-        f"Kernel: {function_name(k)} of one point each, of shapes {tuple(points[0].shape)} and {tuple(points[1].shape)}, "
+        f"Kernel: {function_name(k)} of one point each, of shapes {tuple(points[0].shape)} and "
+        f"{tuple(points[1].shape)}, "
         f"must give a {xp.name} array of shape (1, 1) or (*batch, 1, 1); it gave {given}.{advice}"
     )

@@ -24,8 +24,9 @@ from .tree import memo
 class Kronecker(LinearOperator):
     """The Kronecker product of operators, `numpy.kron` of their matrices.
 
-    A product with a vector costs one product with each factor, for blocks of the remaining sizes: for two n x n factors
-    4 n^3 operations instead of 2 n^4. Nested products are flattened and scalars pulled out.
+    A product with a vector costs one product with each factor, for blocks of the remaining sizes:
+    for two n x n factors 4 n^3 operations instead of 2 n^4. Nested products are flattened and
+    scalars pulled out.
 
     Examples
     --------
@@ -48,7 +49,10 @@ class Kronecker(LinearOperator):
             factors.extend(A.operands if isinstance(A, Kronecker) else (A,))
         batch = common_batch("Kronecker", factors)
         context = common_context("Kronecker", factors)
-        rows, columns = math.prod([A.shape[-2] for A in factors]), math.prod([A.shape[-1] for A in factors])
+        rows, columns = (
+            math.prod([A.shape[-2] for A in factors]),
+            math.prod([A.shape[-1] for A in factors]),
+        )
         kinds = set(map(type, factors))
         if len(factors) == 1:
             whole: Any = factors[0]
@@ -61,12 +65,18 @@ class Kronecker(LinearOperator):
             object.__setattr__(whole, "shape", (*batch, rows, columns))
             object.__setattr__(whole, "_context", context)
         whole = whole if scalar is None else Scaled(scalar, whole)
-        return whole if len(factors) == len(given) else whole._claim(shared(given))  # what was claimed of a nested product
+        return (
+            whole if len(factors) == len(given) else whole._claim(shared(given))
+        )  # what was claimed of a nested product
 
     @memo
     def shape(self) -> tuple[int, ...]:
         batch = common_batch("", self.operands)
-        return (*batch, math.prod([A.shape[-2] for A in self.operands]), math.prod([A.shape[-1] for A in self.operands]))
+        return (
+            *batch,
+            math.prod([A.shape[-2] for A in self.operands]),
+            math.prod([A.shape[-1] for A in self.operands]),
+        )
 
     def _infer(self) -> int:
         return shared(self.operands)  # each of the six holds if every factor has it
@@ -81,10 +91,13 @@ class Kronecker(LinearOperator):
         return Kronecker(*(A.conj() for A in self.operands))
 
     def _matmat(self, X: Array) -> Array:
-        # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is then rotated to the end, so every
-        # product is one large matrix product; after d rotations the axes are (k, m_1, ..., m_d).
+        # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is
+        # then rotated to the end, so every product is one large matrix product; after d rotations
+        # the axes are (k, m_1, ..., m_d).
         xp, k = namespace_of(X), X.shape[-1]
-        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:  # (A ⊗ B) vec(X) = vec(A X B^T): no axis need be moved
+        if (
+            k == 1 and len(self.operands) == 2 and len(self.shape) == 2
+        ):  # (A ⊗ B) vec(X) = vec(A X B^T): no axis need be moved
             first, last = self.operands
             grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
             return xp.reshape(last._right_matmat(first @ grid), (*X.shape[:-2], self.shape[-2], 1))
@@ -97,7 +110,9 @@ class Kronecker(LinearOperator):
     def _to_dense(self) -> Array:
         def kron(P: Array, Q: Array) -> Array:
             blocks = P[..., :, None, :, None] * Q[..., None, :, None, :]
-            return self.xp.reshape(blocks, (*blocks.shape[:-4], P.shape[-2] * Q.shape[-2], P.shape[-1] * Q.shape[-1]))
+            return self.xp.reshape(
+                blocks, (*blocks.shape[:-4], P.shape[-2] * Q.shape[-2], P.shape[-1] * Q.shape[-1])
+            )
 
         return reduce(kron, (dense_part(A, self) for A in self.operands))
 
@@ -115,7 +130,8 @@ class Kronecker(LinearOperator):
 
 
 class KroneckerSum(LinearOperator):
-    """The Kronecker sum `A ⊗ I + I ⊗ B` (and so on for more) of square operators: Laplacians on grids, for example.
+    """The Kronecker sum `A ⊗ I + I ⊗ B` (and so on for more) of square operators: Laplacians on
+    grids, for example.
 
     Examples
     --------
@@ -131,14 +147,18 @@ class KroneckerSum(LinearOperator):
         given = operator_list("KroneckerSum", operands)
         for A in given:
             if A.shape[-1] != A.shape[-2]:
-                raise ShapeError(f"KroneckerSum: a term is {A.shape[-2]}x{A.shape[-1]}; all must be square.")
+                raise ShapeError(
+                    f"KroneckerSum: a term is {A.shape[-2]}x{A.shape[-1]}; all must be square."
+                )
             terms.extend(A.operands if isinstance(A, KroneckerSum) else (A,))
         common_batch("KroneckerSum", terms)
         common_context("KroneckerSum", terms)
         if len(terms) == len(given) == 1:
             return terms[0]
         whole = cls._of(tuple(terms))
-        return whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))  # what was claimed of a nested sum
+        return (
+            whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))
+        )  # what was claimed of a nested sum
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -160,10 +180,16 @@ class KroneckerSum(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
         xp, k = namespace_of(X), X.shape[-1]
-        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:  # vec(A X + X B^T): no axis need be moved
+        if (
+            k == 1 and len(self.operands) == 2 and len(self.shape) == 2
+        ):  # vec(A X + X B^T): no axis need be moved
             first, last = self.operands
             grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
-            if xp.name == "numpy" and isinstance(first, Tridiagonal) and isinstance(last, Tridiagonal):
+            if (
+                xp.name == "numpy"
+                and isinstance(first, Tridiagonal)
+                and isinstance(last, Tridiagonal)
+            ):
                 both = multiply_both_ways(first, last, grid)
             else:
                 both = first @ grid + last._right_matmat(grid)
@@ -194,6 +220,7 @@ def _known_of_sum(operands: Sequence[LinearOperator]) -> int:
 
 
 def rows_first(xp: Any, Y: Array, n: int) -> Array:
-    """(*batch, a, b) -> (*batch, n, a b / n), in row-major order. The width is computed: -1 is refused for empty arrays."""
+    """(*batch, a, b) -> (*batch, n, a b / n), in row-major order. The width is computed: -1 is
+    refused for empty arrays."""
     width = Y.shape[-2] * Y.shape[-1] // n if n else 0
     return xp.reshape(Y, (*Y.shape[:-2], n, width))

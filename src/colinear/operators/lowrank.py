@@ -27,8 +27,8 @@ class LowRank(LinearOperator):
 
     Notes
     -----
-    `LowRank(U)` is `U U^H` and known to be positive semidefinite. With a core nothing is inferred: say `PSD(LowRank(U, core=C))`
-    where C is so.
+    `LowRank(U)` is `U U^H` and known to be positive semidefinite. With a core nothing is inferred:
+    say `PSD(LowRank(U, core=C))` where C is so.
 
     Examples
     --------
@@ -54,12 +54,21 @@ class LowRank(LinearOperator):
         for name, factor in arrays.items():
             if factor.ndim < 2:
                 found = tuple(factor.shape)
-                raise ShapeError(f"LowRank: {name} must be (*batch, rows, rank), its shape is {found}. For a vector: u[:, None].")
+                raise ShapeError(
+                    f"LowRank: {name} must be (*batch, rows, rank), its shape is {found}. For a "
+                    "vector: u[:, None]."
+                )
         left, right = U.shape[-1], (U if V is None else V).shape[-1]
         if core is None and left != right:
-            raise ShapeError(f"LowRank: U has {left} columns and V has {right}; without a core they must be equal.")
+            raise ShapeError(
+                f"LowRank: U has {left} columns and V has {right}; without a core they must be "
+                "equal."
+            )
         if core is not None and tuple(core.shape[-2:]) != (left, right):
-            raise ShapeError(f"LowRank: U core V^H needs a core of {left}x{right}, it is {core.shape[-2]}x{core.shape[-1]}.")
+            raise ShapeError(
+                f"LowRank: U core V^H needs a core of {left}x{right}, it is "
+                f"{core.shape[-2]}x{core.shape[-1]}."
+            )
         broadcast_batches(*(factor.shape[:-2] for factor in arrays.values()), what="LowRank")
         return cls._of(U, V, core)
 
@@ -69,7 +78,13 @@ class LowRank(LinearOperator):
         m, n = U.shape[-2], (U if V is None else V).shape[-2]
         if V is None and core is None:
             return (*U.shape[:-2], m, n)
-        return (*broadcast_batches(*(factor.shape[:-2] for factor in (U, V, core) if factor is not None)), m, n)
+        return (
+            *broadcast_batches(
+                *(factor.shape[:-2] for factor in (U, V, core) if factor is not None)
+            ),
+            m,
+            n,
+        )
 
     def _infer(self) -> int:
         return POSITIVE_SEMIDEFINITE if self.V is None and self.core is None else 0
@@ -80,7 +95,9 @@ class LowRank(LinearOperator):
         # (U core V^H)^H = V core^H U^H
         xp = self.xp
         core = None if self.core is None else xp.conj(xp.matrix_transpose(self.core))
-        return LowRank._of(self.U, None, core) if self.V is None else LowRank._of(self.V, self.U, core)
+        return (
+            LowRank._of(self.U, None, core) if self.V is None else LowRank._of(self.V, self.U, core)
+        )
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -104,22 +121,33 @@ class LowRank(LinearOperator):
         return LowRank._of(U * weights, V, None)
 
     def _summed_matmat(self, X: Array, axis: int) -> Array:
-        """sum_i U_i core_i V_i^H X, with the factors of all terms side by side: two products, however many the terms."""
+        """sum_i U_i core_i V_i^H X, with the factors of all terms side by side: two products,
+        however many the terms."""
         xp = namespace_of(X)
         batch = self.shape[:-2]
         terms = batch[axis]
         if X.ndim - 2 >= -axis:
             X = xp.squeeze(X, axis=axis - 2)
 
-        inner = xp.matmul(xp.conj(xp.matrix_transpose(self._beside(self.U if self.V is None else self.V, axis))), X)
+        inner = xp.matmul(
+            xp.conj(xp.matrix_transpose(self._beside(self.U if self.V is None else self.V, axis))),
+            X,
+        )
         if self.core is not None:
-            core = xp.moveaxis(xp.broadcast_to(self.core, (*batch, *self.core.shape[-2:])), axis - 2, -3)
-            blocks = xp.matmul(core, xp.reshape(inner, (*inner.shape[:-2], terms, core.shape[-1], inner.shape[-1])))
-            inner = xp.reshape(blocks, (*blocks.shape[:-3], terms * core.shape[-2], blocks.shape[-1]))
+            core = xp.moveaxis(
+                xp.broadcast_to(self.core, (*batch, *self.core.shape[-2:])), axis - 2, -3
+            )
+            blocks = xp.matmul(
+                core, xp.reshape(inner, (*inner.shape[:-2], terms, core.shape[-1], inner.shape[-1]))
+            )
+            inner = xp.reshape(
+                blocks, (*blocks.shape[:-3], terms * core.shape[-2], blocks.shape[-1])
+            )
         return xp.matmul(self._beside(self.U, axis), inner)
 
     def _beside(self, factor: Array, axis: int) -> Array:
-        """The factors of all terms along a batch dimension side by side: (*batch, m, r) -> (*rest, m, terms * r)."""
+        """The factors of all terms along a batch dimension side by side: (*batch, m, r) ->
+        (*rest, m, terms * r)."""
         xp, batch = self.xp, self.shape[:-2]
         factor = xp.moveaxis(xp.broadcast_to(factor, (*batch, *factor.shape[-2:])), axis - 2, -2)
         return xp.reshape(factor, (*factor.shape[:-2], batch[axis] * factor.shape[-1]))
@@ -145,10 +173,12 @@ class LowRank(LinearOperator):
 
 
 class Projection(LinearOperator):
-    """The orthogonal projection `Q Q^H` onto the range of Q, whose columns must be orthonormal. A product costs O(n r).
+    """The orthogonal projection `Q Q^H` onto the range of Q, whose columns must be orthonormal. A
+    product costs O(n r).
 
-    That `Q^H Q = I` is taken at your word: it is what makes this a projection (its own square, eigenvalues 0 and 1), and rules
-    use it. For any other basis B take `Q, R = qr(B)` first. `Q Q^H` for a general Q is `LowRank(Q)`.
+    That `Q^H Q = I` is taken at your word: it is what makes this a projection (its own square,
+    eigenvalues 0 and 1), and rules use it. For any other basis B take `Q, R = qr(B)` first. `Q Q^H`
+    for a general Q is `LowRank(Q)`.
 
     Parameters
     ----------
@@ -167,7 +197,10 @@ class Projection(LinearOperator):
         Q = as_array(Q, "Projection: Q", min_ndim=2)
         n, r = Q.shape[-2:]
         if r > n:
-            raise ShapeError(f"Projection: Q is {n}x{r}; orthonormal columns need at least as many rows as columns.")
+            raise ShapeError(
+                f"Projection: Q is {n}x{r}; orthonormal columns need at least as many rows as "
+                "columns."
+            )
         return cls._of(Q)
 
     @property
@@ -204,7 +237,8 @@ class Projection(LinearOperator):
 
 
 class Householder(LinearOperator):
-    """The reflection `I - 2 v v^H / (v^H v)`; v need not be normalised, and v = 0 gives the identity. A product costs O(n).
+    """The reflection `I - 2 v v^H / (v^H v)`; v need not be normalised, and v = 0 gives the
+    identity. A product costs O(n).
 
     Parameters
     ----------
@@ -240,14 +274,17 @@ class Householder(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         if 0 in self.v.shape or 0 in X.shape:
             xp = namespace_of(X)
-            return xp.zeros((*self.v.shape[:-1], 1, 1), dtype=self.v.dtype, device=xp.device_of(X)) + X
+            return (
+                xp.zeros((*self.v.shape[:-1], 1, 1), dtype=self.v.dtype, device=xp.device_of(X)) + X
+            )
         xp = namespace_of(X)
         w, squared = self._scaled()
         along = xp.sum(xp.conj(w) * X, axis=-2, keepdims=True)  # w^H X
         return X - w * (2 * along / squared)
 
     def _scaled(self) -> tuple[Array, Array]:
-        """v as columns, scaled to entries of at most 1 so that v^H v cannot overflow, and its v^H v: 1 where v = 0."""
+        """v as columns, scaled to entries of at most 1 so that v^H v cannot overflow, and its
+        v^H v: 1 where v = 0."""
         xp = self.xp
         v = self.v[..., :, None]
         # The reflection does not depend on the scale, so neither does its derivative.

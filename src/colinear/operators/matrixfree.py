@@ -1,4 +1,5 @@
-"""Operators known only by what they do: a function that multiplies, or an operator whose structure is hidden."""
+"""Operators known only by what they do: a function that multiplies, or an operator whose
+structure is hidden."""
 
 from __future__ import annotations
 
@@ -24,20 +25,22 @@ class MatrixFree(LinearOperator):
     Parameters
     ----------
     matmat : callable
-        `matmat(X, *parameters)` gives A X. It receives blocks, (*batch, n, k), and must give (*batch, m, k); a vector arrives as
-        a block of one column.
+        `matmat(X, *parameters)` gives A X. It receives blocks, (*batch, n, k), and must give
+        (*batch, m, k); a vector arrives as a block of one column.
     shape : tuple of int
         (*batch, m, n).
     dtype : optional
         Default: that of `like`, of the parameters, or of what it multiplies.
     rmatmat : callable, optional
-        `rmatmat(X, *parameters)` gives A^H X. Without it torch and JAX derive the adjoint from `matmat` by their linear
-        transpose; NumPy cannot, and says so when the adjoint is needed.
+        `rmatmat(X, *parameters)` gives A^H X. Without it torch and JAX derive the adjoint from
+        `matmat` by their linear transpose; NumPy cannot, and says so when the adjoint is needed.
     like : array, operator or framework's name, optional
-        Whose framework, dtype and device to take. Without it, the parameters'; without parameters, those of what it multiplies.
+        Whose framework, dtype and device to take. Without it, the parameters'; without parameters,
+        those of what it multiplies.
     parameters : tuple
-        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach them. What the functions close
-        over and torch or JAX differentiates or traces is found and put after them; all else is out of reach of `to`.
+        Arrays, operators, or nests of tuples and dicts of them: leaves, so that gradients reach
+        them. What the functions close over and torch or JAX differentiates or traces is found and
+        put after them; all else is out of reach of `to`.
 
     Examples
     --------
@@ -47,7 +50,8 @@ class MatrixFree(LinearOperator):
     array([3., 2., 1.])
     """
 
-    # Not `matmat`, `rmatmat` and `shape`: those names are SciPy's protocol, which every operator speaks.
+    # Not `matmat`, `rmatmat` and `shape`: those names are SciPy's protocol, which every operator
+    # speaks.
     multiply: Callable
     multiply_adjoint: Callable | None
     sizes: tuple[int, ...]
@@ -65,21 +69,31 @@ class MatrixFree(LinearOperator):
     ) -> Any:
         if not callable(matmat) or not (rmatmat is None or callable(rmatmat)):
             name, given = ("rmatmat", rmatmat) if callable(matmat) else ("matmat", matmat)
-            raise TypeError(f"MatrixFree: {name} must be a function of a block of columns, not {type(given).__name__}.")
+            raise TypeError(
+                f"MatrixFree: {name} must be a function of a block of columns, not "
+                f"{type(given).__name__}."
+            )
         try:
             sizes = tuple(map(index, shape))
         except TypeError:
             sizes = ()
         if len(sizes) < 2 or min(sizes) < 0:
-            raise ShapeError(f"MatrixFree: shape must be (*batch, m, n), integers that are not negative; it is {shape!r}.")
+            raise ShapeError(
+                "MatrixFree: shape must be (*batch, m, n), integers that are not negative; it is "
+                f"{shape!r}."
+            )
         parameters = as_parameters("MatrixFree", parameters)
         self = cls._of(matmat, rmatmat, sizes, parameters, given_context("MatrixFree", like, dtype))
-        if self._context.backend is not None:  # parameters of mixed frameworks are refused here, not at the first product
+        if (
+            self._context.backend is not None
+        ):  # parameters of mixed frameworks are refused here, not at the first product
             return _hoisted(self, self.xp)
         for xp in backends.loaded():
             try:
                 self = _hoisted(self, xp)
-            except Exception:  # a function for another framework, which cannot be known before it multiplies
+            except (
+                Exception
+            ):  # a function for another framework, which cannot be known before it multiplies
                 continue
         return self
 
@@ -95,16 +109,28 @@ class MatrixFree(LinearOperator):
         held = context_of("MatrixFree", self.leaves())
         if held.backend is None or backend is not None:
             if backend is not None and held.backend not in (None, backend):
-                raise BackendError(f"MatrixFree: the parameters are {held.backend}'s and like= is {backend}'s.")
+                raise BackendError(
+                    f"MatrixFree: the parameters are {held.backend}'s and like= is {backend}'s."
+                )
             return self.context
-        own = held.dtype if dtype is None else backends.get(held.backend).dtype_from(getattr(dtype, "name", dtype))
+        own = (
+            held.dtype
+            if dtype is None
+            else backends.get(held.backend).dtype_from(getattr(dtype, "name", dtype))
+        )
         return Context(held.backend, own, held.device)
 
     def _adjoint(self) -> LinearOperator:
         if self.multiply_adjoint is None:
             return LinearOperator._adjoint(self)
         m, n = self.sizes[-2:]
-        return MatrixFree._of(self.multiply_adjoint, self.multiply, (*self.sizes[:-2], n, m), self.parameters, self.context)
+        return MatrixFree._of(
+            self.multiply_adjoint,
+            self.multiply,
+            (*self.sizes[:-2], n, m),
+            self.parameters,
+            self.context,
+        )
 
     def _matmat(self, X: Array) -> Array:
         return self._call("matmat", self.multiply, X, self.sizes[-2])
@@ -114,7 +140,8 @@ class MatrixFree(LinearOperator):
             return self._call("rmatmat", self.multiply_adjoint, X, self.sizes[-1])
         if namespace_of(X).name == "numpy":
             raise BackendError(
-                "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it from matmat. "
+                "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it "
+                "from matmat. "
                 "Give rmatmat=, or say SelfAdjoint(A) if A is its own adjoint."
             )
         return self._derived_adjoint(X)
@@ -129,10 +156,16 @@ class MatrixFree(LinearOperator):
             X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
         product = function(X, *self.parameters)
         expected = (*batch, rows, X.shape[-1])
-        if namespace_of(product) is not xp or tuple(product.shape) != expected or not xp.is_floating(product):
+        if (
+            namespace_of(product) is not xp
+            or tuple(product.shape) != expected
+            or not xp.is_floating(product)
+        ):
             product = _checked(xp, name, product, X, expected)
         if xp.is_complex(product) and not (self.is_complex or xp.is_complex(X)):
-            raise DtypeError(f"MatrixFree: {name} gave complex numbers, but the operator is real. Give dtype=.")
+            raise DtypeError(
+                f"MatrixFree: {name} gave complex numbers, but the operator is real. Give dtype=."
+            )
         return product if own is None else xp.astype(product, join_dtypes(xp, X.dtype, own))
 
     def _expression(self) -> str:
@@ -140,7 +173,8 @@ class MatrixFree(LinearOperator):
 
 
 def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
-    """A with what its functions close over, as far as the framework follows it, among its parameters."""
+    """A with what its functions close over, as far as the framework follows it, among its
+    parameters."""
     if xp.name == "numpy":
         return A
     *batch, m, n = A.sizes
@@ -149,9 +183,14 @@ def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
     def examples(rows: int) -> list[tuple]:
         _, dtype, device = A._context
         own = xp.default_float() if dtype is None else xp.dtype_from(getattr(dtype, "name", dtype))
-        wide = xp.result_type(own, xp.default_float())  # it may multiply what is more precise than itself
+        wide = xp.result_type(
+            own, xp.default_float()
+        )  # it may multiply what is more precise than itself
         dtypes = (own,) if wide == own else (own, wide)
-        return [(xp.zeros((*batch, rows, 1), dtype=dtype, device=device), *A.parameters) for dtype in dtypes]
+        return [
+            (xp.zeros((*batch, rows, 1), dtype=dtype, device=device), *A.parameters)
+            for dtype in dtypes
+        ]
 
     forward, hidden = xp.hoist(A.multiply, partial(examples, n), axes)
     back, more = A.multiply_adjoint, ()
@@ -163,11 +202,14 @@ def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
         given = len(A.parameters)
         forward = _Taking(forward, given, 0, len(hidden))
         back = _Taking(back, given, len(hidden), len(hidden) + len(more))
-    return A._replace(multiply=forward, multiply_adjoint=back, parameters=(*A.parameters, *hidden, *more))
+    return A._replace(
+        multiply=forward, multiply_adjoint=back, parameters=(*A.parameters, *hidden, *more)
+    )
 
 
 class _Taking:
-    """A function that takes, of more parameters than are its own, the first ones and a part of the others."""
+    """A function that takes, of more parameters than are its own, the first ones and a part of
+    the others."""
 
     def __init__(self, function: Callable, given: int, start: int, stop: int):
         self.__name__ = function_name(function)
@@ -194,16 +236,21 @@ def _checked(xp: Any, name: str, product: Any, X: Array, expected: tuple[int, ..
 
 
 def by_real_parts(multiply: Callable[[Array], Array], X: Array) -> Array:
-    """A X for a real A and a complex block X: the real and the imaginary parts are columns of one block."""
+    """A X for a real A and a complex block X: the real and the imaginary parts are columns of
+    one block."""
     xp = namespace_of(X)
     Y, k = multiply(xp.concat([xp.real(X), xp.imag(X)], axis=-1)), X.shape[-1]
     return Y[..., :k] + 1j * Y[..., k:]
 
 
 def as_parameters(what: str, parameters: Any) -> tuple:
-    """The parameters as a tuple; anything else is refused, as it would be unclear whether an array is one parameter or many."""
+    """The parameters as a tuple; anything else is refused, as it would be unclear whether an
+    array is one parameter or many."""
     if not isinstance(parameters, (tuple, list)):
-        raise TypeError(f"{what}: parameters must be a tuple, not {type(parameters).__name__}. For one: parameters=(theta,).")
+        raise TypeError(
+            f"{what}: parameters must be a tuple, not {type(parameters).__name__}. For one: "
+            "parameters=(theta,)."
+        )
     return tuple(parameters)
 
 

@@ -29,12 +29,24 @@ def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
 
 
 def released(B: LinearOperator, dtype: Any) -> LinearOperator:
-    """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device from what it meets, as do its parts."""
+    """An operator of NumPy's arrays that takes framework, dtype (unless that is told) and device
+    from what it meets, as do its parts."""
     if "_is_released" in B.__dict__ or all(namespace_of(leaf) is None for leaf in B.leaves()):
         return B
     is_complex = B.is_complex
-    told = dtype if isinstance(dtype, np.dtype) and (dtype.kind == "c" or not is_complex) else complex if is_complex else None
-    copy = B._replace(**{name: _released_field(getattr(B, name), name in B._scalars, dtype) for name in B._dynamic})
+    told = (
+        dtype
+        if isinstance(dtype, np.dtype) and (dtype.kind == "c" or not is_complex)
+        else complex
+        if is_complex
+        else None
+    )
+    copy = B._replace(
+        **{
+            name: _released_field(getattr(B, name), name in B._scalars, dtype)
+            for name in B._dynamic
+        }
+    )
     if any(namespace_of(leaf) is not None for leaf in copy.leaves()):
         copy.__dict__.update(_context=Context(None, told), _is_released=True)
     return copy
@@ -45,7 +57,9 @@ def _released_field(value: Any, is_scalar: bool, dtype: Any) -> Any:
         return released(value, dtype)
     if isinstance(value, (tuple, list)):
         return type(value)(_released_field(item, is_scalar, dtype) for item in value)
-    return value.item() if is_scalar and isinstance(value, np.ndarray) and value.ndim == 0 else value
+    return (
+        value.item() if is_scalar and isinstance(value, np.ndarray) and value.ndim == 0 else value
+    )
 
 
 def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:
@@ -58,7 +72,8 @@ def placed_beside(A: LinearOperator, x: Array) -> LinearOperator:
 
 
 def dense_part(A: LinearOperator, whole: LinearOperator) -> Array:
-    """The matrix of an operand; a neutral one takes framework, dtype and device from what it is part of."""
+    """The matrix of an operand; a neutral one takes framework, dtype and device from what it is
+    part of."""
     if A.is_neutral and not whole.is_neutral:
         A = A.to(whole.backend, whole._context.device, whole.dtype)
     elif A.is_neutral and A._context.dtype != whole._context.dtype:

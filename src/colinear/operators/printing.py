@@ -1,4 +1,5 @@
-"""How operators print: one line of algebra in a terminal, a small tree in a notebook; never their arrays."""
+"""How operators print: one line of algebra in a terminal, a small tree in a notebook; never
+their arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def operator_repr(A: LinearOperator) -> str:
     try:
         head = f"{type(A).__name__} {_facts(A)}"
         expression = _expression(A)
-    except Exception:  # inside a transformation the leaves may be placeholders, without shape or dtype
+    except (
+        Exception
+    ):  # inside a transformation the leaves may be placeholders, without shape or dtype
         return f"<{type(A).__name__} of leaves without a value>"
     if not A.operands and expression == LinearOperator._expression(A):
         return f"<{head}>"  # it would only say the name and the shape again
@@ -39,8 +42,14 @@ def _facts(A: LinearOperator) -> str:
     if not A.is_complex and mask & SELF_ADJOINT:
         mask &= ~SYMMETRIC  # the same thing, said once
     names = strongest_names(mask)
-    where = A.backend if A.device is None or str(A.device) == "cpu" or A.backend == "jax" else f"{A.backend} {A.device}"
-    return f"{shape_text(A)} {A.xp.dtype_name(A.dtype)} {where}" + (f" [{', '.join(names)}]" if names else "")
+    where = (
+        A.backend
+        if A.device is None or str(A.device) == "cpu" or A.backend == "jax"
+        else f"{A.backend} {A.device}"
+    )
+    return f"{shape_text(A)} {A.xp.dtype_name(A.dtype)} {where}" + (
+        f" [{', '.join(names)}]" if names else ""
+    )
 
 
 def shape_text(A: LinearOperator) -> str:
@@ -57,7 +66,8 @@ def _expression(A: LinearOperator) -> str:
 
 
 def _is_large(A: LinearOperator) -> bool:
-    """Whether the tree has too many nodes to write out; counted without recursion, up to the limit and no further."""
+    """Whether the tree has too many nodes to write out; counted without recursion, up to the
+    limit and no further."""
     stack, count = [A], 0
     while stack:
         count += 1
@@ -76,16 +86,22 @@ def shorten(text: str, width: int = WIDTH) -> str:
 
 
 def bracketed(A: LinearOperator, unbracketed: str | None) -> str:
-    """The expression of an operand, in parentheses if it is composed by a sign that is not in `unbracketed`.
+    """The expression of an operand, in parentheses if it is composed by a sign that is not in
+    `unbracketed`.
 
-    None stands for no sign, and no number in front either: what comes before an exponent or an index.
+    None stands for no sign, and no number in front either: what comes before an exponent or an
+    index.
     """
     text = A._expression()
     outside, before = text, ""
     while outside != before:  # from the innermost brackets out
         outside, before = re.sub(r"\([^()]*\)|\[[^][]*\]", "", outside), outside
     signs = {word for word in outside.split(" ")[1:-1] if word in SIGNS}
-    return f"({text})" if (signs - set(unbracketed) if unbracketed is not None else " " in outside) else text
+    return (
+        f"({text})"
+        if (signs - set(unbracketed) if unbracketed is not None else " " in outside)
+        else text
+    )
 
 
 SIGNS = ("+", "⊕", "⊗", "@", "*", "of")  # "sum of 3 A"
@@ -111,4 +127,6 @@ def _html_children(A: LinearOperator, depth: int) -> str:
 
 
 def _html_line(A: LinearOperator, depth: int) -> str:
-    return f"<li><b>{escape(type(A).__name__)}</b> {escape(_facts(A))}{_html_children(A, depth)}</li>"
+    return (
+        f"<li><b>{escape(type(A).__name__)}</b> {escape(_facts(A))}{_html_children(A, depth)}</li>"
+    )

@@ -8,7 +8,15 @@ from typing import Any
 
 from ..backends import Array
 from ..errors import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, shared
+from ..properties import (
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SELF_ADJOINT,
+    STIEFEL,
+    SYMMETRIC,
+    UNITARY,
+    shared,
+)
 from .base import LinearOperator
 from .bounds import bound_by_norm
 from .context import common_batch, common_context
@@ -26,10 +34,11 @@ from .unitary import Permutation, Sine
 
 
 class Product(LinearOperator):
-    """The product of operators: nested products are flattened, scalars pulled out, identities dropped, neighbouring diagonals,
-    permutations and fitting Kronecker products merged.
+    """The product of operators: nested products are flattened, scalars pulled out, identities
+    dropped, neighbouring diagonals, permutations and fitting Kronecker products merged.
 
-    `B^H M B` is known to be self-adjoint or PSD where M is (`B^H B` is PSD), if B^H was made from B as `B.H`.
+    `B^H M B` is known to be self-adjoint or PSD where M is (`B^H B` is PSD), if B^H was made from B
+    as `B.H`.
 
     Examples
     --------
@@ -46,13 +55,16 @@ class Product(LinearOperator):
         for left, right in pairwise(factors):
             if left.shape[-1] != right.shape[-2]:
                 raise ShapeError(
-                    f"@: operators of {left.shape[-2]}x{left.shape[-1]} and {right.shape[-2]}x{right.shape[-1]} do not chain."
+                    f"@: operators of {left.shape[-2]}x{left.shape[-1]} and "
+                    f"{right.shape[-2]}x{right.shape[-1]} do not chain."
                 )
         batch, context = common_batch("@", factors), common_context("@", factors)
         scalar, parts = _open(factors)
         merged = _merge_neighbours(parts)
         if len(merged) == 1:
-            claims = _palindrome(parts) if len(parts) > 1 else 0  # of P^H P, which is one permutation
+            claims = (
+                _palindrome(parts) if len(parts) > 1 else 0
+            )  # of P^H P, which is one permutation
             whole: Any = merged[0]._claim(claims) if claims else merged[0]
         else:
             whole = cls._of(tuple(merged))
@@ -68,11 +80,17 @@ class Product(LinearOperator):
             return whole
         if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
             return whole
-        return cls._of(tuple(factors))  # a dropped identity or zero gave the product its batch shape or its dtype: keep all
+        return cls._of(
+            tuple(factors)
+        )  # a dropped identity or zero gave the product its batch shape or its dtype: keep all
 
     @memo
     def shape(self) -> tuple[int, ...]:
-        return (*common_batch("@", self.operands), self.operands[0].shape[-2], self.operands[-1].shape[-1])
+        return (
+            *common_batch("@", self.operands),
+            self.operands[0].shape[-2],
+            self.operands[-1].shape[-1],
+        )
 
     def _infer(self) -> int:
         return shared(self.operands) & (UNITARY | STIEFEL)
@@ -89,7 +107,9 @@ class Product(LinearOperator):
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
             return None
-        least = float(self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d))))  # 1 / |A|
+        least = float(
+            self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d)))
+        )  # 1 / |A|
         return bound_by_norm(1 / least, X, B) if least > 0 else None
 
     def _matmat(self, X: Array) -> Array:
@@ -97,7 +117,9 @@ class Product(LinearOperator):
 
     def _matvec(self, x: Array) -> Array:
         if any(len(factor.shape) > 2 for factor in self.operands):
-            return self._matmat(x[:, None])[..., 0]  # a batched factor turns the vector into a stack of columns
+            return self._matmat(x[:, None])[
+                ..., 0
+            ]  # a batched factor turns the vector into a stack of columns
         return self._matmat(x)
 
     @memo
@@ -123,7 +145,11 @@ class Product(LinearOperator):
         # From the right, as blocks of columns, or from the left where that side is thinner.
         if self.shape[-2] < self.shape[-1]:
             return self.xp.matrix_transpose(self.T._dense())
-        dense = reduce(lambda Y, factor: factor @ Y, reversed(self.operands[:-1]), dense_part(self.operands[-1], self))
+        dense = reduce(
+            lambda Y, factor: factor @ Y,
+            reversed(self.operands[:-1]),
+            dense_part(self.operands[-1], self),
+        )
         return self.xp.broadcast_to(dense, self.shape)
 
     @property
@@ -184,7 +210,9 @@ def _merge_pair(A: LinearOperator, B: LinearOperator) -> LinearOperator | None:
         return A.compose(B)
     if isinstance(A, Kronecker) and isinstance(B, Kronecker) and len(A.operands) == len(B.operands):
         if all(a.shape[-1] == b.shape[-2] for a, b in zip(A.operands, B.operands, strict=True)):
-            return Kronecker(*(a @ b for a, b in zip(A.operands, B.operands, strict=True)))  # (A⊗B)(C⊗D) = AC ⊗ BD
+            return Kronecker(
+                *(a @ b for a, b in zip(A.operands, B.operands, strict=True))
+            )  # (A⊗B)(C⊗D) = AC ⊗ BD
     return None
 
 
@@ -192,7 +220,11 @@ def _palindrome(factors: list[LinearOperator]) -> int:
     """What B^H M B inherits from M (nothing in the middle counts as I)."""
     k = len(factors)
     pairs = [(factors[i], factors[k - 1 - i]) for i in range(k // 2)]
-    middle = factors[k // 2].properties if k % 2 else POSITIVE_DEFINITE | POSITIVE_SEMIDEFINITE | SELF_ADJOINT | SYMMETRIC
+    middle = (
+        factors[k // 2].properties
+        if k % 2
+        else POSITIVE_DEFINITE | POSITIVE_SEMIDEFINITE | SELF_ADJOINT | SYMMETRIC
+    )
     mask = 0
     if middle & SELF_ADJOINT and all(are_adjoint(A, B) for A, B in pairs):
         mask |= middle & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE)

@@ -1,4 +1,5 @@
-"""What operators answer to: `+ - * / **`, indexing, moves, and the protocols of SciPy, NumPy and torch.
+"""What operators answer to: `+ - * / **`, indexing, moves, and the protocols of SciPy, NumPy and
+torch.
 
 Each method is one line: the work is done in algebra.py, convert.py, indexing.py, interop.py and
 printing.py, which know `LinearOperator` and so come after it. base.py names them here.
@@ -35,7 +36,8 @@ class Protocols:
         def __matmul__(self, other: Any) -> Any: ...
 
     def to(self, backend: Any = None, device: Any = None, dtype: Any = None) -> LinearOperator:
-        """The same operator with its arrays in another framework, on another device or of another dtype.
+        """The same operator with its arrays in another framework, on another device or of another
+        dtype.
 
         What is given without its name is known by its type, as in torch: `A.to("torch")`,
         `A.to(torch.float64)`, `A.to("cuda:0")`.
@@ -86,12 +88,14 @@ class Protocols:
         return indexing.getitem(self, key)
 
     def __iter__(self) -> Any:
-        raise TypeError(f"{type(self).__name__} is an operator, not a sequence: index it, or call to_dense().")
+        raise TypeError(
+            f"{type(self).__name__} is an operator, not a sequence: index it, or call to_dense()."
+        )
 
     def __bool__(self) -> bool:
         raise TypeError("The truth value of an operator is not defined.")
 
-    # ------------------------------------------------------------------ the protocols of SciPy, NumPy and torch
+    # ------------------------------------------------------------------ the protocols of SciPy, Num
 
     def matvec(self, x: Array) -> Array:
         """A x for x of shape (n,) or (n, 1), as SciPy's operators."""

@@ -1,10 +1,11 @@
-"""The same operator in a family that knows more: sums and products of sparse matrices are sparse, of Toeplitz matrices
-Toeplitz, and so on.
+"""The same operator in a family that knows more: sums and products of sparse matrices are sparse,
+of Toeplitz matrices Toeplitz, and so on.
 
-`simplify` is a function with rules as any other. Where only the base case of a function is left for an operator, and
-`simplify` has a rule for it, the function is asked again for what that rule makes of it (`dispatch.py`), so that every
-function knows all of these. A rule may change how an operator is stored, never what it is: properties are kept, and
-derivatives flow from the same arrays. Patterns of sparse matrices are structure, known under tracing too.
+`simplify` is a function with rules as any other. Where only the base case of a function is left for
+an operator, and `simplify` has a rule for it, the function is asked again for what that rule makes
+of it (`dispatch.py`), so that every function knows all of these. A rule may change how an operator
+is stored, never what it is: properties are kept, and derivatives flow from the same arrays.
+Patterns of sparse matrices are structure, known under tracing too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,19 @@ from .lowrank import LowRank
 from .product import Product
 from .scaled import Scaled, beside
 from .sparse import Sparse
-from .sparse_algebra import BAND, DIAGONAL, SHIFT, as_sparse, ask, assemble, is_sparse, join, multiply_out, times, unscaled
+from .sparse_algebra import (
+    BAND,
+    DIAGONAL,
+    SHIFT,
+    as_sparse,
+    ask,
+    assemble,
+    is_sparse,
+    join,
+    multiply_out,
+    times,
+    unscaled,
+)
 from .sum import Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
 from .unitary import pad_end
@@ -42,11 +55,14 @@ DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 SMALL_ROWS = 32  # of a matrix that is not worth being sparse
 NARROW_KERNEL = 32  # entries of a kernel up to which its matrix counts as banded, or sparse
 LARGE_GRID = 1000  # points of a grid from which its matrix is sparse
-SCATTERED_BAND = 32  # numbers within a band, for each that is stored, from which it counts as sparse
+SCATTERED_BAND = (
+    32  # numbers within a band, for each that is stored, from which it counts as sparse
+)
 
 
 def unchanged(A: LinearOperator) -> LinearOperator:
-    """The same operator in a family that knows more of it, such as one sparse matrix for a sum of sparse matrices.
+    """The same operator in a family that knows more of it, such as one sparse matrix for a sum of
+    sparse matrices.
 
     Parameters
     ----------
@@ -72,11 +88,12 @@ set_simplify(simplify)
 
 
 def flops(A: LinearOperator) -> float:
-    """What decides where the terms of a sum match several rules, of which the guard of one alone can hold."""
+    """What decides where the terms of a sum match several rules, of which the guard of one alone
+    can hold."""
     return A.flops
 
 
-# ---------------------------------------------------------------------------------------------------- parts
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(simplify, Scaled[Circulant | Convolution])  # type: ignore[misc]
@@ -85,7 +102,9 @@ def multiple_of_kernel(A: Any) -> LinearOperator:
     c, C = unscaled(A)
     if isinstance(C, Circulant):
         return Circulant._of(times(c, C.col))._claim(A.properties)
-    return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)._claim(A.properties)
+    return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)._claim(
+        A.properties
+    )
 
 
 @rule(simplify, Scaled[BlockDiag | KroneckerSum])  # type: ignore[misc]
@@ -107,34 +126,49 @@ def multiple_of_simplified(A: Any) -> LinearOperator:
 
 def are_few_terms(A: Any) -> bool:
     """Whether the ranks of the terms together are below the size."""
-    return A.terms * min(A.A.U.shape[-1], (A.A.U if A.A.V is None else A.A.V).shape[-1]) < min(A.shape[-2:])
+    return A.terms * min(A.A.U.shape[-1], (A.A.U if A.A.V is None else A.A.V).shape[-1]) < min(
+        A.shape[-2:]
+    )
 
 
 @rule(simplify, BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]
 def sum_of_low_ranks(A: Any) -> LinearOperator:
     """Σ_i U_i C_i V_i^H is of low rank: all factors side by side"""
     xp, (U, V, core) = A.xp, (A.A.U, A.A.V, A.A.core)
-    left, right = U if core is None else xp.matmul(U, core), None if V is None and core is None else U if V is None else V
-    return LowRank._of(*(None if x is None else A.A._beside(x, A.axis) for x in (left, right)), None)._claim(A.properties)
+    left, right = (
+        U if core is None else xp.matmul(U, core),
+        None if V is None and core is None else U if V is None else V,
+    )
+    return LowRank._of(
+        *(None if x is None else A.A._beside(x, A.axis) for x in (left, right)), None
+    )._claim(A.properties)
 
 
-# ---------------------------------------------------------------------------------------------------- Toeplitz, convolutions
+# --------------------------------------------------------------------------------------------------
 
 
 def is_line(A: Any) -> bool:
     """Whether A is a convolution of a line with zeros around it."""
-    return isinstance(A, Convolution) and len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
+    return (
+        isinstance(A, Convolution) and len(A.grid) == 1 and A.boundary == "zero" and A.grid[0] > 0
+    )
 
 
 @rule(simplify, Convolution, when=is_line)
 def matrix_of_line(A: Any) -> LinearOperator:
-    """A convolution of a line with zeros around it is a Toeplitz matrix, and banded if its kernel is short"""
+    """A convolution of a line with zeros around it is a Toeplitz matrix, and banded if its
+    kernel is short"""
     kernel, (origin,) = A._fitted()
     n, size = A.shape[-1], kernel.shape[-1]
     if size > NARROW_KERNEL:
         return Toeplitz._of(_column(A), _row(A))._claim(A.properties)
-    lines = [A.xp.broadcast_to(kernel[..., j : j + 1], (*A.batch_shape, n - abs(origin - j))) for j in range(size)]
-    return _tidy(Banded._of(tuple(lines), tuple(range(origin, origin - size, -1)), n, n))._claim(A.properties)
+    lines = [
+        A.xp.broadcast_to(kernel[..., j : j + 1], (*A.batch_shape, n - abs(origin - j)))
+        for j in range(size)
+    ]
+    return _tidy(Banded._of(tuple(lines), tuple(range(origin, origin - size, -1)), n, n))._claim(
+        A.properties
+    )
 
 
 def _column(T: Any) -> Array:
@@ -153,10 +187,14 @@ def _row(T: Any) -> Array:
 
 
 def are_on_one_grid(A: Any) -> bool:
-    """Whether each term is a convolution, all of one grid and boundary, a multiple of one, or of I."""
+    """Whether each term is a convolution, all of one grid and boundary, a multiple of one, or of
+    I."""
     inner = [B for _, B in map(unscaled, A.operands) if not isinstance(B, SHIFT)]
     first = inner[0]
-    return all(isinstance(B, Convolution) and (B.grid, B.boundary) == (first.grid, first.boundary) for B in inner)
+    return all(
+        isinstance(B, Convolution) and (B.grid, B.boundary) == (first.grid, first.boundary)
+        for B in inner
+    )
 
 
 @rule(simplify, Sum[Convolution | Scaled[Convolution], ...], when=are_on_one_grid, cost=flops)  # type: ignore[misc]
@@ -167,20 +205,29 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
     d = len(C.grid)
     dot = xp.ones((1,) * d, dtype=A.dtype, device=A._context.device)
     kernels = [
-        (times(scalar_of(B), dot, d), (0,) * d) if isinstance(B, SHIFT) else (times(c, B.kernel, d), B.origin) for c, B in parts
+        (times(scalar_of(B), dot, d), (0,) * d)
+        if isinstance(B, SHIFT)
+        else (times(c, B.kernel, d), B.origin)
+        for c, B in parts
     ]
-    before, after = ([max(reach) for reach in zip(*reaches)] for reaches in zip(*(_reach(k, o) for k, o in kernels)))
+    before, after = (
+        [max(reach) for reach in zip(*reaches)]
+        for reaches in zip(*(_reach(k, o) for k, o in kernels))
+    )
 
     def widen(kernel: Array, origin: tuple[int, ...]) -> Array:
         for axis, (b, a) in enumerate(zip(*_reach(kernel, origin)), -d):
             kernel = pad_with_zeros(xp, kernel, before[axis] - b, after[axis] - a, axis)
         return kernel
 
-    return Convolution._of(sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before))._claim(A.properties)
+    return Convolution._of(
+        sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before)
+    )._claim(A.properties)
 
 
 def _reach(kernel: Array, origin: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-    """How many entries of a kernel stand before its origin, and how many behind it, in each dimension."""
+    """How many entries of a kernel stand before its origin, and how many behind it, in each
+    dimension."""
     sizes = kernel.shape[kernel.ndim - len(origin) :]
     return origin, [size - 1 - o for size, o in zip(sizes, origin, strict=True)]
 
@@ -191,57 +238,93 @@ def are_toeplitz(A: Any) -> bool:
     return A.shape[-1] == A.shape[-2] and all(isinstance(B, TOEPLITZ) or is_line(B) for B in inner)
 
 
-@rule(simplify, Sum[Toeplitz | Circulant | Scaled[Toeplitz | Circulant], ...], when=are_toeplitz, cost=flops)  # type: ignore[misc]
+@rule(
+    simplify,
+    Sum[Toeplitz | Circulant | Scaled[Toeplitz | Circulant], ...],
+    when=are_toeplitz,
+    cost=flops,
+)  # type: ignore[misc]
 def sum_of_toeplitz(A: Any) -> LinearOperator:
     """S + T is a Toeplitz matrix as S and T are, circulant if both are"""
     xp, shape, parts = A.xp, A.shape[:-1], [unscaled(term) for term in A.operands]
-    first = xp.asarray(np.arange(shape[-1]) == 0, dtype=xp.real_dtype(A.dtype), device=A._context.device)  # of I
+    first = xp.asarray(
+        np.arange(shape[-1]) == 0, dtype=xp.real_dtype(A.dtype), device=A._context.device
+    )  # of I
 
     def add(line: Callable[[Any], Array]) -> Array:
-        lines = [times(scalar_of(T), first) if isinstance(T, SHIFT) else times(c, line(T)) for c, T in parts]
+        lines = [
+            times(scalar_of(T), first) if isinstance(T, SHIFT) else times(c, line(T))
+            for c, T in parts
+        ]
         total = reduce(operator.add, lines)
         return total if total.shape == shape else xp.broadcast_to(total, shape)
 
     if not any(isinstance(T, Toeplitz | Convolution) for _, T in parts):
         return Circulant._of(add(_column))._claim(A.properties)
-    is_mirrored = A.properties & SELF_ADJOINT and all(isinstance(T, SHIFT) or getattr(T, "row", T) is None for _, T in parts)
+    is_mirrored = A.properties & SELF_ADJOINT and all(
+        isinstance(T, SHIFT) or getattr(T, "row", T) is None for _, T in parts
+    )
     return Toeplitz._of(add(_column), None if is_mirrored else add(_row))._claim(A.properties)
 
 
 def is_sparse_on_grid(A: Any) -> bool:
-    """Whether the grid has several dimensions, many points and zeros around it, and the kernel few entries, not traced."""
+    """Whether the grid has several dimensions, many points and zeros around it, and the kernel
+    few entries, not traced."""
     few = math.prod(A.kernel.shape[-len(A.grid) :]) <= NARROW_KERNEL
-    return few and A.boundary == "zero" and A.shape[-1] > LARGE_GRID and len(A.grid) > 1 and not A.xp.is_traced(A.kernel)
+    return (
+        few
+        and A.boundary == "zero"
+        and A.shape[-1] > LARGE_GRID
+        and len(A.grid) > 1
+        and not A.xp.is_traced(A.kernel)
+    )
 
 
 @rule(simplify, Convolution, when=is_sparse_on_grid)
 def sparse_of_convolution(A: Any) -> LinearOperator:
-    """A convolution by a small kernel, with zeros around the grid, is a sparse matrix: A[i, l] = kernel[i - l + origin]"""
+    """A convolution by a small kernel, with zeros around the grid, is a sparse matrix: A[i, l] =
+    kernel[i - l + origin]"""
     xp, (kernel, origins) = A.xp, A._fitted()
     points, entries, values = np.arange(A.shape[-1]).reshape(A.grid), [], []
     for j in np.ndindex(*kernel.shape[-len(A.grid) :]):
-        steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)]  # i - l
-        places = [points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel() for s in (1, -1)]
+        steps = [
+            (index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)
+        ]  # i - l
+        places = [
+            points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel()
+            for s in (1, -1)
+        ]
         entries.append(places)
-        values.append(xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(places[0]))))
+        values.append(
+            xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(places[0])))
+        )
     return assemble(values, join(entries, A.shape[-2:]), A)._claim(A.properties)
 
 
-# ---------------------------------------------------------------------------------------------------- blocks
+# --------------------------------------------------------------------------------------------------
 
 
 def are_of_one_partition(A: Any) -> bool:
     """Whether the terms are diagonal, or have square blocks of the same sizes."""
-    sizes = [[block.shape[-2:] for block in term.operands] for term in A.operands if not isinstance(term, DIAGONAL)]
+    sizes = [
+        [block.shape[-2:] for block in term.operands]
+        for term in A.operands
+        if not isinstance(term, DIAGONAL)
+    ]
     return all(each == sizes[0] for each in sizes) and all(m == n for m, n in sizes[0])
 
 
 @rule(simplify, Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)  # type: ignore[misc]
 def sum_of_block_diagonals(A: Any) -> LinearOperator:
     """diag(A, B) + diag(C, D) = diag(A + C, B + D); blocks are definite where the whole is"""
-    sizes = [block.shape[-1] for block in next(term for term in A.operands if isinstance(term, BlockDiag)).operands]
+    sizes = [
+        block.shape[-1]
+        for block in next(term for term in A.operands if isinstance(term, BlockDiag)).operands
+    ]
     columns = zip(*(_blocks(term, sizes, A) for term in A.operands))
-    return BlockDiag(*(Sum(*blocks)._claim(A.properties & DEFINITE) for blocks in columns))._claim(A.properties)
+    return BlockDiag(*(Sum(*blocks)._claim(A.properties & DEFINITE) for blocks in columns))._claim(
+        A.properties
+    )
 
 
 def _blocks(term: Any, sizes: list[int], A: LinearOperator) -> Any:
@@ -249,34 +332,54 @@ def _blocks(term: Any, sizes: list[int], A: LinearOperator) -> Any:
     if isinstance(term, BlockDiag):
         return term.operands
     if isinstance(term, Diagonal):
-        return [Diagonal(term.d[..., stop - size : stop]) for size, stop in zip(sizes, np.cumsum(sizes).tolist())]
-    return [ScaledIdentity(scalar_of(term), size, like=None if A.is_neutral else A) for size in sizes]
+        return [
+            Diagonal(term.d[..., stop - size : stop])
+            for size, stop in zip(sizes, np.cumsum(sizes).tolist())
+        ]
+    return [
+        ScaledIdentity(scalar_of(term), size, like=None if A.is_neutral else A) for size in sizes
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- Kronecker products
+# --------------------------------------------------------------------------------------------------
 
 
 def are_same(A: LinearOperator, B: LinearOperator) -> bool:
-    """Whether A = B is known, because they are one operator or hold the same arrays (never by comparing numbers)."""
+    """Whether A = B is known, because they are one operator or hold the same arrays (never by
+    comparing numbers)."""
     if A is B:
         return True
-    if type(A) is not type(B) or A.operands or A.shape != B.shape or A._flatten()[1][:2] != B._flatten()[1][:2]:
+    if (
+        type(A) is not type(B)
+        or A.operands
+        or A.shape != B.shape
+        or A._flatten()[1][:2] != B._flatten()[1][:2]
+    ):
         return False
     return all(x is y for x, y in zip(A.leaves(), B.leaves(), strict=True))
 
 
 def kronecker_terms(A: Any) -> list[tuple[Any, tuple[LinearOperator, ...]]]:
     """The scalar and the factors of each term that is a multiple of a Kronecker product."""
-    return [(1.0 if c is None else c, B.operands) for c, B in map(unscaled, A.operands) if isinstance(B, Kronecker)]
+    return [
+        (1.0 if c is None else c, B.operands)
+        for c, B in map(unscaled, A.operands)
+        if isinstance(B, Kronecker)
+    ]
 
 
 def _differing(A: Any) -> list[int] | None:
-    """The places where the factors of the terms are not the same; None where the terms do not fit."""
+    """The places where the factors of the terms are not the same; None where the terms do not
+    fit."""
     terms = [factors for _, factors in kronecker_terms(A)]
     sizes = [[factor.shape for factor in factors] for factors in terms]
     if len(terms) < len(A.operands) or any(each != sizes[0] for each in sizes):
         return None
-    return [i for i, (first, *rest) in enumerate(zip(*terms)) if not all(are_same(first, other) for other in rest)]
+    return [
+        i
+        for i, (first, *rest) in enumerate(zip(*terms))
+        if not all(are_same(first, other) for other in rest)
+    ]
 
 
 KRONECKER: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
@@ -302,7 +405,10 @@ def are_beside_identities(A: Any) -> bool:
     terms = kronecker_terms(A)
     if _differing(A) is None or any(isinstance(term, Scaled) for term in A.operands):
         return False
-    places = [[i for i, factor in enumerate(factors) if not isinstance(factor, Identity)] for _, factors in terms]
+    places = [
+        [i for i, factor in enumerate(factors) if not isinstance(factor, Identity)]
+        for _, factors in terms
+    ]
     return sorted(places) == [[i] for i in range(len(terms[0][1]))]
 
 
@@ -310,10 +416,12 @@ def are_beside_identities(A: Any) -> bool:
 def sum_beside_identities(A: Any) -> LinearOperator:
     """A ⊗ I + I ⊗ B = A ⊕ B"""
     columns = zip(*(factors for _, factors in kronecker_terms(A)))
-    return KroneckerSum(*(next(B for B in own if not isinstance(B, Identity)) for own in columns))._claim(A.properties)
+    return KroneckerSum(
+        *(next(B for B in own if not isinstance(B, Identity)) for own in columns)
+    )._claim(A.properties)
 
 
-# ---------------------------------------------------------------------------------------------------- sparse and banded
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(simplify, Sum[Tridiagonal, DIAGONAL])  # type: ignore[misc]
@@ -338,7 +446,8 @@ def product_of_sparse(A: Any) -> LinearOperator:
 
 
 def has_terms_that_simplify(A: Any) -> bool:
-    """Whether some term is of a family that knows more. Products stay: to multiply by two may be faster than by one."""
+    """Whether some term is of a family that knows more. Products stay: to multiply by two may be
+    faster than by one."""
     inner = (term for term in A.operands if not isinstance(unscaled(term)[1], Product))
     return any(not simplify.find(term).is_base for term in inner)
 
@@ -346,15 +455,24 @@ def has_terms_that_simplify(A: Any) -> bool:
 @rule(simplify, Sum, when=has_terms_that_simplify)
 def sum_of_simplified(A: Any) -> LinearOperator:
     """A + B of terms in families that know more"""
-    terms = (term if isinstance(unscaled(term)[1], Product) else ask(simplify, term) for term in A.operands)
+    terms = (
+        term if isinstance(unscaled(term)[1], Product) else ask(simplify, term)
+        for term in A.operands
+    )
     return Sum(*terms)._claim(A.properties)
 
 
 def is_scattered(A: Any) -> bool:
-    """Whether A is square and of few diagonals so far apart that the band between them is mostly empty, not traced."""
+    """Whether A is square and of few diagonals so far apart that the band between them is mostly
+    empty, not traced."""
     stored, width = sum(d.shape[-1] for d in A.diagonals), max(A.offsets) - min(A.offsets) + 1
     is_wide = width * A.n > SCATTERED_BAND * stored or not is_narrow(A)
-    return A.m == A.n > SMALL_ROWS and is_wide and 4 * stored <= A.n**2 and not any(map(A.xp.is_traced, A.diagonals))
+    return (
+        A.m == A.n > SMALL_ROWS
+        and is_wide
+        and 4 * stored <= A.n**2
+        and not any(map(A.xp.is_traced, A.diagonals))
+    )
 
 
 def is_compact(A: Any) -> bool:
@@ -376,5 +494,7 @@ def _tidy(A: Any) -> LinearOperator:
     if set(lines) == {0}:
         return Diagonal._of(lines[0])
     like = {"dtype": A.dtype, "device": A._context.device}
-    lower, diag, upper = (lines[k] if k in lines else A.xp.zeros((A.n - abs(k),), **like) for k in (-1, 0, 1))
+    lower, diag, upper = (
+        lines[k] if k in lines else A.xp.zeros((A.n - abs(k),), **like) for k in (-1, 0, 1)
+    )
     return Tridiagonal._of(lower, diag, upper)

@@ -1,4 +1,5 @@
-"""The terms of an operator as a stochastic method draws from them, and the random numbers that draw them."""
+"""The terms of an operator as a stochastic method draws from them, and the random numbers that
+draw them."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from .tree import memo
 
 
 def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -> Terms:
-    """The terms that a stochastic method draws from: those of positive A, else (or if so `squared`) those of A^H A, which are its
-    rows where A is no sum."""
+    """The terms that a stochastic method draws from: those of positive A, else (or if so
+    `squared`) those of A^H A, which are its rows where A is no sum."""
     generator = None
     if isinstance(A, Seeded):
         generator, A = A.generator, A.A
@@ -30,7 +31,9 @@ def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -
         whole: LinearOperator = Product(A.H, A)
         count, product = term_count(whole), lambda indices, X: minibatch(whole, indices) @ X
     elif count < 2:
-        raise MethodError(f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone.")
+        raise MethodError(
+            f"{method.name}: {A!r} {NOT_A_SUM}; or use CG(), which needs products with A alone."
+        )
     elif squared:
         whole = A
 
@@ -42,7 +45,8 @@ def sampled_terms(A: LinearOperator, method: Any, squared: bool | None = None) -
     size = method.batch_of(count)
     if size > count:
         raise ValueError(
-            f"{method.name}: batch_size is {size}, and the sum has {count} terms. Use at most {count}, or None for the default."
+            f"{method.name}: batch_size is {size}, and the sum has {count} terms. Use at most "
+            f"{count}, or None for the default."
         )
     first = A.xp.arange(size, device=A._context.device)
     share = min(1.0, minibatch(whole, first).flops / max(whole.flops, 1.0))
@@ -57,7 +61,8 @@ BITS = 1 << 23  # of a number in single precision
 
 
 class Seeded(LinearOperator):
-    """A, and two uniform numbers that stand for a seed: methods are static, and hold none that is traced. Floats, for derivatives' sake."""
+    """A, and two uniform numbers that stand for a seed: methods are static, and hold none that
+    is traced. Floats, for derivatives' sake."""
 
     A: LinearOperator
     numbers: Array
@@ -93,7 +98,9 @@ class Seeded(LinearOperator):
     def generator(self) -> Any:
         """The source of random numbers."""
         xp = namespace_of(self.numbers)
-        first, second = (xp.astype(xp.stop_gradient(self.numbers[i]) * BITS, "int32") for i in (0, 1))
+        first, second = (
+            xp.astype(xp.stop_gradient(self.numbers[i]) * BITS, "int32") for i in (0, 1)
+        )
         return xp.fold_in(xp.generator(first), second)
 
 

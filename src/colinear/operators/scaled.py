@@ -10,7 +10,16 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator
-from .context import Context, broadcast_batches, check_device, from_numpy, is_complex_number, is_number, join_dtypes, split_number
+from .context import (
+    Context,
+    broadcast_batches,
+    check_device,
+    from_numpy,
+    is_complex_number,
+    is_number,
+    join_dtypes,
+    split_number,
+)
 from .convert import as_operator, scaled_context
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_fixed, is_on_circle
 from .lowrank import LowRank
@@ -49,7 +58,8 @@ class Scaled(LinearOperator):
             scalar, carried = split_number(scalar, "*")
             A = A if carried is None else scaled_context(A, carried)
         absorb = _ABSORB.get(type(A))
-        # Of a number before it is an array: under `jit` that cannot be seen. The sign of an array in c I is looked at there.
+        # Of a number before it is an array: under `jit` that cannot be seen. The sign of an array
+        # in c I is looked at there.
         is_array = type(A) is Identity and namespace_of(scalar) is not None
         claims = 0 if is_array else kept_by_scalar(A.properties, scalar)
         scalar = scalar_like(scalar, A)
@@ -63,7 +73,11 @@ class Scaled(LinearOperator):
     @memo
     def shape(self) -> tuple[int, ...]:
         batch = getattr(self.scalar, "shape", ())
-        return (*broadcast_batches(batch, self.A.shape[:-2], what="Scaled"), *self.A.shape[-2:]) if batch else self.A.shape
+        return (
+            (*broadcast_batches(batch, self.A.shape[:-2], what="Scaled"), *self.A.shape[-2:])
+            if batch
+            else self.A.shape
+        )
 
     @memo
     def _context(self) -> Context:
@@ -71,7 +85,11 @@ class Scaled(LinearOperator):
         xp = namespace_of(self.scalar)
         if xp is not None and not is_number(self.scalar):
             if backend is None:
-                own = self.scalar.dtype if dtype is None else join_dtypes(xp, self.scalar.dtype, dtype)
+                own = (
+                    self.scalar.dtype
+                    if dtype is None
+                    else join_dtypes(xp, self.scalar.dtype, dtype)
+                )
                 return Context(xp.name, own, xp.device_of(self.scalar))
             return Context(backend, xp.result_type(dtype, self.scalar), device)
         if is_complex_number(self.scalar):  # `complex`: of whatever precision it meets
@@ -80,7 +98,9 @@ class Scaled(LinearOperator):
 
     def _infer(self) -> int:
         xp = namespace_of(self.scalar)
-        real = not isinstance(self.scalar, complex) if xp is None else not xp.is_complex(self.scalar)
+        real = (
+            not isinstance(self.scalar, complex) if xp is None else not xp.is_complex(self.scalar)
+        )
         known = SYMMETRIC | SELF_ADJOINT if real else SYMMETRIC
         if self.A.properties & UNITARY and is_on_circle(self.scalar):
             known |= UNITARY
@@ -134,7 +154,8 @@ class Scaled(LinearOperator):
 
 
 def scalar_like(c: Any, A: LinearOperator) -> Any:
-    """A scalar as it is stored: an array of A's framework in torch and JAX (a leaf that needs no retracing), a Python number in NumPy."""
+    """A scalar as it is stored: an array of A's framework in torch and JAX (a leaf that needs no
+    retracing), a Python number in NumPy."""
     xp = namespace_of(c)
     if xp is not None:
         if not A.is_neutral and xp is not A.xp:
@@ -161,7 +182,9 @@ def multiply_scalars(c: Any, d: Any) -> Any:
 
 def conjugate_scalar(c: Any) -> Any:
     xp = namespace_of(c)
-    return c.conjugate() if xp is None else xp.asarray(xp.conj(c))  # NumPy makes scalars of 0-dimensional arrays
+    return (
+        c.conjugate() if xp is None else xp.asarray(xp.conj(c))
+    )  # NumPy makes scalars of 0-dimensional arrays
 
 
 def peek_scalar(c: Any) -> Any:
@@ -185,7 +208,9 @@ def kept_by_scalar(properties: int, c: Any) -> int:
         kept |= properties & SELF_ADJOINT
         kept |= properties & POSITIVE_SEMIDEFINITE if value.real >= 0 else 0
         kept |= properties & POSITIVE_DEFINITE if value.real > 0 else 0
-    return kept | (properties & UNITARY if value is c and abs(value) == 1 else 0)  # an array may have a derivative: see `_infer`
+    return kept | (
+        properties & UNITARY if value is c and abs(value) == 1 else 0
+    )  # an array may have a derivative: see `_infer`
 
 
 def beside(c: Any, ndim: int = 1) -> Any:
@@ -193,12 +218,14 @@ def beside(c: Any, ndim: int = 1) -> Any:
     return c[(..., *(None,) * ndim)] if getattr(c, "ndim", 0) else c
 
 
-# ---------------------------------------------------------------------- families that take the scalar in (exact, and cheaper than a wrapper)
+# ---------------------------------------------------------------------- families that take the scal
 
 
 def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
     xp = A.xp
-    core = xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
+    core = (
+        xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
+    )
     return LowRank(A.U, A.V, beside(c, 2) * core)
 
 

@@ -1,4 +1,5 @@
-"""A[rows, columns]: a submatrix of any operator, by embedding. P_rows A P_cols^T, where P picks entries of a vector."""
+"""A[rows, columns]: a submatrix of any operator, by embedding. P_rows A P_cols^T, where P picks
+entries of a vector."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ from .printing import bracketed
 from .scaled import Scaled
 from .tree import Index, index_or_array
 
-Selection = (
-    Any  # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers that can't be seen
-)
+# range | Index | traced array: a range of positive step, integers (repeats allowed), or integers
+# that can't be seen
+Selection = Any
 
 
 class Sliced(LinearOperator):
-    """The submatrix of A of some rows and columns; what `A[rows, cols]` gives where no simpler operator is known.
+    """The submatrix of A of some rows and columns; what `A[rows, cols]` gives where no simpler
+    operator is known.
 
-    A product costs one product with A. Dense, diagonal, low-rank and scaled operators are sliced themselves instead, and a slice of a
-    slice is one slice.
+    A product costs one product with A. Dense, diagonal, low-rank and scaled operators are sliced
+    themselves instead, and a slice of a slice is one slice.
 
     Parameters
     ----------
@@ -92,7 +94,9 @@ class Sliced(LinearOperator):
         if m < n:  # fewer products with the adjoint, where there is one
             try:
                 rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))
-                return self.xp.broadcast_to(self.xp.conj(self.xp.matrix_transpose(rows)), self.shape)
+                return self.xp.broadcast_to(
+                    self.xp.conj(self.xp.matrix_transpose(rows)), self.shape
+                )
             except BackendError:
                 pass
         return LinearOperator._to_dense(self)
@@ -102,14 +106,18 @@ class Sliced(LinearOperator):
         return self.A.flops
 
     def _expression(self) -> str:
-        return f"{bracketed(self.A, None)}[{_text(self.rows, self.A.shape[-2])}, {_text(self.cols, self.A.shape[-1])}]"
+        return (
+            f"{bracketed(self.A, None)}[{_text(self.rows, self.A.shape[-2])}, "
+            f"{_text(self.cols, self.A.shape[-1])}]"
+        )
 
 
 # ---------------------------------------------------------------------- selections
 
 
 def selection(key: Any, size: int, axis: int) -> Selection:
-    """Rows or columns as they are stored: checked, without negative numbers, ranges where possible."""
+    """Rows or columns as they are stored: checked, without negative numbers, ranges where
+    possible."""
     if isinstance(key, slice):
         return _as_range(range(*key.indices(size)))
     if isinstance(key, range):
@@ -121,13 +129,21 @@ def selection(key: Any, size: int, axis: int) -> Selection:
         key = key.host
     xp = namespace_of(key)
     if xp is not None and xp.is_traced(key):
-        return xp.where(key < 0, key + size, key)  # its values are not to be seen: out of range is as the framework has it
+        return xp.where(
+            key < 0, key + size, key
+        )  # its values are not to be seen: out of range is as the framework has it
     host = np.asarray(key if xp is None else xp.to_numpy(key))
     if host.ndim != 1:
-        raise IndexError(f"rows and columns are one-dimensional; got an index of shape {host.shape} for axis {axis}.")
+        raise IndexError(
+            f"rows and columns are one-dimensional; got an index of shape {host.shape} for axis "
+            f"{axis}."
+        )
     if host.dtype == bool:
         if host.shape[0] != size:
-            raise IndexError(f"a boolean index of {host.shape[0]} entries does not fit axis {axis} of size {size}.")
+            raise IndexError(
+                f"a boolean index of {host.shape[0]} entries does not fit axis {axis} of size "
+                f"{size}."
+            )
         host = np.nonzero(host)[0]
     if host.size == 0:
         return range(0)
@@ -139,9 +155,15 @@ def selection(key: Any, size: int, axis: int) -> Selection:
 
 def check_range(host: Any, size: int, axis: int) -> None:
     """NumPy's IndexError for what is out of range."""
-    wrong = np.asarray(host)[(host < -size) | (host >= size)] if np.ndim(host) else [host] * (not -size <= host < size)
+    wrong = (
+        np.asarray(host)[(host < -size) | (host >= size)]
+        if np.ndim(host)
+        else [host] * (not -size <= host < size)
+    )
     if len(wrong):
-        raise IndexError(f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}.")
+        raise IndexError(
+            f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}."
+        )
 
 
 def _as_range(key: range) -> Selection:
@@ -150,22 +172,34 @@ def _as_range(key: range) -> Selection:
 
 
 def is_all(key: Selection, size: int) -> bool:
-    return (isinstance(key, range) and len(key) == size and key.step == 1) or (isinstance(key, range) and size == len(key) == 1)
+    return (isinstance(key, range) and len(key) == size and key.step == 1) or (
+        isinstance(key, range) and size == len(key) == 1
+    )
 
 
 def count(key: Selection) -> int:
     """How many are selected."""
-    return len(key) if isinstance(key, range) else key.host.shape[0] if isinstance(key, Index) else key.shape[0]
+    return (
+        len(key)
+        if isinstance(key, range)
+        else key.host.shape[0]
+        if isinstance(key, Index)
+        else key.shape[0]
+    )
 
 
 def same(rows: Selection, cols: Selection) -> bool:
     """Whether the submatrix is known to be a principal one."""
-    return rows is cols or (type(rows) is type(cols) and isinstance(rows, (range, Index)) and rows == cols)
+    return rows is cols or (
+        type(rows) is type(cols) and isinstance(rows, (range, Index)) and rows == cols
+    )
 
 
 def distinct(key: Selection) -> bool:
     """Whether no entry is known to repeat."""
-    return isinstance(key, range) or (isinstance(key, Index) and len(np.unique(key.host)) == len(key.host))
+    return isinstance(key, range) or (
+        isinstance(key, Index) and len(np.unique(key.host)) == len(key.host)
+    )
 
 
 def _compose(outer: Selection, inner: Selection) -> Selection:
@@ -174,7 +208,13 @@ def _compose(outer: Selection, inner: Selection) -> Selection:
         return outer[inner.start : inner.stop : inner.step]
     if isinstance(outer, range):
         outer = Index(outer)
-    key = inner.host if isinstance(inner, Index) else np.asarray(inner, dtype=np.int64) if isinstance(inner, range) else inner
+    key = (
+        inner.host
+        if isinstance(inner, Index)
+        else np.asarray(inner, dtype=np.int64)
+        if isinstance(inner, range)
+        else inner
+    )
     xp = namespace_of(key)
     if xp is not None and xp.name != "numpy":
         return xp.take(outer.on(xp) if isinstance(outer, Index) else outer, key, axis=0)
@@ -204,21 +244,25 @@ def pick(x: Array, key: Selection, axis: int = -2) -> Array:
 
 
 def embed(X: Array, key: Selection, size: int) -> Array:
-    """The block of `size` rows that has X in the selected rows (repeats add up) and zeros elsewhere."""
+    """The block of `size` rows that has X in the selected rows (repeats add up) and zeros
+    elsewhere."""
     if is_all(key, size):
         return X
     xp = namespace_of(X)
     zeros = xp.zeros((*X.shape[:-2], size, X.shape[-1]), dtype=X.dtype, device=xp.device_of(X))
     if isinstance(key, range):
         return xp.set_at(zeros, (..., slice(key.start, max(key.stop, 0), key.step), slice(None)), X)
-    return xp.scatter_add(zeros, key.on(xp, xp.device_of(X)) if isinstance(key, Index) else key, X, axis=-2)
+    return xp.scatter_add(
+        zeros, key.on(xp, xp.device_of(X)) if isinstance(key, Index) else key, X, axis=-2
+    )
 
 
-# ---------------------------------------------------------------------- what a slice keeps, and families that are sliced themselves
+# ---------------------------------------------------------------------- what a slice keeps, and fam
 
 
 def _kept(A: LinearOperator, rows: Selection, cols: Selection) -> int:
-    """A principal submatrix keeps everything but orthonormality; columns without repeats keep that."""
+    """A principal submatrix keeps everything but orthonormality; columns without repeats keep
+    that."""
     mask = 0
     if same(rows, cols):
         mask |= A.properties & ~(STIEFEL | UNITARY | POSITIVE_DEFINITE)
@@ -239,15 +283,21 @@ _SIMPLIFICATIONS: dict[type, Callable[[Any, Selection, Selection], LinearOperato
 def _fill() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
     """The families whose slices are of the same family, exactly and without a product."""
 
-    def principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Callable[[Any, Selection, Selection], Any]:
-        return lambda A, rows, cols: slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
+    def principal(
+        slice_it: Callable[[Any, Selection], LinearOperator],
+    ) -> Callable[[Any, Selection, Selection], Any]:
+        return lambda A, rows, cols: (
+            slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
+        )
 
     _SIMPLIFICATIONS.update(
         {
             Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
             Diagonal: principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
             Identity: principal(lambda A, key: Identity._of(count(key), A.context)),
-            ScaledIdentity: principal(lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)),
+            ScaledIdentity: principal(
+                lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)
+            ),
             Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
             Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
             LowRank: _slice_lowrank,

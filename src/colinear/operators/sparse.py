@@ -23,8 +23,9 @@ from .tree import Index
 class SparseStructure:
     """The pattern of a sparse matrix: compressed rows, sorted, each entry once.
 
-    Static and hashable by content, so that it is seen under `jit` and two matrices of one pattern share a trace. All arrays are
-    read-only NumPy arrays on the host; `memo` holds what a framework derives from them.
+    Static and hashable by content, so that it is seen under `jit` and two matrices of one pattern
+    share a trace. All arrays are read-only NumPy arrays on the host; `memo` holds what a framework
+    derives from them.
 
     Attributes
     ----------
@@ -40,7 +41,9 @@ class SparseStructure:
 
     def __init__(self, indptr: Any, columns: Any, shape: tuple[int, int], order: Any = None):
         self.shape = (int(shape[0]), int(shape[1]))
-        small = max(*self.shape, len(columns)) < 2**31  # as SciPy: half the memory, and no conversion there
+        small = (
+            max(*self.shape, len(columns)) < 2**31
+        )  # as SciPy: half the memory, and no conversion there
         self.indptr = _frozen(indptr, np.int32 if small else np.int64)
         self.columns = _frozen(columns, np.int32 if small else np.int64)
         self._rows: Any = None
@@ -56,15 +59,20 @@ class SparseStructure:
     @property
     def rows(self) -> Any:
         if self._rows is None:
-            self._rows = _frozen(np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.columns.dtype)
+            self._rows = _frozen(
+                np.repeat(np.arange(self.shape[0]), np.diff(self.indptr)), self.columns.dtype
+            )
         return self._rows
 
     @property
     def transposed(self) -> SparseStructure:
-        """The pattern of the transpose; the transpose's values are `data[..., order]`, with the `order` found there."""
+        """The pattern of the transpose; the transpose's values are `data[..., order]`, with the
+        `order` found there."""
         if self._transposed is None:
             order = np.argsort(self.columns, kind="stable")  # by column, and within one by row
-            flipped = SparseStructure(_starts(self.columns, self.shape[1]), self.rows[order], self.shape[::-1], order)
+            flipped = SparseStructure(
+                _starts(self.columns, self.shape[1]), self.rows[order], self.shape[::-1], order
+            )
             back = SparseStructure(self.indptr, self.columns, self.shape, np.argsort(order))
             back.memo, back._transposed, flipped._transposed = self.memo, flipped, back
             self._transposed = flipped
@@ -76,7 +84,9 @@ class SparseStructure:
         found = self.memo.get("symmetric")
         if found is None:
             other = self.transposed
-            found = np.array_equal(self.indptr, other.indptr) and np.array_equal(self.columns, other.columns)
+            found = np.array_equal(self.indptr, other.indptr) and np.array_equal(
+                self.columns, other.columns
+            )
             self.memo["symmetric"] = found
         return bool(found)
 
@@ -86,7 +96,9 @@ class SparseStructure:
         found = self.memo.get("triangular")
         if found is None:
             rows, columns = self.rows, self.columns
-            found = self.memo["triangular"] = bool(np.all(columns <= rows) or np.all(columns >= rows))
+            found = self.memo["triangular"] = bool(
+                np.all(columns <= rows) or np.all(columns >= rows)
+            )
         return found
 
     def __eq__(self, other: object) -> bool:
@@ -114,7 +126,8 @@ class SparseStructure:
 
 
 def _frozen(values: Any, dtype: Any) -> Any:
-    """A read-only array of ours: the caller's must stay writable, so it is copied unless it is already one."""
+    """A read-only array of ours: the caller's must stay writable, so it is copied unless it is
+    already one."""
     if isinstance(values, np.ndarray) and values.dtype == dtype and not values.flags.writeable:
         return values
     values = np.array(values, dtype)
@@ -126,8 +139,11 @@ def _starts(rows: Any, m: int) -> Any:
     return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=m))])
 
 
-def from_coordinates(rows: Any, columns: Any, shape: tuple[int, int]) -> tuple[SparseStructure, Any]:
-    """The structure of entries in any order, and the place in it of each (None: its own); where places repeat, values add up."""
+def from_coordinates(
+    rows: Any, columns: Any, shape: tuple[int, int]
+) -> tuple[SparseStructure, Any]:
+    """The structure of entries in any order, and the place in it of each (None: its own); where
+    places repeat, values add up."""
     rows, columns = np.asarray(rows), np.asarray(columns)
     m, n = shape
     if len(rows) and (rows.min() < 0 or columns.min() < 0 or rows.max() >= m or columns.max() >= n):
@@ -149,8 +165,9 @@ def from_coordinates(rows: Any, columns: Any, shape: tuple[int, int]) -> tuple[S
 class Sparse(LinearOperator):
     """The operator of a sparse matrix of SciPy, torch or JAX. A product costs 2 nnz flops.
 
-    Entries are sorted by rows, and those given twice are summed. In torch and JAX gradients flow from the values that were given,
-    as far as the framework keeps track of them. Matrices of a batch share one pattern, the union of theirs.
+    Entries are sorted by rows, and those given twice are summed. In torch and JAX gradients flow
+    from the values that were given, as far as the framework keeps track of them. Matrices of a
+    batch share one pattern, the union of theirs.
 
     Parameters
     ----------
@@ -169,7 +186,9 @@ class Sparse(LinearOperator):
 
     def __new__(cls, S: Any) -> Sparse:
         if isinstance(S, LinearOperator):
-            raise DtypeError(f"Sparse: expected a sparse matrix, got the operator {type(S).__name__}.")
+            raise DtypeError(
+                f"Sparse: expected a sparse matrix, got the operator {type(S).__name__}."
+            )
         data, structure = _read(S)
         return cls.from_parts(data, structure)
 
@@ -229,7 +248,7 @@ class Sparse(LinearOperator):
         return f"Sparse({'x'.join(map(str, self.shape))}, nnz={self.structure.nnz})"
 
 
-# ---------------------------------------------------------------------- reading the frameworks' formats
+# ---------------------------------------------------------------------- reading the frameworks' for
 
 
 def _read(S: Any) -> tuple[Array, SparseStructure]:
@@ -245,10 +264,17 @@ def _read(S: Any) -> tuple[Array, SparseStructure]:
     if layout in ("torch.sparse_csr", "torch.sparse_csc"):
         return _read_torch_compressed(S, by_rows=layout.endswith("csr"))
     if layout in ("torch.sparse_bsr", "torch.sparse_bsc"):
-        raise BackendError(f"Sparse: torch's blocked layout {layout} is not supported. Use S.to_sparse_csr().")
+        raise BackendError(
+            f"Sparse: torch's blocked layout {layout} is not supported. Use S.to_sparse_csr()."
+        )
     if namespace_of(S) is not None:
-        raise DtypeError(f"Sparse: expected a sparse matrix, got a dense array of shape {tuple(S.shape)}. Use Dense(A).")
-    raise DtypeError(f"Sparse: expected a sparse matrix of SciPy, torch or JAX, not {type(S).__name__}.")
+        raise DtypeError(
+            f"Sparse: expected a sparse matrix, got a dense array of shape {tuple(S.shape)}. Use "
+            "Dense(A)."
+        )
+    raise DtypeError(
+        f"Sparse: expected a sparse matrix of SciPy, torch or JAX, not {type(S).__name__}."
+    )
 
 
 def _read_scipy(S: Any) -> tuple[Array, SparseStructure]:
@@ -264,7 +290,10 @@ def _read_scipy(S: Any) -> tuple[Array, SparseStructure]:
 
 def _read_bcoo(S: Any) -> tuple[Array, SparseStructure]:
     if S.n_dense or S.n_sparse != 2:
-        raise ShapeError(f"Sparse: a BCOO array with {S.n_sparse} sparse and {S.n_dense} dense dimensions; expected 2 and none.")
+        raise ShapeError(
+            f"Sparse: a BCOO array with {S.n_sparse} sparse and {S.n_dense} dense dimensions; "
+            "expected 2 and none."
+        )
     indices = _host(S.indices, backends.get("jax"))
     batch, (m, n) = S.shape[: S.n_batch], S.shape[-2:]
     return _assemble(S.data, indices[..., 0], indices[..., 1], batch, (m, n), backends.get("jax"))
@@ -297,44 +326,61 @@ def _read_torch_compressed(S: Any, by_rows: bool) -> tuple[Array, SparseStructur
     xp = backends.get("torch")
     if S.dense_dim():
         raise ShapeError(f"Sparse: a tensor with {S.dense_dim()} dense dimensions; expected none.")
-    starts, inner = (S.crow_indices(), S.col_indices()) if by_rows else (S.ccol_indices(), S.row_indices())
+    starts, inner = (
+        (S.crow_indices(), S.col_indices()) if by_rows else (S.ccol_indices(), S.row_indices())
+    )
     inner = _host(inner, xp)
     outer = _uncompressed(_host(starts, xp), inner.shape[-1])
     rows, columns = (outer, inner) if by_rows else (inner, outer)
-    return _assemble(S.values().clone(), rows, columns, tuple(S.shape[:-2]), tuple(S.shape[-2:]), xp)
+    return _assemble(
+        S.values().clone(), rows, columns, tuple(S.shape[:-2]), tuple(S.shape[-2:]), xp
+    )
 
 
 def _host(indices: Any, xp: Any) -> Any:
     if xp.is_traced(indices):
         raise BackendError(
-            "Sparse: the indices are traced, and the pattern of a sparse matrix must be known. Make Sparse(S) outside the "
+            "Sparse: the indices are traced, and the pattern of a sparse matrix must be known. "
+            "Make Sparse(S) outside the "
             "transformation and pass the operator in: its values are leaves, its pattern is static."
         )
     return np.asarray(xp.to_numpy(indices))
 
 
 def _uncompressed(starts: Any, count: int, padding: int = 0) -> Any:
-    """Row (or column) numbers of compressed ones, (*batch, count); what lies behind the last row gets the number `padding`."""
+    """Row (or column) numbers of compressed ones, (*batch, count); what lies behind the last row
+    gets the number `padding`."""
     flat = starts.reshape(-1, starts.shape[-1])
     numbers = [np.repeat(np.arange(flat.shape[-1] - 1), np.diff(each)) for each in flat]
     padded = [np.concatenate([each, np.full(count - len(each), padding)]) for each in numbers]
     return np.reshape(padded, (*starts.shape[:-1], count))
 
 
-def _assemble(data: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any) -> tuple[Array, SparseStructure]:
-    """Values (*batch, count) at coordinates of the same shape (or without batch), sorted and summed."""
+def _assemble(
+    data: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any
+) -> tuple[Array, SparseStructure]:
+    """Values (*batch, count) at coordinates of the same shape (or without batch), sorted and
+    summed."""
     data = as_array(data, "Sparse")
     count = rows.shape[-1]
     flat_rows, flat_columns = rows.reshape(-1, count), columns.reshape(-1, count)
-    if len(flat_rows) and ((flat_rows != flat_rows[0]).any() or (flat_columns != flat_columns[0]).any()):  # different patterns
+    if len(flat_rows) and (
+        (flat_rows != flat_rows[0]).any() or (flat_columns != flat_columns[0]).any()
+    ):  # different patterns
         outer = np.repeat(np.arange(math.prod(batch)), count)
         rows, columns = (np.broadcast_to(x, (*batch, count)).reshape(-1) for x in (rows, columns))
         values = xp.reshape(xp.broadcast_to(data, (*batch, count)), (-1,))
         return _scatter(values, outer, rows, columns, batch, shape, xp)
-    rows, columns = (flat_rows[0], flat_columns[0]) if len(flat_rows) else (np.zeros(0, int), np.zeros(0, int))
+    rows, columns = (
+        (flat_rows[0], flat_columns[0]) if len(flat_rows) else (np.zeros(0, int), np.zeros(0, int))
+    )
     is_inside = (rows < shape[0]) & (columns < shape[1])  # JAX pads with indices that are not
     if not is_inside.all():
-        rows, columns, data = rows[is_inside], columns[is_inside], xp.take(data, np.flatnonzero(is_inside), axis=-1)
+        rows, columns, data = (
+            rows[is_inside],
+            columns[is_inside],
+            xp.take(data, np.flatnonzero(is_inside), axis=-1),
+        )
     structure, places = from_coordinates(rows, columns, shape)
     if places is None:
         return data, structure
@@ -347,12 +393,15 @@ def _assemble(data: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape:
 def _scatter(
     values: Any, outer: Any, rows: Any, columns: Any, batch: tuple[int, ...], shape: Any, xp: Any
 ) -> tuple[Array, SparseStructure]:
-    """A batch of matrices of different patterns, as one of their union: `outer` is the matrix of each value."""
+    """A batch of matrices of different patterns, as one of their union: `outer` is the matrix of
+    each value."""
     values = as_array(values, "Sparse")
     is_inside = (rows < shape[0]) & (columns < shape[1])
     structure, places = from_coordinates(rows[is_inside], columns[is_inside], shape)
     places = np.arange(structure.nnz) if places is None else places
-    flat = xp.zeros((math.prod(batch) * structure.nnz,), dtype=values.dtype, device=xp.device_of(values))
+    flat = xp.zeros(
+        (math.prod(batch) * structure.nnz,), dtype=values.dtype, device=xp.device_of(values)
+    )
     inside = xp.take(values, np.flatnonzero(is_inside), axis=0)
     data = xp.scatter_add(flat, outer[is_inside] * structure.nnz + places, inside, axis=0)
     return xp.reshape(data, (*batch, structure.nnz)), structure
@@ -368,7 +417,8 @@ WASTE = 8  # times the entries that filled-up rows may hold
 
 
 class SparseRows(LinearOperator):
-    """Rows of a sparse matrix: `values` and their `columns`, (*batch, b, l) and (b, l); filled up with zeros."""
+    """Rows of a sparse matrix: `values` and their `columns`, (*batch, b, l) and (b, l); filled
+    up with zeros."""
 
     values: Array
     columns: Array
@@ -393,9 +443,15 @@ class SparseRows(LinearOperator):
         xp = namespace_of(X)
         terms = xp.conj(self.values)[..., None] * X[..., None, :]  # (*batch, b, l, k)
         k, device, columns = X.shape[-1], xp.device_of(X), xp.reshape(self.columns, (-1,))
-        if terms.ndim == 3:  # NumPy and torch add to single numbers several times as fast as to rows
+        if (
+            terms.ndim == 3
+        ):  # NumPy and torch add to single numbers several times as fast as to rows
             each = xp.reshape(columns[:, None] * k + xp.arange(k, device=device), (-1,))
-            sums = xp.scatter_add(xp.zeros((self.width * k,), dtype=terms.dtype, device=device), each, xp.reshape(terms, (-1,)))
+            sums = xp.scatter_add(
+                xp.zeros((self.width * k,), dtype=terms.dtype, device=device),
+                each,
+                xp.reshape(terms, (-1,)),
+            )
             return xp.reshape(sums, (self.width, k))
         terms = xp.reshape(terms, (*terms.shape[:-3], -1, k))
         empty = xp.zeros((*terms.shape[:-2], self.width, k), dtype=terms.dtype, device=device)
@@ -423,19 +479,26 @@ def taken_rows(data: Array, structure: Any, indices: Array) -> SparseRows:
     xp = namespace_of(data)
     places, columns, filled = _padded(structure)
     device = xp.device_of(data)
-    where, columns, filled = (xp.take(xp.asarray(x.on(xp, device)), indices, axis=0) for x in (places, columns, filled))
+    where, columns, filled = (
+        xp.take(xp.asarray(x.on(xp, device)), indices, axis=0) for x in (places, columns, filled)
+    )
     flat = xp.take(data, xp.reshape(where, (-1,)), axis=-1)
     values = xp.reshape(flat, (*data.shape[:-1], *where.shape)) * xp.astype(filled, data.dtype)
     return SparseRows._of(values, columns, structure.shape[1])
 
 
 def _padded(structure: Any) -> tuple[Index, Index, Index]:
-    """For each row the places of its entries, their columns, and 1 or, behind its end, 0; (m, l)."""
+    """For each row the places of its entries, their columns, and 1 or, behind its end, 0; (m,
+    l)."""
     found = structure.memo.get("padded rows")
     if found is None:
         lengths = np.diff(structure.indptr)
         steps = np.arange(lengths.max())
         filled = steps < lengths[:, None]
         places = np.where(filled, np.asarray(structure.indptr)[:-1, None] + steps, 0)
-        found = structure.memo["padded rows"] = (Index(places), Index(structure.columns[places] * filled), Index(filled))
+        found = structure.memo["padded rows"] = (
+            Index(places),
+            Index(structure.columns[places] * filled),
+            Index(filled),
+        )
     return found

@@ -29,7 +29,9 @@ from .unitary import Permutation
 SHIFT = ScaledIdentity | Identity
 DIAGONAL = Diagonal | SHIFT
 BAND = Tridiagonal | Banded
-LARGEST_FILL = 64  # products of entries that multiplying out may take, for each entry of the factors
+LARGEST_FILL = (
+    64  # products of entries that multiplying out may take, for each entry of the factors
+)
 
 
 def ask(f: Function, A: LinearOperator, *arguments: Any) -> Any:
@@ -43,7 +45,8 @@ def unscaled(A: Any) -> tuple[Any, Any]:
 
 
 def times(scalar: Any, x: Array, axes: int = 1) -> Array:
-    """c x for x with so many axes behind those of its batch and a number c, None for 1, or one for each of a batch."""
+    """c x for x with so many axes behind those of its batch and a number c, None for 1, or one
+    for each of a batch."""
     return x if scalar is None else beside(scalar, axes) * x
 
 
@@ -61,7 +64,7 @@ def is_sparse(A: LinearOperator) -> bool:
     return ask(count_entries, A, np.ones(A.shape[-1])) is not None
 
 
-# ---------------------------------------------------------------------------------------------------- how many entries
+# --------------------------------------------------------------------------------------------------
 
 
 def no_pattern(A: LinearOperator, weights: Any) -> Any:
@@ -85,7 +88,9 @@ def is_known(A: Any) -> bool:
 def entries_of_matrix(A: Any, weights: Any) -> Any:
     """Sums over the stored places"""
     entries = coordinates(ask(multiply_out, A, A))
-    return sum(np.bincount(rows, weights[columns], minlength=A.shape[-2]) for rows, columns in entries)
+    return sum(
+        np.bincount(rows, weights[columns], minlength=A.shape[-2]) for rows, columns in entries
+    )
 
 
 @rule(count_entries, Scaled)
@@ -108,19 +113,24 @@ def entries_of_product(A: Any, weights: Any) -> Any:
     if any(each is None for each in stored):
         return None
     filled, found = (
-        reduce(lambda w, factor: ask(count_entries, factor, w), reversed(A.operands), w) for w in (np.ones(A.shape[-1]), weights)
+        reduce(lambda w, factor: ask(count_entries, factor, w), reversed(A.operands), w)
+        for w in (np.ones(A.shape[-1]), weights)
     )
     m, n = A.shape[-2:]
-    return found if filled.sum() <= min(LARGEST_FILL * sum(map(np.sum, stored)), m * n // 4) else None
+    return (
+        found if filled.sum() <= min(LARGEST_FILL * sum(map(np.sum, stored)), m * n // 4) else None
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- the entries
+# --------------------------------------------------------------------------------------------------
 
 
 def refuse(A: LinearOperator, whole: LinearOperator) -> Any:
-    """A tree of sparse and banded matrices as one, `Banded` where all are; neutral ones join the framework of the whole."""
+    """A tree of sparse and banded matrices as one, `Banded` where all are; neutral ones join the
+    framework of the whole."""
     raise MethodError(
-        f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), or a preconditioner that asks for "
+        f"the entries of a sparse matrix are needed, and {A!r} does not show them. Use Sparse(S), "
+        "or a preconditioner that asks for "
         "products alone: Nystrom(rank), Chebyshev(degree)."
     )
 
@@ -150,7 +160,9 @@ def band_of_diagonal(A: Any, whole: LinearOperator) -> Any:
 def sparse_of_permutation(A: Any, whole: LinearOperator) -> Any:
     """One entry in each row"""
     structure, _ = from_coordinates(np.arange(A.shape[-1]), A.perm.host, A.shape[-2:])
-    return Sparse._of(whole.xp.ones((A.shape[-1],), dtype=whole.dtype, device=whole._context.device), structure)
+    return Sparse._of(
+        whole.xp.ones((A.shape[-1],), dtype=whole.dtype, device=whole._context.device), structure
+    )
 
 
 @rule(multiply_out, Scaled)
@@ -159,7 +171,9 @@ def entries_times_scalar(A: Any, whole: LinearOperator) -> Any:
     inner = ask(multiply_out, A.A, whole)
     if isinstance(inner, Sparse):
         return Sparse._of(times(A.scalar, inner.data), inner.structure)
-    return Banded._of(tuple([times(A.scalar, d) for d in inner.diagonals]), inner.offsets, inner.m, inner.n)
+    return Banded._of(
+        tuple([times(A.scalar, d) for d in inner.diagonals]), inner.offsets, inner.m, inner.n
+    )
 
 
 @rule(multiply_out, Sum)
@@ -205,12 +219,16 @@ def coordinates(A: Any) -> list[tuple[Any, Any]]:
 def _add_sparse(parts: list[Any], whole: LinearOperator) -> Any:
     """The sum of sparse and banded matrices; where entries come to stand is remembered."""
     key = [part.structure if isinstance(part, Sparse) else part.offsets for part in parts]
-    memo: dict[Any, Any] = next((part.structure.memo for part in parts if isinstance(part, Sparse)), {})
+    memo: dict[Any, Any] = next(
+        (part.structure.memo for part in parts if isinstance(part, Sparse)), {}
+    )
     known, found = memo.get("sum", (None, None))
     if known != key:
         found = join([entry for part in parts for entry in coordinates(part)], parts[0].shape[-2:])
         memo["sum"] = key, found
-    values = [x for part in parts for x in ((part.data,) if isinstance(part, Sparse) else part.diagonals)]
+    values = [
+        x for part in parts for x in ((part.data,) if isinstance(part, Sparse) else part.diagonals)
+    ]
     return assemble(values, found, whole)
 
 
@@ -221,9 +239,16 @@ def join(entries: Iterable[Any], shape: Any) -> Any:
 
 
 def assemble(values: list[Array], found: Any, whole: LinearOperator) -> Any:
-    """The sparse matrix of values (*batch, count) in the places that were found, those in one place added."""
-    xp, batch, (structure, places) = whole.xp, broadcast_batches(*(tuple(x.shape[:-1]) for x in values)), found
-    data = xp.concat([xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for x in values], axis=-1)
+    """The sparse matrix of values (*batch, count) in the places that were found, those in one
+    place added."""
+    xp, batch, (structure, places) = (
+        whole.xp,
+        broadcast_batches(*(tuple(x.shape[:-1]) for x in values)),
+        found,
+    )
+    data = xp.concat(
+        [xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for x in values], axis=-1
+    )
     if places is None:
         return Sparse._of(data, structure)
     if structure.nnz == len(places):
@@ -260,5 +285,7 @@ def _multiply_bands(A: Banded, B: Banded) -> Banded:
         by_offset[k] = by_offset[k] + term if k in by_offset else term
     if not by_offset:
         batch = broadcast_batches(A.batch_shape, B.batch_shape)
-        by_offset[0] = xp.zeros((*batch, natural_length(0, m, n)), dtype=A.dtype, device=A._context.device)
+        by_offset[0] = xp.zeros(
+            (*batch, natural_length(0, m, n)), dtype=A.dtype, device=A._context.device
+        )
     return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)

@@ -22,10 +22,11 @@ from .tree import memo
 
 
 class Sum(LinearOperator):
-    """The sum of operators: nested sums are flattened, zeros dropped, diagonals merged, low-rank terms concatenated.
+    """The sum of operators: nested sums are flattened, zeros dropped, diagonals merged, low-rank
+    terms concatenated.
 
-    `A + A^H` is known to be self-adjoint, `A + A^T` to be symmetric, if the second term was made from
-    the first as `A.H`, `A.T`.
+    `A + A^H` is known to be self-adjoint, `A + A^T` to be symmetric, if the second term was made
+    from the first as `A.H`, `A.T`.
 
     Examples
     --------
@@ -40,7 +41,11 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
-        flat = [inner for term in terms for inner in (term.operands if isinstance(term, Sum) else (term,))]
+        flat = [
+            inner
+            for term in terms
+            for inner in (term.operands if isinstance(term, Sum) else (term,))
+        ]
         claims = _known_of_pairs(flat) | (_known_of_sums(terms) if len(flat) > len(terms) else 0)
         whole = cls._simplified(_simplify(flat), batch, context)
         return whole._claim(claims) if claims else whole
@@ -51,7 +56,8 @@ class Sum(LinearOperator):
         kept = [term for term in terms if not isinstance(term, Zero)] or terms[:1]
         whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
         if len(kept) < len(terms) or whole is kept[0]:
-            # A dropped zero may have been all that gave the sum its batch shape or its dtype: then it stays.
+            # A dropped zero may have been all that gave the sum its batch shape or its dtype: then
+            # it stays.
             if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
                 return whole
             whole = cls._of(tuple(terms))
@@ -65,7 +71,9 @@ class Sum(LinearOperator):
     def _infer(self) -> int:
         common = shared(self.operands)
         mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
-        if mask & POSITIVE_SEMIDEFINITE and any(term.properties & POSITIVE_DEFINITE for term in self.operands):
+        if mask & POSITIVE_SEMIDEFINITE and any(
+            term.properties & POSITIVE_DEFINITE for term in self.operands
+        ):
             mask |= POSITIVE_DEFINITE  # one definite term makes a sum of semidefinite ones definite
         return mask
 
@@ -99,7 +107,11 @@ class Sum(LinearOperator):
         return terms_of_sum(sampled, whole, indices, weights)
 
     def _to_dense(self) -> Array:
-        total = reduce(lambda total, term: total + dense_part(term, self), self.operands[1:], dense_part(self.operands[0], self))
+        total = reduce(
+            lambda total, term: total + dense_part(term, self),
+            self.operands[1:],
+            dense_part(self.operands[0], self),
+        )
         return self.xp.broadcast_to(total, self.shape)
 
     @property
@@ -107,10 +119,12 @@ class Sum(LinearOperator):
         return sum(term.flops for term in self.operands) + (len(self.operands) - 1) * self.shape[-2]
 
     def _expression(self) -> str:
-        return " + ".join(bracketed(term, "⊗@*") for term in self.operands[:6]) + (" + ..." if len(self.operands) > 6 else "")
+        return " + ".join(bracketed(term, "⊗@*") for term in self.operands[:6]) + (
+            " + ..." if len(self.operands) > 6 else ""
+        )
 
 
-# ---------------------------------------------------------------------- what terms say of each other
+# ---------------------------------------------------------------------- what terms say of each othe
 
 
 def _known_of_sums(terms: list[LinearOperator]) -> int:
@@ -131,7 +145,8 @@ def _known_of_pairs(terms: list[LinearOperator]) -> int:
 
 
 def _are_paired(terms: list[LinearOperator], link: str, known: int) -> bool:
-    """Whether every term that is not known to be its own image has its image among the others, equally often."""
+    """Whether every term that is not known to be its own image has its image among the others,
+    equally often."""
     excess: Counter[Any] = Counter()
     for term in terms:
         if term.properties & known:
@@ -152,7 +167,8 @@ def _are_paired(terms: list[LinearOperator], link: str, known: int) -> bool:
 
 
 def in_context(A: LinearOperator, context: Context) -> Any:
-    """A where the composition lives that it stands for: a neutral one is put there, and None is returned where that cannot be."""
+    """A where the composition lives that it stands for: a neutral one is put there, and None is
+    returned where that cannot be."""
     if A._context == context:
         return A
     if A.is_neutral and context.backend is not None:
@@ -169,11 +185,16 @@ def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]
         if shape != first:
             alike = False
             if shape[-2:] != first[-2:]:
-                raise ShapeError(f"{what}: operators of {first[-2]}x{first[-1]} and {shape[-2]}x{shape[-1]} do not fit together.")
-    return first[:-2] if alike else broadcast_batches(*{term.shape[:-2] for term in terms}, what=what)
+                raise ShapeError(
+                    f"{what}: operators of {first[-2]}x{first[-1]} and {shape[-2]}x{shape[-1]} do "
+                    "not fit together."
+                )
+    return (
+        first[:-2] if alike else broadcast_batches(*{term.shape[:-2] for term in terms}, what=what)
+    )
 
 
-# ---------------------------------------------------------------------- simplification: terms of one kind become one term
+# ---------------------------------------------------------------------- simplification: terms of on
 
 
 def _simplify(terms: list[LinearOperator]) -> list[LinearOperator]:
@@ -184,7 +205,10 @@ def _simplify(terms: list[LinearOperator]) -> list[LinearOperator]:
     groups: dict[Any, list[LinearOperator]] = {}
     for i, term in enumerate(terms):
         groups.setdefault(_KIND[type(term)] if type(term) in _KIND else i, []).append(term)
-    return [group[0] if len(group) == 1 else _claimed(_MERGE[kind](group), group) for kind, group in groups.items()]
+    return [
+        group[0] if len(group) == 1 else _claimed(_MERGE[kind](group), group)
+        for kind, group in groups.items()
+    ]
 
 
 def _claimed(merged: LinearOperator, group: Iterable[LinearOperator]) -> LinearOperator:
@@ -210,13 +234,22 @@ def _merge_lowrank(group: list[Any]) -> LinearOperator:
     batch = broadcast_batches(*(A.shape[:-2] for A in group))
 
     def side(parts: list[Any]) -> Any:
-        return xp.concat([xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1)
+        return xp.concat(
+            [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1
+        )
 
     U = side([A.U for A in group])
-    V = None if all(A.V is None for A in group) else side([A.U if A.V is None else A.V for A in group])
+    V = (
+        None
+        if all(A.V is None for A in group)
+        else side([A.U if A.V is None else A.V for A in group])
+    )
     if all(A.core is None for A in group):
         return LowRank(U, V)
-    cores = [xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core for A in group]
+    cores = [
+        xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
+        for A in group
+    ]
     return LowRank(U, V, _block_diagonal(xp, cores, batch))
 
 
@@ -226,12 +259,18 @@ def _block_diagonal(xp: Any, blocks: list[Any], batch: tuple[int, ...]) -> Any:
         m, n = block.shape[-2:]
         parts = [block if size is None else xp.zeros((m, size), dtype=block.dtype, device=xp.device_of(block))
                  for size in (before, None, width - before - n)]  # fmt: skip
-        rows.append(xp.concat([xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1))
+        rows.append(
+            xp.concat(
+                [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1
+            )
+        )
         before += n
     return xp.concat(rows, axis=-2)
 
 
-_KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {LowRank: "lowrank"}
+_KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {
+    LowRank: "lowrank"
+}
 _MERGE: dict[Any, Any] = {"diagonal": _merge_diagonals, "lowrank": _merge_lowrank}
 
 

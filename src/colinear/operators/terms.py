@@ -1,13 +1,15 @@
-"""Sums by their terms: how many there are, and minibatches of them by index, for methods that look at a few at a time.
+"""Sums by their terms: how many there are, and minibatches of them by index, for methods that look
+at a few at a time.
 
-A family offers its terms by two methods of `LinearOperator`, and a factor its rows by a third; an operator of a user's own joins by
-defining them:
+A family offers its terms by two methods of `LinearOperator`, and a factor its rows by a third; an
+operator of a user's own joins by defining them:
 
     _term_count                       how many terms A is a sum of; 1 if it is no sum
     _some_terms(indices, weights)     sum_k weights[k] A_indices[k], plus all of what is not sampled, as an operator
     _rows(indices)                    the rows of A of these indices, as an operator: X^H X is then a sum over them
 
-Indices may be traced, so that the loop of a method compiles into one program; there are never objects for single terms.
+Indices may be traced, so that the loop of a method compiles into one program; there are never
+objects for single terms.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from .transposed import are_adjoint
 from .tree import memo
 
 NOT_A_SUM = (
-    "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over the rows of X), scaled or shifted "
+    "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over "
+    "the rows of X), scaled or shifted "
     "as you like"
 )
 
@@ -33,7 +36,8 @@ def term_count(A: LinearOperator) -> int:
 
 
 def minibatch(A: LinearOperator, indices: Any) -> LinearOperator:
-    """An unbiased estimate of a sum of n terms, from b of them: (n / b) sum_k A_indices[k], for indices drawn uniformly.
+    """An unbiased estimate of a sum of n terms, from b of them: (n / b) sum_k A_indices[k], for
+    indices drawn uniformly.
 
     What the sum holds besides its terms, such as c I, is in it whole.
 
@@ -52,19 +56,26 @@ def minibatch(A: LinearOperator, indices: Any) -> LinearOperator:
         raise MethodError(f"minibatch: {A!r} {NOT_A_SUM}.")
     xp = A.xp if namespace_of(indices) is None else namespace_of(indices)
     indices = xp.asarray(indices)
-    weights = xp.full(indices.shape, n / indices.shape[0], dtype=xp.real_dtype(A.dtype), device=xp.device_of(indices))
+    weights = xp.full(
+        indices.shape,
+        n / indices.shape[0],
+        dtype=xp.real_dtype(A.dtype),
+        device=xp.device_of(indices),
+    )
     return A._some_terms(indices, weights)
 
 
 def some_terms(A: LinearOperator, start: int, stop: int) -> LinearOperator:
-    """The terms from `start` to `stop` of a sum that holds nothing besides its terms, as one operator."""
+    """The terms from `start` to `stop` of a sum that holds nothing besides its terms, as one
+    operator."""
     xp, device = A.xp, A._context.device
     weights = xp.ones((stop - start,), dtype=xp.real_dtype(A.dtype), device=device)
     return A._some_terms(start + xp.arange(stop - start, device=device), weights)
 
 
 def added_parts(A: LinearOperator) -> list[tuple[Any, LinearOperator]]:
-    """What A adds up, as numbers c and operators B of A = sum of c B: each B a sum over one set of terms, or a term itself.
+    """What A adds up, as numbers c and operators B of A = sum of c B: each B a sum over one set of
+    terms, or a term itself.
 
     A sum of single operators is one B, whose terms are its operands.
     """
@@ -76,11 +87,12 @@ def added_parts(A: LinearOperator) -> list[tuple[Any, LinearOperator]]:
     return [part for B in A.operands for part in added_parts(B.to(**place) if B.is_neutral else B)]
 
 
-# ---------------------------------------------------------------------------------------------------- what minibatches are
+# --------------------------------------------------------------------------------------------------
 
 
 class InnerTerms(LinearOperator):
-    """sum_k w_k l_k^H r_k of rows l_k of `left` and r_k of `right`; those of `right` twice where `left` is None."""
+    """sum_k w_k l_k^H r_k of rows l_k of `left` and r_k of `right`; those of `right` twice where
+    `left` is None."""
 
     left: LinearOperator | None
     right: LinearOperator
@@ -117,7 +129,8 @@ class InnerTerms(LinearOperator):
 
 
 class ListedTerms(LinearOperator):
-    """sum_j w_j A_j of a list of operators, those of weight zero left out: not multiplied, even where weights are traced."""
+    """sum_j w_j A_j of a list of operators, those of weight zero left out: not multiplied, even
+    where weights are traced."""
 
     weights: Array
     flops_of_some: float  # of those that a minibatch meets, on average
@@ -125,7 +138,10 @@ class ListedTerms(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*broadcast_batches(*(A.batch_shape for A in self.operands)), *self.operands[0].shape[-2:])
+        return (
+            *broadcast_batches(*(A.batch_shape for A in self.operands)),
+            *self.operands[0].shape[-2:],
+        )
 
     @memo
     def _context(self) -> Context:
@@ -156,11 +172,12 @@ class ListedTerms(LinearOperator):
         return self.flops_of_some
 
 
-# ---------------------------------------------------------------------------------------------------- how families offer them
+# --------------------------------------------------------------------------------------------------
 
 
 class Cut(NamedTuple):
-    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays: it is remembered across traces."""
+    """Where a product L D R is cut to be a sum over the rows of R. Structure alone, no arrays:
+    it is remembered across traces."""
 
     position: int  # of the first factor of R
     terms: int
@@ -168,7 +185,8 @@ class Cut(NamedTuple):
 
 
 def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
-    """A product cut at its largest inner dimension, where only a diagonal may stand between; None where rows cannot be taken."""
+    """A product cut at its largest inner dimension, where only a diagonal may stand between;
+    None where rows cannot be taken."""
     inner = [A.shape[-1] for A in factors[:-1]]
     n = max(inner)
     i, j = inner.index(n), len(inner) - inner[::-1].index(n)
@@ -179,8 +197,11 @@ def inner_cut(factors: tuple[LinearOperator, ...]) -> Cut | None:
     return Cut(j, n, same) if factors[j]._has_rows and (same or factors[0].H._has_rows) else None
 
 
-def inner_terms(factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, weights: Array) -> LinearOperator:
-    """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns times rows."""
+def inner_terms(
+    factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, weights: Array
+) -> LinearOperator:
+    """Some terms of a product as a sum over its inner dimension: A B = sum_k a_k b_k, columns
+    times rows."""
     if cut.position == 2:
         weights = weights * namespace_of(indices).take(factors[1].d, indices, axis=-1)  # type: ignore[attr-defined]
     right = factors[cut.position]._rows(indices)
@@ -189,10 +210,14 @@ def inner_terms(factors: tuple[LinearOperator, ...], cut: Cut, indices: Array, w
     return InnerTerms._of(None if cut.same else factors[0].H._rows(indices), right, weights)
 
 
-def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator], list[LinearOperator]]:
-    """The operands of a sum that are sampled, and those that are in every minibatch: diagonals, and single operators beside sums.
+def sum_parts(
+    operands: tuple[LinearOperator, ...],
+) -> tuple[list[LinearOperator], list[LinearOperator]]:
+    """The operands of a sum that are sampled, and those that are in every minibatch: diagonals, and
+    single operators beside sums.
 
-    A single operator among a million terms would be met once in a million, with a weight of a million: whole it adds no variance.
+    A single operator among a million terms would be met once in a million, with a weight of a
+    million: whole it adds no variance.
     """
     many = [A for A in operands if A._term_count > 1]
     if many:
@@ -201,21 +226,28 @@ def sum_parts(operands: tuple[LinearOperator, ...]) -> tuple[list[LinearOperator
     return plain, [A for A in operands if not any(A is B for B in plain)]
 
 
-def terms_of_sum(sampled: list[LinearOperator], whole: list[LinearOperator], indices: Array, weights: Array) -> LinearOperator:
-    """Some terms of a sum: those of its parts one after the other, each part with the weights of its own."""
+def terms_of_sum(
+    sampled: list[LinearOperator], whole: list[LinearOperator], indices: Array, weights: Array
+) -> LinearOperator:
+    """Some terms of a sum: those of its parts one after the other, each part with the weights of
+    its own."""
     xp = namespace_of(indices)
     if all(A._term_count == 1 for A in sampled):
         numbers = xp.arange(len(sampled), device=xp.device_of(indices))
         own = xp.sum(xp.where(indices == numbers[:, None], weights, 0), axis=-1)
         share = sum(A.flops for A in sampled) / len(sampled) * indices.shape[0]
-        listed = ListedTerms._of(own, float(min(share, sum(A.flops for A in sampled))), tuple(sampled))
+        listed = ListedTerms._of(
+            own, float(min(share, sum(A.flops for A in sampled))), tuple(sampled)
+        )
         return sums.Sum._of((listed, *whole)) if whole else listed
     parts, first = [], 0
     for A in sampled:
         n = A._term_count
         inside = (indices >= first) & (indices < first + n)
         local = xp.where(inside, indices - first, 0) if len(sampled) > 1 else indices
-        parts.append(A._some_terms(local, xp.where(inside, weights, 0) if len(sampled) > 1 else weights))
+        parts.append(
+            A._some_terms(local, xp.where(inside, weights, 0) if len(sampled) > 1 else weights)
+        )
         first += n
     return parts[0] if len(parts) + len(whole) == 1 else sums.Sum._of((*parts, *whole))
 

@@ -1,4 +1,5 @@
-"""Toeplitz and circulant matrices and convolutions on a grid, multiplied by fast Fourier transforms."""
+"""Toeplitz and circulant matrices and convolutions on a grid, multiplied by fast Fourier
+transforms."""
 
 from __future__ import annotations
 
@@ -28,13 +29,14 @@ class Toeplitz(LinearOperator):
     col : array, (*batch, m)
         The first column.
     row : array, (*batch, n), optional
-        The first row. `row[0]` is ignored in favour of `col[0]`. Without it the matrix is Hermitian: `row = conj(col)`, as
-        `scipy.linalg.toeplitz` has it.
+        The first row. `row[0]` is ignored in favour of `col[0]`. Without it the matrix is
+        Hermitian: `row = conj(col)`, as `scipy.linalg.toeplitz` has it.
 
     Notes
     -----
-    A complex `col` alone whose first entry is not real has `row = conj(col)` too, as in SciPy, and so is not Hermitian. Where
-    that entry cannot be seen (under jit, on a GPU) nothing is inferred: say `SelfAdjoint(Toeplitz(col))`.
+    A complex `col` alone whose first entry is not real has `row = conj(col)` too, as in SciPy, and
+    so is not Hermitian. Where that entry cannot be seen (under jit, on a GPU) nothing is inferred:
+    say `SelfAdjoint(Toeplitz(col))`.
 
     Examples
     --------
@@ -86,17 +88,25 @@ class Toeplitz(LinearOperator):
         m, n = self.shape[-2:]
         if m == 0 or n == 0:
             batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-            return xp.zeros((*batch, m, X.shape[-1]), dtype=xp.result_type(self.dtype, X.dtype), device=xp.device_of(X))
-        # (T x)[i] = sum_j diagonals[n - 1 + i - j] x[j]: rows n-1 to n+m-2 of a convolution, long enough that what wraps
-        # around misses them.
+            return xp.zeros(
+                (*batch, m, X.shape[-1]),
+                dtype=xp.result_type(self.dtype, X.dtype),
+                device=xp.device_of(X),
+            )
+        # (T x)[i] = sum_j diagonals[n - 1 + i - j] x[j]: rows n-1 to n+m-2 of a convolution, long
+        # enough that what wraps around misses them.
         product = circular_convolution(xp, self._diagonals(), X, (good_length(m + n - 1),))
         return product[..., n - 1 : n - 1 + m, :]
 
     def _diagonals(self) -> Array:
-        """The value of each diagonal, from the upper right corner to the lower left one: (*batch, n - 1 + m)."""
+        """The value of each diagonal, from the upper right corner to the lower left one:
+        (*batch, n - 1 + m)."""
         xp, batch = self.xp, self.shape[:-2]
         row = xp.conj(self.col) if self.row is None else self.row
-        parts = [xp.broadcast_to(part, (*batch, part.shape[-1])) for part in (xp.flip(row[..., 1:], axis=-1), self.col)]
+        parts = [
+            xp.broadcast_to(part, (*batch, part.shape[-1]))
+            for part in (xp.flip(row[..., 1:], axis=-1), self.col)
+        ]
         return xp.concat(parts, axis=-1)
 
     def _to_dense(self) -> Array:
@@ -105,7 +115,9 @@ class Toeplitz(LinearOperator):
         if m == 0 or n == 0:
             return xp.zeros(self.shape, dtype=self.dtype, device=self._context.device)
         which = np.arange(m)[:, None] - np.arange(n) + (n - 1)
-        entries = xp.take(self._diagonals(), xp.asarray(which.reshape(-1), device=self._context.device), axis=-1)
+        entries = xp.take(
+            self._diagonals(), xp.asarray(which.reshape(-1), device=self._context.device), axis=-1
+        )
         return xp.reshape(entries, self.shape)
 
     @property
@@ -126,7 +138,8 @@ def _is_hermitian(xp: Any, col: Array) -> bool:
 
 
 class Circulant(LinearOperator):
-    """The square matrix with `C[i, j] = col[(i - j) mod n]`. A product with a vector costs O(n log n).
+    """The square matrix with `C[i, j] = col[(i - j) mod n]`. A product with a vector costs O(n log
+    n).
 
     Parameters
     ----------
@@ -162,7 +175,11 @@ class Circulant(LinearOperator):
         n = self.shape[-1]
         if n == 0:
             batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-            return xp.zeros((*batch, 0, X.shape[-1]), dtype=xp.result_type(self.dtype, X.dtype), device=xp.device_of(X))
+            return xp.zeros(
+                (*batch, 0, X.shape[-1]),
+                dtype=xp.result_type(self.dtype, X.dtype),
+                device=xp.device_of(X),
+            )
         return circular_convolution(xp, self.col, X, (n,))
 
     def _to_dense(self) -> Array:
@@ -171,7 +188,9 @@ class Circulant(LinearOperator):
         if n == 0:
             return xp.zeros(self.shape, dtype=self.dtype, device=self._context.device)
         which = (np.arange(n)[:, None] - np.arange(n)) % n
-        entries = xp.take(self.col, xp.asarray(which.reshape(-1), device=self._context.device), axis=-1)
+        entries = xp.take(
+            self.col, xp.asarray(which.reshape(-1), device=self._context.device), axis=-1
+        )
         return xp.reshape(entries, self.shape)
 
     @property
@@ -182,26 +201,31 @@ class Circulant(LinearOperator):
 # Convolution with a kernel on a grid of any number of dimensions, same size out as in.
 
 
-# Up to this many entries a kernel is applied by shifted sums: about the cost of the transforms, and exact for stencils.
+# Up to this many entries a kernel is applied by shifted sums: about the cost of the transforms, and
+# exact for stencils.
 DIRECT_ENTRIES = 16
 
 
 class Convolution(LinearOperator):
-    """Convolution on a grid: `out[i] = sum_j kernel[j] x[i - j + origin]` in every dimension, same size out as in.
+    """Convolution on a grid: `out[i] = sum_j kernel[j] x[i - j + origin]` in every dimension, same
+    size out as in.
 
-    Vectors are grids flattened in row-major order.
-    Kernels of up to 16 entries are applied by shifted sums, O(n) each; larger ones by fast Fourier transforms, O(n log n).
+    Vectors are grids flattened in row-major order. Kernels of up to 16 entries are applied by
+    shifted sums, O(n) each; larger ones by fast Fourier transforms, O(n log n).
 
     Parameters
     ----------
     kernel : array, (*batch, *sizes)
-        May be larger than the grid: it is then wrapped around ("wrap") or reaches only into zeros ("zero").
+        May be larger than the grid: it is then wrapped around ("wrap") or reaches only into zeros
+        ("zero").
     shape : int or tuple of int
-        The sizes of the grid, one for each dimension of the kernel. They are the attribute `grid` (`shape` is the matrix's).
+        The sizes of the grid, one for each dimension of the kernel. They are the attribute `grid`
+        (`shape` is the matrix's).
     boundary : "wrap" or "zero"
         x outside the grid: periodic, or zero.
     centered : bool
-        The kernel's origin is its index 0 in every dimension; with `centered=True` its middle, index `(size - 1) // 2`.
+        The kernel's origin is its index 0 in every dimension; with `centered=True` its middle,
+        index `(size - 1) // 2`.
 
     Examples
     --------
@@ -214,19 +238,30 @@ class Convolution(LinearOperator):
     kernel: Array
     grid: tuple[int, ...]
     boundary: str
-    origin: tuple[int, ...]  # the kernel's index that multiplies x[i]: flipped with the kernel, so transposes stay in the family
+    origin: tuple[
+        int, ...
+        # the kernel's index that multiplies x[i]: flipped with the kernel, so transposes stay in
+        # the family
+    ]
 
-    def __new__(cls, kernel: Any, shape: Any, boundary: str = "wrap", centered: bool = False) -> Any:
+    def __new__(
+        cls, kernel: Any, shape: Any, boundary: str = "wrap", centered: bool = False
+    ) -> Any:
         grid = grid_sizes(shape, "Convolution")
         kernel = as_array(kernel, "Convolution: kernel")
         if boundary not in ("wrap", "zero"):
             raise ValueError(f'Convolution: boundary must be "wrap" or "zero", not {boundary!r}.')
         if kernel.ndim < len(grid):
             given = tuple(kernel.shape)
-            raise ShapeError(f"Convolution: a grid of {len(grid)} dimensions needs a kernel of as many; its shape is {given}.")
+            raise ShapeError(
+                f"Convolution: a grid of {len(grid)} dimensions needs a kernel of as many; its "
+                f"shape is {given}."
+            )
         sizes = kernel.shape[kernel.ndim - len(grid) :]
         if 0 in sizes:
-            raise ShapeError(f"Convolution: the kernel is empty, its shape is {tuple(kernel.shape)}.")
+            raise ShapeError(
+                f"Convolution: the kernel is empty, its shape is {tuple(kernel.shape)}."
+            )
         origin = tuple((int(size) - 1) // 2 if centered else 0 for size in sizes)
         return cls._of(kernel, grid, boundary, origin)
 
@@ -238,33 +273,47 @@ class Convolution(LinearOperator):
     _conj = conjugate_leaves
 
     def _transpose(self) -> LinearOperator:
-        # A[i, l] = kernel[i - l + origin], so A[l, i] is the flipped kernel at i - l + (size - 1 - origin).
+        # A[i, l] = kernel[i - l + origin], so A[l, i] is the flipped kernel at i - l + (size - 1 -
+        # origin).
         axes = tuple(range(-len(self.grid), 0))
-        origin = tuple(self.kernel.shape[axis] - 1 - o for axis, o in zip(axes, self.origin, strict=True))
-        return Convolution._of(self.xp.flip(self.kernel, axis=axes), self.grid, self.boundary, origin)
+        origin = tuple(
+            self.kernel.shape[axis] - 1 - o for axis, o in zip(axes, self.origin, strict=True)
+        )
+        return Convolution._of(
+            self.xp.flip(self.kernel, axis=axes), self.grid, self.boundary, origin
+        )
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         n, k = X.shape[-2:]
         batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
         if n == 0 or k == 0:
-            return xp.zeros((*batch, n, k), dtype=xp.result_type(self.dtype, X.dtype), device=xp.device_of(X))
+            return xp.zeros(
+                (*batch, n, k), dtype=xp.result_type(self.dtype, X.dtype), device=xp.device_of(X)
+            )
         kernel, origin = self._fitted()
         x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
         direct = math.prod(kernel.shape[-len(self.grid) :]) <= DIRECT_ENTRIES
-        out = (_shifted_sums if direct else _by_transforms)(xp, kernel, x, self.grid, self.boundary, origin)
+        out = (_shifted_sums if direct else _by_transforms)(
+            xp, kernel, x, self.grid, self.boundary, origin
+        )
         return xp.reshape(out, (*batch, n, k))
 
     def _fitted(self) -> tuple[Array, tuple[int, ...]]:
-        """The kernel cut to what a point of the grid can reach, or wrapped onto the grid, and its origin."""
+        """The kernel cut to what a point of the grid can reach, or wrapped onto the grid, and
+        its origin."""
         kernel, origins = self.kernel, []
-        for axis, (n, origin) in enumerate(zip(self.grid, self.origin, strict=True), -len(self.grid)):
+        for axis, (n, origin) in enumerate(
+            zip(self.grid, self.origin, strict=True), -len(self.grid)
+        ):
             size = kernel.shape[axis]
             if self.boundary == "zero":  # |j - origin| < n
                 low, high = max(0, origin - n + 1), min(size, origin + n)
                 kernel, origin = _cut(kernel, axis, low, high), origin - low
             elif size > n:
-                parts = [_cut(kernel, axis, start, min(start + n, size)) for start in range(0, size, n)]
+                parts = [
+                    _cut(kernel, axis, start, min(start + n, size)) for start in range(0, size, n)
+                ]
                 kernel, origin = _sum_ragged(self.xp, parts, axis), origin % n
             origins.append(origin)
         return kernel, tuple(origins)
@@ -277,7 +326,9 @@ class Convolution(LinearOperator):
         sizes = kernel.shape[-len(self.grid) :]
         outside = math.prod(sizes)  # where the zero stands that entries beyond the kernel take
         inside, position = np.ones((1, 1), bool), np.zeros((1, 1), np.int64)
-        for n, size, origin in zip(self.grid, sizes, origins, strict=True):  # Kronecker-like: one dimension at a time
+        for n, size, origin in zip(
+            self.grid, sizes, origins, strict=True
+        ):  # Kronecker-like: one dimension at a time
             j = np.arange(n)[:, None] - np.arange(n) + origin
             if self.boundary == "wrap":
                 j %= n
@@ -285,24 +336,37 @@ class Convolution(LinearOperator):
             position = _outer(position * size, np.where(near, j, 0), np.add)
             inside = _outer(inside, near, np.logical_and)
         which = np.where(inside, position, outside).reshape(-1)
-        zero = xp.zeros((*kernel.shape[: -len(self.grid)], 1), dtype=kernel.dtype, device=xp.device_of(kernel))
-        entries = xp.concat([xp.reshape(kernel, (*kernel.shape[: -len(self.grid)], -1)), zero], axis=-1)
-        return xp.reshape(xp.take(entries, xp.asarray(which, device=self._context.device), axis=-1), self.shape)
+        zero = xp.zeros(
+            (*kernel.shape[: -len(self.grid)], 1), dtype=kernel.dtype, device=xp.device_of(kernel)
+        )
+        entries = xp.concat(
+            [xp.reshape(kernel, (*kernel.shape[: -len(self.grid)], -1)), zero], axis=-1
+        )
+        return xp.reshape(
+            xp.take(entries, xp.asarray(which, device=self._context.device), axis=-1), self.shape
+        )
 
     @property
     def _flops(self) -> float:
         sizes = self.kernel.shape[-len(self.grid) :]
         if math.prod(sizes) <= DIRECT_ENTRIES:
             return 2.0 * math.prod(sizes) * math.prod(self.grid)
-        return convolution_flops(_lengths(self.grid, sizes, self.boundary, self.origin), real=not self.is_complex)
+        return convolution_flops(
+            _lengths(self.grid, sizes, self.boundary, self.origin), real=not self.is_complex
+        )
 
     def _expression(self) -> str:
-        kernel, grid = ("x".join(map(str, sizes)) for sizes in (self.kernel.shape[-len(self.grid) :], self.grid))
+        kernel, grid = (
+            "x".join(map(str, sizes)) for sizes in (self.kernel.shape[-len(self.grid) :], self.grid)
+        )
         return f"Convolution({kernel} kernel on {grid}, {self.boundary})"
 
 
-def _shifted_sums(xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]) -> Array:
-    """sum_j kernel[j] padded[i + size - 1 - j], x padded at both ends by what the kernel reaches."""
+def _shifted_sums(
+    xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]
+) -> Array:
+    """sum_j kernel[j] padded[i + size - 1 - j], x padded at both ends by what the kernel
+    reaches."""
     d = len(grid)
     sizes = kernel.shape[-d:]
     for axis, (n, size, o) in enumerate(zip(grid, sizes, origin, strict=True), -1 - d):
@@ -315,25 +379,39 @@ def _shifted_sums(xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], bound
         x = xp.concat([end for end in (ends[0], x, ends[1]) if end.shape[axis]], axis=axis)
     out = None
     for j in product(*map(range, sizes)):
-        window = tuple(slice(size - 1 - i, size - 1 - i + n) for n, size, i in zip(grid, sizes, j, strict=True))
+        window = tuple(
+            slice(size - 1 - i, size - 1 - i + n) for n, size, i in zip(grid, sizes, j, strict=True)
+        )
         term = kernel[(..., *j)][(..., *(None,) * (d + 1))] * x[(..., *window, slice(None))]
         out = term if out is None else out + term
     return out
 
 
-def _by_transforms(xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]) -> Array:
+def _by_transforms(
+    xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]
+) -> Array:
     d = len(grid)
     full = circular_convolution(xp, kernel, x, _lengths(grid, kernel.shape[-d:], boundary, origin))
     if boundary == "wrap":
-        return xp.roll(full, tuple(-o for o in origin), axis=tuple(range(-1 - d, -1))) if any(origin) else full
+        return (
+            xp.roll(full, tuple(-o for o in origin), axis=tuple(range(-1 - d, -1)))
+            if any(origin)
+            else full
+        )
     return full[(..., *(slice(o, o + n) for n, o in zip(grid, origin, strict=True)), slice(None))]
 
 
-def _lengths(grid: tuple[int, ...], sizes: Any, boundary: str, origin: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the transforms: the grid's own, or just enough that what wraps around misses the rows origin to origin + n - 1."""
+def _lengths(
+    grid: tuple[int, ...], sizes: Any, boundary: str, origin: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Of the transforms: the grid's own, or just enough that what wraps around misses the rows
+    origin to origin + n - 1."""
     if boundary == "wrap":
         return grid
-    reach = (min(max(size - 1 - o, o), max(n - 1, 0)) for n, size, o in zip(grid, sizes, origin, strict=True))
+    reach = (
+        min(max(size - 1 - o, o), max(n - 1, 0))
+        for n, size, o in zip(grid, sizes, origin, strict=True)
+    )
     return tuple(good_length(n + r) for n, r in zip(grid, reach, strict=True))
 
 

@@ -1,4 +1,5 @@
-"""A^T, A^H and conj(A) of operators that have no formula of their own, and the memory of which operator is the adjoint of which."""
+"""A^T, A^H and conj(A) of operators that have no formula of their own, and the memory of which
+operator is the adjoint of which."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class Transpose(LinearOperator):
 
 
 class Conjugate(LinearOperator):
-    """The complex conjugate of an operator; `Conjugate(A)` is `A.conj()`. A product costs one with A.
+    """The complex conjugate of an operator; `Conjugate(A)` is `A.conj()`. A product costs one with
+    A.
 
     Examples
     --------
@@ -172,11 +174,12 @@ def inherited(A: Any) -> int:
     return A.A.properties if A.shape[-1] == A.shape[-2] else A.A.properties & ~STIEFEL
 
 
-# ---------------------------------------------------------------------- who is whose adjoint (for B^H M B in products)
+# ---------------------------------------------------------------------- who is whose adjoint (for B
 
 
 def are_adjoint(A: LinearOperator, B: LinearOperator) -> bool:
-    """Whether A = B^H is known, because one was made from the other (never by comparing numbers)."""
+    """Whether A = B^H is known, because one was made from the other (never by comparing
+    numbers)."""
     if A is B:
         return bool(A.properties & SELF_ADJOINT)
     return _made_from(A, B, "_adjoint_of") or _made_from(B, A, "_adjoint_of")

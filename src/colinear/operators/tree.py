@@ -1,4 +1,5 @@
-"""The fields of an operator: which are leaves and which are structure, how a tree is taken apart and rebuilt, and cached properties."""
+"""The fields of an operator: which are leaves and which are structure, how a tree is taken apart
+and rebuilt, and cached properties."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 else:
 
     class memo:
-        """`@memo` above a method without arguments: an attribute that is computed when it is first asked for."""
+        """`@memo` above a method without arguments: an attribute that is computed when it is
+        first asked for."""
 
         def __init__(self, compute: Callable[[Any], Any]):
             self.compute, self.__doc__ = compute, compute.__doc__
@@ -52,7 +54,8 @@ Scalar = Any  # a Python number or a 0-dimensional array
 
 
 def own_annotations(cls: type) -> dict[str, Any]:
-    """The annotations in the body of a class, in order; from Python 3.14 on they are evaluated only when asked for."""
+    """The annotations in the body of a class, in order; from Python 3.14 on they are evaluated
+    only when asked for."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -70,7 +73,8 @@ def is_data(value: Any) -> bool:
 
 
 def arrays_in(value: Any) -> list[Any]:
-    """The arrays and scalars in a field, depth first; operators are opened up, however deep they are nested."""
+    """The arrays and scalars in a field, depth first; operators are opened up, however deep they
+    are nested."""
     waiting, found = [value], []
     while waiting:
         value = waiting.pop()
@@ -98,8 +102,9 @@ def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:
 
 
 class Index:
-    """Integers that are structure (a permutation, a sparsity pattern): static and hashable by content, so that values are seen under `jit`
-    and neither `vmap` nor `grad` of an operator meets them. `host` is a read-only NumPy array."""
+    """Integers that are structure (a permutation, a sparsity pattern): static and hashable by
+    content, so that values are seen under `jit` and neither `vmap` nor `grad` of an operator
+    meets them. `host` is a read-only NumPy array."""
 
     __slots__ = ("_hash", "_placed", "host")
 
@@ -148,11 +153,12 @@ def index_or_array(values: Any, what: str) -> Any:
     return Index(host)
 
 
-# ---------------------------------------------------------------------------------------------------- derivatives along arrays
+# --------------------------------------------------------------------------------------------------
 
 
 def directional(A: Any, f: Callable[[Any], Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone that are floats."""
+    """f(A) and its derivative along `tangents` of A's arrays: of all of them, or of those alone
+    that are floats."""
     return push_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), tangents)
 
 
@@ -161,8 +167,11 @@ def pullback(A: Any, f: Callable[[Any], Any], G: Any) -> tuple[Any, ...]:
     return pull_floats(A.xp, lambda *arrays: f(A.with_arrays(arrays)), A.arrays(), G)
 
 
-def push_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """f(*arrays) and its derivative along `tangents`, of all arrays or of the floats among them: integers do not move."""
+def push_floats(
+    xp: Any, f: Callable[..., Any], arrays: Sequence[Any], tangents: Sequence[Any]
+) -> tuple[Any, Any]:
+    """f(*arrays) and its derivative along `tangents`, of all arrays or of the floats among them:
+    integers do not move."""
     places, of = _of_floats(xp, f, arrays)
     along = [tangents[i] for i in places] if len(tangents) == len(arrays) else tangents
     return xp.jvp(of, tuple(arrays[i] for i in places), tuple(along))
@@ -175,7 +184,9 @@ def pull_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any], G: Any) -
     return tuple(found.get(i) for i in range(len(arrays)))
 
 
-def _of_floats(xp: Any, f: Callable[..., Any], arrays: Sequence[Any]) -> tuple[list[int], Callable[[Any], Any]]:
+def _of_floats(
+    xp: Any, f: Callable[..., Any], arrays: Sequence[Any]
+) -> tuple[list[int], Callable[[Any], Any]]:
     """The places of the floats among the arrays, and f as a function of these."""
     places = [i for i, x in enumerate(arrays) if xp.is_floating(x)]
 

@@ -21,23 +21,28 @@ from .tree import Index, index_or_array, memo
 
 
 def good_length(n: int) -> int:
-    """The least length >= n with no prime factor above 5: fast in pocketfft, MKL, cuFFT and XLA alike.
+    """The least length >= n with no prime factor above 5: fast in pocketfft, MKL, cuFFT and XLA
+    alike.
 
-    SciPy has it, but its import takes longer than all of our operators, and torch.compile cannot look into it.
+    SciPy has it, but its import takes longer than all of our operators, and torch.compile cannot
+    look into it.
     """
     best = 1 << max(n - 1, 0).bit_length()
     fives = 1
     while fives < best:
         odd = fives
         while odd < best:
-            best = min(best, odd << max(-(-n // odd) - 1, 0).bit_length())  # 5^a 3^b, and the twos that are missing
+            best = min(
+                best, odd << max(-(-n // odd) - 1, 0).bit_length()
+            )  # 5^a 3^b, and the twos that are missing
             odd *= 3
         fives *= 5
     return best
 
 
 def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int]) -> Array:
-    """The circular convolution of columns of grids with a kernel, both padded with zeros to `lengths`.
+    """The circular convolution of columns of grids with a kernel, both padded with zeros to
+    `lengths`.
 
     kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes real transforms, half the work,
     and gives real output of the promoted dtype.
@@ -48,7 +53,9 @@ def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int
     if xp.is_complex(dtype):
         product = xp.ifftn(xp.fftn(kernel, axes=axes) * xp.fftn(X, axes=axes), axes=axes)
     else:
-        product = xp.irfftn(xp.rfftn(kernel, axes=axes) * xp.rfftn(X, axes=axes), tuple(lengths), axes=axes)
+        product = xp.irfftn(
+            xp.rfftn(kernel, axes=axes) * xp.rfftn(X, axes=axes), tuple(lengths), axes=axes
+        )
     return xp.astype(product, dtype)
 
 
@@ -64,13 +71,15 @@ def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> A
 
 
 def fourier_flops(lengths: Sequence[int], real: bool) -> float:
-    """Of one transform, by the usual count 5 n log2(n) for complex numbers and half of it for real ones."""
+    """Of one transform, by the usual count 5 n log2(n) for complex numbers and half of it for
+    real ones."""
     n = math.prod(lengths)
     return (2.5 if real else 5.0) * n * math.log2(max(n, 2))
 
 
 def convolution_flops(lengths: Sequence[int], real: bool) -> float:
-    """Of one circular convolution: the transforms of kernel, vector and product, and the product."""
+    """Of one circular convolution: the transforms of kernel, vector and product, and the
+    product."""
     return 3 * fourier_flops(lengths, real) + (3.0 if real else 6.0) * math.prod(lengths)
 
 
@@ -78,10 +87,12 @@ def convolution_flops(lengths: Sequence[int], real: bool) -> float:
 
 
 class FFT(LinearOperator):
-    """The discrete Fourier transform of a grid that is flattened in row-major order, scaled to be unitary.
+    """The discrete Fourier transform of a grid that is flattened in row-major order, scaled to be
+    unitary.
 
-    `FFT(n) @ x` is `numpy.fft.fft(x, norm="ortho")`. It holds no numbers, so it takes framework, precision and device from what
-    it multiplies; the result is complex. Alone it is NumPy's, complex128. A product costs O(n log n).
+    `FFT(n) @ x` is `numpy.fft.fft(x, norm="ortho")`. It holds no numbers, so it takes framework,
+    precision and device from what it multiplies; the result is complex. Alone it is NumPy's,
+    complex128. A product costs O(n log n).
 
     Parameters
     ----------
@@ -137,7 +148,11 @@ class FFT(LinearOperator):
             return xp.astype(X, xp.complex_dtype(X.dtype))
         values = xp.reshape(X, (*X.shape[:-2], *self.grid, X.shape[-1]))
         axes = tuple(range(-1 - len(self.grid), -1))
-        transformed = xp.ifftn(values, axes=axes) * math.sqrt(n) if self.inverse else xp.fftn(values, axes=axes) / math.sqrt(n)
+        transformed = (
+            xp.ifftn(values, axes=axes) * math.sqrt(n)
+            if self.inverse
+            else xp.fftn(values, axes=axes) / math.sqrt(n)
+        )
         return xp.reshape(transformed, X.shape)
 
     @property
@@ -156,7 +171,10 @@ def grid_sizes(shape: Any, what: str) -> tuple[int, ...]:
     except (TypeError, ValueError):
         wrong, sizes = True, ()
     if wrong or not sizes or min(sizes) < 0:
-        raise ShapeError(f"{what}: the grid's shape must be an integer or a tuple of integers, none negative; it is {shape!r}.")
+        raise ShapeError(
+            f"{what}: the grid's shape must be an integer or a tuple of integers, none negative; "
+            f"it is {shape!r}."
+        )
     return sizes
 
 
@@ -165,11 +183,13 @@ def grid_sizes(shape: Any, what: str) -> tuple[int, ...]:
 
 
 class Sine(LinearOperator):
-    """The discrete sine transform (of the first kind) of a grid that is flattened in row-major order, scaled to be orthogonal.
+    """The discrete sine transform (of the first kind) of a grid that is flattened in row-major
+    order, scaled to be orthogonal.
 
-    In one dimension its entries are `sqrt(2 / (n + 1)) sin(π j k / (n + 1))` for j, k = 1, ..., n: it is symmetric and its own
-    inverse, and `Sine(n) @ x` is `scipy.fft.dst(x, type=1, norm="ortho")`. It holds no numbers, so it takes framework, dtype and
-    device from what it multiplies. A product costs O(n log n).
+    In one dimension its entries are `sqrt(2 / (n + 1)) sin(π j k / (n + 1))` for j, k = 1, ..., n:
+    it is symmetric and its own inverse, and `Sine(n) @ x` is `scipy.fft.dst(x, type=1,
+    norm="ortho")`. It holds no numbers, so it takes framework, dtype and device from what it
+    multiplies. A product costs O(n log n).
 
     Parameters
     ----------
@@ -226,14 +246,18 @@ class Sine(LinearOperator):
 
     @property
     def _flops(self) -> float:
-        return sum(fourier_flops((2 * size + 2,), real=True) * math.prod(self.grid) / max(size, 1) for size in self.grid)
+        return sum(
+            fourier_flops((2 * size + 2,), real=True) * math.prod(self.grid) / max(size, 1)
+            for size in self.grid
+        )
 
     def _expression(self) -> str:
         return f"Sine({'x'.join(map(str, self.grid))})"
 
 
 def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Array:
-    """Along each axis y_k = sqrt(2 / (n + 1)) sum_j sin(π j k / (n + 1)) x_j. `overwrite`: whether x may be, in NumPy."""
+    """Along each axis y_k = sqrt(2 / (n + 1)) sum_j sin(π j k / (n + 1)) x_j. `overwrite`:
+    whether x may be, in NumPy."""
     xp = namespace_of(x)
     if 0 in x.shape:
         return x
@@ -248,12 +272,17 @@ def sine_transform(x: Array, axes: Sequence[int], overwrite: bool = False) -> Ar
 
 
 def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
-    """One axis, by Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i times that of its half in sines."""
+    """One axis, by Fourier's transform of [0, x, 0, -x reversed]: that of an odd sequence is -2i
+    times that of its half in sines."""
     x = xp.moveaxis(x, axis, -1)
     n = x.shape[-1]
     zero = xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=xp.device_of(x))
     odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
-    y = 0.5j * xp.fft(odd) if xp.is_complex(x) else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, (-1,))), x.dtype)
+    y = (
+        0.5j * xp.fft(odd)
+        if xp.is_complex(x)
+        else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, (-1,))), x.dtype)
+    )
     return xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
 
 
@@ -264,10 +293,11 @@ SMALL = 64  # entries that Python sorts faster than NumPy starts to
 
 
 class Permutation(LinearOperator):
-    """P with `P @ x == x[perm]`: row i of P is row perm[i] of the identity. Its transpose is its inverse.
+    """P with `P @ x == x[perm]`: row i of P is row perm[i] of the identity. Its transpose is its
+    inverse.
 
-    The permutation is structure, not data: known under `jit`, and no leaf of the tree. Only where it is itself traced is it an
-    array, and then it cannot be checked.
+    The permutation is structure, not data: known under `jit`, and no leaf of the tree. Only where
+    it is itself traced is it an array, and then it cannot be checked.
 
     Parameters
     ----------
@@ -296,14 +326,18 @@ class Permutation(LinearOperator):
             except (TypeError, ValueError) as error:
                 if isinstance(error, ShapeError):
                     raise
-                raise DtypeError(f"Permutation: expected an array of integers, got {type(perm).__name__}.") from error
+                raise DtypeError(
+                    f"Permutation: expected an array of integers, got {type(perm).__name__}."
+                ) from error
         given = perm.host if isinstance(perm, Index) else perm
         if is_array(perm) and namespace_of(perm).is_floating(perm):
             raise ShapeError(f"Permutation: indices must be integers, not {perm.dtype}.")
         if given.ndim < 1:
             raise ShapeError("Permutation: expected at least one dimension, got a single number.")
         if isinstance(perm, Index) and not _is_permutation(given):
-            raise ShapeError(f"Permutation: perm must hold each of 0, ..., {given.shape[-1] - 1} once.")
+            raise ShapeError(
+                f"Permutation: perm must hold each of 0, ..., {given.shape[-1] - 1} once."
+            )
         return cls._of(perm, given_context("Permutation", like, dtype))
 
     @property
@@ -326,19 +360,29 @@ class Permutation(LinearOperator):
     @memo
     def _inverse(self) -> Any:
         perm = self.perm
-        return Index(np.argsort(perm.host, -1)) if isinstance(perm, Index) else namespace_of(perm).argsort(perm, axis=-1)
+        return (
+            Index(np.argsort(perm.host, -1))
+            if isinstance(perm, Index)
+            else namespace_of(perm).argsort(perm, axis=-1)
+        )
 
     def compose(self, other: Permutation) -> Permutation:
         """The product P Q as one permutation: (P Q x)[i] = x[q[p[i]]]."""
         p, q = self.perm, other.perm
         if isinstance(p, Index) and isinstance(q, Index):
             batch = np.broadcast_shapes(p.host.shape, q.host.shape)
-            composed: Any = Index(np.take_along_axis(np.broadcast_to(q.host, batch), np.broadcast_to(p.host, batch), -1))
+            composed: Any = Index(
+                np.take_along_axis(
+                    np.broadcast_to(q.host, batch), np.broadcast_to(p.host, batch), -1
+                )
+            )
         else:
             xp = namespace_of(p if is_array(p) else q)
             p, q = (x.on(xp) if isinstance(x, Index) else x for x in (p, q))
             batch = (*broadcast_batches(p.shape[:-1], q.shape[:-1]), p.shape[-1])
-            composed = xp.take_along_axis(xp.broadcast_to(q, batch), xp.broadcast_to(p, batch), axis=-1)
+            composed = xp.take_along_axis(
+                xp.broadcast_to(q, batch), xp.broadcast_to(p, batch), axis=-1
+            )
         return Permutation._of(composed, common_context("Permutation", (self, other)))
 
     def _matmat(self, X: Array) -> Array:
@@ -348,17 +392,28 @@ class Permutation(LinearOperator):
         if perm.ndim == 1:
             return xp.take(X, perm, axis=-2)
         batch = broadcast_batches(perm.shape[:-1], X.shape[:-2])
-        X, perm = xp.broadcast_to(X, (*batch, *X.shape[-2:])), xp.broadcast_to(perm, (*batch, perm.shape[-1]))
+        X, perm = (
+            xp.broadcast_to(X, (*batch, *X.shape[-2:])),
+            xp.broadcast_to(perm, (*batch, perm.shape[-1])),
+        )
         return xp.take_along_axis(X, xp.broadcast_to(perm[..., None], X.shape), axis=-2)
 
     def _matvec(self, x: Array) -> Array:
         xp = namespace_of(x)
         x = promoted(x, self.context.dtype)
-        return x[self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm]  # batched: x[perm] is, too
+        return x[
+            self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm
+        ]  # batched: x[perm] is, too
 
     def _to_dense(self) -> Array:
         xp = self.xp if isinstance(self.perm, Index) else namespace_of(self.perm)
-        return self._matmat(xp.eye(self.shape[-1], dtype=self._context.dtype or xp.default_float(), device=self._context.device))
+        return self._matmat(
+            xp.eye(
+                self.shape[-1],
+                dtype=self._context.dtype or xp.default_float(),
+                device=self._context.device,
+            )
+        )
 
     @property
     def _flops(self) -> float:

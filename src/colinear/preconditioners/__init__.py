@@ -1,4 +1,5 @@
-"""Preconditioners: approximations of A^-1, made from A by a small object and returned as an ordinary operator.
+"""Preconditioners: approximations of A^-1, made from A by a small object and returned as an
+ordinary operator.
 
     M = Jacobi()(A)                  an operator
     solve(A, b, CG(preconditioner=Jacobi()))     made when it is needed
@@ -14,4 +15,14 @@ from .jacobi import BlockJacobi, Jacobi
 from .low_rank import Nystrom, PivotedCholesky
 from .sparse import AMG, IC, ILU
 
-__all__ = ["Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG", "as_preconditioner"]
+__all__ = [
+    "Jacobi",
+    "BlockJacobi",
+    "ILU",
+    "IC",
+    "PivotedCholesky",
+    "Nystrom",
+    "Chebyshev",
+    "AMG",
+    "as_preconditioner",
+]

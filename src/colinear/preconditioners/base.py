@@ -39,7 +39,7 @@ from ..status import failed
 BLOCK = 1 << 20  # entries that a block of columns may have
 
 
-# ---------------------------------------------------------------------------------------------------- columns
+# --------------------------------------------------------------------------------------------------
 
 
 def one_column(A: LinearOperator, i: Array) -> Array:
@@ -87,11 +87,12 @@ def column_scaled(A: Any, i: Array) -> Array:
     return times(A.scalar, column(A.A, i), 1)
 
 
-# ---------------------------------------------------------------------------------------------------- diagonal blocks
+# --------------------------------------------------------------------------------------------------
 
 
 def blocks_by_products(A: LinearOperator, places: Index) -> Array:
-    """The principal submatrices of rows and columns `places[k]`, (*batch, count, size, size): one product for each column."""
+    """The principal submatrices of rows and columns `places[k]`, (*batch, count, size, size):
+    one product for each column."""
     xp, (count, size) = A.xp, places.host.shape
     if math.prod(A.shape) <= BLOCK:
         return diagonal_blocks(Dense._of(A._dense()), places)
@@ -101,7 +102,10 @@ def blocks_by_products(A: LinearOperator, places: Index) -> Array:
     for start in range(0, count, step):
         chosen = places.host[start : start + step]
         columns = A[..., chosen.reshape(-1)]._dense()
-        rows, numbers = (Index(x).on(xp, A._context.device) for x in (chosen[:, :, None], within[: len(chosen), None, :]))
+        rows, numbers = (
+            Index(x).on(xp, A._context.device)
+            for x in (chosen[:, :, None], within[: len(chosen), None, :])
+        )
         parts.append(columns[..., rows, numbers])
     return xp.concat(parts, axis=-3)
 
@@ -112,7 +116,10 @@ diagonal_blocks = function("diagonal_blocks", base=blocks_by_products, rewrites=
 @rule(diagonal_blocks, Dense)
 def blocks_of_dense(A: Any, places: Index) -> Array:
     """A[p, p] is read off"""
-    rows, columns = (Index(x).on(A.xp, A._context.device) for x in (places.host[:, :, None], places.host[:, None, :]))
+    rows, columns = (
+        Index(x).on(A.xp, A._context.device)
+        for x in (places.host[:, :, None], places.host[:, None, :])
+    )
     return A.A[..., rows, columns]
 
 
@@ -125,10 +132,14 @@ def blocks_of_sparse(A: Any, places: Index) -> Array:
     rows, columns = structure.rows, structure.columns
     inside = np.flatnonzero((block[rows] == block[columns]) & (block[rows] >= 0))
     rows, columns = rows[inside], columns[inside]
-    target = Index((block[rows] * size + within[rows]) * size + within[columns]).on(xp, A._context.device)
+    target = Index((block[rows] * size + within[rows]) * size + within[columns]).on(
+        xp, A._context.device
+    )
     empty = xp.zeros((*A.batch_shape, count * size * size), dtype=A.dtype, device=A._context.device)
     values = xp.take(A.data, Index(inside).on(xp, A._context.device), axis=-1)
-    return xp.reshape(xp.scatter_add(empty, target, values, axis=-1), (*A.batch_shape, count, size, size))
+    return xp.reshape(
+        xp.scatter_add(empty, target, values, axis=-1), (*A.batch_shape, count, size, size)
+    )
 
 
 @rule(diagonal_blocks, Kernel, when=is_single)
@@ -136,7 +147,9 @@ def blocks_of_kernel(A: Any, places: Index) -> Array:
     """K[p, p] = k(X_p, Y_p)"""
     xp, (rows, columns) = A.xp, A._points()
     chosen = xp.asarray(places.host, device=A._context.device)
-    return xp.loop_map(lambda p: A._entries(xp.take(rows, p, axis=0), xp.take(columns, p, axis=0)), chosen)
+    return xp.loop_map(
+        lambda p: A._entries(xp.take(rows, p, axis=0), xp.take(columns, p, axis=0)), chosen
+    )
 
 
 @rule(diagonal_blocks, DIAGONAL)
@@ -167,7 +180,7 @@ def blocks_of_multiple(A: Any, places: Index) -> Array:
     return times(A.scalar, diagonal_blocks(A.A, places), 3)
 
 
-# ---------------------------------------------------------------------------------------------------- sparse matrices
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(multiply_out, Dense)
@@ -185,14 +198,19 @@ def sparse_of_dense(A: Any, whole: LinearOperator) -> Any:
 def sparse_of_zero(A: Any, whole: LinearOperator) -> Any:
     """No entries"""
     structure, _ = from_coordinates([], [], A.shape[-2:])
-    return Sparse._of(whole.xp.zeros((*A.batch_shape, 0), dtype=whole.dtype, device=whole._context.device), structure)
+    return Sparse._of(
+        whole.xp.zeros((*A.batch_shape, 0), dtype=whole.dtype, device=whole._context.device),
+        structure,
+    )
 
 
 def seen(name: str, xp: Any, x: Array) -> Any:
-    """The values on the host, in at least single precision; an error that says what to do where they cannot be seen."""
+    """The values on the host, in at least single precision; an error that says what to do where
+    they cannot be seen."""
     if xp.is_traced(x) and xp.peek(x) is None:
         raise BackendError(
-            f"{name}: made from values on the host, which cannot be seen under jit or vmap. Make the preconditioner outside, and "
+            f"{name}: made from values on the host, which cannot be seen under jit or vmap. Make "
+            "the preconditioner outside, and "
             "pass the operator in: preconditioner=M."
         )
     values = np.asarray(xp.to_numpy(xp.stop_gradient(x)))
@@ -211,15 +229,17 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
     Parameters
     ----------
     M : operator, array, callable or None
-        An approximation of A^-1, or a factory such as `Jacobi()`: any callable that makes one from A. None is passed on.
+        An approximation of A^-1, or a factory such as `Jacobi()`: any callable that makes one from
+        A. None is passed on.
     A : operator
-        The operator of the system; of a least-squares problem with n unknowns, where M is n x n too.
+        The operator of the system; of a least-squares problem with n unknowns, where M is n x n
+        too.
 
     Returns
     -------
     operator or None
-        Of the size, framework, device and precision of A. A factory is given A without its derivatives: what a solve gives does
-        not depend on the preconditioner.
+        Of the size, framework, device and precision of A. A factory is given A without its
+        derivatives: what a solve gives does not depend on the preconditioner.
 
     Examples
     --------
@@ -234,15 +254,23 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
     A = as_operator(A)
     if callable(M) and not isinstance(M, LinearOperator):
         if isinstance(M, type):
-            raise TypeError(f"preconditioner: {M.__name__} is a class; give an instance of it, such as {M.__name__}().")
+            raise TypeError(
+                f"preconditioner: {M.__name__} is a class; give an instance of it, such as "
+                f"{M.__name__}()."
+            )
         name = str(getattr(M, "__name__", type(M).__name__))
-        with recording() as reports:  # how it was made is no part of the answer's Info, unless that failed
+        with (
+            recording() as reports
+        ):  # how it was made is no part of the answer's Info, unless that failed
             M = M(held_fixed(A))
         for info in reports:
             if failed(info._status) is not False:
                 report(info)
         if M is None or isinstance(M, (int, float, complex, str)):
-            raise TypeError(f"preconditioner: {name} gave {M!r}; expected an operator that approximates the inverse of A.")
+            raise TypeError(
+                f"preconditioner: {name} gave {M!r}; expected an operator that approximates the "
+                "inverse of A."
+            )
     else:
         name = type(M).__name__
     return _checked(as_operator(M), A, name)
@@ -254,7 +282,8 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
     if M.shape[-2:] != (n, n):
         sizes = f"{M.shape[-2]}x{M.shape[-1]}", f"{A.shape[-2]}x{n}"
         raise ShapeError(
-            f"the preconditioner is {sizes[0]} and A is {sizes[1]}; it must be {n}x{n}, to approximate A^-1. "
+            f"the preconditioner is {sizes[0]} and A is {sizes[1]}; it must be {n}x{n}, to "
+            "approximate A^-1. "
             "(Where structure splits A, give a factory, or opaque(A).)"
         )
     broadcast_batches(M.batch_shape, A.batch_shape, what="preconditioner")
@@ -262,10 +291,15 @@ def _checked(M: LinearOperator, A: LinearOperator, name: str) -> LinearOperator:
         return M
     if M.backend != A.backend:
         advice = f"Convert one: M.to(backend={A.backend!r})."
-        raise BackendError(f"preconditioner: {name} is a {M.backend} operator and A a {A.backend} one. {advice}")
+        raise BackendError(
+            f"preconditioner: {name} is a {M.backend} operator and A a {A.backend} one. {advice}"
+        )
     check_device(f"preconditioner {name}", A.device, M.device)
     if M.is_complex and not A.is_complex:
-        raise DtypeError(f"preconditioner: {name} is complex and A is real; make A complex, or take a real preconditioner.")
+        raise DtypeError(
+            f"preconditioner: {name} is complex and A is real; make A complex, or take a real "
+            "preconditioner."
+        )
     xp = A.xp
     dtype = A.dtype if M.is_complex else xp.real_dtype(A.dtype)
     return M if M.dtype == dtype else M.to(dtype=dtype)
@@ -277,7 +311,8 @@ def held_fixed(A: LinearOperator) -> LinearOperator:
 
 
 class Preconditioner:
-    """What the factories share: called with A, they check it and make an operator that approximates A^-1."""
+    """What the factories share: called with A, they check it and make an operator that
+    approximates A^-1."""
 
     needs_positive: ClassVar[bool] = False
 
@@ -285,9 +320,15 @@ class Preconditioner:
         A, name = as_operator(A), type(self).__name__
         m, n = A.shape[-2:]
         if m != n:
-            raise ShapeError(f"{name}: A is {m}x{n}; a preconditioner approximates the inverse of a square operator.")
+            raise ShapeError(
+                f"{name}: A is {m}x{n}; a preconditioner approximates the inverse of a square "
+                "operator."
+            )
         if self.needs_positive and not A.properties & POSITIVE_SEMIDEFINITE:
-            raise MethodError(f"{name}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) if it is so.")
+            raise MethodError(
+                f"{name}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) "
+                "if it is so."
+            )
         return self._make(A) if math.prod(A.shape) else A
 
     def _make(self, A: Any) -> LinearOperator:
@@ -295,7 +336,8 @@ class Preconditioner:
 
 
 def compiled(f: Any, A: LinearOperator, *options: Any) -> Any:
-    """f(A, *options); in JAX compiled, once for each structure and shape of A and not for each call."""
+    """f(A, *options); in JAX compiled, once for each structure and shape of A and not for each
+    call."""
     try:
         run = program(A.backend, _of_operator, f, options)
     except TypeError:  # a seed that has no hash, such as a key
@@ -313,7 +355,8 @@ def positive_integer(name: str, field: str, value: Any, least: int = 1) -> None:
 
 
 def split_shift(A: Any) -> tuple[LinearOperator, LinearOperator | None]:
-    """K and D of a sum K + D with a diagonal D, noise or a regularisation; A and None if it is none."""
+    """K and D of a sum K + D with a diagonal D, noise or a regularisation; A and None if it is
+    none."""
     if isinstance(A, Scaled):
         K, D = split_shift(A.A)
         return (A, None) if D is None else (Scaled(A.scalar, K), Scaled(A.scalar, D))
@@ -321,5 +364,7 @@ def split_shift(A: Any) -> tuple[LinearOperator, LinearOperator | None]:
         diagonal = [isinstance(term, (Diagonal, ScaledIdentity, Identity)) for term in A.operands]
         rest = [term for term, is_diagonal in zip(A.operands, diagonal) if not is_diagonal]
         if any(diagonal) and rest:
-            return Sum(*rest), Sum(*(term for term, is_diagonal in zip(A.operands, diagonal) if is_diagonal))
+            return Sum(*rest), Sum(
+                *(term for term, is_diagonal in zip(A.operands, diagonal) if is_diagonal)
+            )
     return A, None

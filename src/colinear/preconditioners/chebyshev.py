@@ -14,18 +14,20 @@ from .base import Preconditioner, compiled, held_fixed, positive_integer
 
 @dataclass(frozen=True)
 class Chebyshev(Preconditioner):
-    """p(A), the polynomial of a degree that is closest to A^-1 on an interval. A product costs `degree` products with A.
+    """p(A), the polynomial of a degree that is closest to A^-1 on an interval. A product costs
+    `degree` products with A.
 
-    It trades inner products, which wait for all processors or for a GPU, for products with A. Positive definite if `high` is at
-    least the largest eigenvalue.
+    It trades inner products, which wait for all processors or for a GPU, for products with A.
+    Positive definite if `high` is at least the largest eigenvalue.
 
     Parameters
     ----------
     degree : int
         Of the polynomial.
     bounds : (float, float), optional
-        Between which the eigenvalues lie. By default estimated from `steps` steps of Lanczos's method, the upper one with a
-        margin of a twentieth; they are held fixed: derivatives do not go through them.
+        Between which the eigenvalues lie. By default estimated from `steps` steps of Lanczos's
+        method, the upper one with a margin of a twentieth; they are held fixed: derivatives do not
+        go through them.
     steps, seed : int
         Of the estimate, and of its random vector.
 
@@ -51,7 +53,9 @@ class Chebyshev(Preconditioner):
         if self.bounds is not None:
             low, high = self.bounds
             if not 0 < low <= high:
-                raise ValueError(f"Chebyshev: bounds is {self.bounds!r}; 0 < low <= high are needed.")
+                raise ValueError(
+                    f"Chebyshev: bounds is {self.bounds!r}; 0 < low <= high are needed."
+                )
 
     def _make(self, A: Any) -> LinearOperator:
         xp = A.xp
@@ -59,15 +63,18 @@ class Chebyshev(Preconditioner):
             low, high = compiled(interval, held_fixed(A), min(self.steps, A.shape[-1]), self.seed)
         else:
             dtype = xp.real_dtype(A.dtype)
-            low, high = (xp.asarray(bound, dtype=dtype, device=A._context.device) for bound in self.bounds)
+            low, high = (
+                xp.asarray(bound, dtype=dtype, device=A._context.device) for bound in self.bounds
+            )
         return PD(ChebyshevFactor._of(A, low, high, int(self.degree)))
 
 
 def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
-    """The ends of the spectrum, the upper one from above: Ritz values of a few Lanczos steps, orthogonalised twice.
+    """The ends of the spectrum, the upper one from above: Ritz values of a few Lanczos steps,
+    orthogonalised twice.
 
-    The upper end is the largest of Ritz value + residual (Zhou, Saad, Tiago and Chelikowsky 2006), times 1.05; the lower end the
-    smallest Ritz value, as smaller eigenvalues are few.
+    The upper end is the largest of Ritz value + residual (Zhou, Saad, Tiago and Chelikowsky 2006),
+    times 1.05; the lower end the smallest Ritz value, as smaller eigenvalues are few.
     """
     xp, n, device = A.xp, A.shape[-1], A._context.device
     q = xp.normal(xp.generator(seed), (n, 1), dtype=A.dtype, device=device)
@@ -79,9 +86,13 @@ def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
         for _ in range(2):
             w = w - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), w))
         norm = xp.vector_norm(w, axis=(-2, -1))
-        negligible = norm <= n * xp.eps(A.dtype) * xp.abs(diagonal[0])  # an invariant subspace: the rest is zero
+        negligible = norm <= n * xp.eps(A.dtype) * xp.abs(
+            diagonal[0]
+        )  # an invariant subspace: the rest is zero
         beside.append(xp.where(negligible, 0, norm))
-        q = xp.where(negligible[..., None, None], 0, w / xp.where(negligible, 1, norm)[..., None, None])
+        q = xp.where(
+            negligible[..., None, None], 0, w / xp.where(negligible, 1, norm)[..., None, None]
+        )
         Q = xp.concat([Q, q], axis=-1)
     T = xp.make_diagonal(xp.stack(diagonal, axis=-1))
     if steps > 1:
@@ -90,7 +101,9 @@ def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
     values, vectors = xp.eigh(T)
     high = 1.05 * xp.max(values + beside[-1][..., None] * xp.abs(vectors[..., -1, :]), axis=-1)
     high = xp.where(high > 0, high, 1)
-    low = xp.min(xp.where(values > n * xp.eps(A.dtype) * high[..., None], values, high[..., None]), axis=-1)
+    low = xp.min(
+        xp.where(values > n * xp.eps(A.dtype) * high[..., None], values, high[..., None]), axis=-1
+    )
     return low, high
 
 

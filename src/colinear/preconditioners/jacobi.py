@@ -30,9 +30,9 @@ from .base import Preconditioner, diagonal_blocks, positive_integer
 class Jacobi(Preconditioner):
     """diag(A)^-1: makes the rows of a badly scaled A comparable. A product costs n.
 
-    The diagonal is read off where a rule knows it, and costs n products with a matrix-free A. Of a self-adjoint A absolute values
-    are taken, so that what it gives is positive definite whatever A is. Where the diagonal is zero, the inverse of its largest
-    entry stands.
+    The diagonal is read off where a rule knows it, and costs n products with a matrix-free A. Of a
+    self-adjoint A absolute values are taken, so that what it gives is positive definite whatever A
+    is. Where the diagonal is zero, the inverse of its largest entry stands.
 
     Examples
     --------
@@ -50,7 +50,8 @@ class Jacobi(Preconditioner):
 
 
 def _without_zeros(xp: Any, d: Array) -> Array:
-    """d with the largest absolute value in place of what has no finite reciprocal (1 if that is zero too). NaN stays, to be seen."""
+    """d with the largest absolute value in place of what has no finite reciprocal (1 if that is
+    zero too). NaN stays, to be seen."""
     size = xp.abs(d)
     largest = xp.max(size, axis=-1, keepdims=True) if d.shape[-1] else size
     with quiet(xp):
@@ -63,11 +64,12 @@ def _without_zeros(xp: Any, d: Array) -> Array:
 
 @dataclass(frozen=True, init=False)
 class BlockJacobi(Preconditioner):
-    """The inverses of the diagonal blocks of A, all of one size at once. A product costs 2 n times the size of a block.
+    """The inverses of the diagonal blocks of A, all of one size at once. A product costs 2 n times
+    the size of a block.
 
-    Blocks are read off dense, sparse, low-rank and kernel matrices and sums of them; of any other A they cost n products. Of a
-    self-adjoint A the inverses of |block| are taken, so that what it gives is positive definite; to a singular block a
-    little of its norm is added.
+    Blocks are read off dense, sparse, low-rank and kernel matrices and sums of them; of any other A
+    they cost n products. Of a self-adjoint A the inverses of |block| are taken, so that what it
+    gives is positive definite; to a singular block a little of its norm is added.
 
     Parameters
     ----------
@@ -88,9 +90,14 @@ class BlockJacobi(Preconditioner):
     block_size: int | None
     blocks: tuple[tuple[int, ...], ...] | None
 
-    def __init__(self, block_size: int | None = None, blocks: Sequence[Sequence[int]] | None = None):
+    def __init__(
+        self, block_size: int | None = None, blocks: Sequence[Sequence[int]] | None = None
+    ):
         if (block_size is None) == (blocks is None):
-            raise TypeError("BlockJacobi: give block_size= (an integer) or blocks= (the rows of each block), one of the two.")
+            raise TypeError(
+                "BlockJacobi: give block_size= (an integer) or blocks= (the rows of each block), "
+                "one of the two."
+            )
         if block_size is not None:
             positive_integer("BlockJacobi", "block_size", block_size)
         else:
@@ -100,8 +107,12 @@ class BlockJacobi(Preconditioner):
 
     def _make(self, A: Any) -> LinearOperator:
         stacks = list(self._stacks(A.shape[-1]))
-        inverse = BlockDiag(*(_stacked(_inverse(A, diagonal_blocks(A, Index(places)))) for places in stacks))
-        order = np.concatenate([places.reshape(-1) for places in stacks]) if stacks else np.arange(0)
+        inverse = BlockDiag(
+            *(_stacked(_inverse(A, diagonal_blocks(A, Index(places)))) for places in stacks)
+        )
+        order = (
+            np.concatenate([places.reshape(-1) for places in stacks]) if stacks else np.arange(0)
+        )
         if not np.array_equal(order, np.arange(len(order))):
             # The blocks are gathered by P, P x = x[order], and put back by P^T.
             inverse = Product(Permutation(np.argsort(order)), inverse, Permutation(order))
@@ -118,10 +129,15 @@ class BlockJacobi(Preconditioner):
                 yield np.arange(whole, n).reshape(1, -1)
             return
         assert self.blocks is not None
-        given = np.concatenate([np.asarray(block, int) for block in self.blocks]) if self.blocks else np.arange(0)
+        given = (
+            np.concatenate([np.asarray(block, int) for block in self.blocks])
+            if self.blocks
+            else np.arange(0)
+        )
         if len(given) != n or not np.array_equal(np.sort(given), np.arange(n)):
             raise ValueError(
-                f"BlockJacobi: blocks= must have each of the {n} rows of A in one block; it has {len(given)} entries."
+                f"BlockJacobi: blocks= must have each of the {n} rows of A in one block; it has "
+                f"{len(given)} entries."
             )
         for size in sorted({len(block) for block in self.blocks} - {0}):
             yield np.asarray([block for block in self.blocks if len(block) == size])
@@ -147,7 +163,8 @@ def _inverse(A: LinearOperator, blocks: Array) -> LinearOperator:
     shift = xp.where(least > _negligible(xp, norm, size), 0, little - xp.minimum(least, 0))
     eye = xp.eye(size, dtype=blocks.dtype, device=xp.device_of(blocks))
     shifted = Dense(blocks + xp.astype(shift, blocks.dtype)[..., None, None] * eye)
-    # The matrices of the inverses: for blocks as small as these, products are many times as fast as triangular solves.
+    # The matrices of the inverses: for blocks as small as these, products are many times as fast as
+    # triangular solves.
     if not A.properties & SELF_ADJOINT:
         return Dense(inv(shifted, on_failure="ignore").to_dense())
     inverse = inv(PD(shifted), on_failure="ignore").to_dense()

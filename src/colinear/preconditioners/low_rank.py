@@ -1,4 +1,5 @@
-"""Preconditioners from low-rank approximations: randomised Nyström, partial Cholesky with pivoting."""
+"""Preconditioners from low-rank approximations: randomised Nyström, partial Cholesky with
+pivoting."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ from .base import Preconditioner, column, compiled, positive_integer, split_shif
 
 @dataclass(frozen=True)
 class Nystrom(Preconditioner):
-    """U (Λ + c)^-1 U^H + (λ_r + c)^-1 (I - U U^H), for A = K + c I with K ≈ U Λ U^H of rank r, from r products with K.
+    """U (Λ + c)^-1 U^H + (λ_r + c)^-1 (I - U U^H), for A = K + c I with K ≈ U Λ U^H of rank r, from
+    r products with K.
 
-    For kernel matrices and others with eigenvalues that fall off fast; needs products with A alone. c is read off a sum with a
-    multiple of I, and 0 otherwise; of K + D with a diagonal D it gives (U Λ U^H + D)^-1. O(n rank^2). Its `logdet` is exact and
-    cheap.
+    For kernel matrices and others with eigenvalues that fall off fast; needs products with A alone.
+    c is read off a sum with a multiple of I, and 0 otherwise; of K + D with a diagonal D it gives
+    (U Λ U^H + D)^-1. O(n rank^2). Its `logdet` is exact and cheap.
 
     Parameters
     ----------
@@ -68,10 +70,14 @@ class Nystrom(Preconditioner):
             P = PD(Sum(LowRank(U * xp.sqrt(values)[..., None, :]), D))
             return Inverse(P, inv(P, on_failure="ignore"))
         given: Any = self.shift if self.shift is not None else 0.0 if D is None else _multiple(D)
-        # Without a shift the last eigenvalue found may be rounding: what lies below that is not told from it.
+        # Without a shift the last eigenvalue found may be rounding: what lies below that is not
+        # told from it.
         rounding = xp.eps(values.dtype) * math.sqrt(n) * xp.max(values, axis=-1)
         given = given if namespace_of(given) is None else xp.real(given)
-        c = xp.maximum(given + xp.zeros(values.shape[:-1], dtype=values.dtype, device=A._context.device), rounding)
+        c = xp.maximum(
+            given + xp.zeros(values.shape[:-1], dtype=values.dtype, device=A._context.device),
+            rounding,
+        )
         c = xp.where(c > 0, c, 1)
         last = values[..., -1] + c  # outside the range of U
         P = PD(Sum(LowRank(U * xp.sqrt(values - values[..., -1:])[..., None, :]), _shift(A, last)))
@@ -92,13 +98,16 @@ def approximation(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array
     xp, n, device = K.xp, K.shape[-1], K._context.device
     Q = xp.qr(xp.normal(xp.generator(seed), (n, rank), dtype=K.dtype, device=device))[0]
     Y = K @ Q
-    # A little more than rounding on the diagonal makes Q^H K Q positive definite; it is taken off the values again.
+    # A little more than rounding on the diagonal makes Q^H K Q positive definite; it is taken off
+    # the values again.
     size = xp.stop_gradient(xp.vector_norm(Y, axis=(-2, -1)))
     little = xp.where(size > 0, size, 1) * (math.sqrt(n) * xp.eps(K.dtype))
     Y = Y + xp.astype(little, K.dtype)[..., None, None] * Q
     core = xp.matmul(xp.conj(xp.matrix_transpose(Q)), Y)
     C = xp.cholesky((core + xp.conj(xp.matrix_transpose(core))) / 2)[0]
-    B = xp.conj(xp.matrix_transpose(xp.solve_triangular(C, xp.conj(xp.matrix_transpose(Y)), lower=True)))  # Y C^-H
+    B = xp.conj(
+        xp.matrix_transpose(xp.solve_triangular(C, xp.conj(xp.matrix_transpose(Y)), lower=True))
+    )  # Y C^-H
     U, s, _ = xp.svd(B)
     return U, xp.maximum(s**2 - little[..., None], 0)
 
@@ -109,11 +118,13 @@ def approximation(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array
 
 @dataclass(frozen=True)
 class PivotedCholesky(Preconditioner):
-    """(L L^H + D)^-1, with L the first `rank` columns of a Cholesky factor of K, each for the largest diagonal entry that remains.
+    """(L L^H + D)^-1, with L the first `rank` columns of a Cholesky factor of K, each for the
+    largest diagonal entry that remains.
 
-    Of A = K + D with a diagonal D (noise) K is factored and D kept as it is; of any other A all is factored, and D is the mean of
-    the diagonal that remains. The diagonal and `rank` columns of K are read, so a kernel matrix is never formed: O(n rank^2) and
-    n rank evaluations. What it gives is the `Inverse` of a structured operator: its `logdet` is exact and cheap.
+    Of A = K + D with a diagonal D (noise) K is factored and D kept as it is; of any other A all is
+    factored, and D is the mean of the diagonal that remains. The diagonal and `rank` columns of K
+    are read, so a kernel matrix is never formed: O(n rank^2) and n rank evaluations. What it gives
+    is the `Inverse` of a structured operator: its `logdet` is exact and cheap.
 
     Parameters
     ----------
@@ -149,45 +160,60 @@ class PivotedCholesky(Preconditioner):
             D = ScaledIdentity(float(self.shift), n, like=A)
         elif D is None:
             total = xp.sum(xp.real(diag(K)), axis=-1)
-            # Woodbury's formula cancels where L L^H is large beside D, so D is not left to rounding.
+            # Woodbury's formula cancels where L L^H is large beside D, so D is not left to
+            # rounding.
             c = xp.maximum(xp.sum(remaining, axis=-1), total * xp.eps(A.dtype) ** 0.5) / max(n, 1)
             D = PD(ScaledIdentity(xp.astype(xp.where(c > 0, c, 1), A.dtype), n))
         P = PD(Sum(LowRank(L), D))
-        return Inverse(P, inv(P, on_failure="ignore"))  # an approximation: the method that uses it is judged, not this
+        return Inverse(
+            P, inv(P, on_failure="ignore")
+        )  # an approximation: the method that uses it is judged, not this
 
 
-def partial_factor(K: LinearOperator, rank: int, draws: Array | None = None) -> tuple[Array, Array, Array]:
-    """L, (*batch, n, rank), with K ≈ L L^H, the diagonal of K - L L^H, and the smallest number that was met there, before it was cut at zero.
+def partial_factor(
+    K: LinearOperator, rank: int, draws: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """L, (*batch, n, rank), with K ≈ L L^H, the diagonal of K - L L^H, and the smallest number that
+    was met there, before it was cut at zero.
 
-    The next pivot is the largest entry of the diagonal that remains; or, with numbers `draws` in [0, 1), (*batch, rank), one of a
-    probability proportional to its entry.
+    The next pivot is the largest entry of the diagonal that remains; or, with numbers `draws` in
+    [0, 1), (*batch, rank), one of a probability proportional to its entry.
     """
     xp, device = K.xp, K._context.device
     d = xp.real(diag(K))
     numbers = xp.arange(K.shape[-1], device=device)
-    least = K.shape[-1] * xp.eps(d.dtype) * xp.max(d, axis=-1, keepdims=True)  # what remains of a matrix of lower rank: nothing
+    least = (
+        K.shape[-1] * xp.eps(d.dtype) * xp.max(d, axis=-1, keepdims=True)
+    )  # what remains of a matrix of lower rank: nothing
     columns = xp.zeros((*d.shape[:-1], rank, d.shape[-1]), dtype=K.dtype, device=device)
 
     def step(i: Any, state: Any) -> Any:
         columns, d, lowest = state
         pivot = xp.argmax(d, axis=-1) if draws is None else drawn(xp, d, draws[..., i])
         here = xp.broadcast_to(pivot[..., None, None], (*columns.shape[:-1], 1))
-        known = xp.matmul(xp.matrix_transpose(columns), xp.conj(xp.take_along_axis(columns, here, -1)))[..., 0]  # L L^H e_p
+        known = xp.matmul(
+            xp.matrix_transpose(columns), xp.conj(xp.take_along_axis(columns, here, -1))
+        )[..., 0]  # L L^H e_p
         top = xp.take_along_axis(d, pivot[..., None], -1)
         is_left = top > least
-        with recording() if xp.name == "jax" else contextlib.nullcontext():  # what a loop's body hears means nothing outside it
+        with (
+            recording() if xp.name == "jax" else contextlib.nullcontext()
+        ):  # what a loop's body hears means nothing outside it
             entries = column(K, pivot)
         new = xp.where(is_left, (entries - known) / xp.sqrt(xp.where(is_left, top, 1)), 0)
         d = xp.where(numbers == pivot[..., None], 0, d - xp.abs(new) ** 2)
         lowest = xp.minimum(lowest, xp.min(d, axis=-1))
         return xp.set_at(columns, (..., i, slice(None)), new), xp.maximum(d, 0 * d), lowest
 
-    columns, d, lowest = xp.fori_loop(rank, step, (columns, xp.maximum(d, 0 * d), xp.min(d, axis=-1)))
+    columns, d, lowest = xp.fori_loop(
+        rank, step, (columns, xp.maximum(d, 0 * d), xp.min(d, axis=-1))
+    )
     return xp.matrix_transpose(columns), d, lowest
 
 
 def drawn(xp: Any, weights: Array, u: Array) -> Array:
-    """The position that the number u in [0, 1) gives, where each has a probability proportional to its weight."""
+    """The position that the number u in [0, 1) gives, where each has a probability proportional
+    to its weight."""
     upto = xp.cumsum(weights, axis=-1)
     before = xp.sum(upto <= u[..., None] * upto[..., -1:], axis=-1)
     return xp.minimum(before, weights.shape[-1] - 1)

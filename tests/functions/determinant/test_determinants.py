@@ -64,7 +64,9 @@ def agree(A: Any, found: Any, dense: Any) -> None:
     assert tuple(sign.shape) == tuple(logarithm.shape) == A.batch_shape
     assert sign.dtype == A.dtype and logarithm.dtype == xp.real_dtype(A.dtype)
     sign, logarithm = (np.asarray(xp.to_numpy(xp.asarray(x))) for x in (sign, logarithm))
-    if isinstance(A, (co.LowRank, co.BatchSum, co.Projection)):  # singular, but for rounding in NumPy
+    if isinstance(
+        A, (co.LowRank, co.BatchSum, co.Projection)
+    ):  # singular, but for rounding in NumPy
         assert np.all(sign == 0) and np.all(logarithm == -np.inf)
         return
     tol = 3000 * xp.eps(A.dtype)
@@ -91,14 +93,18 @@ def test_host_factorisations_take_arrays_of_jax():
 def test_kronecker_sums_of_self_adjoint_factors_have_real_determinants():
     for setting in (s for s in SETTINGS if s[0] != "jax"):
         r = Maker(*setting)
-        T = co.SelfAdjoint(co.Tridiagonal(e := r.xp.asarray(np.ones(2)), 3 * r.xp.asarray(np.ones(3)), e))
+        T = co.SelfAdjoint(
+            co.Tridiagonal(e := r.xp.asarray(np.ones(2)), 3 * r.xp.asarray(np.ones(3)), e)
+        )
         for A in (
             co.KroneckerSum(herm(r, 2), herm(r, 3)),
             co.Kronecker(herm(r, 2), herm(r, 3)) + 0.5 * I(6),
             co.KroneckerSum(T, T),
         ):
             agree(A, co.slogdet(A), A.xp.to_numpy(A.to_dense()))
-    _, info = co.slogdet(co.KroneckerSum(co.SelfAdjoint(np.triu(np.ones((2, 2)))), np.eye(2)), info=True)
+    _, info = co.slogdet(
+        co.KroneckerSum(co.SelfAdjoint(np.triu(np.ones((2, 2)))), np.eye(2)), info=True
+    )
     assert info.status is Status.INACCURATE  # a false claim
 
 
@@ -112,7 +118,9 @@ def test_rules_are_unambiguous():
 def test_fourier_determinants_of_all_residues():
     for n in range(1, 13):
         for F in (co.FFT(n), co.FFT(n).H, co.FFT((n, 3))):
-            np.testing.assert_allclose(co.slogdet(F)[0], np.linalg.slogdet(F.to_dense())[0], atol=1e-12)
+            np.testing.assert_allclose(
+                co.slogdet(F)[0], np.linalg.slogdet(F.to_dense())[0], atol=1e-12
+            )
 
 
 def test_circulant_signs_are_exact(rng):
@@ -126,7 +134,9 @@ def test_pivoted_eliminations_keep_the_sign(rng):
     for n in (1, 2, 3, 4, 7, 30):
         lower, upper = rng.standard_normal((2, max(n - 1, 0)))
         T = co.Tridiagonal(lower, np.zeros(n) if n % 2 == 0 else rng.standard_normal(n) / 10, upper)
-        B = co.Banded([rng.standard_normal(n + 2), *rng.standard_normal((2, n))], [0, 2, -2], (n + 2, n + 2))
+        B = co.Banded(
+            [rng.standard_normal(n + 2), *rng.standard_normal((2, n))], [0, 2, -2], (n + 2, n + 2)
+        )
         S = co.Sparse(scipy.sparse.csr_array(B.to_dense()[rng.permutation(n + 2)]))
         for A in (T, B, S):
             sign, logarithm = np.linalg.slogdet(A.to_dense())
@@ -154,8 +164,12 @@ def test_singular_ones_give_zero_and_minus_infinity():
 
 
 def test_singular_corners_and_rests_do_not_spoil_the_whole(rng):
-    saddle = co.Block([[np.zeros((2, 2)), rng.standard_normal((2, 2))], [rng.standard_normal((2, 2)), None]])
-    rest = co.Tridiagonal(np.ones(5), np.r_[1.0, 2, 2, 2, 2, 1], np.ones(5)) + co.LowRank(rng.standard_normal((6, 1)))
+    saddle = co.Block(
+        [[np.zeros((2, 2)), rng.standard_normal((2, 2))], [rng.standard_normal((2, 2)), None]]
+    )
+    rest = co.Tridiagonal(np.ones(5), np.r_[1.0, 2, 2, 2, 2, 1], np.ones(5)) + co.LowRank(
+        rng.standard_normal((6, 1))
+    )
     for A in (saddle, rest, co.Diagonal([0.0, 1, 2, 3]) + co.LowRank(rng.standard_normal((4, 1)))):
         (sign, logarithm), info = co.slogdet(A, info=True)
         expected = np.linalg.slogdet(A.to_dense())
@@ -197,7 +211,9 @@ def test_large_determinants_form_no_matrix():
     n = 3000
     r = Maker("numpy", "float64", ())
     T = co.Tridiagonal(-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1))
-    L = scipy.sparse.diags_array([-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1)], offsets=[-1, 0, 1])
+    L = scipy.sparse.diags_array(
+        [-np.ones(n - 1), np.full(n, 2.0), -np.ones(n - 1)], offsets=[-1, 0, 1]
+    )
     exact = np.log(n + 1.0)
     corner = co.Block([[co.Diagonal(np.full(n, 2.0)), r(n, 3)], [r(3, n), np.eye(3)]])
     cases = [
@@ -206,10 +222,17 @@ def test_large_determinants_form_no_matrix():
         (co.Sparse(L), exact),
         (co.PSD(co.Sparse(L)), exact),
         (co.Convolution(np.array([-1.0, 2.0, -1.0]), n, boundary="zero", centered=True), exact),
-        (T + co.LowRank(u := r(n, 2)), exact + np.linalg.slogdet(np.eye(2) + u.T @ co.solve(T, u))[1]),
+        (
+            T + co.LowRank(u := r(n, 2)),
+            exact + np.linalg.slogdet(np.eye(2) + u.T @ co.solve(T, u))[1],
+        ),
         (co.BlockDiag(T, T), 2 * exact),
         (co.Block([[T, co.Diagonal(r(n))], [None, T]]), 2 * exact),
-        (corner, n * np.log(2) + np.linalg.slogdet(np.eye(3) - corner.blocks[1][0].A @ corner.blocks[0][1].A / 2)[1]),
+        (
+            corner,
+            n * np.log(2)
+            + np.linalg.slogdet(np.eye(3) - corner.blocks[1][0].A @ corner.blocks[0][1].A / 2)[1],
+        ),
     ]
     for A, expected in cases:
         with forbid_dense(limit=10 * n):
@@ -238,8 +261,15 @@ def test_tridiagonal_determinant_under_jit_and_derivatives():
     d = torch.tensor(np.asarray(T.diag))
     lower, upper = (torch.tensor(np.asarray(x)) for x in (T.lower, T.upper))
     gradient = torch.func.grad(lambda d: co.logdet(co.Tridiagonal(lower, d, upper)))(d)
-    np.testing.assert_allclose(gradient, np.diag(np.linalg.inv(np.asarray(T.to_dense()))), rtol=1e-9)
-    long = co.Tridiagonal(*(backends.get("jax").asarray(x) for x in (-np.ones(999), np.full(1000, 2.0), -np.ones(999))))
+    np.testing.assert_allclose(
+        gradient, np.diag(np.linalg.inv(np.asarray(T.to_dense()))), rtol=1e-9
+    )
+    long = co.Tridiagonal(
+        *(
+            backends.get("jax").asarray(x)
+            for x in (-np.ones(999), np.full(1000, 2.0), -np.ones(999))
+        )
+    )
     np.testing.assert_allclose(jax.jit(co.logdet)(long), np.log(1001.0), rtol=1e-9)
 
 
@@ -260,9 +290,16 @@ def test_structured_determinants_under_jit():
 
 
 def test_bad_input_is_refused(rng):
-    low_rank, wide = co.LowRank(np.ones((3, 1)), np.ones((2, 1))), co.hstack(np.ones((2, 2)), np.ones((2, 1)))
+    low_rank, wide = (
+        co.LowRank(np.ones((3, 1)), np.ones((2, 1))),
+        co.hstack(np.ones((2, 2)), np.ones((2, 1))),
+    )
     wide = [co.Toeplitz(np.ones(3), np.ones(2)), low_rank, co.Zero(3, 2), wide]
-    for A in [*wide, co.Sparse(scipy.sparse.csr_array(np.ones((3, 2)))), co.Banded([np.ones(2)], [0], (2, 3))]:
+    for A in [
+        *wide,
+        co.Sparse(scipy.sparse.csr_array(np.ones((3, 2)))),
+        co.Banded([np.ones(2)], [0], (2, 3)),
+    ]:
         for f in (co.slogdet, co.logdet, co.det):
             with pytest.raises(co.ShapeError, match="needs a square operator"):
                 f(A)
@@ -272,13 +309,22 @@ def test_bad_input_is_refused(rng):
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_eigenvalues_of_defective_factors_are_not_judged_by_eigenvectors_that_are_not_needed(framework):
+def test_eigenvalues_of_defective_factors_are_not_judged_by_eigenvectors_that_are_not_needed(
+    framework,
+):
     pytest.importorskip(framework)
     put = backends.get(framework).asarray
-    D, T = co.Dense(put(np.array([[1.0, 0.3], [0.2, 2.0]]))), co.Triangular(put(np.array([[2.0, 0.0], [1.0, 2.0]])))
-    nilpotent = co.LowRank(put(np.array([[1.0], [0.0], [0.0]])), put(np.array([[0.0], [1.0], [0.0]])))
+    D, T = (
+        co.Dense(put(np.array([[1.0, 0.3], [0.2, 2.0]]))),
+        co.Triangular(put(np.array([[2.0, 0.0], [1.0, 2.0]]))),
+    )
+    nilpotent = co.LowRank(
+        put(np.array([[1.0], [0.0], [0.0]])), put(np.array([[0.0], [1.0], [0.0]]))
+    )
     few = framework == "jax"  # which compiles every one
-    for factor in (T, T + co.Identity(2), co.inv(T), nilpotent, co.Kronecker(T, T), T @ T)[: 1 if few else None]:
+    for factor in (T, T + co.Identity(2), co.inv(T), nilpotent, co.Kronecker(T, T), T @ T)[
+        : 1 if few else None
+    ]:
         n = 2 * factor.shape[-1]
         weights = co.Diagonal(put(np.arange(1.0, n / 2 + 1)))
         operators = [
@@ -289,7 +335,9 @@ def test_eigenvalues_of_defective_factors_are_not_judged_by_eigenvectors_that_ar
         for A in operators[: 1 if few else None]:
             found, info = co.logdet(A, info=True)
             assert info.status is Status.SUCCESS
-            assert float(found) == pytest.approx(np.linalg.slogdet(np.asarray(A.to_dense()))[1], rel=1e-12, abs=1e-12)
+            assert float(found) == pytest.approx(
+                np.linalg.slogdet(np.asarray(A.to_dense()))[1], rel=1e-12, abs=1e-12
+            )
 
 
 def test_a_wrong_claim_of_a_kronecker_factor_is_still_reported():

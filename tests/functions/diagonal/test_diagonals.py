@@ -35,9 +35,15 @@ DIAG: dict[str, Callable[[Maker], Any]] = {
     "diag_kernel": lambda r: co.Kernel(inner, r(40, 2), r(35, 2)),
     "diag_hadamard": lambda r: co.Hadamard(co.Dense(r(4, 4)), co.Toeplitz(r(4), r(4))),
     "diag_batch_sum": lambda r: co.BatchSum(co.LowRank(r(3, 4, 2)), -1),
-    "diag_kronecker_sum": lambda r: co.KroneckerSum(co.Dense(r(2, 2)), co.Toeplitz(r(3), r(3)), co.Identity(2)),
-    "diag_rectangular_block_diagonal": lambda r: co.BlockDiag(co.Dense(r(2, 3)), co.Toeplitz(r(4), r(2))),
-    "diag_block": lambda r: co.Block([[r(3, 2), co.Toeplitz(r(3), r(4))], [r(1, 2), None], [r(2, 2), r.sparse(2, 4)]]),
+    "diag_kronecker_sum": lambda r: co.KroneckerSum(
+        co.Dense(r(2, 2)), co.Toeplitz(r(3), r(3)), co.Identity(2)
+    ),
+    "diag_rectangular_block_diagonal": lambda r: co.BlockDiag(
+        co.Dense(r(2, 3)), co.Toeplitz(r(4), r(2))
+    ),
+    "diag_block": lambda r: co.Block(
+        [[r(3, 2), co.Toeplitz(r(3), r(4))], [r(1, 2), None], [r(2, 2), r.sparse(2, 4)]]
+    ),
     "diag_sliced": lambda r: co.Sliced(co.Toeplitz(r(5), r(5)), [3, 1, 1], [3, 1, 1]),
     "diag_transpose": lambda r: co.Transpose._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
     "diag_conjugate": lambda r: co.Adjoint._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
@@ -48,7 +54,9 @@ DIAG: dict[str, Callable[[Maker], Any]] = {
     "diag_dense_sparse_product": lambda r: co.Dense(r(4, 5)) @ r.sparse(5, 3),
     "diag_of_scaled_rows": lambda r: co.Diagonal(r(4)) @ co.Toeplitz(r(4), r(3)),
     "diag_of_scaled_columns": lambda r: co.Toeplitz(r(4), r(3)) @ co.Diagonal(r(3)),
-    "diag_product_with_low_rank": lambda r: co.Toeplitz(r(4), r(4)) @ co.LowRank(r(4, 1), r(3, 2), r(1, 2)),
+    "diag_product_with_low_rank": lambda r: (
+        co.Toeplitz(r(4), r(4)) @ co.LowRank(r(4, 1), r(3, 2), r(1, 2))
+    ),
     "diag_of_diagonalised": lambda r: co.Dense(r(3, 4)) @ co.Diagonal(r(4)) @ co.Dense(r(4, 3)),
     "diag_of_diagonalised_kronecker": lambda r: (
         co.Kronecker(r(2, 3), r(3, 2)) @ co.Diagonal(r(6)) @ co.Kronecker(r(3, 2), r(2, 3))
@@ -71,8 +79,12 @@ TRACE: dict[str, Callable[[Maker], Any]] = {
     "trace_conjugate": lambda r: co.Conjugate._of(co.Dense(r(3, 3)) + co.Toeplitz(r(3))),
     "trace_projection": lambda r: co.Projection(r.stiefel(4, 2)),
     "trace_low_rank": lambda r: co.LowRank(r(4, 2), r(4, 3), r(2, 3)),
-    "trace_rotated_product": lambda r: co.Dense(r(5, 2)) @ co.Toeplitz(r(2), r(2)) @ co.Dense(r(2, 5)),
-    "trace_similarity": lambda r: (Q := co.Unitary(r.stiefel(3, 3))) @ co.Toeplitz(r(3), r(3)) @ Q.H,
+    "trace_rotated_product": lambda r: (
+        co.Dense(r(5, 2)) @ co.Toeplitz(r(2), r(2)) @ co.Dense(r(2, 5))
+    ),
+    "trace_similarity": lambda r: (
+        (Q := co.Unitary(r.stiefel(3, 3))) @ co.Toeplitz(r(3), r(3)) @ Q.H
+    ),
 }
 
 
@@ -83,7 +95,9 @@ def agree(found: Any, expected: Any, A: Any) -> None:
     assert found.dtype == A.dtype and backends.namespace_of(found) in (xp, None)
     tol = 2000 * xp.eps(A.dtype)
     found, expected = np.asarray(xp.to_numpy(found)), np.asarray(expected)
-    np.testing.assert_allclose(found, expected, rtol=tol, atol=tol * max(1, np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(
+        found, expected, rtol=tol, atol=tol * max(1, np.abs(expected).max(initial=0))
+    )
 
 
 @pytest.mark.parametrize("rule", DIAG)
@@ -149,18 +163,24 @@ def test_large_diagonals_form_no_matrix(name):
             found = co.diag(A)
             co.trace(A)
         for i in probes:
-            np.testing.assert_allclose(A.xp.to_numpy(found)[i], A.xp.to_numpy(A[:, int(i)])[i], rtol=1e-8, atol=1e-8)
+            np.testing.assert_allclose(
+                A.xp.to_numpy(found)[i], A.xp.to_numpy(A[:, int(i)])[i], rtol=1e-8, atol=1e-8
+            )
 
 
 def test_base_case_holds_a_bounded_block(rng):
     for name in ("numpy", "torch"):
         xp = backends.get(name)
         weights = xp.asarray(rng.standard_normal(5000))
-        A = co.MatrixFree(lambda X, w=weights: w[:, None] * X, (5000, 5000), dtype=xp.float64, like=weights)
+        A = co.MatrixFree(
+            lambda X, w=weights: w[:, None] * X, (5000, 5000), dtype=xp.float64, like=weights
+        )
         with forbid_dense(limit=2**20):
             np.testing.assert_allclose(xp.to_numpy(co.diag(A)), xp.to_numpy(weights))
     tall = co.opaque(co.Toeplitz(rng.standard_normal((2, 3000)), rng.standard_normal((2, 400))))
-    np.testing.assert_allclose(co.diag(tall), np.broadcast_to(tall.A.col[:, :1], (2, 400)), atol=1e-12)
+    np.testing.assert_allclose(
+        co.diag(tall), np.broadcast_to(tall.A.col[:, :1], (2, 400)), atol=1e-12
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- the diagonal of an inverse
@@ -168,7 +188,9 @@ def test_base_case_holds_a_bounded_block(rng):
 
 def test_tridiagonal_inverse_survives_zero_leading_minors(rng):
     n = 7
-    T = co.Tridiagonal(np.ones(n), np.where(np.arange(n + 1) == 3, 2.0, 0.0), np.full(n, 2.0))  # θ_1 = θ_3 = 0
+    T = co.Tridiagonal(
+        np.ones(n), np.where(np.arange(n + 1) == 3, 2.0, 0.0), np.full(n, 2.0)
+    )  # θ_1 = θ_3 = 0
     A = co.Inverse(T, co.inv(T.to_dense()))
     np.testing.assert_allclose(co.diag(A), np.diag(np.linalg.inv(T.to_dense())), atol=1e-14)
 
@@ -179,9 +201,13 @@ def test_tridiagonal_inverse_is_accurate_for_long_and_graded_ones(rng):
     i = np.arange(1, n + 1)
     np.testing.assert_allclose(co.diag(co.Inverse(A, A)), i * (n + 1 - i) / (n + 1), rtol=1e-8)
     scale = 10.0 ** rng.uniform(-40, 40, 60)  # minors beyond the range of floats
-    graded = co.Tridiagonal(0.1 * np.sqrt(scale[1:] * scale[:-1]), scale, 0.1 * np.sqrt(scale[1:] * scale[:-1]))
+    graded = co.Tridiagonal(
+        0.1 * np.sqrt(scale[1:] * scale[:-1]), scale, 0.1 * np.sqrt(scale[1:] * scale[:-1])
+    )
     balanced = np.eye(60) + 0.1 * (np.eye(60, k=1) + np.eye(60, k=-1))
-    np.testing.assert_allclose(co.diag(co.Inverse(graded, graded)), np.diag(np.linalg.inv(balanced)) / scale, rtol=1e-12)
+    np.testing.assert_allclose(
+        co.diag(co.Inverse(graded, graded)), np.diag(np.linalg.inv(balanced)) / scale, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
@@ -190,7 +216,11 @@ def test_diagonal_of_a_long_inverse_is_as_accurate_as_its_condition_allows(name)
     pytest.importorskip(name)
     xp, n = backends.get(name), 20_000
     i, N = np.arange(1.0, n + 1), n + 1.0
-    off, d, wanted = xp.asarray(-np.ones(n - 1)), xp.asarray(np.full(n, 2.0)), i * (N - i) / N  # (T^-1)_ij = i (N - j) / N
+    off, d, wanted = (
+        xp.asarray(-np.ones(n - 1)),
+        xp.asarray(np.full(n, 2.0)),
+        i * (N - i) / N,
+    )  # (T^-1)_ij = i (N - j) / N
     T = co.PD(co.Tridiagonal(off, d, off))
     if name != "jax":
         np.testing.assert_allclose(xp.to_numpy(co.diag(co.inv(T))), wanted, rtol=4e-8)
@@ -200,9 +230,15 @@ def test_diagonal_of_a_long_inverse_is_as_accurate_as_its_condition_allows(name)
         np.testing.assert_allclose(co.diag(co.inv(band)), wanted, rtol=4e-8)
         return
     value, pull = xp.vjp(lambda d: xp.sum(co.diag(co.Inverse(co.Tridiagonal(off, d, off), T))), d)
-    squares = (N - i) ** 2 * np.cumsum(i**2) + i**2 * np.cumsum((N - i)[::-1] ** 2)[::-1] - i**2 * (N - i) ** 2
+    squares = (
+        (N - i) ** 2 * np.cumsum(i**2)
+        + i**2 * np.cumsum((N - i)[::-1] ** 2)[::-1]
+        - i**2 * (N - i) ** 2
+    )
     np.testing.assert_allclose(xp.to_numpy(value), wanted.sum(), rtol=4e-8)
-    np.testing.assert_allclose(xp.to_numpy(pull(xp.asarray(1.0))), -squares / N**2, rtol=1e-7)  # -Σ_j (T^-1)_ij^2
+    np.testing.assert_allclose(
+        xp.to_numpy(pull(xp.asarray(1.0))), -squares / N**2, rtol=1e-7
+    )  # -Σ_j (T^-1)_ij^2
 
 
 @pytest.mark.parametrize(("name", "first"), [("torch", 0.0), ("torch", 3.0), ("jax", 0.0)])
@@ -220,8 +256,12 @@ def test_derivatives_of_the_diagonal_of_a_tridiagonal_inverse(name, first, rng):
         return xp.sum(co.diag(co.Inverse(co.Tridiagonal(low, d, up), co.Identity(5))))
 
     if name == "torch":
-        np.testing.assert_allclose(xp.vjp(lambda d: total(d, low, up), main)[1](xp.asarray(1.0)), wanted, atol=1e-10)
-    one_by_one = xp.vmap(lambda d, low, up: xp.vjp(lambda d: total(d, low, up), d)[1](xp.asarray(1.0)))(main, low, up)
+        np.testing.assert_allclose(
+            xp.vjp(lambda d: total(d, low, up), main)[1](xp.asarray(1.0)), wanted, atol=1e-10
+        )
+    one_by_one = xp.vmap(
+        lambda d, low, up: xp.vjp(lambda d: total(d, low, up), d)[1](xp.asarray(1.0))
+    )(main, low, up)
     np.testing.assert_allclose(xp.to_numpy(one_by_one), wanted, atol=1e-10)
 
 
@@ -247,7 +287,9 @@ def test_diagonals_under_jit_and_derivatives():
     T = co.Tridiagonal(r(4), r(5) + 4, r(4))
     products = co.Dense(r(4, 3)) @ co.Dense(r(3, 4))
     found = jax.jit(lambda T, P: (co.diag(co.Inverse(T, T)), co.trace(P)))(T, products)
-    np.testing.assert_allclose(found[0], np.diag(np.linalg.inv(np.asarray(T.to_dense()))), rtol=1e-10)
+    np.testing.assert_allclose(
+        found[0], np.diag(np.linalg.inv(np.asarray(T.to_dense()))), rtol=1e-10
+    )
     np.testing.assert_allclose(found[1], np.trace(np.asarray(products.to_dense())), rtol=1e-10)
     t = Maker("torch", "float64", ())
     lower, d, upper = t(4), t(5) + 4, t(4)
@@ -257,7 +299,9 @@ def test_diagonals_under_jit_and_derivatives():
         return co.trace(co.Inverse(T, T))
 
     inverse = torch.linalg.inv(co.Tridiagonal(lower, d, upper).to_dense())
-    np.testing.assert_allclose(torch.func.grad(total)(d), -torch.diagonal(inverse @ inverse), rtol=1e-9)
+    np.testing.assert_allclose(
+        torch.func.grad(total)(d), -torch.diagonal(inverse @ inverse), rtol=1e-9
+    )
 
 
 def test_bad_input_is_refused():

@@ -10,7 +10,18 @@ import scipy.sparse
 from support.frameworks import arrays, close, eager, host, normal, spd
 
 from colinear.errors import ConvergenceWarning, MethodError, ShapeError
-from colinear.functions import adjoint, conj, det, diag, inv, logdet, slogdet, to_dense, trace, transpose
+from colinear.functions import (
+    adjoint,
+    conj,
+    det,
+    diag,
+    inv,
+    logdet,
+    slogdet,
+    to_dense,
+    trace,
+    transpose,
+)
 from colinear.methods import LDL, LU, QR, Cholesky
 from colinear.operators import (
     BlockDiag,
@@ -136,7 +147,10 @@ def test_diagonals_and_traces(rng):
     square, wide = normal(rng, (3, 3), np.complex128), normal(rng, (2, 3))
     for xp in eager():
         a, w = xp.asarray(square), xp.asarray(wide)
-        U, V = xp.asarray(normal(rng, (4, 2), np.complex128)), xp.asarray(normal(rng, (3, 2), np.complex128))
+        U, V = (
+            xp.asarray(normal(rng, (4, 2), np.complex128)),
+            xp.asarray(normal(rng, (3, 2), np.complex128)),
+        )
         sparse = Sparse(scipy.sparse.random_array((4, 3), density=0.5, rng=rng))
         operators = [
             Dense(a),
@@ -163,9 +177,14 @@ def test_diagonals_and_traces(rng):
             close(diag(operator), np.diagonal(M, 0, -2, -1))
             if M.shape[-1] == M.shape[-2]:
                 close(trace(operator), np.trace(M, 0, -2, -1))
-    with pytest.raises(ShapeError, match=r"trace: A is 2x3; a trace needs a square operator. diag\(A\) takes any shape."):
+    with pytest.raises(
+        ShapeError,
+        match=r"trace: A is 2x3; a trace needs a square operator. diag\(A\) takes any shape.",
+    ):
         trace(wide)
-    with pytest.raises(MethodError, match=r"diag: LU\(\) does not apply here. Use one of Auto\(\)."):
+    with pytest.raises(
+        MethodError, match=r"diag: LU\(\) does not apply here. Use one of Auto\(\)."
+    ):
         diag(wide, LU())
     with pytest.raises(ShapeError, match="logdet: A is 2x3; a determinant needs a square operator"):
         logdet(wide)

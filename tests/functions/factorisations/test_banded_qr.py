@@ -12,7 +12,12 @@ from colinear import backends
 from colinear.status import Status
 from colinear.testing import check_operator, forbid_dense
 
-SETTINGS = [("numpy", "float64", ()), ("numpy", "complex64", (2,)), ("numpy", "float32", (2,)), ("numpy", "complex128", ())]
+SETTINGS = [
+    ("numpy", "float64", ()),
+    ("numpy", "complex64", (2,)),
+    ("numpy", "float32", (2,)),
+    ("numpy", "complex128", ()),
+]
 SETTINGS += [("torch", "float64", (2,)), ("torch", "complex128", ()), ("jax", "complex64", (2,))]
 BANDS = [
     (9, 9, (-1, 0, 1)),
@@ -29,7 +34,9 @@ def random_band(backend, dtype, batch, m, n, offsets):
 
     def diagonal(k):
         x = rng.standard_normal((*batch, min(m, n - k) if k >= 0 else min(m + k, n)))
-        return xp.asarray((x + 1j * rng.standard_normal(x.shape) if dtype[0] == "c" else x).astype(dtype))
+        return xp.asarray(
+            (x + 1j * rng.standard_normal(x.shape) if dtype[0] == "c" else x).astype(dtype)
+        )
 
     return co.Banded([diagonal(k) for k in offsets], offsets, (m, n))
 
@@ -48,7 +55,12 @@ def test_q_is_orthonormal_and_r_keeps_a_band(backend, dtype, batch):
     for A, (Q, R) in zip(bands, factor(bands), strict=True):
         m, n = A.shape[-2:]
         k, width = min(m, n), sum((max(0, -min(A.offsets)), max(0, *A.offsets)))
-        assert Q.isa(co.Stiefel) and Q.isa(co.Unitary) == (m == k) and isinstance(R, co.Banded) and max(R.offsets) == width
+        assert (
+            Q.isa(co.Stiefel)
+            and Q.isa(co.Unitary) == (m == k)
+            and isinstance(R, co.Banded)
+            and max(R.offsets) == width
+        )
         q, r, whole = (xp.to_numpy(B.to_dense()) for B in (Q, R, A))
         assert q.dtype == r.dtype == whole.dtype
         close(q @ r, whole, tol)
@@ -95,6 +107,8 @@ def test_torch_differentiates_the_triangle():
     torch = pytest.importorskip("torch")
     d = torch.linspace(4.0, 6.0, 12, dtype=torch.float64, requires_grad=True)
     e = torch.ones(11, dtype=torch.float64)
-    torch.log(torch.abs(co.diag(co.qr(co.Tridiagonal(e, d, e))[1]))).sum().backward()  # the logarithm of the determinant
+    torch.log(
+        torch.abs(co.diag(co.qr(co.Tridiagonal(e, d, e))[1]))
+    ).sum().backward()  # the logarithm of the determinant
     inverse = np.linalg.inv(co.Tridiagonal(e, d.detach(), e).to_dense().numpy())
     close(d.grad.numpy(), np.diagonal(inverse), 1e-10)

@@ -14,8 +14,17 @@ from colinear import backends
 from colinear.status import Status
 from colinear.testing import forbid_dense
 
-SETTINGS = [("numpy", dtype, batch) for dtype in ("float32", "float64", "complex64", "complex128") for batch in ((), (2,))]
-SETTINGS += [("torch", "float32", (2,)), ("torch", "float64", ()), ("torch", "complex64", ()), ("torch", "complex128", (2,))]
+SETTINGS = [
+    ("numpy", dtype, batch)
+    for dtype in ("float32", "float64", "complex64", "complex128")
+    for batch in ((), (2,))
+]
+SETTINGS += [
+    ("torch", "float32", (2,)),
+    ("torch", "float64", ()),
+    ("torch", "complex64", ()),
+    ("torch", "complex128", (2,)),
+]
 SETTINGS += [("jax", "float32", (2,)), ("jax", "complex128", ())]
 
 
@@ -42,7 +51,9 @@ class Maker:
 
     def definite(self, n: int) -> Any:
         G = self(n, n)
-        return self.xp.matmul(G, self.xp.conj(self.xp.matrix_transpose(G))) + self.xp.eye(n, dtype=G.dtype)
+        return self.xp.matmul(G, self.xp.conj(self.xp.matrix_transpose(G))) + self.xp.eye(
+            n, dtype=G.dtype
+        )
 
     def tridiagonal(self, n: int) -> co.Tridiagonal:
         e = self(n - 1)
@@ -66,10 +77,14 @@ def adjoint(M: np.ndarray) -> np.ndarray:
 def close(got: Any, wanted: Any, tol: float) -> None:
     wanted = np.asarray(wanted)
     got = np.broadcast_to(host(got), wanted.shape)
-    np.testing.assert_allclose(got, wanted, rtol=tol, atol=tol * max(1.0, float(np.abs(wanted).max(initial=0.0))))
+    np.testing.assert_allclose(
+        got, wanted, rtol=tol, atol=tol * max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    )
 
 
-def factors(function: Any, makers: dict[str, Callable[[Maker], Any]], r: Maker) -> list[tuple[str, np.ndarray, list[np.ndarray]]]:
+def factors(
+    function: Any, makers: dict[str, Callable[[Maker], Any]], r: Maker
+) -> list[tuple[str, np.ndarray, list[np.ndarray]]]:
     """Of each operator its rule, which must have fired, its matrix and the factors; in JAX from one program, which is traced."""
     operators = {rule: make(r) for rule, make in makers.items()}
     for rule, A in operators.items():
@@ -77,7 +92,10 @@ def factors(function: Any, makers: dict[str, Callable[[Maker], Any]], r: Maker) 
 
     def run(operators: Any) -> Any:
         found = [function(A) for A in operators]
-        return [[x.to_dense() for x in (result if isinstance(result, tuple) else (result,))] for result in found]
+        return [
+            [x.to_dense() for x in (result if isinstance(result, tuple) else (result,))]
+            for result in found
+        ]
 
     if r.xp.name == "jax":
         with warnings.catch_warnings():
@@ -85,7 +103,10 @@ def factors(function: Any, makers: dict[str, Callable[[Maker], Any]], r: Maker) 
             found = r.xp.jit(run)(list(operators.values()))
     else:
         found = run(operators.values())
-    return [(rule, host(A), [host(x) for x in result]) for (rule, A), result in zip(operators.items(), found)]
+    return [
+        (rule, host(A), [host(x) for x in result])
+        for (rule, A), result in zip(operators.items(), found)
+    ]
 
 
 Makers = dict[str, Callable[[Maker], Any]]
@@ -125,7 +146,9 @@ QR: Makers = {
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_every_cholesky_factor_is_the_lower_triangle_of_positive_diagonal(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_every_cholesky_factor_is_the_lower_triangle_of_positive_diagonal(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     r = Maker(name, dtype, batch)
     for rule, M, (L,) in factors(co.cholesky, CHOLESKY, r):
         assert L.dtype == M.dtype and np.all(np.triu(L, 1) == 0), rule
@@ -133,16 +156,24 @@ def test_every_cholesky_factor_is_the_lower_triangle_of_positive_diagonal(name: 
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_every_lu_is_a_permutation_a_unit_lower_and_an_upper_triangle(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_every_lu_is_a_permutation_a_unit_lower_and_an_upper_triangle(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     r = Maker(name, dtype, batch)
     for rule, M, (P, L, U) in factors(co.lu, LU, r):
         close(P @ L @ U, M, r.tol)
         assert np.all(np.triu(L, 1) == 0) and np.all(np.tril(U, -1) == 0), rule
-        assert np.all(np.diagonal(L, axis1=-2, axis2=-1) == 1) and np.all(P.sum(-1) == 1) and set(np.unique(P)) <= {0, 1}, rule
+        assert (
+            np.all(np.diagonal(L, axis1=-2, axis2=-1) == 1)
+            and np.all(P.sum(-1) == 1)
+            and set(np.unique(P)) <= {0, 1}
+        ), rule
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_every_qr_has_orthonormal_columns_and_an_upper_triangle(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_every_qr_has_orthonormal_columns_and_an_upper_triangle(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     r = Maker(name, dtype, batch)
     for rule, M, (Q, R) in factors(co.qr, QR, r):
         k = min(M.shape[-2:])
@@ -168,7 +199,11 @@ def test_factors_of_structured_operators_build_nothing(rng: np.random.Generator)
         S = [co.PSD(np.eye(100) + np.ones((100, 100))) for _ in range(2)]
         K = co.Kronecker(*S)
         x = rng.standard_normal(10_000)
-        for product in (co.Product(co.cholesky(K), co.cholesky(K).H), co.Product(*co.lu(K)), co.Product(*co.qr(K))):
+        for product in (
+            co.Product(co.cholesky(K), co.cholesky(K).H),
+            co.Product(*co.lu(K)),
+            co.Product(*co.qr(K)),
+        ):
             assert np.linalg.norm(product @ x - K @ x) <= 1e-9 * np.linalg.norm(K @ x)
 
 
@@ -211,7 +246,9 @@ def test_torch_differentiates_the_tridiagonal_factor() -> None:
     torch = pytest.importorskip("torch")
     d = torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64, requires_grad=True)
     e = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    torch.log(co.diag(co.cholesky(co.Tridiagonal(e, d, e)))).sum().backward()  # half of the logarithm of the determinant
+    torch.log(
+        co.diag(co.cholesky(co.Tridiagonal(e, d, e)))
+    ).sum().backward()  # half of the logarithm of the determinant
     inverse = np.linalg.inv(host(co.Tridiagonal(e, d.detach(), e)))
     close(d.grad, np.diagonal(inverse) / 2, 1e-10)
 

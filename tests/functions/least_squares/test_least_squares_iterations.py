@@ -19,7 +19,9 @@ def tall(m: int, n: int, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("shape", [(3000, 500), (500, 3000)])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_auto_never_forms_a_large_sparse_rectangular_matrix(shape: tuple[int, int], framework: str) -> None:
+def test_auto_never_forms_a_large_sparse_rectangular_matrix(
+    shape: tuple[int, int], framework: str
+) -> None:
     pytest.importorskip(framework)
     S = tall(*shape)
     A, b = co.Sparse(S).to(backend=framework), np.random.default_rng(1).standard_normal(shape[0])
@@ -48,7 +50,10 @@ def test_a_matrix_free_operator_beyond_memory_is_iterated_with() -> None:
     m, n = 40_000, 20_000
     d = np.linspace(1, 3, n)
     A = co.MatrixFree(
-        lambda X: np.concatenate([d[:, None] * X, X]), (m, n), dtype=np.float64, rmatmat=lambda Y: d[:, None] * Y[:n] + Y[n:]
+        lambda X: np.concatenate([d[:, None] * X, X]),
+        (m, n),
+        dtype=np.float64,
+        rmatmat=lambda Y: d[:, None] * Y[:n] + Y[n:],
     )
     b = np.concatenate([np.ones(n), np.zeros(n)])
     with co.testing.forbid_dense(1e7):
@@ -93,7 +98,9 @@ def test_torch_gradients_are_not_lost_to_an_iteration() -> None:
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("method", [co.LSQR, co.LSMR])
-def test_columns_of_a_batch_of_rectangular_matrices_converge_on_their_own(method: Any, framework: str) -> None:
+def test_columns_of_a_batch_of_rectangular_matrices_converge_on_their_own(
+    method: Any, framework: str
+) -> None:
     pytest.importorskip(framework)
     rng = np.random.default_rng(0)
     A = np.stack([rng.standard_normal((20, 6)), np.eye(20, 6)])
@@ -124,14 +131,18 @@ def assert_alike(x: Any, info: Any, X: Any, told: Any, accuracy: float = 1e-10) 
     assert info.iterations == told.iterations
     assert info.matvecs * 2 == told.matvecs
     assert info.history.dtype == told.history.dtype
-    np.testing.assert_allclose(np.asarray(info.history), np.asarray(told.history)[:, 0], rtol=accuracy, atol=accuracy / 100)
+    np.testing.assert_allclose(
+        np.asarray(info.history), np.asarray(told.history)[:, 0], rtol=accuracy, atol=accuracy / 100
+    )
     np.testing.assert_allclose(x, X, atol=accuracy * np.abs(X).max())
 
 
 def problem(dtype: str, consistent: bool, shape: tuple[int, int] = (60, 40)) -> tuple[Any, Any]:
     """Of so small a condition that no rounding is magnified."""
     rng = np.random.default_rng(0)
-    draw = lambda *shape: rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype[0] == "c" else 0)  # noqa: E731
+    draw = lambda *shape: (
+        rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype[0] == "c" else 0)
+    )
     A = (draw(*shape) + 40 * np.eye(*shape)).astype(dtype)
     return A, (A @ draw(shape[1]) if consistent else draw(shape[0])).astype(dtype)
 
@@ -163,7 +174,9 @@ def test_one_right_side_ends_as_a_column_of_a_block_does(method: Any, framework:
     pytest.importorskip(framework)
     matrix, b = problem("float64", False)
     wide, c = problem("float64", True, (40, 60))
-    A, W, E = (co.opaque(co.Dense(each).to(backend=framework)) for each in (matrix, wide, np.eye(60, 40)))
+    A, W, E = (
+        co.opaque(co.Dense(each).to(backend=framework)) for each in (matrix, wide, np.eye(60, 40))
+    )
     assert_alike(*both(A, b, method(tol=1e-9, x0=A.xp.asarray(np.ones(40)))))
     assert_alike(*both(W, c, method(tol=1e-11)))
     first = np.eye(60)[0]
@@ -171,11 +184,22 @@ def test_one_right_side_ends_as_a_column_of_a_block_does(method: Any, framework:
         assert_alike(*both(E, right, method(tol=1e-11)))
     singular, at = np.eye(60), np.arange(60)
     singular[0, 0] = 0
-    found = both(co.opaque(co.Dense(singular).to(backend=framework)), np.ones(60), method(tol=1e-10), co.solve)
+    found = both(
+        co.opaque(co.Dense(singular).to(backend=framework)),
+        np.ones(60),
+        method(tol=1e-10),
+        co.solve,
+    )
     assert found[1].status is Status.SINGULAR
     assert_alike(*found)
-    hard = np.logspace(0, 7, 60)[:, None] * np.cos(np.outer(at, at + 0.5))  # many cycles, which have but their end in common
-    x, info, X, told = both(co.opaque(co.Dense(hard).to(backend=framework)), np.ones(60), method(tol=1e-15, max_iters=3000))
+    hard = np.logspace(0, 7, 60)[:, None] * np.cos(
+        np.outer(at, at + 0.5)
+    )  # many cycles, which have but their end in common
+    x, info, X, told = both(
+        co.opaque(co.Dense(hard).to(backend=framework)),
+        np.ones(60),
+        method(tol=1e-15, max_iters=3000),
+    )
     assert info.status is told.status
     xp = A.xp
     for late in (0, 5):  # products before there is a number that is none
@@ -188,8 +212,12 @@ def test_one_right_side_ends_as_a_column_of_a_block_does(method: Any, framework:
         results = []
         for right in (b, np.stack([b, b], axis=-1)):
             calls.clear()
-            F = co.MatrixFree(broken, (60, 40), dtype=xp.float64, rmatmat=lambda X: xp.asarray(matrix.T) @ X)
-            results.append(co.lstsq(F, xp.asarray(right), method(tol=1e-11), info=True, on_failure="ignore"))
+            F = co.MatrixFree(
+                broken, (60, 40), dtype=xp.float64, rmatmat=lambda X: xp.asarray(matrix.T) @ X
+            )
+            results.append(
+                co.lstsq(F, xp.asarray(right), method(tol=1e-11), info=True, on_failure="ignore")
+            )
         (x, info), (X, told) = results
         assert info.status is Status.NONFINITE
         assert_alike(xp.to_numpy(x), info, xp.to_numpy(X)[:, 0], told)
@@ -197,7 +225,9 @@ def test_one_right_side_ends_as_a_column_of_a_block_does(method: Any, framework:
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("method", [co.LSQR, co.LSMR])
-def test_a_callback_sees_and_stops_one_right_side_as_it_does_a_block(method: Any, framework: str) -> None:
+def test_a_callback_sees_and_stops_one_right_side_as_it_does_a_block(
+    method: Any, framework: str
+) -> None:
     pytest.importorskip(framework)
     matrix, b = problem("float64", False)
     A = co.opaque(co.Dense(matrix).to(backend=framework))
@@ -206,7 +236,13 @@ def test_a_callback_sees_and_stops_one_right_side_as_it_does_a_block(method: Any
 
         def callback(progress: Any, seen: list[Any] = seen, last: int = last) -> bool:
             assert progress.residual.dtype == A.dtype
-            seen.append((progress.iteration, float(progress.residual[0]), np.reshape(A.xp.to_numpy(progress.x), (40, -1))[:, 0]))
+            seen.append(
+                (
+                    progress.iteration,
+                    float(progress.residual[0]),
+                    np.reshape(A.xp.to_numpy(progress.x), (40, -1))[:, 0],
+                )
+            )
             return progress.iteration == last
 
         found = both(A, b, method(tol=1e-11, callback=callback))

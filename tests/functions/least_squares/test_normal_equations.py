@@ -22,7 +22,9 @@ def matrix(shape: tuple[int, int], kind: str = "f", seed: int = 0) -> np.ndarray
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["f", "c"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cg_finds_the_solution_of_least_squares(shape: tuple[int, int], kind: str, framework: str) -> None:
+def test_cg_finds_the_solution_of_least_squares(
+    shape: tuple[int, int], kind: str, framework: str
+) -> None:
     xp, X = backends.get(framework), matrix(shape, kind)
     A = co.opaque(co.Dense(xp.asarray(X)))
     for b in (matrix((shape[0], 1), kind, 1)[:, 0], matrix((shape[0], 3), kind, 2)):
@@ -32,11 +34,15 @@ def test_cg_finds_the_solution_of_least_squares(shape: tuple[int, int], kind: st
         assert info.method == "CG"
         assert info.status is Status.SUCCESS
         residual = np.linalg.norm(b - X @ exact, axis=0) / np.linalg.norm(b, axis=0)
-        np.testing.assert_allclose(xp.to_numpy(info.residual), np.reshape(residual, np.shape(info.residual)), atol=1e-9)
+        np.testing.assert_allclose(
+            xp.to_numpy(info.residual), np.reshape(residual, np.shape(info.residual)), atol=1e-9
+        )
         pseudoinverse = co.pinv(A, method=co.CG(tol=1e-12))
         np.testing.assert_allclose(xp.to_numpy(pseudoinverse @ xp.asarray(b)), exact, atol=1e-9)
     np.testing.assert_allclose(
-        xp.to_numpy(pseudoinverse.H @ xp.asarray(np.ones(shape[1]))), np.linalg.pinv(X).conj().T @ np.ones(shape[1]), atol=1e-9
+        xp.to_numpy(pseudoinverse.H @ xp.asarray(np.ones(shape[1]))),
+        np.linalg.pinv(X).conj().T @ np.ones(shape[1]),
+        atol=1e-9,
     )
 
 
@@ -75,7 +81,9 @@ def test_a_preconditioner_of_cg_is_one_of_the_normal_equations() -> None:
     exact = np.linalg.lstsq(X, b)[0]
     counts = []
     for M in (None, co.Jacobi(), co.Diagonal(1 / np.sum(X**2, axis=0))):
-        x, info = co.lstsq(X, b, co.CG(tol=1e-12, max_iters=3000, preconditioner=M), info=True, on_failure="ignore")
+        x, info = co.lstsq(
+            X, b, co.CG(tol=1e-12, max_iters=3000, preconditioner=M), info=True, on_failure="ignore"
+        )
         counts.append(info.iterations)
         if M is not None:
             assert info.status is Status.SUCCESS
@@ -85,7 +93,9 @@ def test_a_preconditioner_of_cg_is_one_of_the_normal_equations() -> None:
 
 def test_a_preconditioner_that_is_not_positive_is_named() -> None:
     X = matrix((6, 3))
-    _, info = co.lstsq(X, np.ones(6), co.CG(preconditioner=-1.0 * co.Identity(3)), info=True, on_failure="ignore")
+    _, info = co.lstsq(
+        X, np.ones(6), co.CG(preconditioner=-1.0 * co.Identity(3)), info=True, on_failure="ignore"
+    )
     assert info.status is Status.NOT_POSITIVE_DEFINITE
     assert "preconditioner" in info.message
 
@@ -127,18 +137,24 @@ def test_least_squares_by_cg_in_a_compiled_program_and_its_derivative() -> None:
 def test_cg_runs_on_every_kronecker_factor_of_a_pseudoinverse() -> None:
     A = co.Kronecker(matrix((4, 3)), matrix((3, 5)))
     b = np.arange(12.0)
-    np.testing.assert_allclose(co.pinv(A, method=co.CG(tol=1e-12)) @ b, np.linalg.pinv(A.to_dense()) @ b, atol=1e-8)
+    np.testing.assert_allclose(
+        co.pinv(A, method=co.CG(tol=1e-12)) @ b, np.linalg.pinv(A.to_dense()) @ b, atol=1e-8
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- from random vectors
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_a_pseudoinverse_from_random_vectors_is_that_of_the_truncated_decomposition(framework: str) -> None:
+def test_a_pseudoinverse_from_random_vectors_is_that_of_the_truncated_decomposition(
+    framework: str,
+) -> None:
     xp = backends.get(framework)
     X = matrix((30, 4)) @ matrix((4, 20), seed=1)
     P, info = co.pinv(xp.asarray(X), method=co.RandomizedSVD(rank=4), info=True)
-    np.testing.assert_allclose(xp.to_numpy(P.to_dense()), np.linalg.pinv(X, rcond=1e-10), atol=1e-10)
+    np.testing.assert_allclose(
+        xp.to_numpy(P.to_dense()), np.linalg.pinv(X, rcond=1e-10), atol=1e-10
+    )
     assert info.status is Status.SUCCESS
     U, s, Vh = np.linalg.svd(X)
     P, info = co.pinv(xp.asarray(X), method=co.RandomizedSVD(rank=2), info=True)
@@ -150,21 +166,33 @@ def test_triplets_that_were_not_found_make_no_pseudoinverse() -> None:
     X = matrix((300, 300))
     with pytest.warns(co.ConvergenceWarning, match="INACCURATE"):
         co.pinv(X, method=co.RandomizedSVD(rank=10, power_iterations=0))
-    small = np.diag(np.logspace(0, -12, 100))  # whose last triplets are right to sqrt(eps) |A|, and 1 / s is not
-    _, info = co.pinv(small, method=co.RandomizedSVD(rank=60, oversampling=2, power_iterations=0), info=True, on_failure="ignore")
+    small = np.diag(
+        np.logspace(0, -12, 100)
+    )  # whose last triplets are right to sqrt(eps) |A|, and 1 / s is not
+    _, info = co.pinv(
+        small,
+        method=co.RandomizedSVD(rank=60, oversampling=2, power_iterations=0),
+        info=True,
+        on_failure="ignore",
+    )
     assert info.status is Status.INACCURATE
 
 
 def test_all_triplets_from_random_vectors_are_the_pseudoinverse() -> None:
     X = matrix((9, 6))
-    np.testing.assert_allclose(co.pinv(X, method=co.RandomizedSVD()).to_dense(), np.linalg.pinv(X), atol=1e-10)
+    np.testing.assert_allclose(
+        co.pinv(X, method=co.RandomizedSVD()).to_dense(), np.linalg.pinv(X), atol=1e-10
+    )
 
 
 def test_a_rank_is_that_of_the_whole_not_of_its_factors() -> None:
     A = co.Kronecker(np.diag([3.0, 1.0]), np.diag([5.0, 2.0]))
     P = co.pinv(A, method=co.RandomizedSVD(rank=2)).to_dense()
     np.testing.assert_allclose(P, np.diag([1 / 15, 1 / 6, 0, 0]), atol=1e-12)
-    assert co.explain(co.pinv, A, method=co.RandomizedSVD(rank=2)).rules == ["RandomizedSVD", "RandomizedSVD"]
+    assert co.explain(co.pinv, A, method=co.RandomizedSVD(rank=2)).rules == [
+        "RandomizedSVD",
+        "RandomizedSVD",
+    ]
 
 
 @pytest.mark.parametrize("rank", [0, -1, 2.0])
@@ -189,12 +217,22 @@ EMPTY = [(3, 0), (0, 3), (0, 0)]
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("shape", EMPTY)
-def test_least_squares_without_rows_or_columns_have_zero_for_an_answer(shape: tuple[int, int], framework: str) -> None:
+def test_least_squares_without_rows_or_columns_have_zero_for_an_answer(
+    shape: tuple[int, int], framework: str
+) -> None:
     xp = backends.get(framework)
-    methods = (co.CG(), co.LSQR(), co.LSMR(), co.SVRG()) if framework != "jax" else (co.CG(), co.LSMR())
-    for A in (co.Dense(xp.zeros(shape, dtype=xp.float64)), co.Zero(*shape, like=xp.ones(1, dtype=xp.float64))):
+    methods = (
+        (co.CG(), co.LSQR(), co.LSMR(), co.SVRG()) if framework != "jax" else (co.CG(), co.LSMR())
+    )
+    for A in (
+        co.Dense(xp.zeros(shape, dtype=xp.float64)),
+        co.Zero(*shape, like=xp.ones(1, dtype=xp.float64)),
+    ):
         for method in methods:
-            for b in (xp.ones((shape[0],), dtype=xp.float64), xp.ones((shape[0], 2), dtype=xp.float64)):
+            for b in (
+                xp.ones((shape[0],), dtype=xp.float64),
+                xp.ones((shape[0], 2), dtype=xp.float64),
+            ):
                 x, info = co.lstsq(A, b, method, info=True)
                 assert info.status is Status.SUCCESS
                 assert tuple(x.shape) == (shape[1], *b.shape[1:])
@@ -205,7 +243,15 @@ def test_least_squares_without_rows_or_columns_have_zero_for_an_answer(shape: tu
 
 def test_systems_without_unknowns_are_solved_by_every_method() -> None:
     A = co.Dense(np.zeros((0, 0)))
-    for method in (co.CG(), co.MINRES(), co.GMRES(), co.BiCGSTAB(), co.LSQR(), co.LSMR(), co.SVRG()):
+    for method in (
+        co.CG(),
+        co.MINRES(),
+        co.GMRES(),
+        co.BiCGSTAB(),
+        co.LSQR(),
+        co.LSMR(),
+        co.SVRG(),
+    ):
         for b in (np.ones(0), np.ones((0, 2))):
             x, info = co.solve(A, b, method, info=True)
             assert info.status is Status.SUCCESS

@@ -35,7 +35,10 @@ SINGULAR = NAMED | {
     "a shifted kronecker": co.Kronecker(GRID, GRID) + co.Identity(9),
     "a block": co.Block([[GOOD, GOOD], [GOOD, GOOD]]),
     "thin factors": co.Kronecker(np.ones((2, 3)), np.ones((3, 2))),
-    "a similarity": co.Product(U := co.Unitary(np.eye(2)[::-1].copy()), co.Diagonal([1.0, -1.0]), U.H) + co.Identity(2),
+    "a similarity": co.Product(
+        U := co.Unitary(np.eye(2)[::-1].copy()), co.Diagonal([1.0, -1.0]), U.H
+    )
+    + co.Identity(2),
 }
 
 

@@ -14,8 +14,13 @@ from colinear.status import Status
 
 POINTS = np.linspace(0, 1, 60)[:, None]
 KERNEL = np.exp(-20 * (POINTS - POINTS.T) ** 2)
-SLOW = np.diag(1.0 / np.arange(1, 41)) @ np.linalg.qr(np.random.default_rng(0).standard_normal((40, 40)))[0]
-TALL = np.random.default_rng(1).standard_normal((50, 5)) @ np.random.default_rng(2).standard_normal((5, 40))
+SLOW = (
+    np.diag(1.0 / np.arange(1, 41))
+    @ np.linalg.qr(np.random.default_rng(0).standard_normal((40, 40)))[0]
+)
+TALL = np.random.default_rng(1).standard_normal((50, 5)) @ np.random.default_rng(2).standard_normal(
+    (5, 40)
+)
 POSITIVE = {"nystrom": co.nystrom, "rp_cholesky": co.rp_cholesky}
 ANY = {"interpolative": co.interpolative, "cur": co.cur}
 
@@ -40,11 +45,20 @@ def error(A: Any, B: Any) -> float:
 @pytest.mark.parametrize("name", POSITIVE)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
 def test_positive_ones_are_near_the_best_and_below(name: str, dtype: Any) -> None:
-    A = KERNEL.astype(dtype) if np.dtype(dtype).kind != "c" else KERNEL * np.exp(1j * (POINTS - POINTS.T))
+    A = (
+        KERNEL.astype(dtype)
+        if np.dtype(dtype).kind != "c"
+        else KERNEL * np.exp(1j * (POINTS - POINTS.T))
+    )
     for backend in ("numpy", "torch"):
         xp = backends.get(backend)
         B, info = POSITIVE[name](co.PSD(xp.asarray(A)), rank=10, info=True)
-        assert isinstance(B, co.LowRank) and B.isa(co.PSD) and B.U.shape[-1] == 10 and info.status == Status.SUCCESS
+        assert (
+            isinstance(B, co.LowRank)
+            and B.isa(co.PSD)
+            and B.U.shape[-1] == 10
+            and info.status == Status.SUCCESS
+        )
         dense = xp.to_numpy(B.to_dense())
         assert dense.dtype == A.dtype and error(A, dense) < 30 * best(A, 10)
         assert np.linalg.eigvalsh(A - dense).min() > -1e-4 if dtype == np.float32 else -1e-10
@@ -68,7 +82,12 @@ def test_pivots_are_drawn_by_the_diagonal_that_remains() -> None:
 
 @pytest.mark.parametrize("name", ANY)
 def test_own_rows_and_columns_span_an_exact_rank(name: str) -> None:
-    for backend, rank in (("numpy", 5), ("torch", 5), ("numpy", 9), ("torch", 9)):  # 9: more than there is
+    for backend, rank in (
+        ("numpy", 5),
+        ("torch", 5),
+        ("numpy", 9),
+        ("torch", 9),
+    ):  # 9: more than there is
         xp = backends.get(backend)
         result, info = ANY[name](xp.asarray(TALL), rank, info=True)
         assert error(TALL, xp.to_numpy(result[0].to_dense())) < 1e-12 and float(info.error) < 1e-12
@@ -87,17 +106,25 @@ def test_interpolation_is_exact_in_its_columns_and_near_the_best_elsewhere() -> 
 def test_a_range_to_a_tolerance_has_the_rank_it_needs() -> None:
     for tol in (1e-1, 1e-2):
         for seed in range(10):
-            Q, info = co.range_finder(SLOW, tol=tol, block=4, power_iterations=1, seed=seed, info=True)
+            Q, info = co.range_finder(
+                SLOW, tol=tol, block=4, power_iterations=1, seed=seed, info=True
+            )
             needed = next(rank for rank in range(41) if best(SLOW, rank) <= tol)
             Q = Q.to_dense()
-            assert error(SLOW, Q @ (Q.T @ SLOW)) <= tol and Q.shape[1] <= 1.5 * needed + 8 and info.status == Status.SUCCESS
+            assert (
+                error(SLOW, Q @ (Q.T @ SLOW)) <= tol
+                and Q.shape[1] <= 1.5 * needed + 8
+                and info.status == Status.SUCCESS
+            )
     Q = co.range_finder(TALL, tol=1e-6, block=2)
     assert Q.shape == (50, 6) and Q.isa(co.Stiefel)
     assert np.abs(Q.to_dense().T @ Q.to_dense() - np.eye(6)).max() < 1e-12
 
 
 def test_a_range_that_misses_its_tolerance_says_so() -> None:
-    assert co.range_finder(SLOW, rank=8, tol=1e-6, block=4, info=True)[1].status == Status.INACCURATE
+    assert (
+        co.range_finder(SLOW, rank=8, tol=1e-6, block=4, info=True)[1].status == Status.INACCURATE
+    )
     assert co.range_finder(TALL, tol=1e-18, info=True)[1].status == Status.STAGNATION
     assert co.range_finder(SLOW, tol=1e-12, info=True)[0].shape == (40, 40)
 
@@ -110,7 +137,9 @@ def test_the_estimated_error_is_that_of_the_whole(name: str) -> None:
         result, info = getattr(co, name)(A, 8, seed=seed, info=True)
         B = operator(result).to_dense()
         dense = KERNEL if name == "nystrom" else SLOW
-        ratios.append(float(info.error) / error(dense, B @ (B.T @ dense) if name == "range_finder" else B))
+        ratios.append(
+            float(info.error) / error(dense, B @ (B.T @ dense) if name == "range_finder" else B)
+        )
     assert 0.8 < np.mean(ratios) < 1.25
 
 
@@ -121,20 +150,29 @@ def test_approximations_compose_with_rules() -> None:
     K = co.PSD(KERNEL)
     A = co.nystrom(K, 12) + 0.5 * co.Identity(60)
     assert "woodbury" in co.explain(co.solve, A).rules
-    np.testing.assert_allclose(co.solve(A, np.ones(60)), np.linalg.solve(A.to_dense(), np.ones(60)), atol=1e-8)
+    np.testing.assert_allclose(
+        co.solve(A, np.ones(60)), np.linalg.solve(A.to_dense(), np.ones(60)), atol=1e-8
+    )
     low, _, _ = co.cur(TALL, 5)
     assert co.rank(low) == 5
     Q = co.range_finder(TALL, 5)
-    np.testing.assert_allclose((co.Projection(Q.to_dense()) @ co.Dense(TALL)).to_dense(), TALL, atol=1e-10)
+    np.testing.assert_allclose(
+        (co.Projection(Q.to_dense()) @ co.Dense(TALL)).to_dense(), TALL, atol=1e-10
+    )
 
 
 def test_batches_are_approximated_each() -> None:
     both = np.stack([KERNEL, 2 * KERNEL[::-1, ::-1]])
     for f in (co.nystrom, co.rp_cholesky):
         B, info = f(co.PSD(co.Dense(both)), 10, info=True)
-        assert B.shape == (2, 60, 60) and info.error.shape == (2,) and error(both, B.to_dense()) < 1e-2
+        assert (
+            B.shape == (2, 60, 60) and info.error.shape == (2,) and error(both, B.to_dense()) < 1e-2
+        )
     low, rows, columns = co.cur(np.stack([TALL, TALL[::-1]]), 5)
-    assert rows.shape == columns.shape == (2, 5) and error(np.stack([TALL, TALL[::-1]]), low.to_dense()) < 1e-12
+    assert (
+        rows.shape == columns.shape == (2, 5)
+        and error(np.stack([TALL, TALL[::-1]]), low.to_dense()) < 1e-12
+    )
 
 
 def test_jax_compiles_them() -> None:
@@ -188,7 +226,10 @@ def test_zero_is_approximated_by_zero() -> None:
     zero = np.zeros((6, 6))
     for f in (co.nystrom, co.rp_cholesky):
         assert np.abs(f(co.PSD(zero), 2).to_dense()).max() < 1e-25
-    assert not co.cur(zero, 2)[0].to_dense().any() and not co.interpolative(zero, 2)[0].to_dense().any()
+    assert (
+        not co.cur(zero, 2)[0].to_dense().any()
+        and not co.interpolative(zero, 2)[0].to_dense().any()
+    )
     assert co.range_finder(zero, tol=0.1).shape[0] == 6
 
 

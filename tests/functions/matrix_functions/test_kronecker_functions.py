@@ -42,7 +42,9 @@ def compositions(is_complex: bool) -> dict[str, co.LinearOperator]:
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("composition", compositions(False))
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_self_adjoint_factors_give_the_function_of_the_whole(name: str, composition: str, is_complex: bool) -> None:
+def test_self_adjoint_factors_give_the_function_of_the_whole(
+    name: str, composition: str, is_complex: bool
+) -> None:
     (function, f), A = FUNCTIONS[name], compositions(is_complex)[composition]
     values, V = np.linalg.eigh(A.to_dense())
     X = function(A)
@@ -71,10 +73,18 @@ def test_other_factors_go_by_their_eigenvectors_if_these_are_well_conditioned(na
     of_matrix = {"exp": scipy.linalg.expm, "log": scipy.linalg.logm, "sqrt": scipy.linalg.sqrtm}
     of_matrix["isqrt"] = lambda M: np.linalg.inv(scipy.linalg.sqrtm(M))
     V, W = RNG.standard_normal((4, 4)) + 3 * np.eye(4), RNG.standard_normal((3, 3)) + 3 * np.eye(3)
-    A, B = V @ np.diag([0.5, 1, 2, 3]) @ np.linalg.inv(V), W @ np.diag([0.7, 1.5, 2]) @ np.linalg.inv(W)
+    A, B = (
+        V @ np.diag([0.5, 1, 2, 3]) @ np.linalg.inv(V),
+        W @ np.diag([0.7, 1.5, 2]) @ np.linalg.inv(W),
+    )
     defective = 2 * np.eye(3) + np.eye(3, k=1)
     turning = np.array([[1.0, 2.0], [-2.0, 1.0]])  # of which the eigenvectors are complex
-    for factors, goes_by_factors in (((A, B), True), ((A + 0j, B), True), ((A, defective), False), ((turning, B), False)):
+    for factors, goes_by_factors in (
+        ((A, B), True),
+        ((A + 0j, B), True),
+        ((A, defective), False),
+        ((turning, B), False),
+    ):
         X = FUNCTIONS[name][0](co.Kronecker(*map(co.Dense, factors)))
         exact = of_matrix[name](np.kron(*factors))
         np.testing.assert_allclose(X.to_dense(), exact, atol=1e-11 * np.abs(exact).max())
@@ -90,7 +100,11 @@ def test_derivatives_in_torch_are_right_where_eigenvalues_repeat(name: str) -> N
 
     def loss(S: Any, T: Any) -> Any:
         S, T = (co.SelfAdjoint(co.Dense((M + M.T) / 2)) for M in (S, T))
-        A = -0.2 * co.Kronecker(S, T) if name == "exp" else co.Kronecker(S, T) + 3.0 * co.Identity(6)
+        A = (
+            -0.2 * co.Kronecker(S, T)
+            if name == "exp"
+            else co.Kronecker(S, T) + 3.0 * co.Identity(6)
+        )
         return ((FUNCTIONS[name][0](A) @ x) ** 2).sum()
 
     assert torch.autograd.gradcheck(loss, (S, T), eps=1e-6, atol=1e-6)
@@ -99,7 +113,10 @@ def test_derivatives_in_torch_are_right_where_eigenvalues_repeat(name: str) -> N
 def test_derivatives_in_jax_inside_of_jit() -> None:
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
-    S, T, x = (jnp.asarray(M, dtype=jnp.float32) for M in (np.diag([1.0, 1.0, 2.0]), symmetric(2), RNG.standard_normal(6)))
+    S, T, x = (
+        jnp.asarray(M, dtype=jnp.float32)
+        for M in (np.diag([1.0, 1.0, 2.0]), symmetric(2), RNG.standard_normal(6))
+    )
 
     def loss(S: Any) -> Any:
         factors = (co.SelfAdjoint(co.Dense((M + M.T) / 2)) for M in (S, T))
@@ -108,4 +125,6 @@ def test_derivatives_in_jax_inside_of_jit() -> None:
     def reference(S: Any) -> Any:
         return jnp.sum((jax.scipy.linalg.expm(jnp.kron((S + S.T) / 2, T)) @ x) ** 2)
 
-    np.testing.assert_allclose(jax.jit(jax.grad(loss))(S), jax.grad(reference)(S), rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(loss))(S), jax.grad(reference)(S), rtol=2e-3, atol=1e-3
+    )

@@ -67,7 +67,9 @@ def test_functions_of_self_adjoint_matrices(rng, dtype):
                 close(f(operator), Q * g(w + 0j)[:, None] @ Q.conj().swapaxes(-1, -2), 1e-8)
         close(isqrt(A) @ isqrt(A) @ xp.asarray(positive), np.broadcast_to(np.eye(4), (2, 4, 4)))
         close(power(A, -2), np.linalg.inv(positive @ positive))
-        assert exp(B).isa(PSD) and sqrt(A).isa(PSD) and isqrt(A).isa(PSD) and log(A).isa(SelfAdjoint)
+        assert (
+            exp(B).isa(PSD) and sqrt(A).isa(PSD) and isqrt(A).isa(PSD) and log(A).isa(SelfAdjoint)
+        )
         assert not sqrt(B).isa(SelfAdjoint)
 
 
@@ -104,7 +106,14 @@ def test_singular_and_nonfinite_input_is_flagged():
                 assert info.status is Status.SINGULAR
         with pytest.warns(ConvergenceWarning, match="SINGULAR"):
             log(xp.asarray(nilpotent))
-        for f in (exp, log, sqrt, isqrt, lambda A, **k: power(A, 2, **k), lambda A, **k: power(A, 0.3, **k)):
+        for f in (
+            exp,
+            log,
+            sqrt,
+            isqrt,
+            lambda A, **k: power(A, 2, **k),
+            lambda A, **k: power(A, 0.3, **k),
+        ):
             _, info = f(xp.asarray([[1.0, np.nan], [0.0, 1.0]]), info=True)
             assert info.status is Status.NONFINITE, (f, info)
 
@@ -128,7 +137,12 @@ def test_structured_functions_stay_structured(rng):
     P, Q = spd(rng, 3), spd(rng, 2)
     for xp in eager():
         d = xp.asarray(np.array([1.0, 4.0]))
-        for f, g in ((exp, np.exp), (log, np.log), (sqrt, np.sqrt), (isqrt, lambda x: 1 / np.sqrt(x))):
+        for f, g in (
+            (exp, np.exp),
+            (log, np.log),
+            (sqrt, np.sqrt),
+            (isqrt, lambda x: 1 / np.sqrt(x)),
+        ):
             result = f(Diagonal(d))
             assert isinstance(result, Diagonal)
             close(result.d, g(host(d)))

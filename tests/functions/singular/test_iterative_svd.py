@@ -42,8 +42,15 @@ def test_bidiagonalisation_finds_all_members(name: str, backend: str) -> None:
         np.abs(A @ V - U * s[..., None, :]).max() <= 1e-7 * size
         and np.abs(adjoint(A) @ U - V * s[..., None, :]).max() <= 1e-7 * size
     )
-    assert np.abs(adjoint(U) @ U - np.eye(5)).max() < 1e-10 and np.abs(adjoint(V) @ V - np.eye(5)).max() < 1e-10
-    assert info.status == Status.SUCCESS and bool(info.converged.all()) and info.residual.shape == s.shape
+    assert (
+        np.abs(adjoint(U) @ U - np.eye(5)).max() < 1e-10
+        and np.abs(adjoint(V) @ V - np.eye(5)).max() < 1e-10
+    )
+    assert (
+        info.status == Status.SUCCESS
+        and bool(info.converged.all())
+        and info.residual.shape == s.shape
+    )
 
 
 def test_bidiagonalisation_in_jax() -> None:
@@ -57,9 +64,16 @@ def test_bidiagonalisation_in_jax() -> None:
 SHAPES = [(8, 10), (10, 8), (9, 9), (3, 50), (1, 6)]
 
 
-@pytest.mark.parametrize(("backend", "shape"), [*((b, s) for b in ("numpy", "torch") for s in SHAPES), ("jax", (8, 10))])
-def test_bases_that_span_the_smaller_space_find_all_triplets(backend: str, shape: tuple[int, int]) -> None:
-    xp, full = backends.get(backend), np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+@pytest.mark.parametrize(
+    ("backend", "shape"), [*((b, s) for b in ("numpy", "torch") for s in SHAPES), ("jax", (8, 10))]
+)
+def test_bases_that_span_the_smaller_space_find_all_triplets(
+    backend: str, shape: tuple[int, int]
+) -> None:
+    xp, full = (
+        backends.get(backend),
+        np.random.default_rng(0).standard_normal(shape).astype(np.float32),
+    )
     for A in (full, np.outer(full[:, 0], full[0])):
         for k in {1, min(shape)} if backend != "jax" else {min(shape)}:
             (U, s, V), info = co.svd(co.Dense(xp.asarray(A)), k, co.GolubKahan(tol=1e-5), info=True)
@@ -70,7 +84,9 @@ def test_bases_that_span_the_smaller_space_find_all_triplets(backend: str, shape
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_random_vectors_find_a_low_rank_and_say_how_well(backend: str, rng: np.random.Generator) -> None:
+def test_random_vectors_find_a_low_rank_and_say_how_well(
+    backend: str, rng: np.random.Generator
+) -> None:
     xp = backends.get(backend)
     A = rng.standard_normal((90, 12)) @ rng.standard_normal((12, 70))
     (U, s, V), info = co.svd(xp.asarray(A), 12, co.RandomizedSVD(), info=True)
@@ -78,19 +94,29 @@ def test_random_vectors_find_a_low_rank_and_say_how_well(backend: str, rng: np.r
     assert float(info.error) < 1e-12 and float(info.residual.max()) < 1e-12
     noisy = A + rng.standard_normal(A.shape)
     (U, s, V), info = co.svd(xp.asarray(noisy), 12, co.RandomizedSVD(), info=True)
-    error = np.linalg.norm(noisy - xp.to_numpy((U @ co.Diagonal(s) @ V.H).to_dense())) / np.linalg.norm(noisy)
+    error = np.linalg.norm(
+        noisy - xp.to_numpy((U @ co.Diagonal(s) @ V.H).to_dense())
+    ) / np.linalg.norm(noisy)
     assert error / 2 < float(info.error) < 2 * error
-    assert co.svd(xp.asarray(noisy), 12, co.RandomizedSVD(tol=1e-9), info=True)[1].status == Status.INACCURATE
+    assert (
+        co.svd(xp.asarray(noisy), 12, co.RandomizedSVD(tol=1e-9), info=True)[1].status
+        == Status.INACCURATE
+    )
 
 
-def test_few_components_of_tall_data_go_through_the_gram_matrix_unless_that_is_inaccurate(rng: np.random.Generator) -> None:
+def test_few_components_of_tall_data_go_through_the_gram_matrix_unless_that_is_inaccurate(
+    rng: np.random.Generator,
+) -> None:
     A = rng.standard_normal((3000, 20)) * np.logspace(0, -1, 20)
     for B in (A, A.T, A[None] + 1j * A[None]):
         (U, s, V), info = co.svd(B, 4, info=True)
         assert info.method == "Gram" and info.residual.max() < 1e-10
         np.testing.assert_allclose(s, np.linalg.svd(B, compute_uv=False)[..., :4], rtol=1e-12)
         U, V = U.to_dense(), V.to_dense()
-        assert np.abs(B @ V - U * s[..., None, :]).max() < 1e-9 and np.abs(adjoint(U) @ U - np.eye(4)).max() < 1e-10
+        assert (
+            np.abs(B @ V - U * s[..., None, :]).max() < 1e-9
+            and np.abs(adjoint(U) @ U - np.eye(4)).max() < 1e-10
+        )
     steep = rng.standard_normal((3000, 20)) * np.logspace(0, -14, 20)
     (U, s, _), info = co.svd(steep, 9, info=True)
     assert info.method == "SVD"

@@ -18,8 +18,17 @@ from colinear.operators.sparse import from_coordinates
 from colinear.status import Status
 from colinear.testing import forbid_dense
 
-SETTINGS = [("numpy", dtype, batch) for dtype in ("float32", "float64", "complex64", "complex128") for batch in ((), (2,))]
-SETTINGS += [("torch", "float32", (2,)), ("torch", "float64", ()), ("torch", "complex64", ()), ("torch", "complex128", (2,))]
+SETTINGS = [
+    ("numpy", dtype, batch)
+    for dtype in ("float32", "float64", "complex64", "complex128")
+    for batch in ((), (2,))
+]
+SETTINGS += [
+    ("torch", "float32", (2,)),
+    ("torch", "float64", ()),
+    ("torch", "complex64", ()),
+    ("torch", "complex128", (2,)),
+]
 # JAX compiles each operation for each shape, which is slow, so all of a test is compiled at once: and is traced.
 TRACED = [("jax", "float32", (2,)), ("jax", "complex128", ())]
 ORDERS = ("fro", "nuc", 2, -2, 1, -1, math.inf, -math.inf)
@@ -86,7 +95,9 @@ def adjoint(M: np.ndarray) -> np.ndarray:
 def close(got: Any, wanted: Any, tol: float) -> None:
     got, wanted = host(got), np.asarray(wanted)
     got = np.broadcast_to(got, wanted.shape)
-    np.testing.assert_allclose(got, wanted, rtol=tol, atol=tol * max(1.0, float(np.abs(wanted).max(initial=0.0))))
+    np.testing.assert_allclose(
+        got, wanted, rtol=tol, atol=tol * max(1.0, float(np.abs(wanted).max(initial=0.0)))
+    )
 
 
 def quietly(f: Callable[..., Any], *arguments: Any) -> Any:
@@ -131,7 +142,9 @@ SVD: Makers = {
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_every_decomposition_is_sorted_orthonormal_and_reassembles(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_every_decomposition_is_sorted_orthonormal_and_reassembles(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     for rule, make in SVD.items():
         r = Maker(name, dtype, batch)
         A = make(r)
@@ -150,7 +163,11 @@ def test_every_decomposition_is_sorted_orthonormal_and_reassembles(name: str, dt
             scale = max(1.0, wanted.max(initial=0.0))
             close(M @ V, U * host(s)[..., None, :], r.tol * scale)
             for Q in (U, V):
-                close(adjoint(Q) @ Q, np.broadcast_to(np.eye(size), (*Q.shape[:-2], size, size)), r.tol)
+                close(
+                    adjoint(Q) @ Q,
+                    np.broadcast_to(np.eye(size), (*Q.shape[:-2], size, size)),
+                    r.tol,
+                )
             if k is None:
                 close((U * host(s)[..., None, :]) @ adjoint(V), M, r.tol * scale)
 
@@ -171,7 +188,11 @@ def test_every_decomposition_can_be_traced(name: str, dtype: str, batch: tuple[i
 def test_both_sides_of_a_product_are_peeled_off(rng: np.random.Generator) -> None:
     Q, P = (co.Stiefel(np.linalg.qr(rng.standard_normal((n, 3)))[0]) for n in (6, 5))
     A = co.Product(Q, co.Diagonal([3.0, -1.0, 2.0]), P.H)
-    assert co.explain(co.svd, A).rules == ["svd_orthonormal_times", "svd_times_orthonormal", "svd_diagonal"]
+    assert co.explain(co.svd, A).rules == [
+        "svd_orthonormal_times",
+        "svd_times_orthonormal",
+        "svd_diagonal",
+    ]
     U, s, V = co.svd(A)
     close(s, [3.0, 2.0, 1.0, 0.0, 0.0], 1e-12)
     close((host(U) * s) @ host(V).T, host(A), 1e-12)
@@ -179,7 +200,9 @@ def test_both_sides_of_a_product_are_peeled_off(rng: np.random.Generator) -> Non
 
 def test_no_decomposition_builds_the_matrix(rng: np.random.Generator) -> None:
     large = {
-        "Kronecker": co.Kronecker(rng.standard_normal((40, 30)), rng.standard_normal((30, 40)), co.Identity(5)),
+        "Kronecker": co.Kronecker(
+            rng.standard_normal((40, 30)), rng.standard_normal((30, 40)), co.Identity(5)
+        ),
         "BlockDiag": co.BlockDiag(*(rng.standard_normal((10, 12)) for _ in range(100))),
         "LowRank": co.LowRank(rng.standard_normal((2000, 3)), rng.standard_normal((1500, 3))),
         "Diagonal": co.Diagonal(rng.standard_normal(3000)),
@@ -207,7 +230,9 @@ def test_equal_dense_blocks_are_decomposed_at_once() -> None:
         close(co.norm(A, 2), host(s)[0], 1e-12)
 
 
-def test_only_as_many_triplets_of_the_parts_are_found_as_can_matter(rng: np.random.Generator) -> None:
+def test_only_as_many_triplets_of_the_parts_are_found_as_can_matter(
+    rng: np.random.Generator,
+) -> None:
     with forbid_dense(3e4):  # 100 x 100 factors, of which 2 triplets are wanted
         _, s, _ = co.svd(co.Kronecker(*(rng.standard_normal((100, 100)) for _ in range(3))), 2)
     assert s.shape == (2,)
@@ -232,9 +257,13 @@ PINV: Makers = {
     "pinv_circulant": lambda r: co.Circulant(r.xp.ones((*r.batch, 4), dtype=r(1).dtype)),
     "pinv_low_rank": lambda r: co.LowRank(r(6, 2), r(4, 2, batched=False)),
     "pinv_kronecker": lambda r: co.Kronecker(r.low(3, 3, 2), r(2, 3, batched=False)),
-    "pinv_block_diagonal": lambda r: co.BlockDiag(r.low(3, 3, 2), co.Identity(1), r(1, 2, batched=False)),
+    "pinv_block_diagonal": lambda r: co.BlockDiag(
+        r.low(3, 3, 2), co.Identity(1), r(1, 2, batched=False)
+    ),
     "pinv_orthonormal_times": lambda r: co.Product(r.stiefel(5, 3), co.Dense(r.low(3, 4, 2))),
-    "pinv_times_orthonormal": lambda r: co.Product(co.Dense(r.low(3, 4, 2)), co.Permutation([2, 0, 3, 1])),
+    "pinv_times_orthonormal": lambda r: co.Product(
+        co.Dense(r.low(3, 4, 2)), co.Permutation([2, 0, 3, 1])
+    ),
     "pinv_scaled": lambda r: co.Scaled(2 * r.unit, co.Dense(r.low(4, 3, 2))),
     "pinv_inverse": lambda r: co.inv(co.Dense(r(3, 3))),
     "pinv_nonsingular": lambda r: co.LowRank(r(5, 1)) + co.Diagonal(r.xp.abs(r(5)) + 1),
@@ -245,7 +274,9 @@ PINV: Makers = {
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_every_pseudoinverse_is_moore_and_penrose_s(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_every_pseudoinverse_is_moore_and_penrose_s(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     for rule, make in PINV.items():
         r = Maker(name, dtype, batch)
         A = make(r)
@@ -254,7 +285,9 @@ def test_every_pseudoinverse_is_moore_and_penrose_s(name: str, dtype: str, batch
         wanted = np.linalg.pinv(M, rcond=r.tol)
         close(quietly(co.pinv, A), wanted, r.tol * max(1.0, np.abs(wanted).max()))
         b = r(M.shape[-2], 2, batched=False)
-        close(quietly(co.lstsq, A, b), wanted @ host(b), 10 * r.tol * max(1.0, np.abs(wanted).max()))
+        close(
+            quietly(co.lstsq, A, b), wanted @ host(b), 10 * r.tol * max(1.0, np.abs(wanted).max())
+        )
 
 
 @pytest.mark.parametrize("name,dtype,batch", TRACED)
@@ -275,10 +308,17 @@ def test_the_product_rule_is_not_applied_where_it_fails(rng: np.random.Generator
     close(co.pinv(D), np.linalg.pinv(host(D)), 1e-9)
 
 
-def test_real_operators_have_real_pseudoinverses_though_fourier_s_basis_is_complex(rng: np.random.Generator) -> None:
+def test_real_operators_have_real_pseudoinverses_though_fourier_s_basis_is_complex(
+    rng: np.random.Generator,
+) -> None:
     C = co.Circulant(rng.standard_normal(3))
     K = co.Convolution(rng.standard_normal((2, 2)), (2, 3))
-    for A in (C, K, co.BlockDiag(C, rng.standard_normal((2, 1))), co.Kronecker(C, rng.standard_normal((2, 1)))):
+    for A in (
+        C,
+        K,
+        co.BlockDiag(C, rng.standard_normal((2, 1))),
+        co.Kronecker(C, rng.standard_normal((2, 1))),
+    ):
         for rtol in (None, 1e-10):
             P = co.pinv(A, rtol)
             assert P.dtype == np.float64
@@ -288,7 +328,9 @@ def test_real_operators_have_real_pseudoinverses_though_fourier_s_basis_is_compl
 
 def test_singular_sums_have_pseudoinverses_too() -> None:
     u = np.array([[1.0], [0.0], [0.0]])
-    singular = co.Diagonal([1.0, 2.0, 4.0]) + co.LowRank(u, core=np.array([[-1.0]]))  # diag(0, 2, 4)
+    singular = co.Diagonal([1.0, 2.0, 4.0]) + co.LowRank(
+        u, core=np.array([[-1.0]])
+    )  # diag(0, 2, 4)
     assert "pinv_nonsingular" in co.explain(co.pinv, singular).rules
     close(quietly(co.pinv, singular), np.diag([0.0, 0.5, 0.25]), 1e-12)
 
@@ -296,7 +338,10 @@ def test_singular_sums_have_pseudoinverses_too() -> None:
 def test_negligible_is_measured_by_the_largest_of_all_blocks_and_by_rtol() -> None:
     A = co.BlockDiag(np.eye(2), 1e-20 * np.ones((1, 1)))
     close(co.pinv(A), np.diag([1.0, 1.0, 0.0]), 0)
-    for B in (co.Kronecker(np.diag([1.0, 1e-3]), np.diag([1.0, 1e-3])), co.BlockDiag(np.diag([1.0, 1e-3]), [[1e-6]])):
+    for B in (
+        co.Kronecker(np.diag([1.0, 1e-3]), np.diag([1.0, 1e-3])),
+        co.BlockDiag(np.diag([1.0, 1e-3]), [[1e-6]]),
+    ):
         close(co.pinv(B, 1e-4), np.linalg.pinv(host(B), rcond=1e-4), 1e-9)
     for make in PINV.values():
         with pytest.raises(ValueError, match="rtol"):
@@ -313,12 +358,16 @@ STACKS: Makers = {
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_stacked_systems_are_regularised_least_squares(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_stacked_systems_are_regularised_least_squares(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     for rule, make in STACKS.items():
         r = Maker(name, dtype, batch)
         A = make(r)
         rules = co.explain(co.lstsq, A).rules
-        assert rule in rules or (rule == "SVD" and rules == ["QR"])  # of full rank, as R shows, no singular values are needed
+        assert rule in rules or (
+            rule == "SVD" and rules == ["QR"]
+        )  # of full rank, as R shows, no singular values are needed
         assert ("lstsq_regularised" in rules) == (rule != "SVD")
         b = r(A.shape[-2], 2, batched=False)
         x, info = co.lstsq(A, b, info=True)
@@ -330,7 +379,9 @@ def test_stacked_systems_are_regularised_least_squares(name: str, dtype: str, ba
 
 def test_stacked_systems_can_be_traced() -> None:
     r = Maker("jax", "complex128", ())
-    for M, x in compiled(lambda A: co.lstsq(A, r.xp.ones((A.shape[-2],), dtype=A.dtype)), STACKS, r):
+    for M, x in compiled(
+        lambda A: co.lstsq(A, r.xp.ones((A.shape[-2],), dtype=A.dtype)), STACKS, r
+    ):
         close(x, np.linalg.pinv(M) @ np.ones(M.shape[-2]), 1e-9)
 
 
@@ -340,14 +391,19 @@ def test_a_ridge_too_small_for_normal_equations_falls_back(rng: np.random.Genera
     x = co.lstsq(A, b)
     M = host(A)
     assert np.linalg.norm(M.T @ (b - M @ x)) <= 1e-6 * np.linalg.norm(b)
-    assert np.linalg.norm(b - M @ x) <= (1 + 1e-6) * np.linalg.norm(b - M @ np.linalg.lstsq(M, b, rcond=None)[0])
+    assert np.linalg.norm(b - M @ x) <= (1 + 1e-6) * np.linalg.norm(
+        b - M @ np.linalg.lstsq(M, b, rcond=None)[0]
+    )
 
 
 def test_least_squares_of_structured_operators_build_nothing(rng: np.random.Generator) -> None:
     A = co.Kronecker(rng.standard_normal((60, 40)), rng.standard_normal((50, 40)))
     b = rng.standard_normal(3000)
     with forbid_dense(2e4):
-        for B, c in ((A, b), (co.vstack(A, 0.3 * co.Identity(1600)), np.concatenate([b, np.zeros(1600)]))):
+        for B, c in (
+            (A, b),
+            (co.vstack(A, 0.3 * co.Identity(1600)), np.concatenate([b, np.zeros(1600)])),
+        ):
             x = co.lstsq(B, c)
             assert np.linalg.norm(B.H @ (c - B @ x)) <= 1e-8 * np.linalg.norm(B.H @ c)
 
@@ -404,7 +460,9 @@ def test_every_norm_agrees_with_numpy(name: str, dtype: str, batch: tuple[int, .
 @pytest.mark.parametrize("name,dtype,batch", TRACED)
 def test_every_norm_can_be_traced(name: str, dtype: str, batch: tuple[int, ...]) -> None:
     r = Maker(name, dtype, batch)
-    for M, sizes in compiled(lambda A: [co.norm(A, order) for order in ("fro", 1)], NORM | ENTRIES, r):
+    for M, sizes in compiled(
+        lambda A: [co.norm(A, order) for order in ("fro", 1)], NORM | ENTRIES, r
+    ):
         for order, size in zip(("fro", 1), sizes):
             close(size, np.linalg.norm(M, order, axis=(-2, -1)), r.tol)
 
@@ -418,13 +476,19 @@ def test_condition_numbers_of_kronecker_products_multiply(rng: np.random.Generat
         np.isinf(co.cond(co.Kronecker(np.zeros((2, 2)), np.eye(2))))
         and int(co.rank(co.Kronecker(np.ones((2, 2)), np.eye(3)))) == 3
     )
-    close(co.norm(co.Kronecker(rng.standard_normal((3, 1)), rng.standard_normal((1, 3))), -2), 0.0, 0)
+    close(
+        co.norm(co.Kronecker(rng.standard_normal((3, 1)), rng.standard_normal((1, 3))), -2), 0.0, 0
+    )
     assert int(co.rank(co.Kronecker(np.diag([1.0, 1e-3]), np.diag([1.0, 1e-3])), tol=1e-4)) == 3
 
 
 def test_norms_neither_overflow_nor_cancel() -> None:
     for scale in (1e200, 1e-200):
-        for A in (co.Toeplitz(np.full(3, scale)), co.Diagonal(np.full(9, scale)), co.Circulant(np.full(3, scale))):
+        for A in (
+            co.Toeplitz(np.full(3, scale)),
+            co.Diagonal(np.full(9, scale)),
+            co.Circulant(np.full(3, scale)),
+        ):
             close(co.norm(A) / scale, 3.0, 1e-12)
     u = np.ones((4, 1)) / 2
     A = co.LowRank(u) - co.LowRank(u) + co.Diagonal(np.full(4, 1e-9))
@@ -436,7 +500,12 @@ def test_norms_neither_overflow_nor_cancel() -> None:
 def test_norms_of_large_operators_need_no_matrix(rng: np.random.Generator) -> None:
     d = rng.standard_normal(4000)
     with forbid_dense(1e5):
-        for A in (co.Toeplitz(d), co.Circulant(d), co.Tridiagonal(d[1:], d, d[1:]), co.LowRank(d[:, None]) + co.Diagonal(d)):
+        for A in (
+            co.Toeplitz(d),
+            co.Circulant(d),
+            co.Tridiagonal(d[1:], d, d[1:]),
+            co.LowRank(d[:, None]) + co.Diagonal(d),
+        ):
             co.norm(A)
         for A in (co.Toeplitz(d), co.Circulant(d), co.Tridiagonal(d[1:], d, d[1:])):
             co.norm(A, 1), co.norm(A, math.inf)
@@ -459,17 +528,29 @@ NULL: Makers = {
     "nullspace_low_rank": lambda r: co.LowRank(r(3, 2), r(5, 2, batched=False)),
     "nullspace_scaled": lambda r: co.Scaled(2 * r.unit, co.Dense(r(2, 3))),
     "nullspace_of_injective_times": lambda r: co.Product(r.stiefel(5, 2), co.Dense(r(2, 4))),
-    "nullspace_of_times_unitary": lambda r: co.Product(co.Dense(r(2, 4)), co.Permutation([2, 0, 3, 1])),
-    "nullspace_kronecker": lambda r: co.Kronecker(r.low(3, 3, 2), r(2, 3, batched=False), co.Identity(2)),
-    "nullspace_block_diagonal": lambda r: co.BlockDiag(r.low(3, 3, 2), co.Identity(1), r(1, 2, batched=False)),
-    "nullspace_stack": lambda r: co.vstack(r.low(3, 6, 1), co.Kronecker(r(1, 2, batched=False), r(1, 3)), co.Zero(1, 6)),
-    "nullspace_orbits": lambda r: co.vstack(*(co.Kronecker(P, P) - co.Identity(9) for P in permutations(r))),
+    "nullspace_of_times_unitary": lambda r: co.Product(
+        co.Dense(r(2, 4)), co.Permutation([2, 0, 3, 1])
+    ),
+    "nullspace_kronecker": lambda r: co.Kronecker(
+        r.low(3, 3, 2), r(2, 3, batched=False), co.Identity(2)
+    ),
+    "nullspace_block_diagonal": lambda r: co.BlockDiag(
+        r.low(3, 3, 2), co.Identity(1), r(1, 2, batched=False)
+    ),
+    "nullspace_stack": lambda r: co.vstack(
+        r.low(3, 6, 1), co.Kronecker(r(1, 2, batched=False), r(1, 3)), co.Zero(1, 6)
+    ),
+    "nullspace_orbits": lambda r: co.vstack(
+        *(co.Kronecker(P, P) - co.Identity(9) for P in permutations(r))
+    ),
     "nullspace_conjugate": lambda r: co.Conjugate._of(r.opaque(2, 3)),
 }
 
 
 @pytest.mark.parametrize("name,dtype,batch", SETTINGS)
-def test_every_null_space_is_complete_orthonormal_and_null(name: str, dtype: str, batch: tuple[int, ...]) -> None:
+def test_every_null_space_is_complete_orthonormal_and_null(
+    name: str, dtype: str, batch: tuple[int, ...]
+) -> None:
     for rule, make in NULL.items():
         r = Maker(name, dtype, batch)
         A = make(r)
@@ -480,7 +561,11 @@ def test_every_null_space_is_complete_orthonormal_and_null(name: str, dtype: str
         nullity = n - int(np.linalg.matrix_rank(M.astype(np.complex128), rtol=r.tol).max())
         assert N.shape[-2:] == (n, nullity) and N.isa(co.Stiefel), rule
         basis = host(N)
-        close(adjoint(basis) @ basis, np.broadcast_to(np.eye(nullity), (*basis.shape[:-2], nullity, nullity)), r.tol)
+        close(
+            adjoint(basis) @ basis,
+            np.broadcast_to(np.eye(nullity), (*basis.shape[:-2], nullity, nullity)),
+            r.tol,
+        )
         close(M @ basis, np.zeros((*M.shape[:-1], nullity)), 10 * r.tol)
 
 
@@ -506,21 +591,33 @@ def test_vectors_that_a_group_leaves_as_they_are_cost_no_svd() -> None:
     swap, cycle = co.Permutation([1, 0, 2, 3, 4]), co.Permutation([1, 2, 3, 4, 0])
     with forbid_dense(1000):
         for r, bell in ((2, 2), (3, 5), (4, 15), (5, 52)):
-            N = co.nullspace(co.vstack(*(co.Kronecker(*[P] * r) - co.Identity(5**r) for P in (swap, cycle))))
+            N = co.nullspace(
+                co.vstack(*(co.Kronecker(*[P] * r) - co.Identity(5**r) for P in (swap, cycle)))
+            )
             assert N.shape == (5**r, bell)
     one = co.Kronecker(cycle, co.Identity(2)) - co.Identity(10)
-    assert co.explain(co.nullspace, one).rules == ["nullspace_orbits"] and co.nullspace(one).shape == (10, 2)
+    assert co.explain(co.nullspace, one).rules == ["nullspace_orbits"] and co.nullspace(
+        one
+    ).shape == (10, 2)
     assert co.nullspace(one, rtol=0.99).shape[-1] > 2  # then more counts as zero
-    turned = co.vstack(swap - co.Identity(5), cycle - 2 * co.Identity(5))  # cycle x = 2 x: another matter
-    assert co.explain(co.nullspace, turned).rules[0] == "nullspace_stack" and co.nullspace(turned).shape == (5, 0)
+    turned = co.vstack(
+        swap - co.Identity(5), cycle - 2 * co.Identity(5)
+    )  # cycle x = 2 x: another matter
+    assert co.explain(co.nullspace, turned).rules[0] == "nullspace_stack" and co.nullspace(
+        turned
+    ).shape == (5, 0)
 
 
 def test_the_null_space_of_a_kronecker_product_stays_one(rng: np.random.Generator) -> None:
-    A, B = (rng.standard_normal((n, r)) @ rng.standard_normal((r, n)) for n, r in ((50, 30), (40, 10)))
+    A, B = (
+        rng.standard_normal((n, r)) @ rng.standard_normal((r, n)) for n, r in ((50, 30), (40, 10))
+    )
     with forbid_dense(1e5):
         N = co.nullspace(co.Kronecker(A, B))
         x = N @ rng.standard_normal(N.shape[-1])
-        assert N.shape == (2000, 1700) and np.linalg.norm(co.Kronecker(A, B) @ x) <= 1e-9 * np.linalg.norm(x)
+        assert N.shape == (2000, 1700) and np.linalg.norm(
+            co.Kronecker(A, B) @ x
+        ) <= 1e-9 * np.linalg.norm(x)
 
 
 def test_null_spaces_of_batches_must_agree_in_size() -> None:
@@ -538,11 +635,17 @@ def test_null_spaces_of_batches_must_agree_in_size() -> None:
 
 def test_nan_is_reported_and_named_by_the_part() -> None:
     bad = np.full((2, 2), np.nan)
-    for A in (co.Kronecker(np.eye(2), bad), co.BlockDiag(np.eye(2), bad), co.Scaled(2.0, co.Dense(bad))):
+    for A in (
+        co.Kronecker(np.eye(2), bad),
+        co.BlockDiag(np.eye(2), bad),
+        co.Scaled(2.0, co.Dense(bad)),
+    ):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             info = co.svd(A, info=True)[1]
-            assert info.status is Status.NONFINITE and any(child.status is Status.NONFINITE for child in info.children)
+            assert info.status is Status.NONFINITE and any(
+                child.status is Status.NONFINITE for child in info.children
+            )
             assert co.norm(A, info=True)[1].status is Status.NONFINITE
 
 
@@ -586,7 +689,10 @@ def test_the_rules_are_unambiguous() -> None:
 
 def test_the_null_space_of_a_block_that_stands_there_many_times_is_found_once():
     block = co.vstack(
-        [co.Permutation(np.roll(np.arange(6), 1)) - co.Identity(6), co.Permutation(np.arange(6)[::-1]) - co.Identity(6)]
+        [
+            co.Permutation(np.roll(np.arange(6), 1)) - co.Identity(6),
+            co.Permutation(np.arange(6)[::-1]) - co.Identity(6),
+        ]
     )
     A = co.BlockDiag(*[block] * 50, co.Dense(np.ones((2, 2))), *[co.Zero(1, 2)] * 3)
     Q = co.nullspace(A)

@@ -17,7 +17,10 @@ METHODS = (co.CG, co.MINRES, co.GMRES, co.BiCGSTAB, co.LSQR, co.LSMR)
 
 
 def grid(m: int) -> Any:
-    line, identity = sp.diags_array([[-1.0] * (m - 1), [2.0] * m, [-1.0] * (m - 1)], offsets=[-1, 0, 1]), sp.eye_array(m)
+    line, identity = (
+        sp.diags_array([[-1.0] * (m - 1), [2.0] * m, [-1.0] * (m - 1)], offsets=[-1, 0, 1]),
+        sp.eye_array(m),
+    )
     return sp.csr_array(sp.kron(line, identity) + sp.kron(identity, line))
 
 
@@ -41,7 +44,7 @@ def test_an_iteration_takes_the_memory_that_explain_says(method: Any) -> None:
     chosen = method(tol=1e-14, max_iters=32)
     said = leaf(co.explain(co.solve, A, method=chosen)).cost.memory
     assert said == chosen.working_vectors(n) * n * 8
-    solve = lambda: co.solve(A, np.ones(n), chosen, on_failure="ignore")  # noqa: E731
+    solve = lambda: co.solve(A, np.ones(n), chosen, on_failure="ignore")
     solve()  # what is made but once is no part of it
     assert 0.6 * said < most_memory(solve) < 1.1 * said
 
@@ -53,7 +56,9 @@ def test_memory_grows_with_precision_batch_and_restart() -> None:
     A = co.opaque(co.Dense(np.eye(300)))
     assert memory(A, co.GMRES(restart=50)) == 58 * 300 * 8
     assert memory(A, co.GMRES(restart=10)) == 18 * 300 * 8
-    assert memory(co.opaque(co.Dense(np.eye(20))), co.GMRES()) == 28 * 20 * 8, "a basis has no more vectors than there are"
+    assert memory(co.opaque(co.Dense(np.eye(20))), co.GMRES()) == 28 * 20 * 8, (
+        "a basis has no more vectors than there are"
+    )
     assert memory(co.opaque(co.Dense(np.eye(300, dtype=np.float32))), co.CG()) == 6 * 300 * 4
     assert memory(co.opaque(co.Dense(np.stack([np.eye(300)] * 3))), co.CG()) == 3 * 6 * 300 * 8
     assert "6 vectors" in str(co.explain(co.solve, A, method=co.CG()))
@@ -71,19 +76,34 @@ def test_a_factorisation_keeps_a_matrix(method: Any) -> None:
     ("S", "factor"),
     [
         (grid(40), 2.0),
-        (sp.csr_array(sp.diags_array([[1.0] * 1999, [4.0] * 2000, [1.0] * 1999], offsets=[-1, 0, 1])), 2.0),
-        (sp.csr_array(sp.random_array((800, 800), density=0.01, rng=np.random.default_rng(0)) + 30 * sp.eye_array(800)), 4.0),
+        (
+            sp.csr_array(
+                sp.diags_array([[1.0] * 1999, [4.0] * 2000, [1.0] * 1999], offsets=[-1, 0, 1])
+            ),
+            2.0,
+        ),
+        (
+            sp.csr_array(
+                sp.random_array((800, 800), density=0.01, rng=np.random.default_rng(0))
+                + 30 * sp.eye_array(800)
+            ),
+            4.0,
+        ),
     ],
 )
 def test_fill_is_estimated_before_it_happens(S: Any, factor: float) -> None:
-    true = scipy.sparse.linalg.splu(S.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).nnz
+    true = scipy.sparse.linalg.splu(
+        S.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}
+    ).nnz
     entries, flops = estimated_fill(co.Sparse(S).structure)
     assert true / factor <= entries <= true * factor
     assert flops >= entries
     for function in (co.inv, co.logdet):
         plan = leaf(co.explain(function, co.PSD(co.Sparse(S))))
         if "sparse" in plan.rule:
-            assert plan.cost.memory == pytest.approx(12 * entries) or plan.rule == "inv_filling_sparse"
+            assert (
+                plan.cost.memory == pytest.approx(12 * entries) or plan.rule == "inv_filling_sparse"
+            )
 
 
 def test_explain_estimates_without_doing_the_work(monkeypatch: Any) -> None:

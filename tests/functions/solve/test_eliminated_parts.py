@@ -30,47 +30,84 @@ def weak_matrix(size: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def wholes(size: float, dtype: str = "float64"):
     """Operators of a condition below 1e4 with a part that has a singular value of this size."""
     r = np.random.default_rng(0)
-    put = lambda x: np.asarray(x).astype(dtype) * (1 + 0.5j if np.dtype(dtype).kind == "c" else 1)  # noqa: E731
-    N = lambda *shape: put(r.standard_normal(shape))  # noqa: E731
+    put = lambda x: np.asarray(x).astype(dtype) * (1 + 0.5j if np.dtype(dtype).kind == "c" else 1)
+    N = lambda *shape: put(r.standard_normal(shape))
     M, u, v = weak_matrix(size)
-    pad = lambda x: np.concatenate([x, np.zeros((4, 1))])  # noqa: E731
+    pad = lambda x: np.concatenate([x, np.zeros((4, 1))])
     yield "a small diagonal", co.Diagonal(put([size, 1.0])) + co.LowRank(put([[1.0], [2.0]]))
     yield "a diagonal", co.Diagonal(put(tiny(9, size))) + co.LowRank(N(9, 2))
-    yield "a diagonal, any factors", co.Diagonal(put(tiny(9, size))) + co.LowRank(N(9, 2), N(9, 3), N(2, 3))
+    yield (
+        "a diagonal, any factors",
+        co.Diagonal(put(tiny(9, size))) + co.LowRank(N(9, 2), N(9, 3), N(2, 3)),
+    )
     yield "a high rank", co.Diagonal(put([size, 1.0, 3.0])) + co.LowRank(N(3, 2), N(3, 2))
-    yield "a product", co.Diagonal(put(tiny(9, size))) + co.Product(co.Dense(N(9, 2)), co.Dense(N(2, 9)))
+    yield (
+        "a product",
+        co.Diagonal(put(tiny(9, size))) + co.Product(co.Dense(N(9, 2)), co.Dense(N(2, 9))),
+    )
     yield "many terms", co.Diagonal(put(tiny(9, size))) + co.BatchSum(co.LowRank(N(2, 9, 1)), -1)
-    yield "a projection", co.Diagonal(put(tiny(3, size))) + co.Projection(np.ones((3, 1), dtype) / np.sqrt(3).astype(dtype))
-    yield "one of a batch", co.Diagonal(put(np.stack([tiny(9, 1.0), tiny(9, size)]))) + co.LowRank(N(9, 2))
+    yield (
+        "a projection",
+        co.Diagonal(put(tiny(3, size)))
+        + co.Projection(np.ones((3, 1), dtype) / np.sqrt(3).astype(dtype)),
+    )
+    yield (
+        "one of a batch",
+        co.Diagonal(put(np.stack([tiny(9, 1.0), tiny(9, size)]))) + co.LowRank(N(9, 2)),
+    )
     blocks = co.BlockDiag(co.Dense(put(M)), co.Diagonal(put([1.0, 2, 3, 4])))
     yield "blocks", blocks + co.LowRank(put(pad(u)), put(pad(v)))
     column = np.fft.ifft([size, 1.0, 2.0, 3.0, 3.0, 3.0, 2.0, 1.0]).real
     yield "a circulant", co.Circulant(put(column)) + co.LowRank(put(np.ones((8, 1))))
     K = co.Kronecker(co.Dense(put(M)), co.Dense(put([[2.0, 1], [0, 3]])))
-    yield "a Kronecker product", K + co.LowRank(put(np.kron(u, np.eye(2))), put(np.kron(v, np.eye(2))))
+    yield (
+        "a Kronecker product",
+        K + co.LowRank(put(np.kron(u, np.eye(2))), put(np.kron(v, np.eye(2)))),
+    )
     d = np.r_[1.0, np.full(6, 2.0), 1.0] + size
-    yield "a tridiagonal", co.Tridiagonal(put(-np.ones(7)), put(d), put(-np.ones(7))) + co.LowRank(put(np.ones((8, 1))))
+    yield (
+        "a tridiagonal",
+        co.Tridiagonal(put(-np.ones(7)), put(d), put(-np.ones(7)))
+        + co.LowRank(put(np.ones((8, 1)))),
+    )
     T = np.tril(0.3 * r.standard_normal((8, 8)), -1) + np.diag(tiny(8, size))
     yield "a triangle", co.Triangular(put(T)) + co.LowRank(N(8, 1), N(8, 1))
     D, E = co.Diagonal(put([size, 1.0])), co.Diagonal(put([1.0, size]))
     B, C = co.Dense(put([[2.0, 1], [0, 3]])), co.Dense(put([[1.0, 0], [1, 2]]))
     yield "a grid", co.Block([[D, B], [C, E]])
-    yield "a saddle point", co.Block([[co.Diagonal(put(tiny(4, size))), co.Dense(N(4, 2))], [co.Dense(N(2, 4)), None]])
-    yield "an arrow", co.Block([[D, None, co.Dense(N(2, 2))], [None, E, co.Dense(N(2, 2))], [B, C, co.Dense(N(2, 2))]])
+    yield (
+        "a saddle point",
+        co.Block([[co.Diagonal(put(tiny(4, size))), co.Dense(N(4, 2))], [co.Dense(N(2, 4)), None]]),
+    )
+    yield (
+        "an arrow",
+        co.Block(
+            [[D, None, co.Dense(N(2, 2))], [None, E, co.Dense(N(2, 2))], [B, C, co.Dense(N(2, 2))]]
+        ),
+    )
     yield "two Kronecker products", co.Kronecker(B, C) + co.Kronecker(D, co.Diagonal(put([1.0, 2])))
     yield "inside a product", co.Kronecker(co.Diagonal(put(tiny(5, size))) + co.LowRank(N(5, 1)), B)
 
 
 FUNCTIONS = {
     "inv": (co.inv, np.linalg.inv),
-    "inv of the transpose": (lambda A, **k: co.inv(A.T, **k), lambda M: np.linalg.inv(np.matrix_transpose(M))),
+    "inv of the transpose": (
+        lambda A, **k: co.inv(A.T, **k),
+        lambda M: np.linalg.inv(np.matrix_transpose(M)),
+    ),
     "pinv": (co.pinv, np.linalg.inv),
     "solve": (
         lambda A, **k: co.solve(A, np.ones((A.shape[-1], 1), A.dtype), **k),
         lambda M: np.linalg.inv(M).sum(-1, keepdims=True),
     ),
-    "trace": (lambda A, **k: co.trace(co.inv(A), **k), lambda M: np.trace(np.linalg.inv(M), axis1=-2, axis2=-1)),
-    "diag": (lambda A, **k: co.diag(co.inv(A), **k), lambda M: np.diagonal(np.linalg.inv(M), axis1=-2, axis2=-1)),
+    "trace": (
+        lambda A, **k: co.trace(co.inv(A), **k),
+        lambda M: np.trace(np.linalg.inv(M), axis1=-2, axis2=-1),
+    ),
+    "diag": (
+        lambda A, **k: co.diag(co.inv(A), **k),
+        lambda M: np.diagonal(np.linalg.inv(M), axis1=-2, axis2=-1),
+    ),
     "det": (co.det, np.linalg.det),
     "logdet": (co.logdet, lambda M: np.linalg.slogdet(M)[1]),
     "cond": (lambda A, **k: co.cond(A, 1, **k), lambda M: np.linalg.cond(M, 1)),
@@ -79,12 +116,17 @@ FUNCTIONS = {
 
 
 def error_and_status(f, A):
-    (compute, reference), M = FUNCTIONS[f], np.asarray(A.to_dense(), complex if A.is_complex else float)
+    (compute, reference), M = (
+        FUNCTIONS[f],
+        np.asarray(A.to_dense(), complex if A.is_complex else float),
+    )
     found, info = compute(A, info=True)
     found = np.asarray(found.to_dense() if hasattr(found, "to_dense") else found)
     expected = reference(M)
     size = np.max(np.abs(expected))
-    return np.max(np.abs(found - expected)) / (max(1.0, size) if f == "logdet" else size), info.status
+    return np.max(np.abs(found - expected)) / (
+        max(1.0, size) if f == "logdet" else size
+    ), info.status
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
@@ -139,7 +181,9 @@ def test_the_identity_less_a_unit_vector_is_singular(seed):
 @pytest.mark.parametrize("noise", [1e-2, 1e-4, 1e-6])
 def test_gaussian_processes_keep_their_formula(noise):
     x = np.linspace(0, 10, 300)
-    A = co.LowRank(np.exp(-((x[:, None] - np.linspace(0, 10, 20)) ** 2) / 2)) + noise * co.Identity(300)
+    A = co.LowRank(np.exp(-((x[:, None] - np.linspace(0, 10, 20)) ** 2) / 2)) + noise * co.Identity(
+        300
+    )
     for f in (co.inv, co.logdet):
         assert f(A, info=True)[1].status is Status.SUCCESS
     assert co.solve(A, np.sin(x), info=True)[1].status is Status.SUCCESS
@@ -184,9 +228,13 @@ def test_a_large_circulant_with_a_weak_frequency_is_refined():
     A = co.Circulant(np.fft.ifft(spectrum).real) + co.LowRank(np.ones((n, 1)) / np.sqrt(n))
     b = np.random.default_rng(0).standard_normal(n)
     x, info = co.solve(A, b, info=True)
-    assert info.status in (Status.SUCCESS, Status.FELL_BACK) and np.linalg.norm(A @ x - b) < 1e-7 * np.linalg.norm(b)
+    assert info.status in (Status.SUCCESS, Status.FELL_BACK) and np.linalg.norm(
+        A @ x - b
+    ) < 1e-7 * np.linalg.norm(b)
     X, info = co.inv(A, info=True)
-    assert info.status is Status.FELL_BACK and np.linalg.norm(A @ (X @ b) - b) < 1e-7 * np.linalg.norm(b)
+    assert info.status is Status.FELL_BACK and np.linalg.norm(
+        A @ (X @ b) - b
+    ) < 1e-7 * np.linalg.norm(b)
     assert co.logdet(A, info=True)[1].status is Status.INACCURATE  # nothing to fall back to
 
 
@@ -197,7 +245,10 @@ def test_a_large_circulant_with_a_weak_frequency_is_refined():
 def test_torch_has_the_same_answers_and_their_derivatives(size):
     torch = pytest.importorskip("torch")
     r = np.random.default_rng(0)
-    d, U, V = (torch.tensor(x, requires_grad=True) for x in (tiny(9, size), r.standard_normal((9, 2)), r.standard_normal((9, 2))))
+    d, U, V = (
+        torch.tensor(x, requires_grad=True)
+        for x in (tiny(9, size), r.standard_normal((9, 2)), r.standard_normal((9, 2)))
+    )
     B, C = (torch.tensor(r.standard_normal((2, 2)), requires_grad=True) for _ in range(2))
     e = torch.tensor([size, 1.0], dtype=torch.float64, requires_grad=True)
 
@@ -206,7 +257,9 @@ def test_torch_has_the_same_answers_and_their_derivatives(size):
 
     def grid(d, U, V, B, C, e):
         whole = co.Block([[co.Diagonal(e), co.Dense(B)], [co.Dense(C), co.Diagonal(e.flip(0))]])
-        return whole, torch.cat([torch.cat([torch.diag(e), B], 1), torch.cat([C, torch.diag(e.flip(0))], 1)])
+        return whole, torch.cat(
+            [torch.cat([torch.diag(e), B], 1), torch.cat([C, torch.diag(e.flip(0))], 1)]
+        )
 
     leaves = (d, U, V, B, C, e)
     for make in (corrected, grid):
@@ -220,7 +273,10 @@ def test_torch_has_the_same_answers_and_their_derivatives(size):
         ]
         for found, expected in pairs:
             torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
-            ours, theirs = (torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True) for x in (found, expected))
+            ours, theirs = (
+                torch.autograd.grad(x.sum(), leaves, retain_graph=True, allow_unused=True)
+                for x in (found, expected)
+            )
             for g, h in zip(ours, theirs):
                 torch.testing.assert_close(g, h, rtol=1e-6, atol=1e-6)
 
@@ -239,14 +295,22 @@ def test_jax_has_the_same_answers_and_a_compiled_program_says_where_it_has_not()
 
     @jax.jit
     def statuses(d):
-        found = [f(make(d), info=True)[1].status for make in (corrected, grid) for f in (co.inv, co.logdet)]
+        found = [
+            f(make(d), info=True)[1].status
+            for make in (corrected, grid)
+            for f in (co.inv, co.logdet)
+        ]
         return [jax.numpy.asarray(status, int) for status in found]
 
     weak, strong = put(tiny(4, 1e-16)), put(tiny(4, 0.5))
     A = corrected(weak)
-    np.testing.assert_allclose(co.inv(A) @ weak, np.linalg.solve(A.to_dense(), weak), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(
+        co.inv(A) @ weak, np.linalg.solve(A.to_dense(), weak), rtol=1e-8, atol=1e-8
+    )
     np.testing.assert_allclose(co.logdet(A), np.linalg.slogdet(A.to_dense())[1], rtol=1e-8)
-    np.testing.assert_allclose(co.logdet(grid(weak)), np.linalg.slogdet(grid(weak).to_dense())[1], rtol=1e-8)
+    np.testing.assert_allclose(
+        co.logdet(grid(weak)), np.linalg.slogdet(grid(weak).to_dense())[1], rtol=1e-8
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert all(int(status) >= Status.INACCURATE for status in statuses(weak))
@@ -262,12 +326,16 @@ def test_a_multiple_by_zero_or_nearly_so_leaves_the_shift(name):
     xp = backends.get(name)
     M = xp.asarray([[2.0, 1.0], [1.0, 3.0]], dtype=xp.float64)
     for a in (0.0, 1e-300, 1e-310) if name == "numpy" else (0.0,):
-        for whole in (co.Dense(M), co.Kronecker(co.Dense(M), co.Dense(M)))[: 2 if name == "numpy" else 1]:
+        for whole in (co.Dense(M), co.Kronecker(co.Dense(M), co.Dense(M)))[
+            : 2 if name == "numpy" else 1
+        ]:
             A, n = a * whole + 0.5 * co.Identity(whole.shape[-1]), whole.shape[-1]
             x, info = co.solve(A, xp.ones((n,), dtype=M.dtype), info=True)
             assert not info.failed
             np.testing.assert_allclose(xp.to_numpy(x), 2.0, rtol=1e-12)
-            np.testing.assert_allclose(xp.to_numpy(co.inv(A).to_dense()), 2 * np.eye(n), rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(
+                xp.to_numpy(co.inv(A).to_dense()), 2 * np.eye(n), rtol=1e-12, atol=1e-12
+            )
             np.testing.assert_allclose(float(co.logdet(A)), n * np.log(0.5), rtol=1e-9)
             for p in (1, np.inf, "fro"):
                 found, info = co.cond(A, p, info=True)
@@ -276,7 +344,9 @@ def test_a_multiple_by_zero_or_nearly_so_leaves_the_shift(name):
 
 
 def test_one_zero_multiple_in_a_batch():
-    A = co.Scaled(np.array([0.0, 2.0]), co.Dense(np.ones((2, 2, 2)) + np.eye(2))) + 0.5 * co.Identity(2)
+    A = co.Scaled(
+        np.array([0.0, 2.0]), co.Dense(np.ones((2, 2, 2)) + np.eye(2))
+    ) + 0.5 * co.Identity(2)
     x, info = co.solve(A, np.ones((2, 1)), info=True)
     assert not info.failed
     np.testing.assert_allclose(A @ x, np.ones((2, 2, 1)), rtol=1e-12)
@@ -309,18 +379,29 @@ def test_an_iteration_that_fails_for_a_singular_block_runs_on_the_whole(framewor
 
 @pytest.mark.parametrize("kind", ["dense", "diagonal"])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_a_small_block_that_is_well_conditioned_does_not_spoil_the_determinant(framework: str, kind: str) -> None:
+def test_a_small_block_that_is_well_conditioned_does_not_spoil_the_determinant(
+    framework: str, kind: str
+) -> None:
     xp, r = backends.get(framework), np.random.default_rng(0)
     weak = 1e-7 * (np.diag([1.0, 2, 3]) if kind == "diagonal" else r.standard_normal((3, 3)))
     (u, v), D = r.standard_normal((2, 3, 1)), 1e-7 * r.standard_normal((3, 3))
-    corner = co.Diagonal(xp.asarray(np.diag(weak))) if kind == "diagonal" else co.Dense(xp.asarray(weak))
-    A = co.Block([[corner, co.Dense(xp.asarray(u @ u.T))], [co.Dense(xp.asarray(v @ v.T)), co.Dense(xp.asarray(D))]])
+    corner = (
+        co.Diagonal(xp.asarray(np.diag(weak))) if kind == "diagonal" else co.Dense(xp.asarray(weak))
+    )
+    A = co.Block(
+        [
+            [corner, co.Dense(xp.asarray(u @ u.T))],
+            [co.Dense(xp.asarray(v @ v.T)), co.Dense(xp.asarray(D))],
+        ]
+    )
     M = np.block([[weak, u @ u.T], [v @ v.T, D]])
     np.testing.assert_allclose(float(co.logdet(A)), np.linalg.slogdet(M)[1], rtol=1e-8)
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
-def test_a_diagonal_that_is_small_throughout_beside_a_full_rank_does_not_spoil_the_determinant(framework: str) -> None:
+def test_a_diagonal_that_is_small_throughout_beside_a_full_rank_does_not_spoil_the_determinant(
+    framework: str,
+) -> None:
     xp = backends.get(framework)
     U = np.array([[0.6, 0.1, 0.3], [0.2, 0.5, -0.4]])
     for D in (co.Diagonal(xp.asarray(np.full(2, -3e-19))), co.ScaledIdentity(-3e-19, 2)):
@@ -334,15 +415,26 @@ def test_the_derivative_of_a_solve_loses_no_more_digits_than_the_solve_in_jax(tr
     jax = pytest.importorskip("jax")
     rng = np.random.default_rng(0)
     left, right = (np.linalg.qr(rng.normal(size=(3, 3)))[0] for _ in range(2))
-    S, U, V, b = (left * [1.0, 1.0, 1e-7]) @ right, rng.normal(size=(6, 2)), rng.normal(size=(6, 2)), rng.normal(size=6)
+    S, U, V, b = (
+        (left * [1.0, 1.0, 1e-7]) @ right,
+        rng.normal(size=(6, 2)),
+        rng.normal(size=(6, 2)),
+        rng.normal(size=6),
+    )
 
     def f(S):
         return (
-            co.solve(co.BlockDiag(S, S) + co.LowRank(jax.numpy.asarray(U), jax.numpy.asarray(V)), jax.numpy.asarray(b)) ** 2
+            co.solve(
+                co.BlockDiag(S, S) + co.LowRank(jax.numpy.asarray(U), jax.numpy.asarray(V)),
+                jax.numpy.asarray(b),
+            )
+            ** 2
         ).sum()
 
     found = (jax.jit(jax.grad(f)) if transform == "jit" else jax.grad(f))(jax.numpy.asarray(S))
     A = np.kron(np.eye(2), S) + U @ V.T
     x = np.linalg.solve(A, b)
     whole = -2 * np.outer(np.linalg.solve(A.T, x), x)
-    np.testing.assert_allclose(found, whole[:3, :3] + whole[3:, 3:], atol=1e-7 * np.abs(whole).max())
+    np.testing.assert_allclose(
+        found, whole[:3, :3] + whole[3:, 3:], atol=1e-7 * np.abs(whole).max()
+    )

@@ -12,7 +12,9 @@ from colinear.operators.rewrites import sparse_of_convolution
 from colinear.testing import forbid_dense
 
 LAPLACE = np.array([[0.0, -1.0, 0.0], [-1.0, 4.0, -1.0], [0.0, -1.0, 0.0]])
-BLUR = np.exp(-np.add.outer(np.arange(-6, 7) ** 2, np.arange(-6, 7) ** 2) / 9.0) + np.eye(1, 169, 84).reshape(13, 13)
+BLUR = np.exp(-np.add.outer(np.arange(-6, 7) ** 2, np.arange(-6, 7) ** 2) / 9.0) + np.eye(
+    1, 169, 84
+).reshape(13, 13)
 
 
 def solved(A, b, most):
@@ -36,12 +38,26 @@ def test_self_adjoint_ones_take_few_steps_of_conjugate_gradients(backend):
 
 def test_others_too():
     rng = np.random.default_rng(1)
-    solved(co.Convolution(BLUR, (40, 40), boundary="zero", centered=True), rng.standard_normal((1600, 2)), 2e-8)
+    solved(
+        co.Convolution(BLUR, (40, 40), boundary="zero", centered=True),
+        rng.standard_normal((1600, 2)),
+        2e-8,
+    )
     uneven = rng.standard_normal((3, 2, 2))
     uneven[0, 0, 0] += 9
-    solved(co.Convolution(uneven, (11, 12, 13), boundary="zero"), rng.standard_normal(11 * 12 * 13), 2e-8)
-    indefinite = LAPLACE - np.diag([0.0, 1.1, 0.0])  # sparse elimination takes over where the iterations give up
-    solved(co.Convolution(indefinite, (40, 40), boundary="zero", centered=True), rng.standard_normal(1600), 2e-8)
+    solved(
+        co.Convolution(uneven, (11, 12, 13), boundary="zero"),
+        rng.standard_normal(11 * 12 * 13),
+        2e-8,
+    )
+    indefinite = LAPLACE - np.diag(
+        [0.0, 1.1, 0.0]
+    )  # sparse elimination takes over where the iterations give up
+    solved(
+        co.Convolution(indefinite, (40, 40), boundary="zero", centered=True),
+        rng.standard_normal(1600),
+        2e-8,
+    )
 
 
 def test_small_kernels_are_sparse_matrices():
@@ -53,7 +69,9 @@ def test_small_kernels_are_sparse_matrices():
         ((2, 2, 3), (3, 4, 5), True),
     ):
         for batch in ((), (2,)):
-            A = co.Convolution(rng.standard_normal((*batch, *size)), grid, boundary="zero", centered=centered)
+            A = co.Convolution(
+                rng.standard_normal((*batch, *size)), grid, boundary="zero", centered=centered
+            )
             np.testing.assert_allclose(sparse_of_convolution(A).to_dense(), A.to_dense())
     A = co.Convolution(LAPLACE, (40, 40), boundary="zero", centered=True)
     assert co.explain(co.inv, A).rules[0] == "sparse_of_convolution"

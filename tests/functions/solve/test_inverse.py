@@ -25,12 +25,19 @@ class Maker:
     """Random arrays of one framework, dtype and batch shape."""
 
     def __init__(self, name: str, dtype: Any, batch: tuple[int, ...], seed: int = 0):
-        self.xp, self.dtype, self.batch, self.random = backends.get(name), np.dtype(dtype), batch, np.random.default_rng(seed)
+        self.xp, self.dtype, self.batch, self.random = (
+            backends.get(name),
+            np.dtype(dtype),
+            batch,
+            np.random.default_rng(seed),
+        )
 
     def host(self, *shape: int, batched: bool = True) -> np.ndarray:
         shape = (*self.batch, *shape) if batched else shape
         x = self.random.standard_normal(shape)
-        return (x + 1j * self.random.standard_normal(shape) if self.dtype.kind == "c" else x).astype(self.dtype)
+        return (
+            x + 1j * self.random.standard_normal(shape) if self.dtype.kind == "c" else x
+        ).astype(self.dtype)
 
     def put(self, x: Any) -> Any:
         return self.xp.asarray(np.asarray(x, self.dtype))
@@ -62,7 +69,9 @@ class Maker:
         fade = np.exp(-np.arange(n) / 3) / 2
         col, row = self.host(n) * fade, self.host(n) * fade
         col[..., 0] = 4
-        return co.Toeplitz(self.put(col)) if hermitian else co.Toeplitz(self.put(col), self.put(row))
+        return (
+            co.Toeplitz(self.put(col)) if hermitian else co.Toeplitz(self.put(col), self.put(row))
+        )
 
     def sparse(self, n: int) -> Any:
         S = (scipy.sparse.random(n, n, 0.1, random_state=0) + scipy.sparse.eye_array(n)).tocsr()
@@ -103,10 +112,14 @@ RULES: dict[str, Callable[[Maker], Any]] = {
     "inv_banded": lambda r: co.Banded([r(8), r.away(10, by=5.0), r(9, batched=False)], [-2, 0, 1]),
     "inv_toeplitz": lambda r: r.toeplitz(40),
     "inv_toeplitz hermitian": lambda r: r.toeplitz(40, hermitian=True),
-    "inv_toeplitz of a band": lambda r: co.Toeplitz(r.put(np.r_[4, -1, np.zeros(38)]), r.put(np.r_[4, 1, 0.5, np.zeros(37)])),
+    "inv_toeplitz of a band": lambda r: co.Toeplitz(
+        r.put(np.r_[4, -1, np.zeros(38)]), r.put(np.r_[4, 1, 0.5, np.zeros(37)])
+    ),
     "matrix_of_line": lambda r: co.Convolution(r.put([0.5, 4, 1]), 40, "zero", centered=True),
     "inv_sparse": lambda r: r.sparse(12),
-    "sparse_of_scattered": lambda r: co.Banded([r.away(40), r(39), r(39), r(1), r(1)], [0, 1, -1, 39, -39]),
+    "sparse_of_scattered": lambda r: co.Banded(
+        [r.away(40), r(39), r(39), r(1), r(1)], [0, 1, -1, 39, -39]
+    ),
     # compositions
     "inv_scaled": lambda r: co.Scaled(r.away(), co.Circulant(r(5))),
     "inv_product": lambda r: co.Circulant(r(5)) @ co.Diagonal(r.away(5)),
@@ -116,13 +129,19 @@ RULES: dict[str, Callable[[Maker], Any]] = {
     # sums
     "woodbury": lambda r: co.LowRank(r(8, 2), r(8, 3), r(2, 3)) + co.Diagonal(r.away(8)),
     "woodbury of a shift": lambda r: co.LowRank(r(8, 2)) + 2 * I(8),
-    "woodbury_with_zeros": lambda r: co.LowRank(r(8, 2)) + co.Diagonal(r.put(np.r_[0, np.arange(1, 8)])),
+    "woodbury_with_zeros": lambda r: (
+        co.LowRank(r(8, 2)) + co.Diagonal(r.put(np.r_[0, np.arange(1, 8)]))
+    ),
     "kailath": lambda r: co.LowRank(r(8, 2), r(8, 2)) + r.tridiagonal(8),
     "kailath of a product": lambda r: product(r) + r.tridiagonal(8) + I(8),
     "kailath of a projection": lambda r: co.Projection(r.stiefel(8, 2)) + r.positive(8),
     "kailath of a multiple": lambda r: 2 * co.Projection(r.stiefel(8, 2)) + r.positive(8),
-    "sum_of_simplified": lambda r: co.BatchSum(co.LowRank(r(3, 8, 1), r(3, 8, 1), r(3, 1, 1)), -1) + r.positive(8),
-    "kailath and a Kronecker product": lambda r: co.LowRank(r(6, 1)) + co.Kronecker(r.spd(2), r.spd(3)) + I(6),
+    "sum_of_simplified": lambda r: (
+        co.BatchSum(co.LowRank(r(3, 8, 1), r(3, 8, 1), r(3, 1, 1)), -1) + r.positive(8)
+    ),
+    "kailath and a Kronecker product": lambda r: (
+        co.LowRank(r(6, 1)) + co.Kronecker(r.spd(2), r.spd(3)) + I(6)
+    ),
     "inv_shifted_projection": lambda r: 3 * co.Projection(r.stiefel(6, 2)) + 2 * I(6),
     "inv_shifted_multiple": lambda r: 3 * co.Kronecker(r.spd(2), r.spd(3)) + 2 * I(6),
     "sum_of_toeplitz circulant and shift": lambda r: co.Circulant(r(5)) + 9 * I(5),
@@ -130,20 +149,32 @@ RULES: dict[str, Callable[[Maker], Any]] = {
     "sum_with_diagonal": lambda r: r.tridiagonal(6) + co.Diagonal(r(6)),
     "sum_of_sparse banded": lambda r: co.Banded([r(7), r(6)], [1, -2]) + co.Diagonal(r.away(8)),
     "sum_of_sparse and diagonal": lambda r: r.sparse(12) + co.Diagonal(r.away(12)),
-    "sum_of_block_diagonals and diagonal": lambda r: co.BlockDiag(r.spd(2), r.tridiagonal(3)) + co.Diagonal(r.away(5)),
+    "sum_of_block_diagonals and diagonal": lambda r: (
+        co.BlockDiag(r.spd(2), r.tridiagonal(3)) + co.Diagonal(r.away(5))
+    ),
     "sum_of_sparse": lambda r: r.sparse(12) + 0.1 * r.tridiagonal(12) + co.Diagonal(r.away(12)),
     "sum_of_sparse multiple": lambda r: 0.5 * r.sparse(12) + co.Diagonal(r.away(12)),
-    "sum_of_sparse bands": lambda r: r.tridiagonal(12) + 0.1 * co.Banded([r(10), r(11), r(12)], [2, -1, 0]) + 3 * I(12),
+    "sum_of_sparse bands": lambda r: (
+        r.tridiagonal(12) + 0.1 * co.Banded([r(10), r(11), r(12)], [2, -1, 0]) + 3 * I(12)
+    ),
     "sum_of_toeplitz": lambda r: r.toeplitz(40) + 0.1 * co.Circulant(r(40)) + I(40),
     "sum_of_toeplitz circulant": lambda r: 2 * co.Circulant(r(6)) + co.Circulant(r(6)),
-    "sum_of_block_diagonals": lambda r: co.BlockDiag(r.spd(2), r.spd(3)) + co.BlockDiag(r.spd(2), r.tridiagonal(3)),
+    "sum_of_block_diagonals": lambda r: (
+        co.BlockDiag(r.spd(2), r.spd(3)) + co.BlockDiag(r.spd(2), r.tridiagonal(3))
+    ),
     "inv_shifted_similarity": similarity,
     "inv_shifted_kronecker": lambda r: co.KroneckerSum(r.spd(2), r.herm(3)) + 5 * I(6),
     "inv_kronecker_sum": lambda r: co.KroneckerSum(r.spd(2), r.spd(3)),
     "inv_shifted_kronecker_by_eigenvectors": lambda r: co.Kronecker(r(2, 2), r(3, 3)) + 5 * I(6),
-    "inv_kronecker_sum_by_eigenvectors": lambda r: co.KroneckerSum(r(2, 2), r(3, 3) + 5 * r.put(np.eye(3))),
-    "inv_two_kroneckers": lambda r: 2 * co.Kronecker(r.herm(2), r.spd(3)) + co.Kronecker(r.spd(2), r.positive(3)),
-    "inv_kronecker_pencil": lambda r: co.Kronecker(r(2, 2), r(3, 3)) + co.Kronecker(r.positive(2), co.Diagonal(r.away(3))),
+    "inv_kronecker_sum_by_eigenvectors": lambda r: co.KroneckerSum(
+        r(2, 2), r(3, 3) + 5 * r.put(np.eye(3))
+    ),
+    "inv_two_kroneckers": lambda r: (
+        2 * co.Kronecker(r.herm(2), r.spd(3)) + co.Kronecker(r.spd(2), r.positive(3))
+    ),
+    "inv_kronecker_pencil": lambda r: (
+        co.Kronecker(r(2, 2), r(3, 3)) + co.Kronecker(r.positive(2), co.Diagonal(r.away(3)))
+    ),
     # blocks
     "inv_block": lambda r: co.Block([[co.Diagonal(r.away(5)), r(5, 2)], [r(2, 5), r(2, 2)]]),
     "inv_block last corner": lambda r: co.Block([[r(2, 2), r(2, 5)], [r(5, 2), r.tridiagonal(5)]]),
@@ -151,11 +182,17 @@ RULES: dict[str, Callable[[Maker], Any]] = {
     "inv_block triangular": lambda r: co.Block([[r.spd(2), None], [r(3, 2), r.spd(3)]]),
     "inv_block off the diagonal": lambda r: co.Block([[None, r.spd(3)], [r.spd(3), r(3, 3)]]),
     "inv_block arrow": lambda r: co.Block(
-        [[r(2, 2), r(2, 3), r(2, 4)], [r(3, 2), r.positive(3), None], [r(4, 2), None, r.positive(4)]]
+        [
+            [r(2, 2), r(2, 3), r(2, 4)],
+            [r(3, 2), r.positive(3), None],
+            [r(4, 2), None, r.positive(4)],
+        ]
     ),
 }
 ALL = (np.float32, np.float64, np.complex64, np.complex128)
-SETTINGS = [(name, dtype, batch) for name in ("numpy", "torch") for dtype in ALL for batch in ((), (2,))]
+SETTINGS = [
+    (name, dtype, batch) for name in ("numpy", "torch") for dtype in ALL for batch in ((), (2,))
+]
 # In JAX each operation of each case is compiled, which takes seconds: those cases whose code differs from one framework to another.
 IN_JAX = {
     np.float32: ("inv_circulant", "inv_sparse"),
@@ -176,7 +213,9 @@ def close(x: Any, y: Any, tol: float) -> None:
     assert np.abs(x - y).max(initial=0.0) <= tol * max(1.0, float(np.abs(y).max(initial=0.0)))
 
 
-@pytest.mark.parametrize(("name", "dtype", "batch"), SETTINGS, ids=lambda x: getattr(x, "__name__", str(x)))
+@pytest.mark.parametrize(
+    ("name", "dtype", "batch"), SETTINGS, ids=lambda x: getattr(x, "__name__", str(x))
+)
 def test_every_rule_gives_the_dense_inverse_and_its_transposes(name, dtype, batch):
     tol = 2e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9
     for case, make in RULES.items():
@@ -221,7 +260,9 @@ def test_no_two_rules_are_ambiguous():
 CONSTRAINED = ("inv_shifted_projection", "inv_block saddle", "inv_two_kroneckers")
 
 
-@pytest.mark.parametrize("case", [case for case in RULES if "toeplitz" not in case and case not in CONSTRAINED])
+@pytest.mark.parametrize(
+    "case", [case for case in RULES if "toeplitz" not in case and case not in CONSTRAINED]
+)
 def test_every_rule_is_differentiable_in_torch(case):
     torch = pytest.importorskip("torch")
     A = RULES[case](Maker("torch", np.float64, ()))
@@ -232,18 +273,24 @@ def test_every_rule_is_differentiable_in_torch(case):
 
     def loss(*values):
         given = iter(values)
-        moved = A._map(lambda leaf: next(given) if torch.is_tensor(leaf) and leaf.is_floating_point() else leaf)
+        moved = A._map(
+            lambda leaf: next(given) if torch.is_tensor(leaf) and leaf.is_floating_point() else leaf
+        )
         return (co.inv(moved) @ b).sum()
 
     def dense_loss(*values):
         given = iter(values)
-        moved = A._map(lambda leaf: next(given) if torch.is_tensor(leaf) and leaf.is_floating_point() else leaf)
+        moved = A._map(
+            lambda leaf: next(given) if torch.is_tensor(leaf) and leaf.is_floating_point() else leaf
+        )
         return torch.linalg.solve(moved.to_dense(), b).sum()
 
     inputs = [leaf.clone().requires_grad_() for leaf in leaves]
     got = torch.autograd.grad(loss(*inputs), inputs, allow_unused=True)
     wanted = torch.autograd.grad(dense_loss(*inputs), inputs, allow_unused=True)
-    symmetric = {"Cholesky", "LDL", "Eigh"} & set(co.explain(co.inv, A).rules)  # then so are the gradients
+    symmetric = {"Cholesky", "LDL", "Eigh"} & set(
+        co.explain(co.inv, A).rules
+    )  # then so are the gradients
     for g, w in zip(got, wanted):
         if w is None:
             continue
@@ -269,7 +316,11 @@ def test_toeplitz_and_sparse_inverses_have_first_and_second_derivatives_though_t
     assert torch.autograd.gradcheck(sparse, (S_data, b), fast_mode=True)
     assert torch.autograd.gradgradcheck(sparse, (S_data, b), fast_mode=True)
     for A in (T, band):
-        inputs = (A.col.requires_grad_(), A.row.requires_grad_(), r(A.shape[-1], 1).requires_grad_())
+        inputs = (
+            A.col.requires_grad_(),
+            A.row.requires_grad_(),
+            r(A.shape[-1], 1).requires_grad_(),
+        )
         assert torch.autograd.gradcheck(toeplitz, inputs, fast_mode=True)
     inputs = tuple(x.detach()[:33].clone().requires_grad_() for x in (T.col, T.row, r(33, 1)))
     assert torch.autograd.gradgradcheck(toeplitz, inputs, fast_mode=True)
@@ -319,14 +370,17 @@ def large() -> dict[str, Any]:
     fade = 1 / (1 + np.arange(n)) ** 1.5
     return {
         "woodbury": co.LowRank(r((n, 3))) + co.Diagonal(1 + r(n) ** 2),
-        "woodbury_with_zeros": co.LowRank(r((n, 3))) + co.Diagonal(np.where(np.arange(n) < 2, 0.0, 1.0 + r(n) ** 2)),
+        "woodbury_with_zeros": co.LowRank(r((n, 3)))
+        + co.Diagonal(np.where(np.arange(n) < 2, 0.0, 1.0 + r(n) ** 2)),
         "kailath": co.LowRank(r((n, 3))) + co.Circulant(fade),
         "inv_shifted_projection": co.Projection(np.linalg.qr(r((n, 2)))[0]) + I(n),
         "inv_circulant": co.Circulant(fade),
         "inv_tridiagonal": co.Tridiagonal(r(n - 1), 5 + r(n) ** 2, r(n - 1)),
         "inv_banded": co.Banded([9 + r(n), r(n - 3)], [0, -3]),
         "inv_toeplitz": co.Toeplitz(fade + (np.arange(n) == 0), fade / 2),
-        "inv_sparse": co.Sparse(scipy.sparse.diags_array([4.0 + r(n) ** 2, r(n - 50)], offsets=[0, 50]).tocsr()),
+        "inv_sparse": co.Sparse(
+            scipy.sparse.diags_array([4.0 + r(n) ** 2, r(n - 50)], offsets=[0, 50]).tocsr()
+        ),
         "inv_block": co.Block([[co.Diagonal(1 + r(n) ** 2), r((n, 2))], [r((2, n)), r((2, 2))]]),
         "inv_block arrow": co.Block(
             [
@@ -335,8 +389,11 @@ def large() -> dict[str, Any]:
                 [r((n, 2)), None, co.Circulant(fade)],
             ]
         ),
-        "inv_two_kroneckers": co.Kronecker(spd(60), spd(70)) + co.Kronecker(co.Diagonal(1 + r(60) ** 2), I(70)),
-        "inv_kronecker_sum_by_eigenvectors": co.KroneckerSum(r((60, 60)), r((70, 70)) + 20 * np.eye(70)),
+        "inv_two_kroneckers": co.Kronecker(spd(60), spd(70))
+        + co.Kronecker(co.Diagonal(1 + r(60) ** 2), I(70)),
+        "inv_kronecker_sum_by_eigenvectors": co.KroneckerSum(
+            r((60, 60)), r((70, 70)) + 20 * np.eye(70)
+        ),
     }
 
 
@@ -363,7 +420,10 @@ def test_singular_parts_are_named():
     cases = [
         (co.Kronecker(spd(2), co.Circulant(np.ones(3))), "factor 2 of 2"),
         (co.BlockDiag(spd(2), zero), "block 2 of 2"),
-        (co.BlockDiag(*(np.zeros((2, 2)) if i == 2 else np.eye(2) for i in range(4))), "block 3 of 4"),
+        (
+            co.BlockDiag(*(np.zeros((2, 2)) if i == 2 else np.eye(2) for i in range(4))),
+            "block 3 of 4",
+        ),
         (co.Product(np.zeros((2, 2)), spd(2)), "factor 1 of 2"),
         (co.LowRank(e, -e) + I(n), "capacitance"),
         (co.Projection(e) - I(n), "range of Q"),
@@ -406,10 +466,25 @@ def test_singular_matrices_of_every_family_are_reported():
 def test_a_singular_block_or_term_gives_way_to_another_route():
     r = np.random.default_rng(0).standard_normal
     for A, status in (
-        (co.Block([[co.Diagonal([0.0, 1.0, 1.0]), r((3, 3))], [r((3, 3)), co.Diagonal(1 + r(3) ** 2)]]), Status.SUCCESS),
-        (co.LowRank(r((6, 2))) + co.Tridiagonal(np.zeros(5), np.r_[0.0, np.ones(5)], np.zeros(5)), Status.FELL_BACK),
-        (co.Kronecker(r((2, 2)), r((3, 3))) + co.Kronecker(co.Diagonal([0.0, 1.0]), r((3, 3))), Status.FELL_BACK),
-        (co.Toeplitz(np.eye(40)[1], np.eye(40)[1]), Status.SUCCESS),  # its diagonal is zero: Levinson's recursion fails
+        (
+            co.Block(
+                [[co.Diagonal([0.0, 1.0, 1.0]), r((3, 3))], [r((3, 3)), co.Diagonal(1 + r(3) ** 2)]]
+            ),
+            Status.SUCCESS,
+        ),
+        (
+            co.LowRank(r((6, 2)))
+            + co.Tridiagonal(np.zeros(5), np.r_[0.0, np.ones(5)], np.zeros(5)),
+            Status.FELL_BACK,
+        ),
+        (
+            co.Kronecker(r((2, 2)), r((3, 3))) + co.Kronecker(co.Diagonal([0.0, 1.0]), r((3, 3))),
+            Status.FELL_BACK,
+        ),
+        (
+            co.Toeplitz(np.eye(40)[1], np.eye(40)[1]),
+            Status.SUCCESS,
+        ),  # its diagonal is zero: Levinson's recursion fails
         (
             co.PSD(co.Sparse(scipy.sparse.csr_array(np.kron(np.eye(5), [[0.0, 1.0], [1.0, 0.0]])))),
             Status.SUCCESS,
@@ -438,14 +513,21 @@ def test_defective_factors_are_solved_by_schur_forms_everywhere(name, terms):
         for B in (A, A + co.ScaledIdentity(0.5, A.shape[-1]))[name == "jax" :]:
             inverse, info = co.inv(B, info=True)
             assert info.status is Status.SUCCESS and type(inverse.factor).__name__ == "SchurFactor"
-            for image in (lambda X: X, lambda X: X.T, lambda X: X.H, lambda X: X.conj())[: 1 if name == "jax" else 4]:
+            for image in (lambda X: X, lambda X: X.T, lambda X: X.H, lambda X: X.conj())[
+                : 1 if name == "jax" else 4
+            ]:
                 close(image(inverse), image(co.Dense(np.linalg.inv(host(B)))), 1e-9)
 
 
 def test_non_finite_values_are_reported():
     bad = np.r_[np.nan, np.ones(39)]
     S = scipy.sparse.diags_array(bad).tocsr()
-    for A in (co.Circulant(bad), co.Tridiagonal(np.ones(39), bad, np.ones(39)), co.Toeplitz(bad), co.Sparse(S)):
+    for A in (
+        co.Circulant(bad),
+        co.Tridiagonal(np.ones(39), bad, np.ones(39)),
+        co.Toeplitz(bad),
+        co.Sparse(S),
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             _, info = co.inv(A, info=True)
@@ -454,7 +536,12 @@ def test_non_finite_values_are_reported():
 
 def test_matrices_without_rows_have_themselves_for_an_inverse():
     empty = np.zeros(0)
-    for A in (co.Circulant(empty), co.Tridiagonal(empty, empty, empty), co.Toeplitz(empty), co.Convolution(np.ones(2), 0)):
+    for A in (
+        co.Circulant(empty),
+        co.Tridiagonal(empty, empty, empty),
+        co.Toeplitz(empty),
+        co.Convolution(np.ones(2), 0),
+    ):
         assert co.inv(A).shape == (0, 0)
 
 
@@ -482,14 +569,18 @@ def test_what_is_known_of_a_shifted_multiple_is_known_of_its_parts_under_tracing
         M = co.PSD(co.opaque(co.PSD(A)) / 5 + shift * co.Identity(3))
         return co.solve(M, jnp.ones(3), co.CG(preconditioner=co.Nystrom(2)), info=True)[0]
 
-    assert jax.eval_shape(solved, jnp.ones((5, 3)), jnp.asarray(0.1)).shape == (3,)  # traced, which is enough: not compiled
+    assert jax.eval_shape(solved, jnp.ones((5, 3)), jnp.asarray(0.1)).shape == (
+        3,
+    )  # traced, which is enough: not compiled
 
 
 def test_shifted_blocks_of_kronecker_products_stay_kronecker_products():
     """The damped curvature of a Kronecker-factored optimiser: a multiple of I in each block, not a diagonal, which no rule knows."""
     rng = np.random.default_rng(0)
     factors = [co.PSD(X @ X.T) for X in (rng.standard_normal((n, n)) for n in (40, 30, 20, 50))]
-    A = co.BlockDiag(co.Kronecker(*factors[:2]), co.Kronecker(*factors[2:])) + 0.1 * co.Identity(2200)
+    A = co.BlockDiag(co.Kronecker(*factors[:2]), co.Kronecker(*factors[2:])) + 0.1 * co.Identity(
+        2200
+    )
     assert co.explain(co.inv, A).rules.count("inv_shifted_kronecker") == 2
     b = rng.standard_normal(2200)
     with forbid_dense(10_000):

@@ -20,7 +20,12 @@ from colinear.operators import bounds
 from colinear.testing import count_matvecs, forbid_dense
 
 FRAMEWORKS = ("numpy", "torch", "jax")
-KINDS = [("numpy", np.float64), ("numpy", np.complex128), ("torch", np.complex128), ("jax", np.float64)]
+KINDS = [
+    ("numpy", np.float64),
+    ("numpy", np.complex128),
+    ("torch", np.complex128),
+    ("jax", np.float64),
+]
 
 
 def spd(rng, n, dtype=np.float64):
@@ -53,7 +58,9 @@ def no_product_with_the_whole(monkeypatch):
 
 
 @pytest.mark.parametrize(("framework", "dtype"), KINDS)
-def test_kronecker_solves_by_certified_inverses_are_right(framework, dtype, no_product_with_the_whole):
+def test_kronecker_solves_by_certified_inverses_are_right(
+    framework, dtype, no_product_with_the_whole
+):
     rng, target = np.random.default_rng(0), backends.get(framework)
     matrices = [spd(rng, n, dtype) for n in (20, 25, 30)]
     b = right_side(rng, 20 * 25 * 30, dtype)
@@ -122,12 +129,16 @@ def test_alike_blocks_are_solved_together(framework, size, dtype, no_product_wit
     B = right_side(rng, (7 * size, 2), dtype)
     A = co.BlockDiag(*(co.PSD(co.Dense(target.asarray(M))) for M in matrices))
     X = target.to_numpy(co.solve(A, target.asarray(B)))
-    expected = np.concatenate([np.linalg.solve(M, part) for M, part in zip(matrices, np.split(B, 7))])
+    expected = np.concatenate(
+        [np.linalg.solve(M, part) for M, part in zip(matrices, np.split(B, 7))]
+    )
     assert X.dtype == dtype
     assert np.allclose(X, expected, rtol=1e-4 if dtype == np.float32 else 1e-10)
 
 
-def test_blocks_that_do_not_fit_the_cache_together_are_solved_in_groups(monkeypatch, no_product_with_the_whole):
+def test_blocks_that_do_not_fit_the_cache_together_are_solved_in_groups(
+    monkeypatch, no_product_with_the_whole
+):
     monkeypatch.setattr(_values, "CACHED", 3 * 5 * 5 * 8)
     rng = np.random.default_rng(6)
     A = co.BlockDiag(*(rng.standard_normal((5, 5)) for _ in range(8)))
@@ -173,7 +184,11 @@ def test_tridiagonal_bound_is_far_above_the_residual(monkeypatch):
 def test_tridiagonal_solves_need_no_product_where_the_bound_suffices(framework, monkeypatch):
     monkeypatch.setattr(bounds, "LARGE", 0)
     rng, n, target = np.random.default_rng(9), 200, backends.get(framework)
-    lower, diag, upper = rng.standard_normal(n - 1), rng.standard_normal(n) + 4, rng.standard_normal(n - 1)
+    lower, diag, upper = (
+        rng.standard_normal(n - 1),
+        rng.standard_normal(n) + 4,
+        rng.standard_normal(n - 1),
+    )
     T = co.Tridiagonal(*(target.asarray(d) for d in (lower, diag, upper)))
     b = rng.standard_normal(n)
     with count_matvecs(T) as count:
@@ -198,7 +213,12 @@ def test_woodbury_with_a_positive_diagonal_takes_its_root(framework, dtype):
     rng, target = np.random.default_rng(10), backends.get(framework)
     U, d = right_side(rng, (30, 3), dtype), rng.uniform(0.5, 2, 30).astype(dtype)
     b = right_side(rng, 30, dtype)
-    for D in (co.Diagonal(target.asarray(d.real)), 0.5 * co.Identity(30), co.Identity(30), co.Diagonal(target.asarray(-d.real))):
+    for D in (
+        co.Diagonal(target.asarray(d.real)),
+        0.5 * co.Identity(30),
+        co.Identity(30),
+        co.Diagonal(target.asarray(-d.real)),
+    ):
         A = D + co.LowRank(target.asarray(U))
         x = target.to_numpy(co.solve(A, target.asarray(b)))
         assert np.allclose(target.to_numpy(A.to_dense()) @ x, b)
@@ -212,7 +232,12 @@ def test_a_transposed_view_is_known_to_be_the_mirror_image(sign):
     assert not inverse_blocks._are_mirrored(co.Dense(B), co.Dense(B[::-1].T))
     assert not inverse_blocks._are_mirrored(co.Dense(B), co.Dense(2 * B.T))
     for corner in (B.T, 2 * B.T):
-        A = co.Block([[co.Diagonal(d), co.Dense(B)], [co.Dense(corner), co.Dense(rng.standard_normal((4, 4)))]])
+        A = co.Block(
+            [
+                [co.Diagonal(d), co.Dense(B)],
+                [co.Dense(corner), co.Dense(rng.standard_normal((4, 4)))],
+            ]
+        )
         assert np.allclose(A.to_dense() @ co.solve(A, b), b)
         assert np.allclose(co.logdet(A), np.linalg.slogdet(A.to_dense())[1])
 
@@ -244,7 +269,9 @@ def test_factorisations_of_many_large_matrices_agree_with_those_of_each(dtype):
 
 
 @pytest.mark.parametrize(("framework", "dtype"), KINDS)
-def test_tall_least_squares_of_full_rank_needs_neither_q_nor_singular_values(framework, dtype, monkeypatch):
+def test_tall_least_squares_of_full_rank_needs_neither_q_nor_singular_values(
+    framework, dtype, monkeypatch
+):
     monkeypatch.setattr(least_squares, "_by_pseudoinverse", None)
     rng, target = np.random.default_rng(13), backends.get(framework)
     A, b = right_side(rng, (40, 5), dtype), right_side(rng, 40, dtype)
@@ -283,7 +310,10 @@ def test_tridiagonal_cholesky_on_the_host_is_right_and_refuses_what_is_not_posit
     L = co.cholesky(A)
     assert L.dtype == dtype
     assert np.allclose(L.to_dense() @ L.to_dense().conj().T, A.to_dense(), atol=1e-5)
-    for wrong in (co.Tridiagonal(lower, -diag, lower.conj()), co.Tridiagonal(lower, diag, 2 * lower.conj())):
+    for wrong in (
+        co.Tridiagonal(lower, -diag, lower.conj()),
+        co.Tridiagonal(lower, diag, 2 * lower.conj()),
+    ):
         with pytest.warns(ConvergenceWarning, match="NOT_POSITIVE_DEFINITE"):
             co.cholesky(wrong)
 
@@ -294,7 +324,9 @@ def test_tridiagonal_cholesky_on_the_host_is_right_and_refuses_what_is_not_posit
 def test_tiny_kronecker_products_are_solved_as_matrices_and_failures_still_name_the_factor():
     rng = np.random.default_rng(17)
     P, Q, b = spd(rng, 2), spd(rng, 3), rng.standard_normal((6, 2))
-    assert np.allclose(co.solve(co.Kronecker(co.PSD(P), co.PSD(Q)), b), np.linalg.solve(np.kron(P, Q), b))
+    assert np.allclose(
+        co.solve(co.Kronecker(co.PSD(P), co.PSD(Q)), b), np.linalg.solve(np.kron(P, Q), b)
+    )
     with pytest.warns(ConvergenceWarning, match="factor 2"):
         co.solve(co.Kronecker(P, np.ones((3, 3))), b)
     _, info = co.solve(co.Kronecker(P, Q), b, info=True)
@@ -328,7 +360,10 @@ def test_large_toeplitz_systems_are_iterated_with_once(backend):
         parts = [(factor * x).astype(dtype) for x in (col, row, rng.standard_normal(n))]
         T, b = co.Toeplitz(*map(xp.asarray, parts[:2])), xp.asarray(parts[2])
         assert co.explain(co.solve, T).rules[0] == "solve_toeplitz"
-        with forbid_dense(20 * n), mock.patch("colinear.functions.solve.families.columns_of_inverse") as inverse:
+        with (
+            forbid_dense(20 * n),
+            mock.patch("colinear.functions.solve.families.columns_of_inverse") as inverse,
+        ):
             x, info = co.solve(T, b, info=True)
         assert not inverse.called and info.converged and x.dtype == b.dtype
         residual = np.linalg.norm(xp.to_numpy(T @ x - b)) / np.linalg.norm(parts[2])
@@ -357,14 +392,21 @@ def test_small_corrections_of_a_diagonal_agree_with_the_matrix(backend):
     for dtype, tol in (("float64", 1e-11), ("complex64", 1e-3))[: 1 if quick else 2]:
         U, V, core = put(n, 2, dtype=dtype), put(n, 3, dtype=dtype), put(2, 3, dtype=dtype)
         D, I = co.Diagonal(put(n, dtype=dtype) + 5), co.Identity(n)
-        sums = (co.LowRank(U, V, core) + D, co.LowRank(U) + D, co.LowRank(U) + 2.5 * I, co.LowRank(U) + I)
+        sums = (
+            co.LowRank(U, V, core) + D,
+            co.LowRank(U) + D,
+            co.LowRank(U) + 2.5 * I,
+            co.LowRank(U) + I,
+        )
         sides = (put(n, dtype=dtype), put(n, 4, dtype=dtype), put(2, n, 1, dtype=dtype))
         for A in sums[: 1 if quick else 4]:
             assert co.explain(co.solve, A).rules[0] == "woodbury"
             for b in sides[: 1 if quick else 3]:
                 x = co.solve(A, b)
                 assert x.shape == b.shape and x.dtype == b.dtype
-                np.testing.assert_allclose(framework.to_numpy(A @ x), framework.to_numpy(b), atol=tol)
+                np.testing.assert_allclose(
+                    framework.to_numpy(A @ x), framework.to_numpy(b), atol=tol
+                )
 
 
 def test_a_small_correction_that_makes_a_diagonal_singular_is_named():

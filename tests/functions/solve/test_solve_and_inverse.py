@@ -36,18 +36,35 @@ from colinear.status import Status
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 def test_every_class_of_matrix_is_solved_on_every_framework(rng, dtype):
     n, tol = 6, 1e-3 if np.finfo(dtype).eps > 1e-10 else 1e-9
-    general, positive = normal(rng, (n, n), dtype) + 4 * np.eye(n, dtype=dtype), spd(rng, n, dtype=dtype)
+    general, positive = (
+        normal(rng, (n, n), dtype) + 4 * np.eye(n, dtype=dtype),
+        spd(rng, n, dtype=dtype),
+    )
     indefinite = positive - 3 * np.eye(n, dtype=dtype)
-    cases = [(general, lambda A: A, "LU"), (positive, PSD, "Cholesky"), (indefinite, SelfAdjoint, "LDL")]
+    cases = [
+        (general, lambda A: A, "LU"),
+        (positive, PSD, "Cholesky"),
+        (indefinite, SelfAdjoint, "LDL"),
+    ]
     for xp in arrays() if dtype is np.float64 else eager():
         for A, annotate, method in cases:
-            for b in (normal(rng, (n,), dtype), normal(rng, (n, 3), dtype), normal(rng, (2, n, 3), dtype)):
+            for b in (
+                normal(rng, (n,), dtype),
+                normal(rng, (n, 3), dtype),
+                normal(rng, (2, n, 3), dtype),
+            ):
                 x, info = solve(annotate(xp.asarray(A)), xp.asarray(b), info=True)
-                expected = np.linalg.solve(A, b[:, None])[:, 0] if b.ndim == 1 else np.linalg.solve(A, b)
+                expected = (
+                    np.linalg.solve(A, b[:, None])[:, 0] if b.ndim == 1 else np.linalg.solve(A, b)
+                )
                 close(x, expected, tol)
                 assert xp.dtype_name(x.dtype) == np.dtype(dtype).name
                 assert info.status is Status.SUCCESS and info.method == method
-                assert host(info.residual).shape == expected.shape[:-2] + expected.shape[-1:] if b.ndim > 1 else True
+                assert (
+                    host(info.residual).shape == expected.shape[:-2] + expected.shape[-1:]
+                    if b.ndim > 1
+                    else True
+                )
                 assert host(info.residual).max() < tol
 
 
@@ -74,7 +91,10 @@ def test_explicit_methods_agree_with_numpy_and_keep_exact_transposes(rng):
 def test_a_false_psd_claim_falls_back_and_says_so(rng):
     n = 5
     symmetric = spd(rng, n)
-    lies = {"indefinite": symmetric - 3 * np.eye(n), "not symmetric": symmetric + np.triu(normal(rng, (n, n)), 1)}
+    lies = {
+        "indefinite": symmetric - 3 * np.eye(n),
+        "not symmetric": symmetric + np.triu(normal(rng, (n, n)), 1),
+    }
     b = normal(rng, (n,))
     for xp in eager():
         for A in lies.values():
@@ -103,7 +123,9 @@ def test_pivot_growth_that_spoils_lu_is_noticed_and_qr_takes_over():
         close(inverse @ xp.asarray(b), scipy.linalg.lstsq(A, b)[0], 1e-7)
 
 
-@pytest.mark.parametrize("annotate", [lambda A: A, SelfAdjoint, PSD], ids=["general", "self-adjoint", "PSD"])
+@pytest.mark.parametrize(
+    "annotate", [lambda A: A, SelfAdjoint, PSD], ids=["general", "self-adjoint", "PSD"]
+)
 def test_singular_systems_are_reported_never_silent(annotate):
     nearly = np.outer([1.0, 2, 3], [1.0, 2, 3]) + np.outer([1.0, 0, -1], [1.0, 0, -1])
     b = np.array([1.0, 0.0, 0.0])
@@ -128,7 +150,9 @@ def test_named_methods_are_not_replaced_but_their_failure_is_flagged(rng):
     for xp in arrays():
         _, info = solve(xp.asarray(indefinite), xp.ones((3,)), Cholesky(), info=True)
         assert info.status is Status.NOT_POSITIVE_DEFINITE and info.method == "Cholesky"
-        _, info = solve(xp.asarray(np.triu(np.full((9, 9), 3.0))), xp.ones((9,)), Cholesky(), info=True)
+        _, info = solve(
+            xp.asarray(np.triu(np.full((9, 9), 3.0))), xp.ones((9,)), Cholesky(), info=True
+        )
         assert info.status is Status.INACCURATE  # Cholesky saw the lower triangle only, 3 I
         _, info = solve(xp.asarray(np.ones((3, 3))), xp.ones((3,)), LU(), info=True)
         assert info.status is Status.SINGULAR
@@ -158,8 +182,12 @@ def test_ill_conditioned_systems_are_right_or_flagged(rng):
     for xp in eager():
         b = A @ np.ones(10)
         x, info = solve(xp.asarray(A), xp.asarray(b), info=True)
-        assert info.status is Status.SUCCESS and np.linalg.norm(A @ host(x) - b) < 1e-8 * np.linalg.norm(b)
-        _, info = solve(xp.asarray(scipy.linalg.hilbert(14)), xp.asarray(normal(rng, (14,))), info=True)
+        assert info.status is Status.SUCCESS and np.linalg.norm(
+            A @ host(x) - b
+        ) < 1e-8 * np.linalg.norm(b)
+        _, info = solve(
+            xp.asarray(scipy.linalg.hilbert(14)), xp.asarray(normal(rng, (14,))), info=True
+        )
         assert info.status in (Status.SINGULAR, Status.INACCURATE)
 
 
@@ -201,9 +229,14 @@ def test_right_sides_that_are_operators_sparse_or_lists(rng):
 
 def test_errors_name_what_was_given_and_what_to_do(rng):
     wide = np.ones((3, 4))
-    with pytest.raises(ShapeError, match=r"solve: A is 3x4; a linear system needs a square operator. Use lstsq\(A, b\)."):
+    with pytest.raises(
+        ShapeError,
+        match=r"solve: A is 3x4; a linear system needs a square operator. Use lstsq\(A, b\).",
+    ):
         solve(wide, np.ones(3))
-    with pytest.raises(ShapeError, match=r"inv: A is 3x4; an inverse needs a square operator. Use pinv\(A\)."):
+    with pytest.raises(
+        ShapeError, match=r"inv: A is 3x4; an inverse needs a square operator. Use pinv\(A\)."
+    ):
         inv(wide)
     for function in (inv, lambda A: solve(A, np.ones(3))):
         with pytest.raises(ShapeError, match="3x4"):
@@ -213,7 +246,8 @@ def test_errors_name_what_was_given_and_what_to_do(rng):
     with pytest.raises(ShapeError, match="solve: batch shapes"):
         solve(np.ones((2, 3, 3)), np.ones((5, 3, 1)))
     with pytest.raises(
-        MethodError, match=r"inv: SVD\(\) does not apply here. Use one of Auto\(\), Cholesky\(\), LDL\(\), LU\(\), QR\(\)."
+        MethodError,
+        match=r"inv: SVD\(\) does not apply here. Use one of Auto\(\), Cholesky\(\), LDL\(\), LU\(\), QR\(\).",
     ):
         inv(np.eye(3), SVD())
     with pytest.raises(MethodError, match=r"Write Cholesky\(\)."):

@@ -15,8 +15,12 @@ import colinear as co
 from colinear import backends
 from colinear.status import Status
 
-DATA = Path(os.environ.get("COLINEAR_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the folder of real matrices is not there")
+DATA = Path(
+    os.environ.get("COLINEAR_DATA", Path(__file__).resolve().parents[4] / "shared" / "data")
+)
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the folder of real matrices is not there"
+)
 
 SPECTRA = {
     "separated": np.arange(1.0, 121.0),
@@ -32,7 +36,9 @@ SPECTRA = {
 
 def hermitian(rng: np.random.Generator, values: np.ndarray, dtype: Any = np.float64) -> np.ndarray:
     n = len(values)
-    G = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else 0)
+    G = rng.standard_normal((n, n)) + (
+        1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else 0
+    )
     Q = np.linalg.qr(G)[0]
     A = (Q * values) @ Q.conj().T
     return ((A + A.conj().T) / 2).astype(dtype)
@@ -55,15 +61,21 @@ def check_pairs(A: np.ndarray, values: Any, vectors: Any, info: Any, tol: float 
 
 
 @pytest.mark.parametrize(
-    "method", [co.Lanczos(), co.Lanczos(orthogonalisation="householder"), co.LOBPCG()], ids=["gs", "hh", "lobpcg"]
+    "method",
+    [co.Lanczos(), co.Lanczos(orthogonalisation="householder"), co.LOBPCG()],
+    ids=["gs", "hh", "lobpcg"],
 )
 @pytest.mark.parametrize("name", SPECTRA)
 @pytest.mark.parametrize("which", ["LA", "SA"])
-def test_all_members_of_the_wanted_end_are_found(method: Any, name: str, which: str, rng: np.random.Generator) -> None:
+def test_all_members_of_the_wanted_end_are_found(
+    method: Any, name: str, which: str, rng: np.random.Generator
+) -> None:
     A = hermitian(rng, SPECTRA[name])
     (values, vectors), info = co.eig(A, 7, which, method, info=True)
     check_pairs(A, values, vectors, info)
-    np.testing.assert_allclose(values, best(SPECTRA[name], 7, which), atol=1e-7 * np.abs(SPECTRA[name]).max())
+    np.testing.assert_allclose(
+        values, best(SPECTRA[name], 7, which), atol=1e-7 * np.abs(SPECTRA[name]).max()
+    )
     assert info.method == method.name and info.matvecs > 0 and info.iterations > 0
     assert vectors.isa(co.Stiefel)
 
@@ -77,7 +89,9 @@ def test_every_dtype_is_kept(backend: str, dtype: str, rng: np.random.Generator)
     assert info.status == Status.SUCCESS
     assert vectors.dtype == getattr(xp, dtype) and values.dtype == xp.real_dtype(vectors.dtype)
     eps = np.finfo(dtype).eps
-    np.testing.assert_allclose(np.sort(np.abs(xp.to_numpy(values))), [59, 60, 60, 61], rtol=100 * eps)
+    np.testing.assert_allclose(
+        np.sort(np.abs(xp.to_numpy(values))), [59, 60, 60, 61], rtol=100 * eps
+    )
 
 
 def test_jax_runs_one_program_and_does_not_trace_again(rng: np.random.Generator) -> None:
@@ -98,25 +112,39 @@ def test_jax_runs_one_program_and_does_not_trace_again(rng: np.random.Generator)
     np.testing.assert_allclose(co.eig(again, 6, "LA", co.Lanczos())[0], 2 * values, atol=1e-8)
     assert len(traces) == count
     assert float(
-        jax.grad(lambda c: co.eig(co.SelfAdjoint(co.Dense(c * jax.numpy.diag(d))), 1, "LA", co.Lanczos())[0][0])(1.0)
+        jax.grad(
+            lambda c: co.eig(
+                co.SelfAdjoint(co.Dense(c * jax.numpy.diag(d))), 1, "LA", co.Lanczos()
+            )[0][0]
+        )(1.0)
     ) == (pytest.approx(1.0))
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_batches_advance_together(backend: str, rng: np.random.Generator) -> None:
     xp = backends.get(backend)
-    A = np.stack([hermitian(rng, SPECTRA["repeated"]), hermitian(rng, SPECTRA["repeated"][::-1] * 2)])[:, None]
+    A = np.stack(
+        [hermitian(rng, SPECTRA["repeated"]), hermitian(rng, SPECTRA["repeated"][::-1] * 2)]
+    )[:, None]
     values, vectors = co.eig(xp.asarray(A), 6, "LA", co.Lanczos())
     assert tuple(values.shape) == (2, 1, 6) and vectors.shape == (2, 1, 118, 6)
-    np.testing.assert_allclose(xp.to_numpy(values)[1, 0], 2 * best(SPECTRA["repeated"], 6, "LA"), atol=1e-7)
+    np.testing.assert_allclose(
+        xp.to_numpy(values)[1, 0], 2 * best(SPECTRA["repeated"], 6, "LA"), atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_tiny_operators_and_all_of_the_spectrum(n: int, rng: np.random.Generator) -> None:
     A = hermitian(rng, np.arange(1.0, n + 1))
     for k in {1, max(1, n - 1), n}:
-        np.testing.assert_allclose(co.eig(A, k, "LA", co.Lanczos())[0], np.arange(n - k + 1.0, n + 1), atol=1e-10)
-        np.testing.assert_allclose(np.sort(co.eig(A, k, "LM", co.Arnoldi())[0].real), np.arange(n - k + 1.0, n + 1), atol=1e-10)
+        np.testing.assert_allclose(
+            co.eig(A, k, "LA", co.Lanczos())[0], np.arange(n - k + 1.0, n + 1), atol=1e-10
+        )
+        np.testing.assert_allclose(
+            np.sort(co.eig(A, k, "LM", co.Arnoldi())[0].real),
+            np.arange(n - k + 1.0, n + 1),
+            atol=1e-10,
+        )
 
 
 def test_more_pairs_than_rows_are_refused() -> None:
@@ -146,7 +174,13 @@ def test_nan_stops_arnoldi_too(backend: str) -> None:
         calls.append(1)
         return X * float("nan") if len(calls) == 5 else X * d
 
-    _, info = co.eig(co.MatrixFree(multiply, (600, 600), dtype=xp.float64, like=d), 3, "LM", co.Arnoldi(), info=True)
+    _, info = co.eig(
+        co.MatrixFree(multiply, (600, 600), dtype=xp.float64, like=d),
+        3,
+        "LM",
+        co.Arnoldi(),
+        info=True,
+    )
     assert info.status == Status.NONFINITE and "at iteration 5" in info.message and len(calls) <= 6
 
 
@@ -166,7 +200,9 @@ def test_too_few_iterations_and_a_tolerance_below_rounding_are_flagged() -> None
 def test_residuals_of_a_few_roundings_can_be_had(framework: str, n: int, dtype: Any) -> None:
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        M = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if dtype is np.complex128 else 0)
+        M = rng.standard_normal((n, n)) + (
+            1j * rng.standard_normal((n, n)) if dtype is np.complex128 else 0
+        )
         H, xp = M @ M.conj().T, backends.get(framework)
         A = co.opaque(co.SelfAdjoint(co.Dense(xp.asarray(H))))
         (values, vectors), info = co.eig(A, 2, "LM", co.Lanczos(tol=1e-15), info=True)
@@ -185,7 +221,9 @@ def test_lobpcg_with_a_block_that_spans_the_space_stays_accurate(rng: np.random.
 
 def test_what_is_not_self_adjoint_is_noticed(rng: np.random.Generator) -> None:
     for k in (3, 60):
-        _, info = co.eig(rng.standard_normal((60, 60)), k, "LA", co.Lanczos(max_iters=2000), info=True)
+        _, info = co.eig(
+            rng.standard_normal((60, 60)), k, "LA", co.Lanczos(max_iters=2000), info=True
+        )
         assert info.failed and not info.converged.all()
 
 
@@ -215,19 +253,26 @@ def test_as_few_products_as_arpack(which: str) -> None:
         return d[:, None] * X
 
     n = len(d)
-    A, B = sla.LinearOperator((n, n), matvec=arpack, dtype=float), co.SelfAdjoint(co.MatrixFree(ours, (n, n), dtype=float))
+    A, B = (
+        sla.LinearOperator((n, n), matvec=arpack, dtype=float),
+        co.SelfAdjoint(co.MatrixFree(ours, (n, n), dtype=float)),
+    )
     sla.eigsh(A, 3, which=which, v0=np.ones(n))
     co.eig(B, 3, which, co.Lanczos())
     assert counts[1] <= counts[0]  # each at its own defaults
     counts[:] = 0, 0
     sla.eigsh(A, 3, which=which, tol=1e-8, v0=np.ones(n))
     co.eig(B, 3, which, co.Lanczos(tol=1e-8, basis=20, repeated=False))
-    assert counts[1] <= 1.1 * counts[0]  # with as many vectors, and without the second look that finds repeated eigenvalues
+    assert (
+        counts[1] <= 1.1 * counts[0]
+    )  # with as many vectors, and without the second look that finds repeated eigenvalues
 
 
 @pytest.mark.parametrize("which", ["LM", "LR", "SR"])
 def test_as_few_products_as_arpack_for_nonsymmetric_operators(which: str) -> None:
-    S = sp.csr_array(laplacian(25) + 0.4 * sp.diags_array([np.ones(624), -np.ones(624)], offsets=[1, -1]))
+    S = sp.csr_array(
+        laplacian(25) + 0.4 * sp.diags_array([np.ones(624), -np.ones(624)], offsets=[1, -1])
+    )
     counts = [0, 0]
 
     def arpack(x: np.ndarray) -> np.ndarray:
@@ -238,12 +283,16 @@ def test_as_few_products_as_arpack_for_nonsymmetric_operators(which: str) -> Non
         counts[1] += X.shape[1]
         return S @ X
 
-    theirs = sla.eigs(sla.LinearOperator(S.shape, matvec=arpack, dtype=float), 4, which=which, v0=np.ones(625))[0]
+    theirs = sla.eigs(
+        sla.LinearOperator(S.shape, matvec=arpack, dtype=float), 4, which=which, v0=np.ones(625)
+    )[0]
     A = co.MatrixFree(ours, S.shape, dtype=float)
     counts[1] = 0  # the constructor may call the function, to find what it closes over
     (values, _), info = co.eig(A, 4, which, co.Arnoldi(), info=True)
     assert info.status == Status.SUCCESS and counts[1] <= counts[0]
-    assert info.matvecs == counts[1] - 4  # the four complex vectors of the last check arrive as eight real columns
+    assert (
+        info.matvecs == counts[1] - 4
+    )  # the four complex vectors of the last check arrive as eight real columns
     np.testing.assert_allclose(np.sort(np.real(values)), np.sort(theirs.real), rtol=1e-5)
 
 
@@ -278,9 +327,15 @@ def test_smallest_and_interior_pairs_go_through_the_inverse() -> None:
     np.testing.assert_allclose(values, exact[:6], rtol=1e-9)
     assert info.matvecs < 150 and info.method == "Lanczos"
     (values, _), info = co.eig(A, 5, "SM", co.Lanczos(shift=3.0001), info=True)
-    np.testing.assert_allclose(values, np.sort(exact[np.argsort(np.abs(exact - 3.0001))[:5]]), rtol=1e-9)
-    (values, _), info = co.eig(co.SelfAdjoint(co.Sparse(L - 3.0001 * sp.eye_array(1600))), 5, "SM", info=True)
-    np.testing.assert_allclose(values + 3.0001, np.sort(exact[np.argsort(np.abs(exact - 3.0001))[:5]]), rtol=1e-9)
+    np.testing.assert_allclose(
+        values, np.sort(exact[np.argsort(np.abs(exact - 3.0001))[:5]]), rtol=1e-9
+    )
+    (values, _), info = co.eig(
+        co.SelfAdjoint(co.Sparse(L - 3.0001 * sp.eye_array(1600))), 5, "SM", info=True
+    )
+    np.testing.assert_allclose(
+        values + 3.0001, np.sort(exact[np.argsort(np.abs(exact - 3.0001))[:5]]), rtol=1e-9
+    )
     singular = co.PSD(co.Sparse(sp.csr_array(L - sp.diags_array(np.asarray(L.sum(1)).ravel()))))
     assert abs(co.eigmin(singular)) < 1e-12
 
@@ -299,12 +354,18 @@ def test_pairs_inside_the_spectrum_need_products_alone(name: str) -> None:
     (values, vectors), info = co.eig(co.opaque(co.Diagonal(d)), 4, "SM", co.Lanczos(), info=True)
     np.testing.assert_allclose(np.sort(np.abs(values)), np.sort(np.abs(d))[:4], atol=1e-7)
     V = vectors.to_dense()
-    assert info.status == Status.SUCCESS and info.converged.all() and np.abs(V.T @ V - np.eye(4)).max() < 1e-12
+    assert (
+        info.status == Status.SUCCESS
+        and info.converged.all()
+        and np.abs(V.T @ V - np.eye(4)).max() < 1e-12
+    )
     assert np.abs(d[:, None] * V - V * values).max() < 1e-6
 
 
 def test_a_reflection_has_no_pair_nearer_to_zero_than_another_and_says_so() -> None:
-    A = co.opaque(co.Diagonal(np.r_[-np.ones(250), np.ones(250)]))  # every vector is an eigenvector of A^2
+    A = co.opaque(
+        co.Diagonal(np.r_[-np.ones(250), np.ones(250)])
+    )  # every vector is an eigenvector of A^2
     (values, vectors), info = co.eig(A, 4, "SM", co.Lanczos(), info=True)
     V = vectors.to_dense()
     assert info.failed or np.abs(A @ V - V * values).max() < 1e-7
@@ -327,12 +388,18 @@ def test_smallest_pairs_that_converge_slowly_are_left_to_a_polynomial() -> None:
     np.testing.assert_allclose(values, np.sort(d)[:8], atol=1e-9)
     assert info.status == Status.SUCCESS and info.matvecs < 12_000  # ARPACK takes 90 000
     hard = co.eig(
-        co.opaque(co.PSD(co.Diagonal(np.linspace(1e-4, 1, 3000) ** 4))), 4, "SM", co.Lanczos(max_iters=3000), info=True
+        co.opaque(co.PSD(co.Diagonal(np.linspace(1e-4, 1, 3000) ** 4))),
+        4,
+        "SM",
+        co.Lanczos(max_iters=3000),
+        info=True,
     )[1]
     assert hard.status == Status.MAX_ITERATIONS and hard.matvecs < 4000
 
 
-def test_pairs_inside_a_nonsymmetric_spectrum_are_dense_or_flagged(rng: np.random.Generator) -> None:
+def test_pairs_inside_a_nonsymmetric_spectrum_are_dense_or_flagged(
+    rng: np.random.Generator,
+) -> None:
     G = rng.standard_normal((450, 450))
     A = co.MatrixFree(lambda X: G @ X, (450, 450), dtype=float)
     for which in ("SM", "SI"):
@@ -364,7 +431,13 @@ def test_zeros_of_small_components_spare_the_large_one() -> None:
 def test_components_of_a_graph_are_found_each() -> None:
     L = laplacian(25)
     L = sp.csr_array(L - sp.diags_array(np.asarray(L.sum(1)).ravel()))
-    A = co.PSD(co.Sparse(sp.csr_array(sp.block_diag([L, *[np.array([[1.0, -1.0], [-1.0, 1.0]])] * 9, np.zeros((2, 2))]))))
+    A = co.PSD(
+        co.Sparse(
+            sp.csr_array(
+                sp.block_diag([L, *[np.array([[1.0, -1.0], [-1.0, 1.0]])] * 9, np.zeros((2, 2))])
+            )
+        )
+    )
     (values, vectors), info = co.eig(A, 12, "SA", info=True)
     np.testing.assert_allclose(values, np.zeros(12), atol=1e-10)
     V = vectors.to_dense()
@@ -377,21 +450,37 @@ def test_auto_iterates_for_few_pairs_of_large_operators_only(rng: np.random.Gene
     D = co.opaque(co.Diagonal(np.arange(20_000.0)))
     assert co.explain(co.eig, D, 3, "LA").rules == ["Lanczos"]
     assert co.explain(co.eig, np.eye(50), 3).rules == ["Eig"]
-    assert co.explain(co.eig, co.MatrixFree(lambda X: X, (20_000, 20_000), dtype=float), 3, "LR").rules == ["Arnoldi"]
+    assert co.explain(
+        co.eig, co.MatrixFree(lambda X: X, (20_000, 20_000), dtype=float), 3, "LR"
+    ).rules == ["Arnoldi"]
     np.testing.assert_allclose(co.eigmax(D), 19_999.0)
     with pytest.raises(co.TooLargeError):  # all of them need the matrix
         co.eig(co.opaque(co.Diagonal(np.arange(40_000.0))))
     A = rng.standard_normal((600, 600))
-    np.testing.assert_allclose(np.abs(co.eig(A, 3)[0]), np.sort(np.abs(np.linalg.eigvals(A)))[::-1][:3], rtol=1e-7)
+    np.testing.assert_allclose(
+        np.abs(co.eig(A, 3)[0]), np.sort(np.abs(np.linalg.eigvals(A)))[::-1][:3], rtol=1e-7
+    )
 
 
 def test_half_precision_neither_overflows_nor_fails(rng: np.random.Generator) -> None:
-    for xp, name in ((backends.get("numpy"), "float16"), (backends.get("torch"), "bfloat16"), (backends.get("torch"), "float16")):
-        A = xp.astype(xp.asarray(hermitian(rng, np.r_[np.linspace(0, 30000, 100), 50000.0])), getattr(xp, name))
+    for xp, name in (
+        (backends.get("numpy"), "float16"),
+        (backends.get("torch"), "bfloat16"),
+        (backends.get("torch"), "float16"),
+    ):
+        A = xp.astype(
+            xp.asarray(hermitian(rng, np.r_[np.linspace(0, 30000, 100), 50000.0])),
+            getattr(xp, name),
+        )
         for method in (co.Lanczos(), co.Arnoldi(), co.LOBPCG()):
-            values, vectors = co.eig(co.SelfAdjoint(A), 2, "LM" if isinstance(method, co.Arnoldi) else "LA", method)
+            values, vectors = co.eig(
+                co.SelfAdjoint(A), 2, "LM" if isinstance(method, co.Arnoldi) else "LA", method
+            )
             largest = np.abs(xp.to_numpy(xp.astype(xp.abs(values), xp.float32))).max()
-            assert abs(largest - 50000) < 600 and np.isfinite(xp.to_numpy(xp.astype(vectors.to_dense(), xp.complex64))).all()
+            assert (
+                abs(largest - 50000) < 600
+                and np.isfinite(xp.to_numpy(xp.astype(vectors.to_dense(), xp.complex64))).all()
+            )
 
 
 # ---------------------------------------------------------------------------------------------------- Arnoldi
@@ -400,9 +489,13 @@ def test_half_precision_neither_overflows_nor_fails(rng: np.random.Generator) ->
 @pytest.mark.parametrize("which", ["LM", "LR", "SR", "SM", "LI"])
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["real", "complex"])
-def test_arnoldi_agrees_with_lapack(which: str, backend: str, kind: str, rng: np.random.Generator) -> None:
+def test_arnoldi_agrees_with_lapack(
+    which: str, backend: str, kind: str, rng: np.random.Generator
+) -> None:
     xp = backends.get(backend)
-    A = rng.standard_normal((150, 150)) + (1j * rng.standard_normal((150, 150)) if kind == "complex" else 0)
+    A = rng.standard_normal((150, 150)) + (
+        1j * rng.standard_normal((150, 150)) if kind == "complex" else 0
+    )
     (values, vectors), info = co.eig(xp.asarray(A), 6, which, co.Arnoldi(), info=True)
     exact = np.linalg.eigvals(A)
     part = {"M": np.abs, "R": np.real, "I": lambda x: np.abs(np.imag(x))}[which[1]]
@@ -423,7 +516,9 @@ def test_arnoldi_of_defective_normal_and_degenerate_matrices(rng: np.random.Gene
     for A in (np.eye(50), np.zeros((50, 50)), np.outer(np.ones(50), np.arange(50.0))):
         values, _ = co.eig(A, 3, "LM", co.Arnoldi())
         np.testing.assert_allclose(
-            np.abs(values), np.sort(np.abs(np.linalg.eigvals(A)))[::-1][:3], atol=1e-9 * (1 + np.abs(A).max())
+            np.abs(values),
+            np.sort(np.abs(np.linalg.eigvals(A)))[::-1][:3],
+            atol=1e-9 * (1 + np.abs(A).max()),
         )
     values, _ = co.eig(J, 2, "LM", co.Arnoldi(orthogonalisation="householder"))
     assert np.abs(values - 2).max() < 1e-6
@@ -434,13 +529,17 @@ def test_arnoldi_of_batches_and_in_jax(rng: np.random.Generator) -> None:
     A = rng.standard_normal((2, 60, 60)) + np.diag(np.r_[40.0, 30.0, np.zeros(58)])
     exact = -np.sort(-np.abs(np.linalg.eigvals(A)), axis=-1)[:, :2]
     np.testing.assert_allclose(np.abs(co.eig(A, 2, "LM", co.Arnoldi())[0]), exact, rtol=1e-7)
-    np.testing.assert_allclose(np.abs(co.eig(jnp.asarray(A[0]), 2, "LM", co.Arnoldi())[0]), exact[0], rtol=1e-7)
+    np.testing.assert_allclose(
+        np.abs(co.eig(jnp.asarray(A[0]), 2, "LM", co.Arnoldi())[0]), exact[0], rtol=1e-7
+    )
 
 
 def test_power_iteration_finds_the_largest_or_says_that_there_is_none() -> None:
     (values, _), info = co.eig(np.diag([1.0, 2.0, -5.0]), 1, "LM", co.PowerIteration(), info=True)
     assert abs(values[0] + 5) < 1e-7 and info.converged.all()
-    _, info = co.eig(np.array([[0.0, 1.0], [-1.0, 0.0]]), 1, "LM", co.PowerIteration(max_iters=100), info=True)
+    _, info = co.eig(
+        np.array([[0.0, 1.0], [-1.0, 0.0]]), 1, "LM", co.PowerIteration(max_iters=100), info=True
+    )
     assert info.status == Status.MAX_ITERATIONS
     with pytest.raises(co.MethodError, match="one eigenvalue"):
         co.eig(np.eye(3), 2, "LM", co.PowerIteration())
@@ -468,7 +567,9 @@ def test_methods_are_pickled_and_compared_by_value() -> None:
         co.GolubKahan(),
         co.RandomizedSVD(),
     ):
-        assert pickle.loads(pickle.dumps(method)) == method and hash(method) == hash(pickle.loads(pickle.dumps(method)))
+        assert pickle.loads(pickle.dumps(method)) == method and hash(method) == hash(
+            pickle.loads(pickle.dumps(method))
+        )
 
 
 def test_transformations_map_a_run_or_say_why_not(rng: np.random.Generator) -> None:
@@ -479,7 +580,9 @@ def test_transformations_map_a_run_or_say_why_not(rng: np.random.Generator) -> N
     def largest(M: Any) -> Any:
         return co.eig(co.SelfAdjoint(co.Dense(M)), 2, "LA", co.Lanczos(repeated=False))[0]
 
-    np.testing.assert_allclose(jax.vmap(largest)(jax.numpy.asarray(A)), [[38, 39], [-1, 0]], atol=1e-4)
+    np.testing.assert_allclose(
+        jax.vmap(largest)(jax.numpy.asarray(A)), [[38, 39], [-1, 0]], atol=1e-4
+    )
     with pytest.raises(co.MethodError, match="whole batch"):
         torch.func.vmap(largest)(torch.tensor(A))
 
@@ -506,7 +609,9 @@ def test_repeated_eigenvalues_of_mhd4800b() -> None:
     M = mmread(DATA / "mhd4800b.mtx.gz").tocsr()
     for A in (co.PSD(co.Sparse(M)), co.opaque(co.PSD(co.Sparse(M)))):
         (values, _), info = co.eig(A, 8, "LA", info=True)
-        np.testing.assert_allclose(values, [1, 1, 1, 1, 1, 2.1962685, 2.1962685, 2.1962686], atol=1e-6)
+        np.testing.assert_allclose(
+            values, [1, 1, 1, 1, 1, 2.1962685, 2.1962685, 2.1962686], atol=1e-6
+        )
         assert info.converged.all()
 
 
@@ -526,4 +631,6 @@ def test_unsymmetric_matrices_agree_with_arpack(name: str) -> None:
 
     S = mmread(DATA / f"{name}.mtx.gz").tocsr()
     ours = co.eig(co.Sparse(S), 4, "LM", co.Arnoldi())[0]
-    np.testing.assert_allclose(np.abs(ours), np.sort(np.abs(sla.eigs(S, 4, v0=np.ones(S.shape[0]))[0]))[::-1], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.abs(ours), np.sort(np.abs(sla.eigs(S, 4, v0=np.ones(S.shape[0]))[0]))[::-1], rtol=1e-6
+    )

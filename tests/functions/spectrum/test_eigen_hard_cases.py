@@ -22,7 +22,9 @@ def expander(n: int, degree: int) -> sp.csr_array:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_the_lower_end_of_a_singular_laplacian_that_fills_in_is_found_by_products(backend: str) -> None:
+def test_the_lower_end_of_a_singular_laplacian_that_fills_in_is_found_by_products(
+    backend: str,
+) -> None:
     S = expander(1500, 24)
     A = co.PSD(co.Sparse(S)).to(backend=backend)
     assert "inv_filling_sparse" in co.explain(co.inv, A).rules
@@ -42,8 +44,15 @@ def hydrogen(m: int) -> sp.csr_array:
     c, s, ones = np.cos(u), np.sin(u), np.ones(m - 1)
     second = sp.diags_array([ones, np.full(m, -2.0), ones], offsets=[-1, 0, 1]) / h**2
     first = sp.diags_array([-ones, ones], offsets=[-1, 1]) / (2 * h)
-    line, one = sp.diags_array(c**4) @ second - sp.diags_array(2 * s * c**3) @ first, sp.eye_array(m)
-    laplacian = sp.kron(sp.kron(line, one), one) + sp.kron(sp.kron(one, line), one) + sp.kron(sp.kron(one, one), line)
+    line, one = (
+        sp.diags_array(c**4) @ second - sp.diags_array(2 * s * c**3) @ first,
+        sp.eye_array(m),
+    )
+    laplacian = (
+        sp.kron(sp.kron(line, one), one)
+        + sp.kron(sp.kron(one, line), one)
+        + sp.kron(sp.kron(one, one), line)
+    )
     r = np.sqrt(sum(x**2 for x in np.meshgrid(*[np.tan(u)] * 3, indexing="ij")))
     return sp.csr_array(-0.5 * laplacian - sp.diags_array(1 / r.reshape(-1)))
 

@@ -37,17 +37,22 @@ def operators(framework: str) -> dict[str, co.LinearOperator]:
         "dense": A,
         "hidden": co.opaque(A),
         "diagonal": co.Diagonal(d),
-        "constant bands": co.SelfAdjoint(co.Tridiagonal(ones, put(framework, np.full(5, 2.0)), ones)),
+        "constant bands": co.SelfAdjoint(
+            co.Tridiagonal(ones, put(framework, np.full(5, 2.0)), ones)
+        ),
         "projection": co.Projection(put(framework, Q[:, :2])),
         "reflection": co.Householder(put(framework, Q[:, 0])),
-        "low rank": co.SelfAdjoint(co.LowRank(put(framework, Q[:, :2]), None, put(framework, np.diag([2.0, 3.0])))),
+        "low rank": co.SelfAdjoint(
+            co.LowRank(put(framework, Q[:, :2]), None, put(framework, np.diag([2.0, 3.0])))
+        ),
         "multiple": -2.0 * A,
         "shifted": A + 3.0 * co.Identity(5),
         "blocks": co.BlockDiag(A, co.Diagonal(d + 0.3)),
         "inverse": co.inv(A),
         "kronecker": co.Kronecker(A, A),
         "kronecker sum": co.KroneckerSum(A, A),
-        "kronecker sum and diagonal": co.KroneckerSum(A, A) + co.Diagonal(put(framework, np.arange(25.0))),
+        "kronecker sum and diagonal": co.KroneckerSum(A, A)
+        + co.Diagonal(put(framework, np.arange(25.0))),
     }
 
 
@@ -55,12 +60,16 @@ def nearest(values: np.ndarray, shift: complex, k: int) -> np.ndarray:
     return np.sort(np.abs(values - shift))[:k]
 
 
-CASES = [("numpy", name) for name in operators("numpy")] + [("torch", name) for name in ("dense", "kronecker", "blocks")]
+CASES = [("numpy", name) for name in operators("numpy")] + [
+    ("torch", name) for name in ("dense", "kronecker", "blocks")
+]
 
 
 @pytest.mark.parametrize(("framework", "name"), CASES)
 @pytest.mark.parametrize("method", [co.Lanczos, co.Arnoldi])
-def test_a_shift_is_the_number_from_which_distances_are_taken(framework: str, method: Any, name: str) -> None:
+def test_a_shift_is_the_number_from_which_distances_are_taken(
+    framework: str, method: Any, name: str
+) -> None:
     A = operators(framework)[name]
     xp = backends.get(framework)
     exact = np.linalg.eigvalsh(xp.to_numpy(A.to_dense()))
@@ -68,7 +77,10 @@ def test_a_shift_is_the_number_from_which_distances_are_taken(framework: str, me
         (values, V), info = co.eig(A, 2, "SM", method(shift=shift), info=True)
         w = xp.to_numpy(values)
         np.testing.assert_allclose(np.sort(np.abs(w - shift)), nearest(exact, shift, 2), atol=1e-9)
-        assert info.status == Status.SUCCESS and float(xp.max(xp.abs(A @ V.to_dense() - V.to_dense() * values))) < 1e-8
+        assert (
+            info.status == Status.SUCCESS
+            and float(xp.max(xp.abs(A @ V.to_dense() - V.to_dense() * values))) < 1e-8
+        )
 
 
 def test_a_shift_of_a_composition_is_kept_inside_of_jit() -> None:
@@ -82,7 +94,9 @@ def test_a_shift_of_a_composition_is_kept_inside_of_jit() -> None:
 
     values, status = run(put("jax", S), jax.numpy.arange(25.0))
     K = np.kron(S, np.eye(5)) + np.kron(np.eye(5), S) + np.diag(np.arange(25.0))
-    np.testing.assert_allclose(np.abs(values - 1.9), nearest(np.linalg.eigvalsh(K), 1.9, 1), atol=1e-9)
+    np.testing.assert_allclose(
+        np.abs(values - 1.9), nearest(np.linalg.eigvalsh(K), 1.9, 1), atol=1e-9
+    )
     assert int(status) == int(Status.SUCCESS)
 
 
@@ -93,7 +107,9 @@ def test_a_stored_matrix_is_factored_at_a_real_or_complex_shift(framework: str) 
     xp = backends.get(framework)
     for shift in (1.0, 0.5 + 2.0j) if framework != "jax" else (0.5 + 2.0j,):
         (values, _), info = co.eig(A, 2, "SM", co.Arnoldi(shift=shift), info=True)
-        np.testing.assert_allclose(np.abs(xp.to_numpy(values) - shift), nearest(exact, shift, 2), atol=1e-9)
+        np.testing.assert_allclose(
+            np.abs(xp.to_numpy(values) - shift), nearest(exact, shift, 2), atol=1e-9
+        )
         assert info.status == Status.SUCCESS and info.iterations < 60
 
 
@@ -102,7 +118,9 @@ def test_a_general_composition_is_formed_for_its_inverse_and_a_function_is_not()
     B, C = (rng.standard_normal((6, 6)) for _ in range(2))
     A = co.KroneckerSum(co.Dense(B), co.Dense(C)) + co.Diagonal(rng.standard_normal(36))
     (values, _), info = co.eig(A, 2, "SM", co.Arnoldi(shift=1.0), info=True)
-    np.testing.assert_allclose(np.abs(values - 1.0), nearest(np.linalg.eigvals(A.to_dense()), 1.0, 2), atol=1e-9)
+    np.testing.assert_allclose(
+        np.abs(values - 1.0), nearest(np.linalg.eigvals(A.to_dense()), 1.0, 2), atol=1e-9
+    )
     assert info.status == Status.SUCCESS
     with pytest.raises(co.MethodError, match=r"no cheap inverse.*to_dense"):
         co.eig(co.opaque(A), 2, "SM", co.Arnoldi(shift=1.0))

@@ -30,7 +30,9 @@ def made(backend, n=8):
 def test_shifts_are_solved_in_the_middle(backend):
     xp = backends.get(backend)
     several = made(backend)
-    for name in list(several)[:1] if backend == "jax" else several:  # what compiles is not what is tested
+    for name in (
+        list(several)[:1] if backend == "jax" else several
+    ):  # what compiles is not what is tested
         A = several[name]
         shifted = A + 2.5 * co.Identity(8)
         assert co.explain(co.inv, shifted).rule == "inv_shifted_similarity", name
@@ -40,8 +42,12 @@ def test_shifts_are_solved_in_the_middle(backend):
         for B in (A, shifted):
             M = xp.to_numpy(B.to_dense())
             x = co.solve(B, xp.asarray(b.astype(M.dtype)))
-            np.testing.assert_allclose(xp.to_numpy(x), np.linalg.solve(M, b), atol=1e-9, err_msg=name)
-            np.testing.assert_allclose([complex(s) for s in co.slogdet(B)], np.linalg.slogdet(M), atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(
+                xp.to_numpy(x), np.linalg.solve(M, b), atol=1e-9, err_msg=name
+            )
+            np.testing.assert_allclose(
+                [complex(s) for s in co.slogdet(B)], np.linalg.slogdet(M), atol=1e-9, err_msg=name
+            )
 
 
 def test_a_known_eigendecomposition_is_used_again():
@@ -86,7 +92,11 @@ def test_a_few_eigenpairs_of_the_fourier_transform_need_no_matrix():
     with forbid_dense(4 * n):
         value, vector = co.eigmax(co.FFT((n,)), vector=True)
         np.testing.assert_allclose(co.FFT((n,)) @ vector, value * vector, atol=1e-12)
-        C = co.Convolution(np.array([[0.0, -1.0, 0.0], [-1.0, 4.5, -1.0], [0.0, -1.0, 0.0]]), (128, 128), centered=True)
+        C = co.Convolution(
+            np.array([[0.0, -1.0, 0.0], [-1.0, 4.5, -1.0], [0.0, -1.0, 0.0]]),
+            (128, 128),
+            centered=True,
+        )
         value, vector = co.eigmin(C, vector=True)
         np.testing.assert_allclose(C @ vector, value * vector, atol=1e-12)
     assert value == pytest.approx(0.5)

@@ -11,7 +11,15 @@ from colinear import backends
 from colinear.errors import ConvergenceWarning, MethodError, ShapeError
 from colinear.functions import cond, eig, eigmax, eigmin, lstsq, norm, nullspace, pinv, rank, svd
 from colinear.methods import LU, QR, SVD, Eig, Eigh
-from colinear.operators import Dense, Diagonal, Identity, Kronecker, KroneckerSum, Scaled, ScaledIdentity
+from colinear.operators import (
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    Scaled,
+    ScaledIdentity,
+)
 from colinear.properties import PSD, SelfAdjoint, Stiefel
 from colinear.status import Status
 
@@ -31,7 +39,9 @@ def test_self_adjoint_pairs_are_real_ascending_and_orthonormal(rng):
                 close(A @ host(V), host(V) * host(values)[:, None, :])
             for which, sign in (("LM", -1), ("SM", 1)):
                 values = host(eig(SelfAdjoint(xp.asarray(A)), 2, which)[0])
-                close(values, np.stack([np.sort(w[np.argsort(sign * abs(w))[:2]]) for w in expected]))
+                close(
+                    values, np.stack([np.sort(w[np.argsort(sign * abs(w))[:2]]) for w in expected])
+                )
 
 
 def test_other_pairs_are_complex_in_the_order_that_which_names(rng):
@@ -48,7 +58,11 @@ def test_other_pairs_are_complex_in_the_order_that_which_names(rng):
         w = host(eig(xp.asarray(np.array([[0.0, -1.0], [1.0, 0.0]])))[0])
         close(w, np.array([1j, -1j]))  # a tie: the larger imaginary part first
         info = eig(xp.asarray(A), info=True)[1]
-        assert info.status is Status.SUCCESS and host(info.residual).shape == (6,) and host(info.residual).max() < 1e-12
+        assert (
+            info.status is Status.SUCCESS
+            and host(info.residual).shape == (6,)
+            and host(info.residual).max() < 1e-12
+        )
 
 
 def test_defective_matrices_have_right_values_and_are_flagged():
@@ -84,7 +98,10 @@ def test_eig_refuses_what_makes_no_sense():
         eig(np.eye(3), 1, "LA")
     with pytest.raises(ShapeError, match="eig: A is 2x3; eigenvalues needs a square operator"):
         eig(np.ones((2, 3)))
-    with pytest.raises(MethodError, match=r"eig: LU\(\) does not apply here. Use one of Auto\(\), Eigh\(\), Eig\(\)."):
+    with pytest.raises(
+        MethodError,
+        match=r"eig: LU\(\) does not apply here. Use one of Auto\(\), Eigh\(\), Eig\(\).",
+    ):
         eig(np.eye(3), method=LU())
     with pytest.raises(ValueError, match="0x0"):
         eigmax(np.zeros((0, 0)))
@@ -134,7 +151,13 @@ def test_spectra_of_structured_operators_keep_their_structure(rng):
                 (values, V), info = eig(operator, k, which, info=True)
                 assert info.status is Status.SUCCESS
                 close(M @ host(V), host(V) * host(values)[..., None, :])
-                reference = host(eig(SelfAdjoint(xp.asarray(M)) if operator.isa(SelfAdjoint) else xp.asarray(M), k, which)[0])
+                reference = host(
+                    eig(
+                        SelfAdjoint(xp.asarray(M)) if operator.isa(SelfAdjoint) else xp.asarray(M),
+                        k,
+                        which,
+                    )[0]
+                )
                 close(values, reference.astype(host(values).dtype))
     with forbid_dense(100):
         values, V = eig(Kronecker(PSD(spd(rng, 10)), PSD(spd(rng, 10))))
@@ -195,7 +218,9 @@ def test_rank_condition_and_norms_agree_with_numpy(rng):
 def test_least_squares_and_pseudoinverse_agree_with_numpy(rng, shape):
     for dtype in (np.float64, np.complex128):
         full = normal(rng, shape, dtype)
-        deficient = normal(rng, (*shape[:-1], 2), dtype) @ normal(rng, (*shape[:-2], 2, shape[-1]), dtype)
+        deficient = normal(rng, (*shape[:-1], 2), dtype) @ normal(
+            rng, (*shape[:-2], 2, shape[-1]), dtype
+        )
         for xp in eager():
             for A in (full, deficient):
                 expected = np.linalg.pinv(A)
@@ -238,7 +263,9 @@ def test_nullspace_is_orthonormal_and_complete(rng):
             N = nullspace(xp.asarray(A))
             assert N.shape == (2, 5, 3) and N.isa(Stiefel)
             close(A @ host(N), np.zeros((2, 4, 3)))
-            close(np.swapaxes(host(N), -1, -2).conj() @ host(N), np.broadcast_to(np.eye(3), (2, 3, 3)))
+            close(
+                np.swapaxes(host(N), -1, -2).conj() @ host(N), np.broadcast_to(np.eye(3), (2, 3, 3))
+            )
             assert nullspace(xp.asarray(np.eye(3))).shape == (3, 0)
             assert nullspace(xp.zeros((2, 3))).shape == (3, 3) == nullspace(xp.zeros((0, 3))).shape
     with pytest.raises(ShapeError, match=r"dimensions from 0 to 1.*nullspace\(A\[i\]\)"):

@@ -53,8 +53,12 @@ def test_constant_diagonals_need_not_be_symmetric(c, b):
     assert co.explain(co.eig, A).rules == ["eig_sines"]
     w, _ = check_pairs(A)
     expected = np.linalg.eigvals(A.to_dense())
-    np.testing.assert_allclose(w, expected[by_key(backends.get("numpy"), expected, "LM")], atol=1e-12)
-    far = co.Tridiagonal(np.full(99, 1e-3), np.full(100, 2.0), np.full(99, 1e3))  # no good basis of eigenvectors
+    np.testing.assert_allclose(
+        w, expected[by_key(backends.get("numpy"), expected, "LM")], atol=1e-12
+    )
+    far = co.Tridiagonal(
+        np.full(99, 1e-3), np.full(100, 2.0), np.full(99, 1e3)
+    )  # no good basis of eigenvectors
     assert "eig_sines" not in co.explain(co.eig, far).rules
 
 
@@ -69,15 +73,21 @@ def test_hermitian_constant_diagonals_have_unitary_eigenvectors():
 @pytest.mark.parametrize("dtype, batch", [("float32", (2,)), ("complex128", ())])
 def test_any_self_adjoint_tridiagonal(backend, dtype, batch):
     rng, n, xp = np.random.default_rng(0), 9, backends.get(backend)
-    e = rng.standard_normal((*batch, n - 1)) + (1j * rng.standard_normal((*batch, n - 1)) if "complex" in dtype else 0)
+    e = rng.standard_normal((*batch, n - 1)) + (
+        1j * rng.standard_normal((*batch, n - 1)) if "complex" in dtype else 0
+    )
     d = rng.standard_normal((*batch, n))
     A = co.SelfAdjoint(co.Tridiagonal(*(xp.asarray(x.astype(dtype)) for x in (e, d, e.conj()))))
     assert co.explain(co.eig, A).rules == ["eig_tridiagonal"]
     tol = 1e-5 if dtype == "float32" else 1e-12
     w, V = check_pairs(A, tol)
-    assert xp.dtype_name(co.eig(A)[1].dtype) == dtype and w.dtype.itemsize == (4 if dtype == "float32" else 8)
+    assert xp.dtype_name(co.eig(A)[1].dtype) == dtype and w.dtype.itemsize == (
+        4 if dtype == "float32" else 8
+    )
     np.testing.assert_allclose(w, np.linalg.eigvalsh(xp.to_numpy(A.to_dense())), atol=tol)
-    np.testing.assert_allclose(np.swapaxes(V, -1, -2).conj() @ V, np.broadcast_to(np.eye(n), V.shape), atol=tol)
+    np.testing.assert_allclose(
+        np.swapaxes(V, -1, -2).conj() @ V, np.broadcast_to(np.eye(n), V.shape), atol=tol
+    )
 
 
 @pytest.mark.parametrize("which", ["LM", "SM", "LA", "SA", "LR", "SR"])
@@ -114,7 +124,9 @@ def test_poisson_is_solved_by_sine_transforms(backend):
     xp, n = backends.get(backend), 24
     T = second_difference(n, xp)
     G = co.KroneckerSum(T, T)
-    dense = np.kron(xp.to_numpy(T.to_dense()), np.eye(n)) + np.kron(np.eye(n), xp.to_numpy(T.to_dense()))
+    dense = np.kron(xp.to_numpy(T.to_dense()), np.eye(n)) + np.kron(
+        np.eye(n), xp.to_numpy(T.to_dense())
+    )
     b = np.random.default_rng(3).standard_normal(n * n)
     with forbid_dense(n * n + 1):
         x = co.solve(G, xp.asarray(b))
@@ -123,7 +135,9 @@ def test_poisson_is_solved_by_sine_transforms(backend):
         logdet = co.logdet(G)
     np.testing.assert_allclose(xp.to_numpy(x), np.linalg.solve(dense, b), rtol=1e-9)
     np.testing.assert_allclose(xp.to_numpy(twice), np.linalg.solve(dense @ dense, b), rtol=1e-7)
-    np.testing.assert_allclose(xp.to_numpy(shifted), np.linalg.solve(dense + 0.5 * np.eye(n * n), b), rtol=1e-9)
+    np.testing.assert_allclose(
+        xp.to_numpy(shifted), np.linalg.solve(dense + 0.5 * np.eye(n * n), b), rtol=1e-9
+    )
     assert float(logdet) == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-12)
     assert "inv_kronecker_sum_power" in co.explain(co.solve, co.Product(G, G)).rules
 
@@ -136,7 +150,9 @@ def test_a_singular_grid_is_reported_and_a_hard_one_checked():
     assert not info.converged and info.children[0].status is co.Status.SINGULAR
     single = second_difference(200, dtype="float32")
     _, info = co.solve(co.KroneckerSum(single, single), np.ones(200 * 200, np.float32), info=True)
-    assert info.residual is not None and (info.converged == (float(np.max(info.residual)) <= 3.5e-4))
+    assert info.residual is not None and (
+        info.converged == (float(np.max(info.residual)) <= 3.5e-4)
+    )
     with pytest.warns(co.ConvergenceWarning):
         co.solve(co.KroneckerSum(T, T), np.full(n * n, np.nan))
 
@@ -166,11 +182,17 @@ def test_systems_on_a_grid_are_solved_by_lines(power):
 def test_lines_that_are_not_positive_as_claimed_or_singular_are_left_to_eigenvectors():
     n = 6
     T = co.PSD(second_difference(n))
-    false = co.PSD(co.Tridiagonal(np.full(n - 1, 3.0), np.ones(n), np.full(n - 1, 3.0)))  # indefinite
+    false = co.PSD(
+        co.Tridiagonal(np.full(n - 1, 3.0), np.ones(n), np.full(n - 1, 3.0))
+    )  # indefinite
     G = co.KroneckerSum(false, T)
-    np.testing.assert_allclose(co.solve(G, np.ones(n * n)), np.linalg.solve(G.to_dense(), np.ones(n * n)), rtol=1e-9)
+    np.testing.assert_allclose(
+        co.solve(G, np.ones(n * n)), np.linalg.solve(G.to_dense(), np.ones(n * n)), rtol=1e-9
+    )
     zero = co.PSD(co.Tridiagonal(np.full(n - 1, 1e-20), np.full(n, 2e-20), np.full(n - 1, 1e-20)))
-    flat = co.PSD(co.Tridiagonal(np.full(3, -1.0), np.array([1.0, 2, 2, 1]), np.full(3, -1.0)))  # singular
+    flat = co.PSD(
+        co.Tridiagonal(np.full(3, -1.0), np.array([1.0, 2, 2, 1]), np.full(3, -1.0))
+    )  # singular
     assert not co.solve(co.KroneckerSum(flat, zero), np.arange(4.0 * n), info=True)[1].converged
 
 
@@ -195,7 +217,9 @@ def test_derivatives_and_traces_do_not_take_diagonals_for_constant(transform):
     if transform == "jit":
         assert float(jax.jit(largest)(d)) == pytest.approx(2 + 2 * np.cos(np.pi / 6))
     else:
-        np.testing.assert_allclose(jax.grad(largest)(d), np.sin(5 * np.pi * np.arange(1, 6) / 6) ** 2 / 3, rtol=1e-6)
+        np.testing.assert_allclose(
+            jax.grad(largest)(d), np.sin(5 * np.pi * np.arange(1, 6) / 6) ** 2 / 3, rtol=1e-6
+        )
 
 
 def test_torch_gradients_reach_every_entry_of_constant_diagonals():
@@ -203,7 +227,9 @@ def test_torch_gradients_reach_every_entry_of_constant_diagonals():
     d = torch.full((5,), 2.0, dtype=torch.float64, requires_grad=True)
     e = -torch.ones(4, dtype=torch.float64)
     (gradient,) = torch.autograd.grad(co.eigmax(co.SelfAdjoint(co.Tridiagonal(e, d, e))), d)
-    np.testing.assert_allclose(gradient, np.sin(5 * np.pi * np.arange(1, 6) / 6) ** 2 / 3, rtol=1e-9)
+    np.testing.assert_allclose(
+        gradient, np.sin(5 * np.pi * np.arange(1, 6) / 6) ** 2 / 3, rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -213,11 +239,20 @@ def test_values_that_tie_but_for_rounding_come_in_one_order(backend, which):
     angles, radii = np.linspace(0.1, 3, n), np.repeat(rng.uniform(1, 2, n // 2), 2)
     exact = np.concatenate([radii * np.exp(1j * angles), radii * np.exp(-1j * angles)])
     first = (np.abs(exact) if which[1] == "M" else exact.real) * (-1 if which[0] == "L" else 1)
-    expected = exact[sorted(range(2 * n), key=lambda i: (round(first[i], 9), round(-exact[i].real, 9), -exact[i].imag))]
+    expected = exact[
+        sorted(
+            range(2 * n),
+            key=lambda i: (round(first[i], 9), round(-exact[i].real, 9), -exact[i].imag),
+        )
+    ]
     for _ in range(1 if backend == "jax" else 3):
         noisy = rng.permutation(exact)
-        noisy = noisy.real * (1 + 3e-16 * rng.standard_normal(2 * n)) + 1j * noisy.imag * (1 + 3e-16 * rng.standard_normal(2 * n))
-        order = xp.jit(lambda values: by_key(xp, values, which))(xp.asarray(np.stack([noisy, noisy])))
+        noisy = noisy.real * (1 + 3e-16 * rng.standard_normal(2 * n)) + 1j * noisy.imag * (
+            1 + 3e-16 * rng.standard_normal(2 * n)
+        )
+        order = xp.jit(lambda values: by_key(xp, values, which))(
+            xp.asarray(np.stack([noisy, noisy]))
+        )
         np.testing.assert_allclose(noisy[xp.to_numpy(order)[1]], expected, rtol=1e-12)
 
 

@@ -50,7 +50,11 @@ def test_complex_hermitian_traces_have_half_the_variance() -> None:
     G = rng.standard_normal((5, 5)) + 1j * rng.standard_normal((5, 5))
     A = (G + G.conj().T) / 2
     agrees(co.trace(batch(A), co.Hutchinson(4, "gaussian")), np.trace(A), frobenius(A) / 4)
-    agrees(co.trace(batch(A), co.Hutchinson(4)), np.trace(A), (frobenius(A) - (np.abs(np.diag(A)) ** 2).sum()) / 4)
+    agrees(
+        co.trace(batch(A), co.Hutchinson(4)),
+        np.trace(A),
+        (frobenius(A) - (np.abs(np.diag(A)) ** 2).sum()) / 4,
+    )
 
 
 def test_nonsymmetric_matrices_count_by_their_symmetric_part() -> None:
@@ -95,7 +99,11 @@ def test_minibatches_of_terms_share_a_vector() -> None:
     expected = sum(2 * frobenius(g) for g in groups)
     agrees(co.trace(A, co.Hutchinson(1, "gaussian", batch_size=size)), np.trace(T.sum(0)), expected)
     several = co.Sum(*(batch(t) for t in T))
-    agrees(co.trace(several, co.Hutchinson(1, "gaussian", batch_size=size)), np.trace(T.sum(0)), expected)
+    agrees(
+        co.trace(several, co.Hutchinson(1, "gaussian", batch_size=size)),
+        np.trace(T.sum(0)),
+        expected,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -123,11 +131,19 @@ def test_what_stands_beside_the_terms_is_a_term_of_its_own() -> None:
     agrees(co.trace(A, co.Hutchinson(1, per_term=True)), np.trace(X.T @ X) / 7 + 12, expected)
     weights = np.arange(1.0, 8.0)
     weighted = wide.T @ co.Diagonal(weights) @ wide
-    expected = sum(w**2 * 2 * 49 * (frobenius(g) - (np.diag(g) ** 2).sum()) for w, g in zip(weights, rows))
-    agrees(co.trace(weighted, co.Hutchinson(1, per_term=True)), (weights[:, None] * X**2).sum(), expected)
+    expected = sum(
+        w**2 * 2 * 49 * (frobenius(g) - (np.diag(g) ** 2).sum()) for w, g in zip(weights, rows)
+    )
+    agrees(
+        co.trace(weighted, co.Hutchinson(1, per_term=True)),
+        (weights[:, None] * X**2).sum(),
+        expected,
+    )
 
 
-@pytest.mark.parametrize("method", [co.HutchPP(9), co.XTrace(8), co.XNysTrace(5)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [co.HutchPP(9), co.XTrace(8), co.XNysTrace(5)], ids=lambda m: m.name
+)
 def test_range_finding_estimators_are_unbiased(method: co.HutchPP) -> None:
     lam = np.linspace(1, 4, 12) ** 2
     Q = np.linalg.qr(np.random.default_rng(6).standard_normal((12, 12)))[0]
@@ -142,14 +158,26 @@ def test_xdiag_is_unbiased_entry_by_entry() -> None:
 
 
 def spectrum(kind: str, n: int) -> np.ndarray:
-    return {"flat": np.linspace(1, 3, n), "polynomial": np.arange(1.0, n + 1) ** -2, "slow": np.arange(1.0, n + 1) ** -0.5}[kind]
+    return {
+        "flat": np.linspace(1, 3, n),
+        "polynomial": np.arange(1.0, n + 1) ** -2,
+        "slow": np.arange(1.0, n + 1) ** -0.5,
+    }[kind]
 
 
-COVERED = [co.Hutchinson(30), co.Hutchinson(60, "gaussian"), co.HutchPP(60), co.XTrace(40), co.XNysTrace(24)]
+COVERED = [
+    co.Hutchinson(30),
+    co.Hutchinson(60, "gaussian"),
+    co.HutchPP(60),
+    co.XTrace(40),
+    co.XNysTrace(24),
+]
 
 
 @pytest.mark.parametrize("kind", ["flat", "polynomial", "slow"])
-@pytest.mark.parametrize("method", COVERED, ids=lambda m: f"{m.name}-{getattr(m, 'distribution', '')}")
+@pytest.mark.parametrize(
+    "method", COVERED, ids=lambda m: f"{m.name}-{getattr(m, 'distribution', '')}"
+)
 def test_intervals_of_95_percent_cover_as_often(method: co.Hutchinson, kind: str) -> None:
     n, runs = 80, 500
     lam = spectrum(kind, n)
@@ -177,9 +205,14 @@ def test_xtrace_falls_as_published_and_hutchinson_does_not() -> None:
     Q = np.linalg.qr(np.random.default_rng(10).standard_normal((n, n)))[0]
     A = co.PSD(batch((Q * lam) @ Q.T, runs))
     exact = lam.sum()
-    errors = {k: float(np.sqrt(((co.trace(A, co.XTrace(k)) - exact) ** 2).mean()) / exact) for k in (20, 40, 60, 80)}
+    errors = {
+        k: float(np.sqrt(((co.trace(A, co.XTrace(k)) - exact) ** 2).mean()) / exact)
+        for k in (20, 40, 60, 80)
+    }
     for k in (20, 40, 60):
-        assert errors[k + 20] <= 0.7**10 * 4 * errors[k]  # ten vectors more: a factor of 35, less a little
+        assert (
+            errors[k + 20] <= 0.7**10 * 4 * errors[k]
+        )  # ten vectors more: a factor of 35, less a little
         assert errors[k] <= 10 * 0.7 ** (k / 2)
     nystrom = float(np.sqrt(((co.trace(A, co.XNysTrace(40)) - exact) ** 2).mean()) / exact)
     assert nystrom <= 10 * 0.7**40

@@ -12,7 +12,13 @@ import colinear as co
 from colinear import backends
 from colinear.testing import count_matvecs, forbid_dense
 
-TRACE = [co.Hutchinson(20), co.Hutchinson(20, "sphere"), co.HutchPP(21), co.XTrace(20), co.XNysTrace(20)]
+TRACE = [
+    co.Hutchinson(20),
+    co.Hutchinson(20, "sphere"),
+    co.HutchPP(21),
+    co.XTrace(20),
+    co.XNysTrace(20),
+]
 DIAGONAL = [co.Hutchinson(20), co.HutchPP(21), co.XDiag(20)]
 
 
@@ -46,7 +52,11 @@ def test_generators_of_every_framework_are_seeds_and_move_on() -> None:
     import torch
 
     A = free(positive())
-    streams = [np.random.default_rng, np.random.RandomState, lambda s: torch.Generator().manual_seed(s)]
+    streams = [
+        np.random.default_rng,
+        np.random.RandomState,
+        lambda s: torch.Generator().manual_seed(s),
+    ]
     for make in streams:
         for target in ("numpy", "torch", *(("jax",) if make is streams[0] else ())):
             B, generator = A.to(backend=target), make(5)
@@ -55,7 +65,9 @@ def test_generators_of_every_framework_are_seeds_and_move_on() -> None:
             assert first == float(co.trace(B, co.Hutchinson(4, seed=make(5))))
     key = jax.random.key(1)
     for target in ("numpy", "jax"):
-        first, second = (float(co.trace(A.to(backend=target), co.Hutchinson(4, seed=key))) for _ in range(2))
+        first, second = (
+            float(co.trace(A.to(backend=target), co.Hutchinson(4, seed=key))) for _ in range(2)
+        )
         assert first == second
 
 
@@ -72,7 +84,9 @@ def test_factors_of_a_product_have_independent_random_vectors() -> None:
 # ---------------------------------------------------------------------------------------------------- exact where that costs no more
 
 
-@pytest.mark.parametrize("method", [co.Hutchinson(), co.HutchPP(), co.XTrace(), co.XNysTrace()], ids=named)
+@pytest.mark.parametrize(
+    "method", [co.Hutchinson(), co.HutchPP(), co.XTrace(), co.XNysTrace()], ids=named
+)
 def test_small_operators_are_done_exactly(method: Any) -> None:
     A = positive(10)
     value, info = co.trace(free(A), method, info=True)
@@ -98,7 +112,9 @@ def test_traces_of_low_rank_are_exact_and_say_so(method: Any) -> None:
 def test_diagonals_of_low_rank_are_exact_and_say_so() -> None:
     rng = np.random.default_rng(0)
     U, V = rng.standard_normal((2, 300, 3))
-    A = co.MatrixFree(lambda X: U @ (V.T @ X), (300, 300), dtype=float, rmatmat=lambda X: V @ (U.T @ X))
+    A = co.MatrixFree(
+        lambda X: U @ (V.T @ X), (300, 300), dtype=float, rmatmat=lambda X: V @ (U.T @ X)
+    )
     for method in (co.XDiag(10), co.HutchPP(12)):
         value, info = co.diag(A, method, info=True)
         assert np.allclose(value, (U * V).sum(1), atol=1e-9) and np.max(info.error) < 1e-9
@@ -145,9 +161,21 @@ def test_the_method_is_used_at_the_leaves_even_where_the_answer_is_known() -> No
     assert abs(co.trace(A, co.Hutchinson(4)) - np.trace(A)) > 1e-6
     assert co.explain(co.trace, A, method=co.Hutchinson(4)).rules == ["Hutchinson"]
     kronecker = co.Kronecker(positive(4), positive(5))
-    assert co.explain(co.trace, kronecker, method=co.XTrace(8)).rules == ["trace_kronecker", "XTrace", "XTrace"]
-    assert co.explain(co.diag, 2.0 * co.Dense(A), method=co.XDiag(8)).rules == ["diag_scaled", "XDiag"]
-    assert co.explain(co.logdet, co.Kronecker(co.PSD(positive(4)), co.PSD(positive(5))), method=co.SLQ()).rules[-1] == "SLQ"
+    assert co.explain(co.trace, kronecker, method=co.XTrace(8)).rules == [
+        "trace_kronecker",
+        "XTrace",
+        "XTrace",
+    ]
+    assert co.explain(co.diag, 2.0 * co.Dense(A), method=co.XDiag(8)).rules == [
+        "diag_scaled",
+        "XDiag",
+    ]
+    assert (
+        co.explain(
+            co.logdet, co.Kronecker(co.PSD(positive(4)), co.PSD(positive(5))), method=co.SLQ()
+        ).rules[-1]
+        == "SLQ"
+    )
 
 
 def test_compositions_carry_the_standard_error() -> None:
@@ -155,10 +183,16 @@ def test_compositions_carry_the_standard_error() -> None:
     parts = [co.trace(free(M), co.Hutchinson(20, seed=7), info=True) for M in (A, B)]
     value, info = co.trace(-3.0 * free(A), co.Hutchinson(20, seed=7), info=True)
     assert np.isclose(value, -3 * parts[0][0]) and np.isclose(info.error, 3 * parts[0][1].error)
-    runs = [co.trace(co.BlockDiag(free(A), free(B)), co.Hutchinson(20, seed=s), info=True) for s in range(60)]
+    runs = [
+        co.trace(co.BlockDiag(free(A), free(B)), co.Hutchinson(20, seed=s), info=True)
+        for s in range(60)
+    ]
     spread = np.std([v for v, _ in runs])
     assert 0.7 < np.mean([i.error for _, i in runs]) / spread < 1.4
-    runs = [co.trace(co.Kronecker(free(A), free(B)), co.Hutchinson(20, seed=s), info=True) for s in range(60)]
+    runs = [
+        co.trace(co.Kronecker(free(A), free(B)), co.Hutchinson(20, seed=s), info=True)
+        for s in range(60)
+    ]
     assert 0.7 < np.mean([i.error for _, i in runs]) / np.std([v for v, _ in runs]) < 1.4
     diagonal, info = co.diag(co.Kronecker(free(A), free(B)), co.Hutchinson(20), info=True)
     assert diagonal.shape == info.error.shape == (2000,)
@@ -186,7 +220,9 @@ def test_terms_of_a_long_sum_are_taken_in_blocks() -> None:
     exact = (X**2).mean(0)
     shared, doubly = (co.diag(A, co.Hutchinson(10, per_term=p)) for p in (False, True))
     assert np.linalg.norm(doubly - exact) < 0.2 * np.linalg.norm(shared - exact)
-    sparse = co.Sparse(__import__("scipy.sparse").sparse.random_array((500, 20), density=0.2, rng=0).tocsr())
+    sparse = co.Sparse(
+        __import__("scipy.sparse").sparse.random_array((500, 20), density=0.2, rng=0).tocsr()
+    )
     found, info = co.diag(sparse.T @ sparse, co.Hutchinson(200, batch_size=7), info=True)
     assert (abs(found - co.diag(sparse.T @ sparse)) <= 5 * info.error + 1e-12).all()
 
@@ -196,19 +232,25 @@ def test_terms_have_vectors_of_their_own_in_every_framework(name: str) -> None:
     xp, rng = backends.get(name), np.random.default_rng(0)
     X, stack = rng.standard_normal((40, 12)), rng.standard_normal((9, 12, 12))
     D = co.Dense(xp.asarray(X))
-    circulant = co.Circulant(xp.asarray(rng.standard_normal(12)))  # rows of a product of such are found by products
+    circulant = co.Circulant(
+        xp.asarray(rng.standard_normal(12))
+    )  # rows of a product of such are found by products
     sums = [
         D.H @ D / 40 + 0.5 * co.Identity(12),
         co.BatchSum(co.Dense(xp.asarray(stack))),
         co.LowRank(xp.asarray(X.T), core=xp.asarray(np.eye(40))),
-        co.Dense(xp.asarray(stack[0])) + co.Dense(xp.asarray(stack[1])) + co.Dense(xp.asarray(stack[2])),
+        co.Dense(xp.asarray(stack[0]))
+        + co.Dense(xp.asarray(stack[1]))
+        + co.Dense(xp.asarray(stack[2])),
         circulant @ co.Dense(xp.asarray(stack[0])),
     ]
     for A in sums if name != "jax" else sums[:2]:
         for size in (1, 2) if name != "jax" else (2,):
             value, info = co.diag(A, co.Hutchinson(60, batch_size=size), info=True)
             exact = np.diag(xp.to_numpy(A.to_dense()))
-            assert (abs(xp.to_numpy(value) - exact) <= 5 * xp.to_numpy(info.error) + 1e-9).all() and not info.failed
+            assert (
+                abs(xp.to_numpy(value) - exact) <= 5 * xp.to_numpy(info.error) + 1e-9
+            ).all() and not info.failed
 
 
 class Steps(co.LinearOperator):
@@ -327,7 +369,10 @@ def test_an_inner_solve_that_fails_fails_the_status() -> None:
     assert info.status is co.Status.MAX_ITERATIONS
     good = co.inv(co.opaque(co.PSD(positive(60) + np.eye(60))), co.CG(tol=1e-10))
     value, info = co.trace(good, co.Hutchinson(40), info=True)
-    assert not info.failed and abs(value - np.trace(np.linalg.inv(positive(60) + np.eye(60)))) <= 5 * info.error
+    assert (
+        not info.failed
+        and abs(value - np.trace(np.linalg.inv(positive(60) + np.eye(60)))) <= 5 * info.error
+    )
 
 
 def test_an_indefinite_operator_said_to_be_positive_is_noticed() -> None:
@@ -346,16 +391,23 @@ def test_every_framework_and_dtype(name: str, dtype: str) -> None:
         return  # each compiles anew: two dtypes stand for all, and the methods take turns
     traces, diagonals = TRACE, DIAGONAL
     if name == "jax":
-        traces, diagonals = (TRACE[3:4], DIAGONAL[:1]) if dtype == "complex64" else (TRACE[2:5:2], DIAGONAL[2:])
+        traces, diagonals = (
+            (TRACE[3:4], DIAGONAL[:1]) if dtype == "complex64" else (TRACE[2:5:2], DIAGONAL[2:])
+        )
     xp = backends.get(name)
     rng = np.random.default_rng(0)
-    G = rng.standard_normal((40, 40)) + (1j * rng.standard_normal((40, 40)) if dtype.startswith("c") else 0)
+    G = rng.standard_normal((40, 40)) + (
+        1j * rng.standard_normal((40, 40)) if dtype.startswith("c") else 0
+    )
     M = G @ G.conj().T / 40
     A = co.opaque(co.PSD(co.Dense(xp.asarray(M.astype(dtype)))))
     for method in traces:
         value, info = co.trace(A, method, info=True)
         assert xp.dtype_name(value.dtype) == dtype and backends.namespace_of(value) is xp
-        assert abs(complex(xp.to_numpy(value)) - np.trace(M)) <= 6 * float(xp.to_numpy(info.error)) + 1e-3
+        assert (
+            abs(complex(xp.to_numpy(value)) - np.trace(M))
+            <= 6 * float(xp.to_numpy(info.error)) + 1e-3
+        )
     for method in diagonals:
         value, info = co.diag(A, method, info=True)
         assert xp.dtype_name(value.dtype) == dtype

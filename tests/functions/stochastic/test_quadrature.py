@@ -33,7 +33,9 @@ def test_multiples_of_the_identity_are_exact(name: str) -> None:
     xp = backends.get(name)
     A = co.opaque(co.PSD(co.Diagonal(xp.asarray(np.full(40, 2.0)))))
     value, info = co.logdet(A, co.SLQ(4), info=True)
-    assert abs(float(value) - 40 * np.log(2)) < 1e-12 and float(info.error) < 1e-12 and not info.failed
+    assert (
+        abs(float(value) - 40 * np.log(2)) < 1e-12 and float(info.error) < 1e-12 and not info.failed
+    )
 
 
 def test_few_distinct_eigenvalues_are_exact_for_each_vector() -> None:
@@ -87,13 +89,17 @@ def test_radau_and_gauss_enclose_the_quadratic_forms(steps: int) -> None:
     for quadrature in ("lower", "upper", "gauss"):
         method = co.SLQ(6, max_iters=steps, quadrature=quadrature, interval=(0.5, 8.0))
         bounds[quadrature], _ = co.logdet(free(A), method, info=True)
-    without = co.logdet(free(A), co.SLQ(6, max_iters=steps, quadrature="upper"), on_failure="ignore")
+    without = co.logdet(
+        free(A), co.SLQ(6, max_iters=steps, quadrature="upper"), on_failure="ignore"
+    )
     assert bounds["lower"] < exact < bounds["upper"] and exact < bounds["gauss"]
     assert without == bounds["gauss"]
     assert bounds["upper"] - bounds["lower"] < 60 * 0.5**steps * 4
 
 
-@pytest.mark.parametrize("make", [co.Jacobi(), co.PivotedCholesky(20), co.Nystrom(20)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "make", [co.Jacobi(), co.PivotedCholesky(20), co.Nystrom(20)], ids=lambda m: type(m).__name__
+)
 def test_a_preconditioner_leaves_a_remainder_of_small_variance(make: Any) -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((150, 2))
@@ -103,14 +109,18 @@ def test_a_preconditioner_leaves_a_remainder_of_small_variance(make: Any) -> Non
     A = co.PSD(co.Dense(K)) + co.PSD(co.Diagonal(noise))
     exact = logarithm(K + np.diag(noise))
     plain, preconditioned = (
-        co.logdet(co.opaque(A) if m is None else A, co.SLQ(30, preconditioner=m), info=True) for m in (None, make)
+        co.logdet(co.opaque(A) if m is None else A, co.SLQ(30, preconditioner=m), info=True)
+        for m in (None, make)
     )
     for value, info in (plain, preconditioned):
         assert abs(value - exact) <= 4 * info.error and not info.failed
     if isinstance(make, co.Jacobi):  # which takes the scales out, and those cost steps
         assert preconditioned[1].iterations < 0.3 * plain[1].iterations
     else:
-        assert preconditioned[1].error < 0.6 * plain[1].error and preconditioned[1].iterations <= plain[1].iterations
+        assert (
+            preconditioned[1].error < 0.6 * plain[1].error
+            and preconditioned[1].iterations <= plain[1].iterations
+        )
 
 
 def test_preconditioners_without_a_determinant_are_refused() -> None:
@@ -123,7 +133,9 @@ def test_traces_of_functions_by_quadrature() -> None:
     for f, exact in ((co.exp, np.exp), (co.sqrt, np.sqrt), (co.log, np.log)):
         value, info = co.trace(f(co.opaque(co.PSD(A)), co.Krylov()), co.SLQ(100), info=True)
         assert abs(value - exact(NODES / 8).sum()) <= 4 * info.error and info.method == "SLQ"
-    value, info = co.trace(co.apply(np.tanh, co.opaque(co.PSD(A)), co.Krylov()), co.SLQ(100), info=True)
+    value, info = co.trace(
+        co.apply(np.tanh, co.opaque(co.PSD(A)), co.Krylov()), co.SLQ(100), info=True
+    )
     assert abs(value - np.tanh(NODES / 8).sum()) <= 4 * info.error
     indefinite = co.opaque(co.SelfAdjoint(turned(np.linspace(-1, 1, 60))))
     value, info = co.trace(co.exp(indefinite, co.Krylov()), co.SLQ(100), info=True)
@@ -145,7 +157,10 @@ def test_nothing_is_kept_but_a_few_blocks() -> None:
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_negative_and_zero_eigenvalues_are_statuses_and_never_silent(name: str) -> None:
     xp = backends.get(name)
-    for values, status in ((np.linspace(-1, 2, 50), "NOT_POSITIVE_DEFINITE"), (np.linspace(0, 2, 50), "SINGULAR")):
+    for values, status in (
+        (np.linspace(-1, 2, 50), "NOT_POSITIVE_DEFINITE"),
+        (np.linspace(0, 2, 50), "SINGULAR"),
+    ):
         A = co.opaque(co.PSD(co.Dense(xp.asarray(turned(values)))))
         value, info = co.logdet(A, co.SLQ(20), info=True)
         assert info.status.name == status
@@ -167,7 +182,9 @@ def test_products_that_fail_inside_the_runs_are_heard(name: str) -> None:
     _, info = co.trace(co.exp(inverse, co.Krylov()), co.SLQ(10), info=True)
     assert info.status is co.Status.MAX_ITERATIONS and "products with A" in info.message
     if name != "jax":
-        easy = co.opaque(co.PSD(co.inv(co.opaque(co.PSD(co.Dense(xp.asarray(turned(NODES))))), co.CG(tol=1e-10))))
+        easy = co.opaque(
+            co.PSD(co.inv(co.opaque(co.PSD(co.Dense(xp.asarray(turned(NODES))))), co.CG(tol=1e-10)))
+        )
         value, info = co.logdet(easy, co.SLQ(50), info=True)
         assert not info.failed and abs(float(value) + np.log(NODES).sum()) <= 4 * info.error
 
@@ -178,8 +195,14 @@ def test_vectors_whose_products_fail_are_left_out() -> None:
     def multiply(X: np.ndarray) -> np.ndarray:
         return np.where(X[0] > 0, np.nan, A @ X)
 
-    value, info = co.logdet(co.PSD(co.MatrixFree(multiply, (60, 60), dtype=float, rmatmat=multiply)), co.SLQ(60), info=True)
-    assert info.status is co.Status.NONFINITE and (np.isnan(value) or abs(value - np.log(NODES).sum()) <= 5 * info.error)
+    value, info = co.logdet(
+        co.PSD(co.MatrixFree(multiply, (60, 60), dtype=float, rmatmat=multiply)),
+        co.SLQ(60),
+        info=True,
+    )
+    assert info.status is co.Status.NONFINITE and (
+        np.isnan(value) or abs(value - np.log(NODES).sum()) <= 5 * info.error
+    )
 
 
 def test_complex_hermitian_operators_are_right_and_others_refused() -> None:
@@ -242,12 +265,15 @@ def test_auto_estimates_where_the_matrix_does_not_fit_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("torch", "float32"), ("numpy", "float32"), ("jax", "float64"), ("torch", "complex128")]
+    ("name", "dtype"),
+    [("torch", "float32"), ("numpy", "float32"), ("jax", "float64"), ("torch", "complex128")],
 )
 def test_frameworks_and_dtypes(name: str, dtype: str) -> None:
     xp = backends.get(name)
     A = turned(NODES)
-    value, info = co.logdet(co.opaque(co.PSD(co.Dense(xp.asarray(A.astype(dtype))))), co.SLQ(50), info=True)
+    value, info = co.logdet(
+        co.opaque(co.PSD(co.Dense(xp.asarray(A.astype(dtype))))), co.SLQ(50), info=True
+    )
     assert xp.dtype_name(value.dtype) == dtype.replace("complex128", "float64")
     assert abs(float(value) - logarithm(A)) <= 4 * float(info.error)
 
@@ -261,17 +287,23 @@ def test_bounds_and_traces_of_functions_under_jit() -> None:
     def run(matrix: Any) -> Any:
         B = co.opaque(co.PSD(matrix))
         bounds = [
-            co.logdet(B, co.SLQ(6, max_iters=5, quadrature=q, interval=(0.125, 2.0)), on_failure="ignore")
+            co.logdet(
+                B, co.SLQ(6, max_iters=5, quadrature=q, interval=(0.125, 2.0)), on_failure="ignore"
+            )
             for q in ("lower", "upper")
         ]
-        wrong = co.logdet(B, co.SLQ(6, max_iters=5, quadrature="lower", interval=(1.0, 2.0)), info=True)
+        wrong = co.logdet(
+            B, co.SLQ(6, max_iters=5, quadrature="lower", interval=(1.0, 2.0)), info=True
+        )
         return bounds, co.trace(co.exp(B, co.Krylov()), co.SLQ(60, max_iters=12), info=True), wrong
 
     (low, high), (value, info), wrong = jax.jit(run)(jnp.asarray(A))
     assert np.isnan(wrong[0]) and wrong[1].status == co.Status.NONFINITE
     assert low < high < low + 20
     eager = co.logdet(
-        co.opaque(co.PSD(jnp.asarray(A))), co.SLQ(6, max_iters=5, quadrature="lower", interval=(0.125, 2.0)), on_failure="ignore"
+        co.opaque(co.PSD(jnp.asarray(A))),
+        co.SLQ(6, max_iters=5, quadrature="lower", interval=(0.125, 2.0)),
+        on_failure="ignore",
     )
     assert np.isclose(low, eager)
     assert abs(value - np.exp(NODES / 4).sum()) <= 4 * info.error and info.status == 0

@@ -107,7 +107,9 @@ def test_vectors_are_drawn_until_the_tolerance_is_met_also_for_derivatives() -> 
     matrix = turned(VALUES * 4)
     A = torch.tensor(matrix, requires_grad=True)
     value, info = co.logdet(free(A), co.SLQ(tol=0.02), info=True)
-    assert info.converged and 1.95 * info.error <= 0.02 * value and info.matvecs > 32 * info.iterations
+    assert (
+        info.converged and 1.95 * info.error <= 0.02 * value and info.matvecs > 32 * info.iterations
+    )
     assert abs(value.item() - np.log(VALUES * 4).sum()) < 4 * info.error
     (gradient,) = torch.autograd.grad(value, A)
     exact = np.linalg.inv(matrix)
@@ -124,12 +126,18 @@ def test_torch_vmap_gives_what_each_gives() -> None:
     functions = [
         lambda M: co.logdet(free(M), co.SLQ(6)),
         lambda M: co.trace(co.exp(free(M), co.Krylov()), co.SLQ(6, max_iters=30)),
-        lambda M: co.solve_and_logdet(free(M), torch.ones(40, dtype=torch.float64), co.SLQ(6))[0].sum(),
+        lambda M: co.solve_and_logdet(free(M), torch.ones(40, dtype=torch.float64), co.SLQ(6))[
+            0
+        ].sum(),
     ]
     for f in functions:
         each = [torch.func.grad_and_value(f)(M) for M in stack]
         gradients, values = torch.func.vmap(torch.func.grad_and_value(f))(stack)
         np.testing.assert_allclose(values, [float(value) for _, value in each], rtol=1e-6)
-        np.testing.assert_allclose(gradients, np.stack([gradient for gradient, _ in each]), atol=1e-6)
-    bounds = torch.func.vmap(lambda M: co.logdet(free(M), co.SLQ(6, quadrature="upper", interval=(0.3, 5.0))))(stack)
+        np.testing.assert_allclose(
+            gradients, np.stack([gradient for gradient, _ in each]), atol=1e-6
+        )
+    bounds = torch.func.vmap(
+        lambda M: co.logdet(free(M), co.SLQ(6, quadrature="upper", interval=(0.3, 5.0)))
+    )(stack)
     assert torch.isfinite(bounds).all()

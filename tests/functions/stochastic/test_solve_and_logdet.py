@@ -34,10 +34,16 @@ def slope(length: float, h: float = 1e-5) -> float:
     return (likelihood(length + h) - likelihood(length - h)) / (2 * h)
 
 
-@pytest.mark.parametrize("preconditioner", [None, co.PivotedCholesky(8), co.Nystrom(8)], ids=["none", "cholesky", "nystrom"])
+@pytest.mark.parametrize(
+    "preconditioner",
+    [None, co.PivotedCholesky(8), co.Nystrom(8)],
+    ids=["none", "cholesky", "nystrom"],
+)
 def test_one_run_gives_both(preconditioner: Any) -> None:
     A = operator()
-    (x, value), info = co.solve_and_logdet(A, Y, co.SLQ(100, preconditioner=preconditioner), info=True)
+    (x, value), info = co.solve_and_logdet(
+        A, Y, co.SLQ(100, preconditioner=preconditioner), info=True
+    )
     assert np.linalg.norm(A @ x - Y) <= 2e-8 * np.linalg.norm(Y) and not info.failed
     assert abs(value - np.linalg.slogdet(matrix(1.0))[1]) <= 4 * info.error
     assert np.max(info.residual) <= 2e-8 and info.iterations < 60
@@ -46,10 +52,14 @@ def test_one_run_gives_both(preconditioner: Any) -> None:
 def test_auto_shares_one_factorisation() -> None:
     A = co.PSD(matrix(1.0))
     x, value = co.solve_and_logdet(A, np.stack([Y, 2 * Y], 1))
-    assert np.allclose(matrix(1.0) @ x[:, 1], 2 * Y) and np.isclose(value, np.linalg.slogdet(matrix(1.0))[1])
+    assert np.allclose(matrix(1.0) @ x[:, 1], 2 * Y) and np.isclose(
+        value, np.linalg.slogdet(matrix(1.0))[1]
+    )
     structured = co.Kronecker(co.PSD(matrix(1.0)), co.PSD(np.eye(2) * 3))
     x, value = co.solve_and_logdet(structured, np.ones(80))
-    assert np.allclose(structured @ x, 1) and np.isclose(value, np.linalg.slogdet(structured.to_dense())[1])
+    assert np.allclose(structured @ x, 1) and np.isclose(
+        value, np.linalg.slogdet(structured.to_dense())[1]
+    )
     rules = co.explain(co.solve_and_logdet, structured).rules
     assert any("kronecker" in name for name in rules), rules
 
@@ -112,7 +122,9 @@ def test_jax_gradients_in_one_program() -> None:
 
     def loss(length: Any, key: Any) -> Any:
         A = jnp.exp(-SQUARES / (2 * length**2)) + NOISE * jnp.eye(40)
-        (x, value), info = co.solve_and_logdet(co.PSD(A), jnp.asarray(Y), co.SLQ(1000, seed=key), info=True)
+        (x, value), info = co.solve_and_logdet(
+            co.PSD(A), jnp.asarray(Y), co.SLQ(1000, seed=key), info=True
+        )
         return (x @ Y + value) / 2, info
 
     run = jax.jit(jax.value_and_grad(loss, has_aux=True))

@@ -1,4 +1,5 @@
-"""Dtypes, arrays in and out, arithmetic, reductions, products, Fourier transforms and random numbers in JAX."""
+"""Dtypes, arrays in and out, arithmetic, reductions, products, Fourier transforms and random
+numbers in JAX."""
 
 from __future__ import annotations
 
@@ -20,15 +21,19 @@ name = "jax"
 is_functional = True  # whether arrays are never written over, and loops are compiled
 array_types = (jax.Array, jax.core.Tracer)  # issubclass(Tracer, jax.Array) is False
 
-# dtypes ------------------------------------------------------------------------------------------------------------
+# dtypes
+# --------------------------------------------------------------------------------------------------
 
 bool = jnp.dtype(jnp.bool_)
-float16, bfloat16, float32, float64 = map(jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64))
+float16, bfloat16, float32, float64 = map(
+    jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)
+)
 complex64, complex128 = jnp.dtype(jnp.complex64), jnp.dtype(jnp.complex128)
 
 
 def dtype_from(dtype: Any) -> Any:
-    """The dtype called `dtype` ("float32"), or `dtype` itself; 32-bit for 64-bit ones where JAX has these switched off."""
+    """The dtype called `dtype` ("float32"), or `dtype` itself; 32-bit for 64-bit ones where JAX
+    has these switched off."""
     return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
 
 
@@ -72,11 +77,14 @@ def default_float() -> Any:
     return dtype_from(jnp.float64)
 
 
-# arrays ------------------------------------------------------------------------------------------------------------
+# arrays
+# --------------------------------------------------------------------------------------------------
 
 
 def _or_none(dtype: Any) -> Any:
-    return None if dtype is None else dtype_from(dtype)  # an explicit float64 warns where 64 bits are switched off
+    return (
+        None if dtype is None else dtype_from(dtype)
+    )  # an explicit float64 warns where 64 bits are switched off
 
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
@@ -85,7 +93,9 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
 
 def astype(x: Any, dtype: Any) -> jax.Array:
     dtype = dtype_from(dtype)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype, jnp.complexfloating
+    ):
         x = x.real  # JAX warns that it discards the imaginary part
     return x.astype(dtype)
 
@@ -106,7 +116,9 @@ def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> 
     return jnp.eye(n, m, dtype=_or_none(dtype), device=device)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> jax.Array:
+def arange(
+    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
+) -> jax.Array:
     start, stop = (0, start) if stop is None else (start, stop)
     return jnp.arange(start, stop, step, _or_none(dtype), device=device)
 
@@ -139,12 +151,15 @@ def own(x: Any, lenders: Any) -> jax.Array:
 
 
 def peek(x: Any) -> Any:
-    """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU), else None."""
+    """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU),
+    else None."""
     if not isinstance(x, array_types):
         return x
     if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
         return None
-    return np.asarray(x) if builtins.all(device.platform == "cpu" for device in x.devices()) else None
+    return (
+        np.asarray(x) if builtins.all(device.platform == "cpu" for device in x.devices()) else None
+    )
 
 
 def is_traced(x: Any) -> builtins.bool:
@@ -153,9 +168,11 @@ def is_traced(x: Any) -> builtins.bool:
 
 
 def staged(x: Any) -> jax.Array:
-    """`x`, but a traced copy inside a program that closes over it: JAX traces what is computed there, even from values that can be
-    seen, and who asks `is_traced` of a copy knows it."""
-    if isinstance(x, jax.core.Tracer) or not isinstance(jax.lax.neg(np.float32(0)), jax.core.Tracer):
+    """`x`, but a traced copy inside a program that closes over it: JAX traces what is computed
+    there, even from values that can be seen, and who asks `is_traced` of a copy knows it."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(
+        jax.lax.neg(np.float32(0)), jax.core.Tracer
+    ):
         return x
     return jnp.copy(x)
 
@@ -170,13 +187,31 @@ def is_compiling() -> builtins.bool:
     return False
 
 
-# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+# elementwise, reductions, shapes
+# -----------------------------------------------------------------------------------
 
-abs, conj, exp, log, sqrt, sin, cos, sign = jnp.abs, jnp.conj, jnp.exp, jnp.log, jnp.sqrt, jnp.sin, jnp.cos, jnp.sign
+abs, conj, exp, log, sqrt, sin, cos, sign = (
+    jnp.abs,
+    jnp.conj,
+    jnp.exp,
+    jnp.log,
+    jnp.sqrt,
+    jnp.sin,
+    jnp.cos,
+    jnp.sign,
+)
 real, imag, angle, where, reciprocal = jnp.real, jnp.imag, jnp.angle, jnp.where, jnp.reciprocal
 maximum, minimum, isfinite, isnan = jnp.maximum, jnp.minimum, jnp.isfinite, jnp.isnan
 logical_and, logical_or, logical_not = jnp.logical_and, jnp.logical_or, jnp.logical_not
-sum, prod, max, min, any, all, mean = jnp.sum, jnp.prod, jnp.max, jnp.min, jnp.any, jnp.all, jnp.mean
+sum, prod, max, min, any, all, mean = (
+    jnp.sum,
+    jnp.prod,
+    jnp.max,
+    jnp.min,
+    jnp.any,
+    jnp.all,
+    jnp.mean,
+)
 argmax, argsort, sort, count_nonzero = jnp.argmax, jnp.argsort, jnp.sort, jnp.count_nonzero
 reshape, expand_dims, squeeze, moveaxis = jnp.reshape, jnp.expand_dims, jnp.squeeze, jnp.moveaxis
 permute_dims, broadcast_to, concat, stack, flip, roll = (
@@ -187,7 +222,12 @@ permute_dims, broadcast_to, concat, stack, flip, roll = (
     jnp.flip,
     jnp.roll,
 )
-take_along_axis, tril, triu, matrix_transpose = jnp.take_along_axis, jnp.tril, jnp.triu, jnp.matrix_transpose
+take_along_axis, tril, triu, matrix_transpose = (
+    jnp.take_along_axis,
+    jnp.tril,
+    jnp.triu,
+    jnp.matrix_transpose,
+)
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> jax.Array:
@@ -209,7 +249,8 @@ def make_diagonal(d: Any) -> jax.Array:
     return jnp.where(jnp.eye(n, dtype=bool), d[..., None], jnp.zeros((), d.dtype))
 
 
-# XLA multiplies float32 in TensorFloat-32 (ten bits) on GPUs unless told otherwise, which no tolerance of ours survives.
+# XLA multiplies float32 in TensorFloat-32 (ten bits) on GPUs unless told otherwise, which no
+# tolerance of ours survives.
 matmul = functools.partial(jnp.matmul, precision="highest")
 einsum = functools.partial(jnp.einsum, precision="highest")
 
@@ -217,7 +258,8 @@ einsum = functools.partial(jnp.einsum, precision="highest")
 def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
     """The inner products sum(conj(x) * y) along an axis."""
     if x.shape == y.shape and x.ndim and x.size == x.shape[axis] and x.dtype.itemsize > 2:
-        # Of two vectors, a dot: XLA does not vectorise its sums on a CPU, which made a step of CG half as slow again.
+        # Of two vectors, a dot: XLA does not vectorise its sums on a CPU, which made a step of CG
+        # half as slow again.
         left = tuple(size for i, size in enumerate(x.shape) if i != axis % x.ndim)
         return jnp.vdot(x, y, precision="highest").reshape(left)
     return jnp.sum(jnp.conj(x) * y, axis=axis)
@@ -226,8 +268,8 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
 def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> jax.Array:
     """|x|. Where its square would vanish or overflow it is taken of x divided by its largest entry.
 
-    Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along two
-    axes, is the largest singular value.
+    Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along
+    two axes, is the largest singular value.
     """
     scale = extreme_scale(x, axis) if x.size else jnp.ones((1,) * x.ndim, real_dtype(x.dtype))
     parts = x / scale.astype(x.dtype)
@@ -282,12 +324,14 @@ def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
     return jnp.fft.irfft(x, shape[-1], axes[-1])
 
 
-# sparse and scattered ----------------------------------------------------------------------------------------------
+# sparse and scattered
+# ----------------------------------------------------------------------------------------------
 
 
 @_half
 def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
-    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
+    (*batch, m, k)."""
     return _jax_sparse.multiply(data, structure, X)
 
 
@@ -297,7 +341,9 @@ def sparse_array(data: Any, structure: Any) -> Any:
 
     batch, indices = data.shape[:-1], np.stack([structure.rows, structure.columns], axis=-1)
     indices = jnp.broadcast_to(jnp.asarray(indices), (*batch, *indices.shape))
-    return BCOO((data, indices), shape=(*batch, *structure.shape), indices_sorted=True, unique_indices=True)
+    return BCOO(
+        (data, indices), shape=(*batch, *structure.shape), indices_sorted=True, unique_indices=True
+    )
 
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> jax.Array:
@@ -311,12 +357,16 @@ def set_at(x: Any, key: Any, values: Any) -> jax.Array:
     return x.at[key].set(values)
 
 
-# random ------------------------------------------------------------------------------------------------------------
+# random
+# --------------------------------------------------------------------------------------------------
 
 
 def generator(seed: Any) -> Any:
-    """A key from an integer, a key, or a NumPy or torch generator. A key used twice gives the same numbers: split it."""
-    if isinstance(seed, array_types) and (seed.ndim > 0 or jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)):
+    """A key from an integer, a key, or a NumPy or torch generator. A key used twice gives the
+    same numbers: split it."""
+    if isinstance(seed, array_types) and (
+        seed.ndim > 0 or jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+    ):
         return seed
     if not isinstance(seed, int | np.integer | jax.Array | jax.core.Tracer):
         from colinear.backends import numpy
@@ -386,13 +436,16 @@ def xpby(x: Any, b: Any, y: Any) -> jax.Array:
 
 
 def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
-    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V
+    where the framework can."""
     return W - U * a[..., None, :] - V * b[..., None, :]
 
 
 def column_dot(X: Any, Y: Any) -> jax.Array:
     """x^H y for each pair of columns, (..., k)."""
-    return jnp.einsum("...ik,...ik->...k", jnp.conj(X), Y)  # a fourth less time than a sum of products, on a processor
+    return jnp.einsum(
+        "...ik,...ik->...k", jnp.conj(X), Y
+    )  # a fourth less time than a sum of products, on a processor
 
 
 def dot_real(x: Any, y: Any) -> jax.Array:

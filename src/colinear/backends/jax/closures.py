@@ -1,4 +1,5 @@
-"""Functions of JAX with what they close over as arguments, and JAX's strict modes switched off for our formulas."""
+"""Functions of JAX with what they close over as arguments, and JAX's strict modes switched off
+for our formulas."""
 
 from __future__ import annotations
 
@@ -18,29 +19,36 @@ import numpy as np
 
 
 try:
-    from jax._src.core import trace_state_clean as is_nothing_traced  # JAX has no public name for it
+    from jax._src.core import (
+        trace_state_clean as is_nothing_traced,
+    )  # JAX has no public name for it
 except ImportError:
 
     def is_nothing_traced() -> bool:
         return False
 
 
-Axis = tuple[int, int, int]  # an argument, one of its axes, and the axis of the answer that goes with it; from the last one
+Axis = tuple[
+    int, int, int
+]  # an argument, one of its axes, and the axis of the answer that goes with it; from the last one
 
 
-def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Sequence[Axis] = ()) -> tuple[Callable, tuple]:
-    """A function g and arrays h with `g(*arguments, *h) = f(*arguments)`: h are the traced arrays that f closes over.
+def hoist(
+    f: Callable, examples: Callable[[], Sequence[tuple]], axes: Sequence[Axis] = ()
+) -> tuple[Callable, tuple]:
+    """A function g and arrays h with `g(*arguments, *h) = f(*arguments)`: h are the traced arrays
+    that f closes over.
 
     Parameters
     ----------
     f : callable
         Where it closes over nothing that is traced, it is g itself, and h is empty.
     examples : callable
-        Gives tuples of arguments, the first array of each of another dtype. f must take the first tuple: what it raises is raised
-        here. Further arguments must have their shapes, but for:
+        Gives tuples of arguments, the first array of each of another dtype. f must take the first
+        tuple: what it raises is raised here. Further arguments must have their shapes, but for:
     axes : tuple
-        Axes of length 1 along which f treats all elements alike, so that others may be longer. More leading
-        dimensions of the first argument are such axes too.
+        Axes of length 1 along which f treats all elements alike, so that others may be longer. More
+        leading dimensions of the first argument are such axes too.
     """
     if is_nothing_traced():
         return f, ()
@@ -49,17 +57,28 @@ def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Sequence[A
     for arguments in others:
         try:
             programs.append(_trace(f, arguments))
-        except (TypeError, ValueError):  # f does not mix these dtypes: it is given the first one instead
+        except (
+            TypeError,
+            ValueError,
+        ):  # f does not mix these dtypes: it is given the first one instead
             continue
-    hidden = {id(c): c for program in programs for c in program.constants if isinstance(c, jax.core.Tracer)}
+    hidden = {
+        id(c): c
+        for program in programs
+        for c in program.constants
+        if isinstance(c, jax.core.Tracer)
+    }
     if not hidden:
         return f, ()
     places = {key: place for place, key in enumerate(hidden)}
-    return Hoisted(f, [_Program.without(program, places) for program in programs], axes, len(hidden)), tuple(hidden.values())
+    return Hoisted(
+        f, [_Program.without(program, places) for program in programs], axes, len(hidden)
+    ), tuple(hidden.values())
 
 
 class _Program(NamedTuple):
-    """A traced function: what it computes, from arguments (None: arrays) and constants (of those hoisted, the place)."""
+    """A traced function: what it computes, from arguments (None: arrays) and constants (of those
+    hoisted, the place)."""
 
     jaxpr: Any
     constants: list
@@ -75,7 +94,9 @@ class _Program(NamedTuple):
     def run(self, arrays: list, hidden: tuple) -> Any:
         constants = list(self.constants)
         for i, place in self.hoisted.items():
-            constants[i] = jnp.asarray(hidden[place], self.jaxpr.constvars[i].aval.dtype)  # `A.to(dtype=...)` may have changed it
+            constants[i] = jnp.asarray(
+                hidden[place], self.jaxpr.constvars[i].aval.dtype
+            )  # `A.to(dtype=...)` may have changed it
         found = jax.core.eval_jaxpr(self.jaxpr, constants, *(x for x in arrays if x is not None))
         return jax.tree.unflatten(self.structure, found)
 
@@ -86,7 +107,12 @@ def _trace(f: Callable, arguments: tuple) -> _Program:
 
     def flat(*arrays: Any) -> Any:
         given = iter(arrays)
-        return f(*jax.tree.unflatten(structure, [x if s is None else next(given) for x, s in zip(leaves, shapes, strict=True)]))
+        return f(
+            *jax.tree.unflatten(
+                structure,
+                [x if s is None else next(given) for x, s in zip(leaves, shapes, strict=True)],
+            )
+        )
 
     closed, answer = jax.make_jaxpr(flat, return_shape=True)(*(s for s in shapes if s is not None))
     return _Program(closed.jaxpr, list(closed.consts), {}, shapes, jax.tree.structure(answer))
@@ -97,7 +123,8 @@ def _is_array(x: Any) -> bool:
 
 
 class Hoisted:
-    """A traced function of its arguments and of what it closed over; a constant, of which every one is its own."""
+    """A traced function of its arguments and of what it closed over; a constant, of which every
+    one is its own."""
 
     def __init__(self, f: Callable, programs: list[_Program], axes: Sequence[Axis], count: int):
         self.__name__ = getattr(f, "__name__", type(f).__name__)
@@ -106,8 +133,14 @@ class Hoisted:
     def __call__(self, *arguments: Any) -> Any:
         split = len(arguments) - self.count
         leaves, hidden = jax.tree.leaves(arguments[:split]), arguments[split:]
-        program = next((p for p in self.programs if _first(p.arguments).dtype == _first(leaves).dtype), self.programs[-1])
-        arrays = [None if s is None else jnp.asarray(x, s.dtype) for x, s in zip(leaves, program.arguments, strict=True)]
+        program = next(
+            (p for p in self.programs if _first(p.arguments).dtype == _first(leaves).dtype),
+            self.programs[-1],
+        )
+        arrays = [
+            None if s is None else jnp.asarray(x, s.dtype)
+            for x, s in zip(leaves, program.arguments, strict=True)
+        ]
         return self._mapped(program, arrays, hidden)
 
     def _mapped(self, program: _Program, arrays: list, hidden: tuple) -> Any:
@@ -144,7 +177,10 @@ def _first(leaves: list) -> Any:
 
 def is_strict() -> bool:
     """Whether one of JAX's strict modes is on."""
-    return jax.config.jax_numpy_dtype_promotion != "standard" or jax.config.jax_numpy_rank_promotion != "allow"
+    return (
+        jax.config.jax_numpy_dtype_promotion != "standard"
+        or jax.config.jax_numpy_rank_promotion != "allow"
+    )
 
 
 def in_ordinary_modes(f: Callable) -> Callable:

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-# control -----------------------------------------------------------------------------------------------------------
+# control
+# --------------------------------------------------------------------------------------------------
 
 
 def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
-    """Iterate `state = body(state)` while `cond(state)`. Forward derivatives only: JAX cannot reverse it."""
+    """Iterate `state = body(state)` while `cond(state)`. Forward derivatives only: JAX cannot
+    reverse it."""
     return jax.lax.while_loop(cond, body, state)
 
 
@@ -24,8 +26,11 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
 
 
 def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
-    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
-    return jax.lax.scan(lambda state, elements: step(state, *elements), state, arrays, reverse=reverse)[1]
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or
+    last first; the results, stacked."""
+    return jax.lax.scan(
+        lambda state, elements: step(state, *elements), state, arrays, reverse=reverse
+    )[1]
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
@@ -39,7 +44,9 @@ def call_host(f: Callable, *values: Any) -> jax.Array:
     """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
     from jax.experimental import io_callback
 
-    return io_callback(lambda *values: np.asarray(f(*values)), jax.ShapeDtypeStruct((), np.bool_), *values)
+    return io_callback(
+        lambda *values: np.asarray(f(*values)), jax.ShapeDtypeStruct((), np.bool_), *values
+    )
 
 
 def loop_map(f: Callable, *arrays: Any) -> jax.Array:
@@ -47,7 +54,8 @@ def loop_map(f: Callable, *arrays: Any) -> jax.Array:
     return jax.lax.map(lambda elements: f(*elements), arrays)
 
 
-# trees, warnings ---------------------------------------------------------------------------------------------------
+# trees, warnings
+# --------------------------------------------------------------------------------------------------
 
 
 def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
@@ -56,7 +64,8 @@ def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
 
 
 def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
-    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty tree."""
+    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty
+    tree."""
     return jax.tree.map(f, tree, *rest)
 
 
@@ -65,8 +74,11 @@ def jit(f: Any) -> Any:
     return jax.jit(f)
 
 
-def warn_later(predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning) -> None:
-    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`; under jit, when it is known."""
+def warn_later(
+    predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning
+) -> None:
+    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`;
+    under jit, when it is known."""
 
     def warn(predicate: Any, *values: Any) -> None:
         if np.any(predicate):
@@ -85,6 +97,7 @@ def synchronize(x: Any) -> Any:
 
 
 def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
+    no derivatives."""
     shape = jax.ShapeDtypeStruct(X.shape, X.dtype)
     return jax.pure_callback(lambda X: f(np.asarray(X)), shape, X, vmap_method="broadcast_all")

@@ -1,5 +1,5 @@
-"""Derivatives in JAX: Jacobian products, functions with derivatives of their own, and linear maps with rules
-for their transposes and for what they depend on."""
+"""Derivatives in JAX: Jacobian products, functions with derivatives of their own, and linear
+maps with rules for their transposes and for what they depend on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jax.interpreters import ad, batching, mlir
 from .arrays import is_complex
 from .closures import in_ordinary_modes
 
-# derivatives -------------------------------------------------------------------------------------------------------
+# derivatives
+# --------------------------------------------------------------------------------------------------
 
 
 def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
@@ -26,7 +27,8 @@ def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
 
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
-    """`f(x)` and its pullback g -> J^H g. (JAX's own gives J^T g, its convention for complex numbers.)"""
+    """`f(x)` and its pullback g -> J^H g. (JAX's own gives J^T g, its convention for complex
+    numbers.)"""
     y, pull = jax.vjp(f, x)
     return y, lambda g: _conjugate(pull(_conjugate(g))[0])
 
@@ -36,17 +38,20 @@ def _conjugate(tree: Any) -> Any:
 
 
 def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> Any:
-    """`f(x)` for a vector x, and its derivative J kept for many products: `push`, V -> V J^T, and `pull`, G -> G conj(J), for stacks of
-    vectors, (k, n) and (k, m). A function that has a pullback alone (`custom_vjp`) is pushed by the pullback of that."""
+    """`f(x)` for a vector x, and its derivative J kept for many products: `push`, V -> V J^T,
+    and `pull`, G -> G conj(J), for stacks of vectors, (k, n) and (k, m). A function that has a
+    pullback alone (`custom_vjp`) is pushed by the pullback of that."""
     try:
         y, push = jax.linearize(f, x)
-        jax.eval_shape(jax.vmap(push), x[None])  # a pullback alone is missed only when it is pushed through
+        jax.eval_shape(
+            jax.vmap(push), x[None]
+        )  # a pullback alone is missed only when it is pushed through
         transposed = jax.linear_transpose(push, x)
-        pull = lambda g: transposed(g)[0]  # noqa: E731
+        pull = lambda g: transposed(g)[0]
     except TypeError:
         y, back = jax.vjp(f, x)
-        pull = lambda g: back(g)[0]  # noqa: E731
-        push = lambda v: jax.vjp(pull, jnp.zeros_like(y))[1](v)[0]  # noqa: E731
+        pull = lambda g: back(g)[0]
+        push = lambda v: jax.vjp(pull, jnp.zeros_like(y))[1](v)[0]
     return y, jax.vmap(push), lambda G: _conjugate(jax.vmap(pull)(_conjugate(G)))
 
 
@@ -62,18 +67,22 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
 
 
 def custom_derivative(
-    f: Callable, jvp: Callable | None = None, vjp: Callable | None = None, ranks: tuple[int, ...] | None = None
+    f: Callable,
+    jvp: Callable | None = None,
+    vjp: Callable | None = None,
+    ranks: tuple[int, ...] | None = None,
 ) -> Callable:
     """Give `f(*arrays) -> array or tuple` its own derivatives.
 
     Parameters
     ----------
     jvp : callable
-        `jvp(primals, tangents, output) -> tangent of the output`, linear in the tangents and made of what JAX can transpose:
-        it then serves both modes.
+        `jvp(primals, tangents, output) -> tangent of the output`, linear in the tangents and made
+        of what JAX can transpose: it then serves both modes.
     vjp : callable
-        `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those without; by the adjoint:
-        where f is linear, f(x) = M x, it gives M^H g. Used if there is no jvp; then there is no forward mode.
+        `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those
+        without; by the adjoint: where f is linear, f(x) = M x, it gives M^H g. Used if there is no
+        jvp; then there is no forward mode.
     ranks : tuple of int, optional
         As in torch, where vmap needs them.
     """
@@ -88,7 +97,10 @@ def custom_derivative(
             primals = tuple(map(jnp.asarray, primals))  # numbers of Python's are among them
             output = forward(*primals)
             still = [getattr(t, "dtype", None) == jax.dtypes.float0 for t in tangents]
-            moved = (jnp.zeros_like(x) if no else jnp.asarray(t) for x, t, no in zip(primals, tangents, still, strict=True))
+            moved = (
+                jnp.zeros_like(x) if no else jnp.asarray(t)
+                for x, t, no in zip(primals, tangents, still, strict=True)
+            )
             return output, jvp(primals, tuple(moved), output)
 
         return forward
@@ -123,29 +135,38 @@ linear.multiple_results = True
 
 
 def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
-    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose derivatives are those of the rule.
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose
+    derivatives are those of the rule.
 
     Parameters
     ----------
     rule : object
-        With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same constants; `tangent(x, constants, dx,
-        moved, output)`, the change of the answer with x (None: it stays) and with the constants; and `cotangent(x, constants, g,
-        output, back)`, which pulls g back to the constants, None for those that do not move, where `back` is what g is for x. The
-        last two are made of what can be differentiated. Optional are `aux`, how many of the last arrays of the answer are not part of
-        it and have no derivative, and then `again()`, the rule without them; and `warns`, whether `apply` may warn.
+        With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same
+        constants; `tangent(x, constants, dx, moved, output)`, the change of the answer with x
+        (None: it stays) and with the constants; and `cotangent(x, constants, g, output, back)`,
+        which pulls g back to the constants, None for those that do not move, where `back` is what g
+        is for x. The last two are made of what can be differentiated. Optional are `aux`, how many
+        of the last arrays of the answer are not part of it and have no derivative, and then
+        `again()`, the rule without them; and `warns`, whether `apply` may warn.
     like : tuple, optional
         Arrays of the shapes and dtypes of the answer. Then `apply` is not traced to find them out.
     """
     arrays = [jnp.asarray(array) for array in (*x, *constants)]
-    return tuple(linear.bind(*arrays, rule=rule, count=len(x), program=Program(rule, len(x), arrays, like)))
+    return tuple(
+        linear.bind(*arrays, rule=rule, count=len(x), program=Program(rule, len(x), arrays, like))
+    )
 
 
 class Program:
     """What a rule does with arrays of these shapes. It is traced once, when that is needed."""
 
     def __init__(self, rule: Any, count: int, arrays: list, like: tuple | None):
-        # A number of the user's is weakly typed, and stays so: a float64 of it would make float64 of all that it meets.
-        given = [jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type) for array in arrays]
+        # A number of the user's is weakly typed, and stays so: a float64 of it would make float64
+        # of all that it meets.
+        given = [
+            jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)
+            for array in arrays
+        ]
         self.apply, self.given = rule.apply, (tuple(given[:count]), tuple(given[count:]))
         self.like = None if like is None else [jax.core.ShapedArray(x.shape, x.dtype) for x in like]
         self.effects = _warning_effects() if getattr(rule, "warns", False) else set()
@@ -162,7 +183,11 @@ class Program:
     @in_ordinary_modes
     def run(self, *arrays: Any) -> list:
         found = jax.core.eval_jaxpr(self.closed.jaxpr, self.closed.consts, *arrays)
-        return found if self.like is None else [x.astype(out.dtype) for x, out in zip(found, self.like, strict=True)]
+        return (
+            found
+            if self.like is None
+            else [x.astype(out.dtype) for x, out in zip(found, self.like, strict=True)]
+        )
 
     def __repr__(self) -> str:
         return "..."
@@ -170,7 +195,11 @@ class Program:
 
 def _shapes(*arrays: Any, rule: Any, count: int, program: Program) -> tuple[list, Any]:
     like = program.like
-    return (like, program.effects) if like is not None else (program.closed.out_avals, program.closed.effects)
+    return (
+        (like, program.effects)
+        if like is not None
+        else (program.closed.out_avals, program.closed.effects)
+    )
 
 
 @functools.cache
@@ -180,7 +209,9 @@ def _warning_effects() -> Any:
 
 @in_ordinary_modes
 def _apply(*arrays: Any, rule: Any, count: int, program: Program) -> list:
-    arrays = tuple(map(jnp.asarray, arrays))  # among what JAX keeps for a transpose are numbers of Python's
+    arrays = tuple(
+        map(jnp.asarray, arrays)
+    )  # among what JAX keeps for a transpose are numbers of Python's
     return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
 
 
@@ -188,8 +219,13 @@ def _apply(*arrays: Any, rule: Any, count: int, program: Program) -> list:
 def _jvp(primals: Any, tangents: Any, *, rule: Any, count: int, program: Program) -> Any:
     primals = [jnp.asarray(x) for x in primals]
     out = linear.bind(*primals, rule=rule, count=count, program=program)
-    filled = [jnp.zeros_like(x) if type(t) is ad.Zero else t for x, t in zip(primals, tangents, strict=True)]
-    x, constants, dx, moved = (tuple(part) for each in (primals, filled) for part in (each[:count], each[count:]))
+    filled = [
+        jnp.zeros_like(x) if type(t) is ad.Zero else t
+        for x, t in zip(primals, tangents, strict=True)
+    ]
+    x, constants, dx, moved = (
+        tuple(part) for each in (primals, filled) for part in (each[:count], each[count:])
+    )
     aux = _aux(rule)
     known = tuple(out[: len(out) - aux])
     if any(type(t) is not ad.Zero for t in tangents[count:]):
@@ -213,31 +249,47 @@ def _aux(rule: Any) -> int:
 def _transpose(cotangents: Any, *arrays: Any, rule: Any, count: int, program: Program) -> Any:
     x, constants = arrays[:count], arrays[count:]
     cotangents = cotangents[: len(cotangents) - _aux(rule)]
-    given = [jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g) for g in cotangents]
+    given = [
+        jnp.zeros(g.aval.shape, g.aval.dtype) if type(g) is ad.Zero else jnp.conj(g)
+        for g in cotangents
+    ]
     pulled = linear_rule(rule.adjoint(), tuple(given), constants)
-    back = [_fitted(jnp.conj(g), a.aval.dtype) if ad.is_undefined_primal(a) else None for a, g in zip(x, pulled, strict=True)]
+    back = [
+        _fitted(jnp.conj(g), a.aval.dtype) if ad.is_undefined_primal(a) else None
+        for a, g in zip(x, pulled, strict=True)
+    ]
     return [*back, *(None,) * len(constants)]
 
 
 def _fitted(g: Any, dtype: Any) -> Any:
-    """A cotangent of the dtype of what it belongs to: the adjoint of real numbers being taken for complex ones is the real part."""
-    is_complex = jnp.issubdtype(g.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    """A cotangent of the dtype of what it belongs to: the adjoint of real numbers being taken
+    for complex ones is the real part."""
+    is_complex = jnp.issubdtype(g.dtype, jnp.complexfloating) and not jnp.issubdtype(
+        dtype, jnp.complexfloating
+    )
     return (g.real if is_complex else g).astype(dtype)
 
 
 @in_ordinary_modes
 def _batch(arrays: Any, axes: Any, *, rule: Any, count: int, program: Program) -> Any:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
-    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arrays, axes, strict=True)]
+    moved = [
+        x if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arrays, axes, strict=True)
+    ]
     mapped = tuple(None if axis is None else 0 for axis in axes)
-    x = [a if axis == 0 else jnp.broadcast_to(a, (size, *a.shape)) for a, axis in zip(moved[:count], mapped, strict=False)]
+    x = [
+        a if axis == 0 else jnp.broadcast_to(a, (size, *a.shape))
+        for a, axis in zip(moved[:count], mapped, strict=False)
+    ]
     out = linear_rule(Mapped(rule, mapped[count:], program.run), tuple(x), tuple(moved[count:]))
     return out, [0] * len(out)
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """A rule under vmap: over all of x, and over those constants whose axis is not None. `run` is its program, if it has one."""
+    """A rule under vmap: over all of x, and over those constants whose axis is not None. `run`
+    is its program, if it has one."""
 
     rule: Any
     axes: tuple[int | None, ...]
@@ -263,14 +315,25 @@ class Mapped:
     def adjoint(self) -> Mapped:
         return Mapped(self.rule.adjoint(), self.axes)
 
-    def tangent(self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple) -> tuple:
-        axes = (0,) * len(x), self.axes, None if dx is None else (0,) * len(x), self.axes, (0,) * len(output)
+    def tangent(
+        self, x: tuple, constants: tuple, dx: tuple | None, moved: tuple, output: tuple
+    ) -> tuple:
+        axes = (
+            (0,) * len(x),
+            self.axes,
+            None if dx is None else (0,) * len(x),
+            self.axes,
+            (0,) * len(output),
+        )
         return jax.vmap(self.rule.tangent, axes)(x, constants, dx, moved, output)
 
 
 linear.def_impl(_apply)
 linear.def_effectful_abstract_eval(_shapes)
-mlir.register_lowering(linear, mlir.lower_fun(lambda *arrays, program, **_: program.run(*arrays), multiple_results=True))
+mlir.register_lowering(
+    linear,
+    mlir.lower_fun(lambda *arrays, program, **_: program.run(*arrays), multiple_results=True),
+)
 ad.primitive_jvps[linear] = _jvp
 ad.primitive_transposes[linear] = _transpose
 batching.primitive_batchers[linear] = _batch

@@ -35,16 +35,21 @@ def _spread(*arrays: tuple[Array, int]) -> list[Array]:
 
 
 def extreme_scale(x: Array, axis: Any) -> Array:
-    """The largest |x| along the axes, kept, where squares of it vanish or overflow; else 1. Constant for derivatives."""
+    """The largest |x| along the axes, kept, where squares of it vanish or overflow; else 1.
+    Constant for derivatives."""
     largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True)
     limits = jnp.finfo(largest.dtype)
-    low, high = math.sqrt(float(limits.tiny) / float(limits.eps)), math.sqrt(float(limits.max) * float(limits.eps))
+    low, high = (
+        math.sqrt(float(limits.tiny) / float(limits.eps)),
+        math.sqrt(float(limits.max) * float(limits.eps)),
+    )
     is_ordinary = (largest > low) & (largest < high) | (largest == 0) | ~jnp.isfinite(largest)
     return jnp.where(is_ordinary, 1, largest)
 
 
 def _of_finite(function: Any) -> Any:
-    """Make NaN of the answers for matrices that hold NaN or infinity, of which LAPACK's iterations may have no end."""
+    """Make NaN of the answers for matrices that hold NaN or infinity, of which LAPACK's
+    iterations may have no end."""
 
     @functools.wraps(function)
     def wrapped(A: Array, *options: Any, **named: Any) -> Any:
@@ -52,19 +57,23 @@ def _of_finite(function: Any) -> Any:
         result = function(jnp.where(finite[..., None, None], A, 0), *options, **named)
 
         def blank(x: Array) -> Array:
-            return jnp.where(finite.reshape(*finite.shape, *(1,) * (x.ndim - finite.ndim)), x, jnp.nan)
+            return jnp.where(
+                finite.reshape(*finite.shape, *(1,) * (x.ndim - finite.ndim)), x, jnp.nan
+            )
 
         return jax.tree.map(blank, result)
 
     return wrapped
 
 
-# Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
+# Cholesky, LU, LDL
+# -------------------------------------------------------------------------------------------------
 
 
 @jax.custom_jvp
 def _cholesky(A: Array) -> Array:
-    """JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric; that takes longer than the factorisation."""
+    """JAX's own takes the mean of A and its adjoint first, so that the gradient is symmetric;
+    that takes longer than the factorisation."""
     return jax.lax.linalg.cholesky(A, symmetrize_input=False)
 
 
@@ -72,7 +81,9 @@ def _cholesky(A: Array) -> Array:
 @in_ordinary_modes
 def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     L, dA = _cholesky(*primals), tangents[0]
-    M = solve_triangular(L, (dA + _adjoint(dA)) / 2)  # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
+    M = solve_triangular(
+        L, (dA + _adjoint(dA)) / 2
+    )  # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
     M = _adjoint(solve_triangular(L, _adjoint(M)))
     return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
 
@@ -98,7 +109,12 @@ def cholesky_solve(L: Array, B: Array) -> Array:
 def _cholesky_inverse(L: Array) -> Array:
     def on_host(L: Array) -> Array:
         shape = jax.ShapeDtypeStruct(L.shape, L.dtype)
-        return jax.pure_callback(lambda L: _numpy_linalg.cholesky_inverse(np.asarray(L)), shape, L, vmap_method="broadcast_all")
+        return jax.pure_callback(
+            lambda L: _numpy_linalg.cholesky_inverse(np.asarray(L)),
+            shape,
+            L,
+            vmap_method="broadcast_all",
+        )
 
     def by_triangles(L: Array) -> Array:
         T = solve_triangular(L, jnp.eye(L.shape[-1], dtype=L.dtype))
@@ -118,20 +134,23 @@ def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array
 
 @_half
 def cholesky_inverse(L: Array) -> Array:
-    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the CPU, where triangular solves take
-    three times as long as LAPACK's, a call to the host."""
+    """A^-1 as a matrix from `cholesky(A)`. JAX has no routine for it: of large matrices on the
+    CPU, where triangular solves take three times as long as LAPACK's, a call to the host."""
     return _cholesky_inverse(L)
 
 
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
-    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
+    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
+    (from 0) as in LAPACK."""
     LU, pivots, _ = jax.lax.linalg.lu(A)
     return LU, pivots
 
 
 @_half
-def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False) -> Array:
+def lu_solve(
+    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
+) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     order = lu_permutation(pivots, LU.shape[-1])[0]
     if not (transpose or adjoint):
@@ -152,9 +171,11 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
 
 @_half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
-    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and `ldl_slogdet`.
+    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
+    `ldl_slogdet`.
 
-    JAX has no L D L^H: eigenvectors and eigenvalues serve, at about ten times the flops. Constant for derivatives.
+    JAX has no L D L^H: eigenvectors and eigenvalues serve, at about ten times the flops. Constant
+    for derivatives.
     """
     values, vectors = eigh(jax.lax.stop_gradient(A))
     return vectors, values
@@ -175,7 +196,8 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
     return jnp.sign(factors[1]).prod(-1), jnp.log(jnp.abs(factors[1])).sum(-1)
 
 
-# orthogonal and spectral -------------------------------------------------------------------------------------------
+# orthogonal and spectral
+# -------------------------------------------------------------------------------------------
 
 
 @_half
@@ -192,7 +214,8 @@ def qr_triangle(A: Array) -> Array:
 
 @_half
 def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
-    """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows. JAX's own has no derivative: it gives the order."""
+    """Factor A[:, perm] = Q R (reduced), |diag R| falling: the rank shows. JAX's own has no
+    derivative: it gives the order."""
     if 0 in A.shape[-2:]:  # JAX gives zeros for the order
         perm = jnp.broadcast_to(jnp.arange(A.shape[-1]), (*A.shape[:-2], A.shape[-1]))
     else:
@@ -220,7 +243,8 @@ def eigvalsh(A: Array) -> Array:
 def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex.
 
-    LAPACK scales a very small or large A, and JAX (0.10) loses that scale: its eigenvalues are then off by it.
+    LAPACK scales a very small or large A, and JAX (0.10) loses that scale: its eigenvalues are then
+    off by it.
     """
     if not A.size:
         return tuple(jnp.linalg.eig(A))
@@ -249,11 +273,13 @@ def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
 
 @_half
 def expm(A: Array) -> Array:
-    """The matrix exponential. JAX gives NaN beyond `max_squarings`: 32 of them reach norms of 1e10."""
+    """The matrix exponential. JAX gives NaN beyond `max_squarings`: 32 of them reach norms of
+    1e10."""
     return jax.scipy.linalg.expm(A, max_squarings=32) if A.size else A
 
 
-# triangular and banded solves --------------------------------------------------------------------------------------
+# triangular and banded solves
+# --------------------------------------------------------------------------------------
 
 
 @_half
@@ -265,7 +291,8 @@ def solve_triangular(
     transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other triangle is not read."""
+    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    triangle is not read."""
     A, B = _common(A, B)
     solve = functools.partial(
         jax.lax.linalg.triangular_solve,
@@ -284,9 +311,11 @@ def solve_triangular(
 
 @_half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    """Solve a tridiagonal system: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch, n, k).
+    """Solve a tridiagonal system: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch,
+    n, k).
 
-    LAPACK's gtsv on the CPU and cuSPARSE's on the GPU, both with pivoting (tested: a diagonal of 1e-9).
+    LAPACK's gtsv on the CPU and cuSPARSE's on the GPU, both with pivoting (tested: a diagonal of
+    1e-9).
     """
     lower, diag, upper, B = _common(lower, diag, upper, B)
     if diag.shape[-1] == 0:
@@ -299,10 +328,12 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
 
 @_half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
-    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch, l+u+1, n), B (*batch, n, k).
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
+    l+u+1, n), B (*batch, n, k).
 
-    JAX has no banded solver, and elimination by lax.scan is a hundred times slower than LAPACK's: a callback to the host, which
-    JAX differentiates as what it is, a linear solve (`custom_linear_solve`).
+    JAX has no banded solver, and elimination by lax.scan is a hundred times slower than LAPACK's: a
+    callback to the host, which JAX differentiates as what it is, a linear solve
+    (`custom_linear_solve`).
     """
     from colinear.backends import jax as xp
 

@@ -1,10 +1,13 @@
-"""Products with sparse matrices in JAX, as a primitive of its own: bilinear in the entries and in the right side.
+"""Products with sparse matrices in JAX, as a primitive of its own: bilinear in the entries and in
+the right side.
 
-XLA's sums over segments are loops that write for each entry. Here rows of about equal length form a slab, padded to one width, and
-the sum over a width that is known is written out: one fused loop over the rows, without writes in between. In a compiled loop on a
-CPU (Trefethen_20000, 5e5 entries) it takes 0.7 times as long as SciPy's product, sums over segments 1.2 to 3 times; with 8 columns
-1 and 8 times. Rows longer than `WIDTH` are cut, and the sums of their pieces are added by slabs again. As a primitive it has a
-transpose of the same kind (A^T by the slabs of A^T) instead of the scattered additions that JAX would derive.
+XLA's sums over segments are loops that write for each entry. Here rows of about equal length form a
+slab, padded to one width, and the sum over a width that is known is written out: one fused loop
+over the rows, without writes in between. In a compiled loop on a CPU (Trefethen_20000, 5e5 entries)
+it takes 0.7 times as long as SciPy's product, sums over segments 1.2 to 3 times; with 8 columns 1
+and 8 times. Rows longer than `WIDTH` are cut, and the sums of their pieces are added by slabs
+again. As a primitive it has a transpose of the same kind (A^T by the slabs of A^T) instead of the
+scattered additions that JAX would derive.
 """
 
 from __future__ import annotations
@@ -37,22 +40,26 @@ def _bind(data: Any, X: Any, structure: Any) -> Any:
     return product.bind(data, X, *_indices(structure), structure=structure)
 
 
-# ---------------------------------------------------------------------------------------------------- layout
+# --------------------------------------------------------------------------------------------------
 
 
 def _indices(structure: Any) -> tuple[Any, ...]:
-    """The layout's arrays on JAX's side: arguments of the primitive, so that they are not written into programs as literals."""
+    """The layout's arrays on JAX's side: arguments of the primitive, so that they are not
+    written into programs as literals."""
     found = structure.memo.get("jax")
     if found is None:
-        with jax.ensure_compile_time_eval():  # concrete arrays even inside a trace, so that they can be kept
+        with (
+            jax.ensure_compile_time_eval()
+        ):  # concrete arrays even inside a trace, so that they can be kept
             found = tuple(jnp.asarray(x) for x in _layout(structure))
         structure.memo["jax"] = found
     return found
 
 
 def _layout(structure: Any) -> list[Any]:
-    """Rows and columns of the entries if they are few. Else for each level its slabs, (pieces, width), of places in what is summed
-    (the first level has columns of X before them), an empty array, and in the end which sum is which row."""
+    """Rows and columns of the entries if they are few. Else for each level its slabs, (pieces,
+    width), of places in what is summed (the first level has columns of X before them), an empty
+    array, and in the end which sum is which row."""
     if structure.nnz <= SMALL:
         return [structure.rows, structure.columns]
     arrays: list[Any] = []
@@ -72,7 +79,9 @@ def _layout(structure: Any) -> list[Any]:
             begin, size = first[chosen, None], length[chosen, None]
             places = np.minimum(begin + within, begin + size - 1)
             if columns is not None:
-                arrays.append(columns[places])  # beyond the end the last one again, times zero: no NaN that was not there
+                arrays.append(
+                    columns[places]
+                )  # beyond the end the last one again, times zero: no NaN that was not there
             arrays.append(np.where(within < size, places, total).astype(np.int32))
         where = np.argsort(order)  # of each piece
         arrays.append(np.zeros(0, np.int32))
@@ -80,12 +89,13 @@ def _layout(structure: Any) -> list[Any]:
             rows = np.full(len(counts), len(owner))
             rows[owner] = where
             return [*arrays, rows.astype(np.int32)]
-        # The pieces of a row are the entries of the next level, in the order in which this one leaves them.
+        # The pieces of a row are the entries of the next level, in the order in which this one
+        # leaves them.
         starts, total, columns = np.concatenate([[0], np.cumsum(pieces)]), len(owner), None
         arrays.append(where.astype(np.int32))
 
 
-# ---------------------------------------------------------------------------------------------------- the product
+# --------------------------------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames="structure")
@@ -94,11 +104,14 @@ def _multiplied(data: Any, X: Any, *indices: Any, structure: Any) -> Any:
     if X.ndim == 2 and X.shape[1] == 1:  # without the axis of length one
         return _by_rows(data, X[:, 0], indices, m)[:, None]
     # Rows first: (n, *batch, k).
-    return jnp.moveaxis(_by_rows(jnp.moveaxis(data, -1, 0)[..., None], jnp.moveaxis(X, -2, 0), indices, m), 0, -2)
+    return jnp.moveaxis(
+        _by_rows(jnp.moveaxis(data, -1, 0)[..., None], jnp.moveaxis(X, -2, 0), indices, m), 0, -2
+    )
 
 
 def _by_rows(data: Any, X: Any, indices: tuple[Any, ...], m: int) -> Any:
-    """sum_j data[j] * X[column of j] for the entries j of each row; both with the entries, or rows of X, along their first axis."""
+    """sum_j data[j] * X[column of j] for the entries j of each row; both with the entries, or
+    rows of X, along their first axis."""
     if len(indices) == 2:
         rows, columns = indices
         return jax.ops.segment_sum(data * X[columns], rows, m, indices_are_sorted=True)
@@ -109,8 +122,13 @@ def _by_rows(data: Any, X: Any, indices: tuple[Any, ...], m: int) -> Any:
         part = waiting.pop(0)
         if part.size:
             places = waiting.pop(0) if is_first else part
-            slab = _at(values, places)  # at once: its rows are neighbours in memory, and a loop around us may keep it
-            terms = (slab[:, j] * _at(X, part[:, j]) if is_first else slab[:, j] for j in range(part.shape[1]))
+            slab = _at(
+                values, places
+            )  # at once: its rows are neighbours in memory, and a loop around us may keep it
+            terms = (
+                slab[:, j] * _at(X, part[:, j]) if is_first else slab[:, j]
+                for j in range(part.shape[1])
+            )
             sums.append(functools.reduce(jnp.add, terms))
             continue
         values, sums = jnp.concatenate(sums), []
@@ -128,7 +146,7 @@ def _at(x: Any, places: Any) -> Any:
     return x.at[places].get(mode="promise_in_bounds")
 
 
-# ---------------------------------------------------------------------------------------------------- its rules
+# --------------------------------------------------------------------------------------------------
 
 
 @product.def_impl
@@ -181,7 +199,10 @@ def _summed_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _batched(arguments: Any, axes: Any, *, structure: Any) -> Any:
-    data, X = (x[None] if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arguments[:2], axes[:2]))
+    data, X = (
+        x[None] if axis is None else jnp.moveaxis(x, axis, 0)
+        for x, axis in zip(arguments[:2], axes[:2])
+    )
     return _bind(data, X, structure), 0
 
 

@@ -1,4 +1,5 @@
-"""Dtypes, arrays in and out, arithmetic, reductions, products, Fourier transforms and random numbers in NumPy."""
+"""Dtypes, arrays in and out, arithmetic, reductions, products, Fourier transforms and random
+numbers in NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ name = "numpy"
 is_functional = False  # whether arrays are never written over, and loops are compiled
 array_types = (np.ndarray,)
 
-# dtypes ------------------------------------------------------------------------------------------------------------
+# dtypes
+# --------------------------------------------------------------------------------------------------
 
 bool = np.dtype(np.bool_)
 float16 = np.dtype(np.float16)
@@ -47,7 +49,8 @@ def is_complex(x: Any) -> builtins.bool:
 
 
 def is_floating(x: Any) -> builtins.bool:
-    """Whether an array or dtype is real or complex floating, not integer or boolean; long double has no linear algebra."""
+    """Whether an array or dtype is real or complex floating, not integer or boolean; long double
+    has no linear algebra."""
     return (x.dtype if hasattr(x, "dtype") else np.result_type(x)).char in "efdFD"
 
 
@@ -68,7 +71,8 @@ def default_float() -> Any:
     return float64
 
 
-# arrays ------------------------------------------------------------------------------------------------------------
+# arrays
+# --------------------------------------------------------------------------------------------------
 
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
@@ -98,8 +102,14 @@ def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> 
     return np.eye(n, m, dtype=dtype or float64)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.arange(0, start, step, dtype=dtype) if stop is None else np.arange(start, stop, step, dtype=dtype)
+def arange(
+    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
+) -> np.ndarray:
+    return (
+        np.arange(0, start, step, dtype=dtype)
+        if stop is None
+        else np.arange(start, stop, step, dtype=dtype)
+    )
 
 
 def device_of(x: Any) -> str:
@@ -110,7 +120,10 @@ def to_device(x: Any, device: Any) -> Any:
     if device is not None and str(device) != "cpu":
         from colinear.info import DeviceError
 
-        raise DeviceError(f"NumPy arrays live on the cpu, not on {device}. Use A.to(backend='torch' or 'jax', device=...).")
+        raise DeviceError(
+            f"NumPy arrays live on the cpu, not on {device}. Use A.to(backend='torch' or 'jax', "
+            "device=...)."
+        )
     return x
 
 
@@ -123,8 +136,11 @@ def copy(x: Any) -> np.ndarray:
 
 
 def own(x: Any, lenders: Any) -> np.ndarray:
-    """`x` as an array that can be written to without changing one of the arrays in `lenders`: copied if need be."""
-    if x.flags.writeable and not builtins.any(isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in lenders):
+    """`x` as an array that can be written to without changing one of the arrays in `lenders`:
+    copied if need be."""
+    if x.flags.writeable and not builtins.any(
+        isinstance(y, np.ndarray) and np.may_share_memory(x, y) for y in lenders
+    ):
         return x
     return np.array(x)
 
@@ -154,7 +170,8 @@ def is_compiling() -> builtins.bool:
     return False
 
 
-# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+# elementwise, reductions, shapes
+# -----------------------------------------------------------------------------------
 
 abs, exp, log, sqrt, sin, cos, sign = np.abs, np.exp, np.log, np.sqrt, np.sin, np.cos, np.sign
 real, imag, angle, where = np.real, np.imag, np.angle, np.where
@@ -162,9 +179,21 @@ maximum, minimum, isfinite, isnan = np.maximum, np.minimum, np.isfinite, np.isna
 logical_and, logical_or, logical_not = np.logical_and, np.logical_or, np.logical_not
 sum, prod, max, min, any, all, mean = np.sum, np.prod, np.max, np.min, np.any, np.all, np.mean
 argmax, argsort, sort, count_nonzero = np.argmax, np.argsort, np.sort, np.count_nonzero
-reshape, expand_dims, squeeze, moveaxis, permute_dims = np.reshape, np.expand_dims, np.squeeze, np.moveaxis, np.permute_dims
+reshape, expand_dims, squeeze, moveaxis, permute_dims = (
+    np.reshape,
+    np.expand_dims,
+    np.squeeze,
+    np.moveaxis,
+    np.permute_dims,
+)
 broadcast_to, concat, stack, flip, roll = np.broadcast_to, np.concat, np.stack, np.flip, np.roll
-take, take_along_axis, tril, triu, matrix_transpose = np.take, np.take_along_axis, np.tril, np.triu, np.matrix_transpose
+take, take_along_axis, tril, triu, matrix_transpose = (
+    np.take,
+    np.take_along_axis,
+    np.tril,
+    np.triu,
+    np.matrix_transpose,
+)
 matmul, einsum = np.matmul, np.einsum
 
 
@@ -218,11 +247,14 @@ def xpby(x: Any, b: Any, y: Any) -> Any:
     return y
 
 
-_ROWS = 1024  # of a block, which stay in the processor's cache: new arrays of its size cost ten times the arithmetic
+# of a block, which stay in the processor's cache: new arrays of its size cost ten times the
+# arithmetic
+_ROWS = 1024
 
 
 def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
-    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V
+    where the framework can."""
     if V.ndim > 2:
         V *= -b[..., None, :]
         V += W
@@ -263,7 +295,8 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> An
 
 @functools.cache
 def _least_norm(dtype: Any) -> float:
-    """The norm from which squares are exact enough: what they lose below the least number is less than eps."""
+    """The norm from which squares are exact enough: what they lose below the least number is
+    less than eps."""
     return float(np.sqrt(np.finfo(dtype).tiny / np.finfo(dtype).eps, dtype=np.float64))
 
 
@@ -305,7 +338,9 @@ def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> np.ndarray:
     """Add `values[..., i, ...]` to `x[..., index[i], ...]`; indices that repeat add up."""
     out = np.array(x, np.result_type(x, values))
-    values = np.broadcast_to(values, (*x.shape[: axis % x.ndim], len(index), *x.shape[axis % x.ndim + 1 :]))
+    values = np.broadcast_to(
+        values, (*x.shape[: axis % x.ndim], len(index), *x.shape[axis % x.ndim + 1 :])
+    )
     np.add.at(np.moveaxis(out, axis, 0), index, np.moveaxis(values, axis, 0))
     return out
 
@@ -317,11 +352,13 @@ def set_at(x: Any, key: Any, values: Any) -> np.ndarray:
     return out
 
 
-# random ------------------------------------------------------------------------------------------------------------
+# random
+# --------------------------------------------------------------------------------------------------
 
 
 def generator(seed: Any) -> np.random.Generator:
-    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A generator is drawn from, so it moves on."""
+    """A source of random numbers from an integer, a NumPy or torch generator, or a JAX key. A
+    generator is drawn from, so it moves on."""
     if isinstance(seed, np.random.RandomState):
         return np.random.Generator(seed._bit_generator)  # the same stream of bits
     if hasattr(seed, "initial_seed"):  # torch.Generator
@@ -342,7 +379,8 @@ def split(gen: np.random.Generator, n: int = 2) -> list[np.random.Generator]:
 
 
 def fold_in(gen: np.random.Generator, i: Any) -> np.random.Generator:
-    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
+    is that itself."""
     return gen
 
 
@@ -353,24 +391,32 @@ def _draw(draw: Callable, shape: Any, dtype: Any) -> np.ndarray:
     return (draw(shape) + 1j * draw(shape)).astype(dtype)
 
 
-def normal(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+def normal(
+    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+) -> np.ndarray:
     """Standard normal numbers; complex ones have E|z|^2 = 1."""
     draws = _draw(gen.standard_normal, shape, dtype)
     return draws * draws.dtype.type(math.sqrt(0.5)) if draws.dtype.kind == "c" else draws
 
 
-def rademacher(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+def rademacher(
+    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+) -> np.ndarray:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     dtype = float64 if dtype is None else np.dtype(dtype)
     if dtype.kind != "c":  # from single bits: a twentieth of the time of integers
         size = math.prod((shape,) if isinstance(shape, int) else shape)
-        signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(dtype)
+        signs = np.unpackbits(np.frombuffer(gen.bytes(-(-size // 8)), np.uint8), count=size).astype(
+            dtype
+        )
         signs *= 2
         signs -= 1
         return signs.reshape(shape)
     return np.array([1, 1j, -1, -1j], dtype)[gen.integers(0, 4, shape)]
 
 
-def uniform(gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
+def uniform(
+    gen: np.random.Generator, shape: Any, dtype: Any = None, device: Any = None
+) -> np.ndarray:
     """Uniform numbers in [0, 1), or in the unit square if complex."""
     return _draw(gen.random, shape, dtype)

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-# control -----------------------------------------------------------------------------------------------------------
+# control
+# --------------------------------------------------------------------------------------------------
 
 
 def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
@@ -27,7 +28,8 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
 
 
 def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
-    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or
+    last first; the results, stacked."""
     places = range(len(arrays[0]))
     results = {}
     for i in reversed(places) if reverse else places:
@@ -50,13 +52,17 @@ def loop_map(f: Callable, *arrays: Any) -> np.ndarray:
     return np.stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
-# derivatives -------------------------------------------------------------------------------------------------------
+# derivatives
+# --------------------------------------------------------------------------------------------------
 
 
 def _no_derivatives(what: str) -> NoReturn:
     from colinear.info import BackendError
 
-    raise BackendError(f"{what}: NumPy has no automatic differentiation. Use torch or JAX arrays (A.to(backend='torch')).")
+    raise BackendError(
+        f"{what}: NumPy has no automatic differentiation. Use torch or JAX arrays "
+        "(A.to(backend='torch'))."
+    )
 
 
 def jvp(f: Callable, x: Any, v: Any) -> NoReturn:
@@ -76,7 +82,10 @@ def linear_transpose(f: Callable, x_like: Any) -> NoReturn:
 
 
 def custom_derivative(
-    f: Callable, jvp: Callable | None = None, vjp: Callable | None = None, ranks: tuple[int, ...] | None = None
+    f: Callable,
+    jvp: Callable | None = None,
+    vjp: Callable | None = None,
+    ranks: tuple[int, ...] | None = None,
 ) -> Callable:
     """`f` with its own derivatives: in NumPy, `f`."""
     return f
@@ -101,9 +110,15 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
 
     def mapped(*arguments: Any) -> Any:
         axes = in_axes if isinstance(in_axes, tuple | list) else (in_axes,) * len(arguments)
-        moved = [x if axis is None else np.moveaxis(x, axis, 0) for x, axis in zip(arguments, axes, strict=True)]
+        moved = [
+            x if axis is None else np.moveaxis(x, axis, 0)
+            for x, axis in zip(arguments, axes, strict=True)
+        ]
         size = next(len(x) for x, axis in zip(moved, axes, strict=True) if axis is not None)
-        results = [f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True))) for i in range(size)]
+        results = [
+            f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True)))
+            for i in range(size)
+        ]
         if isinstance(results[0], tuple):
             return tuple(np.stack(parts) for parts in zip(*results, strict=True))
         return np.stack(results)
@@ -111,7 +126,8 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
     return mapped
 
 
-# trees, warnings ---------------------------------------------------------------------------------------------------
+# trees, warnings
+# --------------------------------------------------------------------------------------------------
 
 _nodes: dict[type, tuple[Callable, Callable]] = {}
 
@@ -122,14 +138,17 @@ def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
 
 
 def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
-    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty tree."""
+    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty
+    tree."""
     kind = type(tree)
     if tree is None:
         return None
     if kind in _nodes:
         flatten, unflatten = _nodes[kind]
         children, static = flatten(tree)
-        return unflatten(static, tree_map(f, tuple(children), *(tuple(flatten(other)[0]) for other in rest)))
+        return unflatten(
+            static, tree_map(f, tuple(children), *(tuple(flatten(other)[0]) for other in rest))
+        )
     if isinstance(tree, dict):
         return kind((key, tree_map(f, tree[key], *(other[key] for other in rest))) for key in tree)
     if isinstance(tree, tuple | list):
@@ -143,8 +162,11 @@ def jit(f: Any) -> Any:
     return f
 
 
-def warn_later(predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning) -> None:
-    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`; under jit, when it is known."""
+def warn_later(
+    predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning
+) -> None:
+    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`;
+    under jit, when it is known."""
     if np.any(predicate):
         warnings.warn(message.format(*values) if values else message, category, stacklevel=3)
 
@@ -155,10 +177,12 @@ def synchronize(x: Any) -> Any:
 
 
 def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
-    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives are for other frameworks."""
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x; derivatives
+    are for other frameworks."""
     return tuple(rule.apply(x, constants))
 
 
 def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
+    no derivatives."""
     return f(X)

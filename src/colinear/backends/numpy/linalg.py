@@ -1,7 +1,9 @@
-"""Linear algebra for the NumPy backend: LAPACK for one matrix, and for many whichever loop is shorter.
+"""Linear algebra for the NumPy backend: LAPACK for one matrix, and for many whichever loop is
+shorter.
 
-Nothing here raises on values: a factorisation that fails, or NaN in the input, shows as NaN in the answer.
-SciPy's submodules are reached as `scipy.linalg`, which imports them at first use: `import colinear` stays fast.
+Nothing here raises on values: a factorisation that fails, or NaN in the input, shows as NaN in the
+answer. SciPy's submodules are reached as `scipy.linalg`, which imports them at first use: `import
+colinear` stays fast.
 """
 
 from __future__ import annotations
@@ -18,15 +20,22 @@ from ..shared import packed_slogdet, through_single
 Array = Any
 
 MIRRORED = 128  # rows of a block of a triangle that is copied into the other
-LARGE = 32  # rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them together
+# rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them
+# together
+LARGE = 32
 
-_half = through_single(lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32))
+_half = through_single(
+    lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32)
+)
 
 
 @functools.cache
 def _lapack(name: str, character: str, module: str = "lapack") -> Callable:
-    """The LAPACK or BLAS routine for a dtype: SciPy's own search for it (get_lapack_funcs) costs 5 us a call."""
-    return getattr(getattr(scipy.linalg, module), {"f": "s", "d": "d", "F": "c", "D": "z"}[character] + name)
+    """The LAPACK or BLAS routine for a dtype: SciPy's own search for it (get_lapack_funcs) costs
+    5 us a call."""
+    return getattr(
+        getattr(scipy.linalg, module), {"f": "s", "d": "d", "F": "c", "D": "z"}[character] + name
+    )
 
 
 def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
@@ -39,12 +48,23 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
             if all(x.ndim == rank for x, rank in zip(arrays, ranks, strict=True)):
                 return function(*arguments, **options)
             cores = [x.shape[x.ndim - rank :] for x, rank in zip(arrays, ranks, strict=True)]
-            batch = np.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True)))
-            wide = [np.broadcast_to(x, (*batch, *core)) for x, core in zip(arrays, cores, strict=True)]
-            results = [function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)]
-            if not results:  # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
+            batch = np.broadcast_shapes(
+                *(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True))
+            )
+            wide = [
+                np.broadcast_to(x, (*batch, *core)) for x, core in zip(arrays, cores, strict=True)
+            ]
+            results = [
+                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
+            ]
+            if (
+                not results
+            ):  # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
                 ones = (np.ones(core, x.dtype) for x, core in zip(arrays, cores, strict=True))
-                return _map(lambda x: np.empty((*batch, *x.shape), x.dtype), function(*ones, *others, **options))
+                return _map(
+                    lambda x: np.empty((*batch, *x.shape), x.dtype),
+                    function(*ones, *others, **options),
+                )
             return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
 
         return wrapped
@@ -54,11 +74,16 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
 
 def _map(f: Callable, *results: Any) -> Any:
     """Apply `f` to arrays, or to the parts of tuples of arrays."""
-    return tuple(f(*xs) for xs in zip(*results, strict=True)) if isinstance(results[0], tuple) else f(*results)
+    return (
+        tuple(f(*xs) for xs in zip(*results, strict=True))
+        if isinstance(results[0], tuple)
+        else f(*results)
+    )
 
 
 def _nan_on_failure(function: Callable) -> Callable:
-    """NaN where LAPACK does not converge, or might never (an infinity); other matrices of the batch keep their answers."""
+    """NaN where LAPACK does not converge, or might never (an infinity); other matrices of the
+    batch keep their answers."""
 
     def attempt(A: Array, *options: Any, **named: Any) -> Any:
         try:
@@ -68,7 +93,11 @@ def _nan_on_failure(function: Callable) -> Callable:
 
     def one(A: Array, *options: Any) -> Any:
         result = attempt(A, *options)
-        return _map(lambda x: np.full_like(x, np.nan), function(np.zeros_like(A), *options)) if result is None else result
+        return (
+            _map(lambda x: np.full_like(x, np.nan), function(np.zeros_like(A), *options))
+            if result is None
+            else result
+        )
 
     @functools.wraps(function)
     def wrapped(A: Array, *options: Any, **named: Any) -> Any:
@@ -78,12 +107,14 @@ def _nan_on_failure(function: Callable) -> Callable:
     return wrapped
 
 
-# Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
+# Cholesky, LU, LDL
+# -------------------------------------------------------------------------------------------------
 
 
 @_half
 def cholesky(A: Array) -> tuple[Array, Array]:
-    """Factor Hermitian A = L L^H (its lower triangle is read). Returns L and ok; L is NaN where A is not positive definite."""
+    """Factor Hermitian A = L L^H (its lower triangle is read). Returns L and ok; L is NaN where
+    A is not positive definite."""
     if A.ndim > 2 and A.shape[-1] >= LARGE and A.size:
         return _cholesky_each(A)
     if A.ndim > 2:
@@ -94,7 +125,8 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     elif A.size == 0:
         return A.copy(), np.True_
     else:
-        # The lower triangle of A in C order is the upper one of conj(A) in Fortran order: U^H U = conj(A), so L = U^T.
+        # The lower triangle of A in C order is the upper one of conj(A) in Fortran order: U^H U =
+        # conj(A), so L = U^T.
         U, failure = _lapack("potrf", A.dtype.char)(A.T, lower=0, clean=1)
         L = U.T
         if failure:
@@ -104,12 +136,15 @@ def cholesky(A: Array) -> tuple[Array, Array]:
 
 
 def _cholesky_each(A: Array) -> tuple[Array, Array]:
-    """Factor matrix by matrix, in place: NumPy's own loop copies each into the other order and back."""
+    """Factor matrix by matrix, in place: NumPy's own loop copies each into the other order and
+    back."""
     L = np.array(A, order="C")
     ok = np.empty(A.shape[:-2], bool)
     potrf = _lapack("potrf", A.dtype.char)
     for i in np.ndindex(ok.shape):
-        ok[i] = potrf(L[i].T, lower=0, clean=1, overwrite_a=1)[1] == 0  # U^H U = conj(A), U = L^T as above
+        ok[i] = (
+            potrf(L[i].T, lower=0, clean=1, overwrite_a=1)[1] == 0
+        )  # U^H U = conj(A), U = L^T as above
     ok &= np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)
     L[~ok] = np.nan
     return L, ok
@@ -134,13 +169,17 @@ def cholesky_solve(L: Array, B: Array) -> Array:
 @_half
 @_over_batch(2)
 def cholesky_inverse(L: Array) -> Array:
-    """A^-1 as a matrix from `cholesky(A)`, n^3 / 3 multiplications: two thirds of what triangular solves for the identity take."""
+    """A^-1 as a matrix from `cholesky(A)`, n^3 / 3 multiplications: two thirds of what
+    triangular solves for the identity take."""
     if not L.size:
         return L.copy()
-    # The lower triangle of L in C order is the U of conj(A) = U^H U in Fortran order, whose inverse is the transpose of A^-1.
+    # The lower triangle of L in C order is the U of conj(A) = U^H U in Fortran order, whose inverse
+    # is the transpose of A^-1.
     T = _lapack("potri", L.dtype.char)(np.ascontiguousarray(L).T, lower=0)[0].T
     n = len(T)
-    for i in range(0, n, MIRRORED):  # the upper triangle from the lower, block by block: a transpose that stays in the cache
+    for i in range(
+        0, n, MIRRORED
+    ):  # the upper triangle from the lower, block by block: a transpose that stays in the cache
         j = min(i + MIRRORED, n)
         block = np.tril(T[i:j, i:j])
         T[i:j, i:j] = block + np.tril(block, -1).conj().T
@@ -154,19 +193,24 @@ def _potrs(L: Array, B: Array) -> Array:
         return potrs(L, B, lower=1)[0]
     if B.dtype.kind == "f":  # C order: L^T is there uncopied, the U of A = U^T U
         return potrs(L.T, B, lower=0)[0]
-    return potrs(L.T, B.conj(), lower=0)[0].conj()  # and for complex numbers that of conj(A) = U^H U
+    return potrs(L.T, B.conj(), lower=0)[
+        0
+    ].conj()  # and for complex numbers that of conj(A) = U^H U
 
 
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
-    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
+    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
+    (from 0) as in LAPACK."""
     if A.size == 0:
         return A.copy(), np.zeros((*A.shape[:-2], min(A.shape[-2:])), np.int32)
     if A.ndim == 2:
         return _lapack("getrf", A.dtype.char)(A)[:2]
     if A.size // (A.shape[-2] * A.shape[-1]) > A.shape[-1] and A.shape[-1] < LARGE:
         return _lu_together(A)
-    LU = np.matrix_transpose(np.array(np.matrix_transpose(A), order="C"))  # in LAPACK's order, to be factored in place
+    LU = np.matrix_transpose(
+        np.array(np.matrix_transpose(A), order="C")
+    )  # in LAPACK's order, to be factored in place
     pivots = np.empty((*A.shape[:-2], min(A.shape[-2:])), np.int32)
     getrf = _lapack("getrf", A.dtype.char)
     for i in np.ndindex(A.shape[:-2]):
@@ -195,13 +239,17 @@ def _common(*arrays: Array) -> list[Array]:
 
 
 @_half
-def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False) -> Array:
+def lu_solve(
+    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
+) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     LU, B = _common(LU, B)
     if LU.ndim == B.ndim == 2:
         if B.size == 0:
             return B.copy()
-        return _lapack("getrs", B.dtype.char)(LU, pivots, B, trans=2 if adjoint else 1 if transpose else 0)[0]
+        return _lapack("getrs", B.dtype.char)(
+            LU, pivots, B, trans=2 if adjoint else 1 if transpose else 0
+        )[0]
     if LU.shape[-1] >= LARGE:
         return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
     order, _ = lu_permutation(pivots, LU.shape[-1])
@@ -215,7 +263,9 @@ def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoin
 
 def _broadcast(X: Array, order: Array) -> tuple[Array, Array]:
     batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-2])
-    return np.broadcast_to(X, (*batch, *X.shape[-2:])), np.broadcast_to(order, (*batch, *order.shape[-2:]))
+    return np.broadcast_to(X, (*batch, *X.shape[-2:])), np.broadcast_to(
+        order, (*batch, *order.shape[-2:])
+    )
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
@@ -233,9 +283,11 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
 @_half
 @_over_batch(2)
 def ldl_factor(A: Array) -> tuple[Array, ...]:
-    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and `ldl_slogdet`.
+    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
+    `ldl_slogdet`.
 
-    Here Bunch and Kaufman's L D L^H as LAPACK packs it: D has blocks of size 1 and 2, those of size 2 where pivots < 0.
+    Here Bunch and Kaufman's L D L^H as LAPACK packs it: D has blocks of size 1 and 2, those of size
+    2 where pivots < 0.
     """
     if A.size == 0:
         return A.copy(), np.zeros(0, np.int32)
@@ -267,7 +319,8 @@ def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
         return packed_slogdet(xp, *factors)
 
 
-# orthogonal and spectral -------------------------------------------------------------------------------------------
+# orthogonal and spectral
+# -------------------------------------------------------------------------------------------
 
 
 @_half
@@ -277,7 +330,9 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
         return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
     reflectors, scales = _reflectors(A)
     k, char = len(scales), A.dtype.char
-    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(reflectors[:, :k], scales, lwork=-1)[1]
+    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
+        reflectors[:, :k], scales, lwork=-1
+    )[1]
     R = np.triu(reflectors[:k])
     Q = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
         reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1
@@ -294,9 +349,12 @@ def qr_triangle(A: Array) -> Array:
 
 
 def _reflectors(A: Array) -> tuple[Array, Array]:
-    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies twice."""
+    """Householder's reflectors and R in one array, by LAPACK at once: NumPy's way there copies
+    twice."""
     work, _ = _lapack("geqrf_lwork", A.dtype.char)(*A.shape)
-    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(np.array(A, order="F"), lwork=int(work.real), overwrite_a=1)
+    packed, scales, *_ = _lapack("geqrf", A.dtype.char)(
+        np.array(A, order="F"), lwork=int(work.real), overwrite_a=1
+    )
     return packed, scales
 
 
@@ -355,7 +413,8 @@ def expm(A: Array) -> Array:
     return scipy.linalg.expm(A)
 
 
-# triangular and banded solves --------------------------------------------------------------------------------------
+# triangular and banded solves
+# --------------------------------------------------------------------------------------
 
 
 @_half
@@ -367,7 +426,8 @@ def solve_triangular(
     transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other triangle is not read."""
+    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    triangle is not read."""
     A, B = _common(A, B)
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if B.size == 0 or 0 in batch:
@@ -384,20 +444,27 @@ def solve_triangular(
 
 
 def _trsm(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool) -> Array:
-    # BLAS, not LAPACK's trtrs: a zero on the diagonal then gives infinities, as in the other frameworks.
+    # BLAS, not LAPACK's trtrs: a zero on the diagonal then gives infinities, as in the other
+    # frameworks.
     trsm = _lapack("trsm", B.dtype.char, "blas")
     if A.flags.f_contiguous or (adjoint and B.dtype.kind == "c"):
         return trsm(1, A, B, lower=lower, trans_a=2 if adjoint else int(transpose), diag=unit)
-    return trsm(1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit)  # C order: A^T, uncopied
+    return trsm(
+        1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit
+    )  # C order: A^T, uncopied
 
 
-def _substitute_together(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool) -> Array:
+def _substitute_together(
+    A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool
+) -> Array:
     """Substitute one row of all systems at a time."""
     if transpose or adjoint:
         A, lower = np.matrix_transpose(A), not lower
         A = A.conj() if adjoint else A
     n = A.shape[-1]
-    X = np.array(np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:])))
+    X = np.array(
+        np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:]))
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         for i in range(n) if lower else range(n - 1, -1, -1):
             known = slice(0, i) if lower else slice(i + 1, n)
@@ -409,9 +476,11 @@ def _substitute_together(A: Array, B: Array, lower: bool, unit: bool, transpose:
 
 @_half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch, n, k).
+    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
+    n-1), B (*batch, n, k).
 
-    A batch is one long system whose parts are not coupled. NaN where the matrix is exactly singular.
+    A batch is one long system whose parts are not coupled. NaN where the matrix is exactly
+    singular.
     """
     lower, diag, upper, B = _common(lower, diag, upper, B)
     batch = np.broadcast_shapes(lower.shape[:-1], diag.shape[:-1], upper.shape[:-1], B.shape[:-2])
@@ -436,9 +505,11 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
 
 @_half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
-    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch, l+u+1, n), B (*batch, n, k).
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
+    l+u+1, n), B (*batch, n, k).
 
-    widths is (l, u), the numbers of diagonals below and above the main one. NaN where the matrix is exactly singular.
+    widths is (l, u), the numbers of diagonals below and above the main one. NaN where the matrix is
+    exactly singular.
     """
     l, u = widths
     ab, B = _common(ab, B)
@@ -448,7 +519,9 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
         return np.zeros((*batch, n, k), B.dtype)
     ab, B = np.broadcast_to(ab, (*batch, l + u + 1, n)), np.broadcast_to(B, (*batch, n, k))
     row = np.arange(l + u + 1)[:, None] - u + np.arange(n)
-    inside = np.where((row >= 0) & (row < n), ab, 0)  # what stands outside a matrix would couple it to its neighbour
+    inside = np.where(
+        (row >= 0) & (row < n), ab, 0
+    )  # what stands outside a matrix would couple it to its neighbour
     work = np.zeros((2 * l + u + 1, n * (B.size // (n * k))), B.dtype, order="F")
     work[l:] = np.moveaxis(inside, -2, 0).reshape(l + u + 1, -1)
     _, _, X, failure = _lapack("gbsv", B.dtype.char)(l, u, work, B.reshape(-1, k), overwrite_ab=1)

@@ -15,21 +15,38 @@ from ..shared import through_single
 from .arrays import asarray, astype, bfloat16, complex_dtype, float16, float32, peek, real_dtype
 from .derivatives import is_differentiated
 
-# elementwise, reductions, shapes -----------------------------------------------------------------------------------
+# elementwise, reductions, shapes
+# -----------------------------------------------------------------------------------
 
-abs, conj, exp, log, sqrt, sin, cos = torch.abs, torch.conj, torch.exp, torch.log, torch.sqrt, torch.sin, torch.cos
+abs, conj, exp, log, sqrt, sin, cos = (
+    torch.abs,
+    torch.conj,
+    torch.exp,
+    torch.log,
+    torch.sqrt,
+    torch.sin,
+    torch.cos,
+)
 sign = torch.sgn  # torch.sign refuses complex numbers
 real, angle, isnan, reciprocal = torch.real, torch.angle, torch.isnan, torch.reciprocal
 logical_and, logical_or, logical_not = torch.logical_and, torch.logical_or, torch.logical_not
-reshape, moveaxis, permute_dims, broadcast_to = torch.reshape, torch.movedim, torch.permute, torch.broadcast_to
+reshape, moveaxis, permute_dims, broadcast_to = (
+    torch.reshape,
+    torch.movedim,
+    torch.permute,
+    torch.broadcast_to,
+)
 
 
 def isfinite(x: Any) -> torch.Tensor:
-    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)  # which looks at the imaginary part: see `imag`
+    return torch.isfinite(
+        x.resolve_conj() if x.is_complex() else x
+    )  # which looks at the imaginary part: see `imag`
 
 
 def imag(x: Any) -> torch.Tensor:
-    # torch refuses real tensors, and has no rule for vmap of the view that the imaginary part of a conjugate is
+    # torch refuses real tensors, and has no rule for vmap of the view that the imaginary part of a
+    # conjugate is
     return x.resolve_conj().imag if x.is_complex() else torch.zeros_like(x)
 
 
@@ -83,13 +100,17 @@ def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> 
 
 
 def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    for one in sorted((a % x.ndim for a in _axes(x, axis)), reverse=True):  # torch takes one axis at a time
+    for one in sorted(
+        (a % x.ndim for a in _axes(x, axis)), reverse=True
+    ):  # torch takes one axis at a time
         x = torch.prod(x, one, keepdims)
     return x
 
 
 def _axes(x: Any, axis: Any) -> tuple[int, ...]:
-    return tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    return (
+        tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    )
 
 
 def argmax(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
@@ -190,16 +211,23 @@ def axpy(a: Any, x: Any, y: Any) -> Any:
 
 
 def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
-    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V where the framework can."""
-    return torch.addcmul(W, V, b[..., None, :], value=-1, out=V).addcmul_(U, a[..., None, :], value=-1)
+    """W - U diag(a) - V diag(b) for blocks of columns, (..., n, k) and (..., k), written over V
+    where the framework can."""
+    return torch.addcmul(W, V, b[..., None, :], value=-1, out=V).addcmul_(
+        U, a[..., None, :], value=-1
+    )
 
 
 def column_dot(X: Any, Y: Any) -> torch.Tensor:
     """x^H y for each pair of columns, (..., k)."""
-    x, y = (None if is_differentiated(X, Y) or v.dtype in (float16, bfloat16) else peek(v) for v in (X, Y))
+    x, y = (
+        None if is_differentiated(X, Y) or v.dtype in (float16, bfloat16) else peek(v)
+        for v in (X, Y)
+    )
     if x is None or y is None:
         return torch.linalg.vecdot(X, Y, dim=-2)
-    # torch makes an array of all products first; NumPy sees the same memory, and sums as it goes: a fourth of the time.
+    # torch makes an array of all products first; NumPy sees the same memory, and sums as it goes: a
+    # fourth of the time.
     return torch.from_numpy(np.asarray(np.einsum("...ik,...ik->...k", x.conj(), y)))
 
 
@@ -225,7 +253,11 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
     if seen is not None and low < seen.min() and seen.max() < math.inf:
         return size
     largest = torch.amax(torch.abs(x.detach()), dim=() if axis is None else axis, keepdim=True)
-    ordinary = ((largest > low) & (largest < math.sqrt(limits.max * limits.eps))) | (largest == 0) | ~torch.isfinite(largest)
+    ordinary = (
+        ((largest > low) & (largest < math.sqrt(limits.max * limits.eps)))
+        | (largest == 0)
+        | ~torch.isfinite(largest)
+    )
     scale = torch.where(ordinary, torch.ones_like(largest), largest)
     norm = scale * torch.linalg.vector_norm(x / scale, dim=axis, keepdim=True)
     return norm.reshape(size.shape)
@@ -259,7 +291,9 @@ def rfftn(x: Any, axes: Any) -> torch.Tensor:
     """The transform of real numbers: the first half of the last axis, which determines the rest."""
     axes = _axes(x, axes)
     if not x.numel():  # MKL refuses them
-        sizes = [size // 2 + 1 if i == axes[-1] % x.ndim else size for i, size in enumerate(x.shape)]
+        sizes = [
+            size // 2 + 1 if i == axes[-1] % x.ndim else size for i, size in enumerate(x.shape)
+        ]
         return x.new_zeros(sizes, dtype=complex_dtype(x.dtype))
     return torch.fft.rfftn(x, dim=axes)
 
@@ -276,7 +310,8 @@ def irfftn(x: Any, shape: Any, axes: Any) -> torch.Tensor:
     return torch.fft.irfftn(x, shape, dim=axes)
 
 
-# scattered ---------------------------------------------------------------------------------------------------------
+# scattered
+# --------------------------------------------------------------------------------------------------
 
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> torch.Tensor:
@@ -294,7 +329,8 @@ def set_at(x: Any, key: Any, values: Any) -> torch.Tensor:
         out = x.clone()
         out[key] = values
         return out
-    # vmap cannot write batched values into a tensor that is not: find the places, and let index_copy make a new one.
+    # vmap cannot write batched values into a tensor that is not: find the places, and let
+    # index_copy make a new one.
     places = torch.arange(x.numel(), device=x.device).reshape(x.shape)[key]
     values = torch.as_tensor(values, dtype=x.dtype, device=x.device).expand(places.shape)
     return x.reshape(-1).index_copy(0, places.reshape(-1), values.reshape(-1)).reshape(x.shape)

@@ -16,7 +16,8 @@ name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
 array_types = (torch.Tensor,)
 
-# dtypes ------------------------------------------------------------------------------------------------------------
+# dtypes
+# --------------------------------------------------------------------------------------------------
 
 bool = torch.bool
 float16, bfloat16, float32, float64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -35,9 +36,11 @@ def dtype_name(dtype: Any) -> str:
 
 
 def result_type(*values: Any) -> torch.dtype:
-    """The dtype of a sum of these tensors, dtypes and scalars; as in torch, those without dimensions count less, numbers least.
+    """The dtype of a sum of these tensors, dtypes and scalars; as in torch, those without
+    dimensions count less, numbers least.
 
-    Not `torch.result_type`: that takes two operands, and torch.compile cannot trace what returns a dtype.
+    Not `torch.result_type`: that takes two operands, and torch.compile cannot trace what returns a
+    dtype.
     """
     full = flat = number = None
     for value in values:
@@ -57,14 +60,19 @@ def _promote(x: torch.dtype | None, y: torch.dtype) -> torch.dtype:
 
 
 def _outrank(higher: torch.dtype | None, lower: torch.dtype | None) -> Any:
-    """The lower only matters where it is of a higher kind (integer, real, complex), and then for its kind alone if it can."""
+    """The lower only matters where it is of a higher kind (integer, real, complex), and then for
+    its kind alone if it can."""
     if higher is None or lower is None:
         return lower if higher is None else higher
     if higher.is_complex or (higher.is_floating_point and not lower.is_complex):
         return higher
     if higher.is_floating_point:
         return complex_dtype(higher)
-    return torch.promote_types(higher, lower) if higher is bool or lower.is_floating_point or lower.is_complex else higher
+    return (
+        torch.promote_types(higher, lower)
+        if higher is bool or lower.is_floating_point or lower.is_complex
+        else higher
+    )
 
 
 def _dtype_of_number(x: Any) -> torch.dtype:
@@ -72,11 +80,21 @@ def _dtype_of_number(x: Any) -> torch.dtype:
         return bool
     if isinstance(x, int):
         return torch.int64
-    return torch.get_default_dtype() if isinstance(x, float) else complex_dtype(torch.get_default_dtype())
+    return (
+        torch.get_default_dtype()
+        if isinstance(x, float)
+        else complex_dtype(torch.get_default_dtype())
+    )
 
 
 def _dtype(x: Any) -> torch.dtype:
-    return x if isinstance(x, torch.dtype) else x.dtype if isinstance(x, torch.Tensor) else result_type(x)
+    return (
+        x
+        if isinstance(x, torch.dtype)
+        else x.dtype
+        if isinstance(x, torch.Tensor)
+        else result_type(x)
+    )
 
 
 def is_complex(x: Any) -> builtins.bool:
@@ -94,11 +112,15 @@ _REAL_OF = {torch.complex32: float16, complex64: float32, complex128: float64}
 
 
 def real_dtype(dtype: Any) -> torch.dtype:
-    return _REAL_OF.get(dtype_from(dtype), dtype_from(dtype))  # not to_real(): Dynamo (2.13) does not trace it
+    return _REAL_OF.get(
+        dtype_from(dtype), dtype_from(dtype)
+    )  # not to_real(): Dynamo (2.13) does not trace it
 
 
 def complex_dtype(dtype: Any) -> torch.dtype:
-    return torch.promote_types(dtype_from(dtype), complex64)  # not to_complex(): complex32 has no linear algebra
+    return torch.promote_types(
+        dtype_from(dtype), complex64
+    )  # not to_complex(): complex32 has no linear algebra
 
 
 def eps(dtype: Any) -> float:
@@ -110,14 +132,17 @@ def default_float() -> torch.dtype:
     return torch.get_default_dtype()
 
 
-# arrays ------------------------------------------------------------------------------------------------------------
+# arrays
+# --------------------------------------------------------------------------------------------------
 
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     dtype = None if dtype is None else dtype_from(dtype)
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
-        is_eager = not torch.compiler.is_compiling()  # dynamo knows neither flags nor strides, and needs no copy
+        is_eager = (
+            not torch.compiler.is_compiling()
+        )  # dynamo knows neither flags nor strides, and needs no copy
         if is_eager and (not x.flags.writeable or builtins.any(stride < 0 for stride in x.strides)):
             x = x.copy()  # torch warns about the one and refuses the other
     return torch.as_tensor(x, dtype=dtype, device=device)
@@ -149,7 +174,9 @@ def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> 
     return torch.eye(n, n if m is None else m, dtype=dtype and dtype_from(dtype), device=device)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None) -> torch.Tensor:
+def arange(
+    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
+) -> torch.Tensor:
     start, stop = (0, start) if stop is None else (start, stop)
     return torch.arange(start, stop, step, dtype=dtype and dtype_from(dtype), device=device)
 
@@ -166,7 +193,9 @@ def to_numpy(x: Any) -> np.ndarray:
     if _functorch.is_functorch_wrapped_tensor(x):
         x = _values(x)  # inside torch.func.grad or jvp
         assert x is not None, "the values of this tensor cannot be seen here"
-    with torch._C._DisableFuncTorch():  # under a transformation the result of any operation would be wrapped again
+    with (
+        torch._C._DisableFuncTorch()
+    ):  # under a transformation the result of any operation would be wrapped again
         x = x.detach()
         return (x.float() if x.dtype == bfloat16 else x).numpy(force=True)  # NumPy has no bfloat16
 
@@ -176,14 +205,18 @@ def copy(x: Any) -> torch.Tensor:
 
 
 def own(x: torch.Tensor, lenders: Any) -> torch.Tensor:
-    """`x` as a tensor that can be written to without changing one of the tensors in `lenders`: cloned if need be."""
+    """`x` as a tensor that can be written to without changing one of the tensors in `lenders`:
+    cloned if need be."""
     tensors = [y for y in lenders if isinstance(y, torch.Tensor)]
-    shared = builtins.any(y is x or (_memory(y) is not None and _memory(y) == _memory(x)) for y in tensors)
+    shared = builtins.any(
+        y is x or (_memory(y) is not None and _memory(y) == _memory(x)) for y in tensors
+    )
     return x.clone() if shared else x
 
 
 def _memory(x: torch.Tensor) -> int | None:
-    """Where the numbers of a tensor are stored; None under a transformation, where nothing is written in place."""
+    """Where the numbers of a tensor are stored; None under a transformation, where nothing is
+    written in place."""
     try:
         return None if torch.compiler.is_compiling() else x.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):  # a wrapper of torch.func, a sparse tensor
@@ -191,7 +224,8 @@ def _memory(x: torch.Tensor) -> int | None:
 
 
 def _values(x: Any) -> Any:
-    """The tensor inside the wrappers of torch.func.grad and jvp, which have values; None if vmap or a trace hides them."""
+    """The tensor inside the wrappers of torch.func.grad and jvp, which have values; None if vmap
+    or a trace hides them."""
     if torch.compiler.is_compiling():
         return None
     while _functorch.is_functorch_wrapped_tensor(x):
@@ -211,7 +245,8 @@ def _is_fake(x: torch.Tensor) -> builtins.bool:
 
 
 def peek(x: Any) -> Any:
-    """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU), else None."""
+    """The value as a NumPy array if it can be seen now without cost (not traced, not on a GPU),
+    else None."""
     if not isinstance(x, torch.Tensor):
         return x
     x = _values(x)
@@ -229,15 +264,18 @@ def staged(x: Any) -> Any:
 
 
 def is_compiling() -> builtins.bool:
-    """Whether torch.compile traces the program: it takes no functions with derivatives of their own."""
+    """Whether torch.compile traces the program: it takes no functions with derivatives of their
+    own."""
     return torch.compiler.is_compiling()
 
 
-# random ------------------------------------------------------------------------------------------------------------
+# random
+# --------------------------------------------------------------------------------------------------
 
 
 def generator(seed: Any) -> torch.Generator:
-    """A source of random numbers from an integer, a torch or NumPy generator, or a JAX key. It draws on the host."""
+    """A source of random numbers from an integer, a torch or NumPy generator, or a JAX key. It
+    draws on the host."""
     if isinstance(seed, torch.Generator):
         return seed
     if not isinstance(seed, int):
@@ -255,12 +293,16 @@ def split(gen: torch.Generator, n: int = 2) -> list[torch.Generator]:
 
 
 def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
-    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it is that itself."""
+    """The source of the i-th block of numbers. A generator moves on as it is drawn from, so it
+    is that itself."""
     return gen
 
 
-def _draw(draw: Callable, gen: torch.Generator, shape: Any, dtype: Any, device: Any) -> torch.Tensor:
-    # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for every element, as in JAX.
+def _draw(
+    draw: Callable, gen: torch.Generator, shape: Any, dtype: Any, device: Any
+) -> torch.Tensor:
+    # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for
+    # every element, as in JAX.
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     with torch._C._DisableFuncTorch():
         return draw(shape, generator=gen, dtype=dtype, device=gen.device).to(device)
@@ -271,18 +313,26 @@ def normal(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = No
     return _draw(torch.randn, gen, shape, dtype and dtype_from(dtype), device)
 
 
-def rademacher(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+def rademacher(
+    gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None
+) -> torch.Tensor:
     """Signs, +1 or -1; if complex, 1, i, -1 or -i."""
     dtype = default_float() if dtype is None else dtype_from(dtype)
     if not dtype.is_complex:  # from single bits: a third of the time of integers
         size = math.prod((shape,) if isinstance(shape, int) else shape)
-        octets = _draw(functools.partial(torch.randint, 256), gen, (-(-size // 8),), torch.uint8, device)
+        octets = _draw(
+            functools.partial(torch.randint, 256), gen, (-(-size // 8),), torch.uint8, device
+        )
         bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=octets.device)) & 1
         return (1 - 2 * bits.reshape(-1)[:size].to(dtype)).reshape(shape)
     values = torch.tensor([1, 1j, -1, -1j], dtype=dtype, device=device)
-    return values[_draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)]
+    return values[
+        _draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)
+    ]
 
 
-def uniform(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+def uniform(
+    gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None
+) -> torch.Tensor:
     """Uniform numbers in [0, 1), or in the unit square if complex."""
     return _draw(torch.rand, gen, shape, dtype and dtype_from(dtype), device)

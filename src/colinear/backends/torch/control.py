@@ -16,11 +16,13 @@ from .arrays import _is_fake, asarray, is_traced, to_numpy
 from .derivatives import recorded_vjp
 from .programs import CALLS, Call, sides_are_known
 
-# control -----------------------------------------------------------------------------------------------------------
+# control
+# --------------------------------------------------------------------------------------------------
 
 
 def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
-    """Iterate `state = body(state)` while `cond(state)`; under vmap until no element goes on, those done standing still."""
+    """Iterate `state = body(state)` while `cond(state)`; under vmap until no element goes on,
+    those done standing still."""
     while True:
         going = cond(state)
         if not isinstance(going, torch.Tensor) or not _functorch.is_functorch_wrapped_tensor(going):
@@ -51,7 +53,8 @@ def fori_loop(n: int, body: Callable, state: Any) -> Any:
 
 
 def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
-    """`state, result = step(state, *elements)` over the elements along the first axis, first or last first; the results, stacked."""
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or
+    last first; the results, stacked."""
     places = range(len(arrays[0]))
     results = {}
     for i in reversed(places) if reverse else places:
@@ -60,15 +63,20 @@ def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
-    """`if_true(*arguments)` or `if_false(*arguments)`; under vmap both, and of each element the one that holds."""
+    """`if_true(*arguments)` or `if_false(*arguments)`; under vmap both, and of each element the
+    one that holds."""
     if is_traced(predicate) and not torch.compiler.is_compiling():
-        return tree_map(functools.partial(_select, predicate), if_true(*arguments), if_false(*arguments))
+        return tree_map(
+            functools.partial(_select, predicate), if_true(*arguments), if_false(*arguments)
+        )
     return if_true(*arguments) if predicate else if_false(*arguments)
 
 
 def call_host(f: Callable, *values: Any) -> Any:
     """`f(*values)`, true or false; in a compiled program a call from it, when it runs."""
-    return torch.tensor(builtins.bool(f(*(_innermost(x) if isinstance(x, torch.Tensor) else x for x in values))))
+    return torch.tensor(
+        builtins.bool(f(*(_innermost(x) if isinstance(x, torch.Tensor) else x for x in values)))
+    )
 
 
 def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
@@ -76,7 +84,8 @@ def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
     return torch.stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
-# derivatives -------------------------------------------------------------------------------------------------------
+# derivatives
+# --------------------------------------------------------------------------------------------------
 
 
 def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
@@ -85,11 +94,16 @@ def jvp(f: Callable, x: Any, v: Any) -> tuple[Any, Any]:
 
 
 def _unshared(x: Any) -> Any:
-    """`x` with memory of its own: forward mode refuses what was broadcast, and fails for some views of complex numbers."""
+    """`x` with memory of its own: forward mode refuses what was broadcast, and fails for some
+    views of complex numbers."""
     if not isinstance(x, torch.Tensor):
         return x
     is_shared = builtins.any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape))
-    return x.clone(memory_format=torch.contiguous_format) if is_shared or x._is_view() or x.is_conj() else x
+    return (
+        x.clone(memory_format=torch.contiguous_format)
+        if is_shared or x._is_view() or x.is_conj()
+        else x
+    )
 
 
 def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
@@ -98,7 +112,9 @@ def vjp(f: Callable, x: Any) -> tuple[Any, Callable]:
         return found  # in a backward pass, say: 300 us less than by torch.func
     try:
         y, pull = torch.func.vjp(f, x)
-    except RuntimeError:  # of functions that torch.func does not take, as many custom ones are, autograd knows more
+    except (
+        RuntimeError
+    ):  # of functions that torch.func does not take, as many custom ones are, autograd knows more
         found = recorded_vjp(f, x)
         if found is None:
             raise
@@ -125,18 +141,26 @@ def stop_gradient(x: Any) -> Any:
 def checkpoint(f: Callable) -> Callable:
     """`f`, of which derivatives compute the intermediate values again instead of keeping them.
 
-    Only under autograd: torch.func's transforms refuse the hooks on which torch's checkpoints are built.
+    Only under autograd: torch.func's transforms refuse the hooks on which torch's checkpoints are
+    built.
     """
 
     def checkpointed(*arguments: Any) -> Any:
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or _functorch.peek_interpreter_stack() is not None:
+        if (
+            not torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or _functorch.peek_interpreter_stack() is not None
+        ):
             return f(*arguments)
-        return torch.utils.checkpoint.checkpoint(f, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return torch.utils.checkpoint.checkpoint(
+            f, *arguments, use_reentrant=False, preserve_rng_state=False
+        )
 
     return checkpointed
 
 
-# trees, warnings ---------------------------------------------------------------------------------------------------
+# trees, warnings
+# --------------------------------------------------------------------------------------------------
 
 
 def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
@@ -146,11 +170,14 @@ def register_pytree(cls: type, flatten: Callable, unflatten: Callable) -> None:
         children, static = flatten(x)
         return list(children), static
 
-    pytree.register_pytree_node(cls, flatten_to_list, lambda children, static: unflatten(static, tuple(children)))
+    pytree.register_pytree_node(
+        cls, flatten_to_list, lambda children, static: unflatten(static, tuple(children))
+    )
 
 
 def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
-    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty tree."""
+    """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty
+    tree."""
     return pytree.tree_map(lambda x, *others: None if x is None else f(x, *others), tree, *rest)
 
 
@@ -159,11 +186,16 @@ def jit(f: Any) -> Any:
     return f
 
 
-def warn_later(predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning) -> None:
-    """Warn if `predicate` (a tensor of truths: if any) holds, with `message.format(*values)`. Silent under torch.compile."""
+def warn_later(
+    predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning
+) -> None:
+    """Warn if `predicate` (a tensor of truths: if any) holds, with `message.format(*values)`.
+    Silent under torch.compile."""
     if torch.compiler.is_compiling():
         return
-    predicate, *shown = (_innermost(x) if isinstance(x, torch.Tensor) else x for x in (predicate, *values))
+    predicate, *shown = (
+        _innermost(x) if isinstance(x, torch.Tensor) else x for x in (predicate, *values)
+    )
     if isinstance(predicate, torch.Tensor):
         if predicate.is_meta or _is_fake(predicate):
             return
@@ -192,10 +224,12 @@ def break_graph(why: str) -> None:
 
 
 def tells_sides() -> builtins.bool:
-    """Whether `A @ x` and `x @ A` reach `__torch_function__` as two different calls: always, but in a compiler not repaired."""
+    """Whether `A @ x` and `x @ A` reach `__torch_function__` as two different calls: always, but
+    in a compiler not repaired."""
     return not torch.compiler.is_compiling() or sides_are_known()
 
 
 def map_on_host(f: Callable, X: Any) -> Any:
-    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has no derivatives."""
+    """`f(X)` of NumPy arrays, of the shape and dtype of X, with any leading dimensions; it has
+    no derivatives."""
     return asarray(f(to_numpy(X)), device=X.device)

@@ -1,4 +1,5 @@
-"""Functions with their own derivatives in torch: under autograd, torch.func and forward mode, to any order."""
+"""Functions with their own derivatives in torch: under autograd, torch.func and forward mode, to
+any order."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ class Rules(NamedTuple):
 
 
 def custom_derivative(
-    f: Callable, jvp: Callable | None = None, vjp: Callable | None = None, ranks: tuple[int, ...] | None = None
+    f: Callable,
+    jvp: Callable | None = None,
+    vjp: Callable | None = None,
+    ranks: tuple[int, ...] | None = None,
 ) -> Callable:
     """Give `f(*arrays) -> array or tuple` its own derivatives.
 
@@ -32,13 +36,15 @@ def custom_derivative(
     jvp : callable
         `jvp(primals, tangents, output) -> tangent of the output`, linear in the tangents.
     vjp : callable
-        `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those without; by the adjoint:
-        where f is linear, f(x) = M x, it gives M^H g.
+        `vjp(primals, output, cotangent) -> cotangents`, one for each primal, None for those
+        without; by the adjoint: where f is linear, f(x) = M x, it gives M^H g.
     ranks : tuple of int, optional
-        The ranks of the arrays without batch dimensions. If given, `f` takes leading batch dimensions, and under
-        vmap it is called with one more of them; otherwise vmap goes through `f`, which must then be made of torch calls.
+        The ranks of the arrays without batch dimensions. If given, `f` takes leading batch
+        dimensions, and under vmap it is called with one more of them; otherwise vmap goes through
+        `f`, which must then be made of torch calls.
 
-    If one of jvp and vjp is missing it is found as the adjoint of the other. Both may be differentiated again.
+    If one of jvp and vjp is missing it is found as the adjoint of the other. Both may be
+    differentiated again.
     """
     if jvp is None and vjp is None:
         raise ValueError("custom_derivative: give jvp, vjp or both")
@@ -47,17 +53,20 @@ def custom_derivative(
 
 
 def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None = None) -> tuple:
-    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose derivatives are those of the rule.
+    """`rule.apply(x, constants)`, a tuple of arrays linear in those of the tuple x, whose
+    derivatives are those of the rule.
 
     Parameters
     ----------
     rule : object
-        With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same constants; `tangent(x, constants, dx,
-        moved, output)`, the change of the answer with x (None: it stays) and with the constants; and `cotangent(x, constants, g,
-        output, back)`, which pulls g back to the constants, None for those that do not move, where `back` is what g is for x. The
-        last two are made of what can be differentiated. Optional is `batching(constants)`, what vmap does: "through" goes through
-        `apply`, which must then be made of torch calls; ranks of all arrays, without batch dimensions, give it one more of these.
-        Otherwise it is applied to one element after the other, since it may look at values.
+        With the methods `apply(x, constants)`; `adjoint()`, a rule for cotangents, with the same
+        constants; `tangent(x, constants, dx, moved, output)`, the change of the answer with x
+        (None: it stays) and with the constants; and `cotangent(x, constants, g, output, back)`,
+        which pulls g back to the constants, None for those that do not move, where `back` is what g
+        is for x. The last two are made of what can be differentiated. Optional is
+        `batching(constants)`, what vmap does: "through" goes through `apply`, which must then be
+        made of torch calls; ranks of all arrays, without batch dimensions, give it one more of
+        these. Otherwise it is applied to one element after the other, since it may look at values.
     like
         As in JAX, which traces.
     """
@@ -69,7 +78,9 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
             found = rule.apply(tuple(arrays[:count]), tuple(arrays[count:]))
             if torch.compiler.is_compiling():  # which looks after views by itself
                 return tuple(found)
-            return tuple(x.clone() if x.is_conj() or x._is_view() else x for x in found)  # a Function gives no views
+            return tuple(
+                x.clone() if x.is_conj() or x._is_view() else x for x in found
+            )  # a Function gives no views
 
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple:
         x, fixed, dx, moved = primals[:count], primals[count:], tangents[:count], tangents[count:]
@@ -100,18 +111,21 @@ def _custom(function: Any, rules: Rules) -> Callable:
 
 
 def is_differentiated(*arrays: Any) -> bool:
-    """Whether autograd, forward mode or a transform of torch.func watches any of these (a Function costs 20 us)."""
+    """Whether autograd, forward mode or a transform of torch.func watches any of these (a
+    Function costs 20 us)."""
     if forward_ad._current_level >= 0 or _functorch.peek_interpreter_stack() is not None:
         return True
     return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
 
 
 def linearise(f: Callable, x: Any, recorded: bool = False) -> Any:
-    """`f(x)` for a vector x, and its derivative J kept for many products: `push`, V -> V J^T, and `pull`, G -> G conj(J), for stacks of
-    vectors, (k, n) and (k, m). None where a transform of torch.func, forward mode or a compiler is at work.
+    """`f(x)` for a vector x, and its derivative J kept for many products: `push`, V -> V J^T, and
+    `pull`, G -> G conj(J), for stacks of vectors, (k, n) and (k, m). None where a transform of
+    torch.func, forward mode or a compiler is at work.
 
-    f is called once, and its graph kept. Reverse mode alone is used: pull(G) is linear in G, so its own pullback is push. That needs
-    second derivatives of the operations in f, where forward mode needs first ones in a form that many lack.
+    f is called once, and its graph kept. Reverse mode alone is used: pull(G) is linear in G, so its
+    own pullback is push. That needs second derivatives of the operations in f, where forward mode
+    needs first ones in a form that many lack.
 
     Parameters
     ----------
@@ -125,12 +139,15 @@ def linearise(f: Callable, x: Any, recorded: bool = False) -> Any:
 
 
 def recorded_vjp(f: Callable, x: Any) -> Any:
-    """`f(x)` and its pullback by autograd, for trees x and f(x); None where a transform or a compiler is at work."""
+    """`f(x)` and its pullback by autograd, for trees x and f(x); None where a transform or a
+    compiler is at work."""
     if _is_transformed():
         return None
     leaves, structure = pytree.tree_flatten(x)
     again = torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves)
-    own = [leaf if again and leaf.requires_grad else leaf.detach().requires_grad_() for leaf in leaves]
+    own = [
+        leaf if again and leaf.requires_grad else leaf.detach().requires_grad_() for leaf in leaves
+    ]
     with torch.enable_grad():
         y = f(pytree.tree_unflatten(own, structure))
     outputs, _ = pytree.tree_flatten(y)
@@ -165,11 +182,15 @@ class _Graph:
 
     def __init__(self, f: Callable, x: Any, recorded: bool):
         self.f, self.x, self.recorded = f, x, recorded
-        self.is_plain = False  # whether attention was computed without fused kernels, which have no second derivatives
+        # whether attention was computed without fused kernels, which have no second derivatives
+        self.is_plain = False
         self._evaluate()
 
     def _evaluate(self) -> None:
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH) if self.is_plain else contextlib.nullcontext():
+        with (
+            torch.enable_grad(),
+            sdpa_kernel(SDPBackend.MATH) if self.is_plain else contextlib.nullcontext(),
+        ):
             self.y = self.f(self.x)
         self.back: Any = None
 
@@ -200,7 +221,11 @@ class _Graph:
 
 def _pull(y: Any, x: Any, G: Any, recorded: bool) -> Any:
     """The pullbacks of the rows of G from y to x, of a graph that is kept."""
-    options: dict[str, Any] = {"retain_graph": True, "create_graph": recorded, "materialize_grads": True}
+    options: dict[str, Any] = {
+        "retain_graph": True,
+        "create_graph": recorded,
+        "materialize_grads": True,
+    }
     if not y.requires_grad:
         return torch.zeros((G.shape[0], *x.shape), dtype=x.dtype, device=x.device)
     if G.shape[0] > 1:
@@ -241,14 +266,19 @@ def _jvp_from(vjp: Any) -> Callable:
             cotangents = vjp(primals, output, cotangent)
             return tuple(cotangents[i] for i in moving)
 
-        zero = tuple(map(torch.zeros_like, output)) if isinstance(output, tuple) else torch.zeros_like(output)
+        zero = (
+            tuple(map(torch.zeros_like, output))
+            if isinstance(output, tuple)
+            else torch.zeros_like(output)
+        )
         return torch.func.vjp(pull, zero)[1](tuple(tangents[i] for i in moving))[0]
 
     return jvp
 
 
 class _Through(torch.autograd.Function):
-    """One Function for all rules (they are its first argument): making a class for each call would cost 100 us."""
+    """One Function for all rules (they are its first argument): making a class for each call
+    would cost 100 us."""
 
     generate_vmap_rule = True
 
@@ -276,17 +306,22 @@ class _Through(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        # torch calls this with forward mode switched off, for the transforms further out too: forward over forward loses terms.
-        # Switched on again, this level's own tangents must be left behind.
+        # torch calls this with forward mode switched off, for the transforms further out too:
+        # forward over forward loses terms. Switched on again, this level's own tangents must be
+        # left behind.
         with forward_ad._set_fwd_grad_enabled(True):
             saved = [forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
             primals, outputs = tuple(saved[: ctx.count]), tuple(saved[ctx.count :])
-            moved = (torch.zeros_like(x) if t is None else t for x, t in zip(primals, tangents, strict=True))
+            moved = (
+                torch.zeros_like(x) if t is None else t
+                for x, t in zip(primals, tangents, strict=True)
+            )
             return ctx.rules.jvp(primals, tuple(moved), outputs[0] if ctx.single else outputs)
 
 
 class _Batched(torch.autograd.Function):
-    """The same for functions that take leading batch dimensions: what vmap sees is one more of them."""
+    """The same for functions that take leading batch dimensions: what vmap sees is one more of
+    them."""
 
     forward = staticmethod(_Through.forward)
     setup_context = staticmethod(_Through.setup_context)
@@ -296,8 +331,13 @@ class _Batched(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
         dims, ranks = in_dims[1:], rules.ranks or ()
-        moved = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(arrays, dims, strict=True)]
-        depths = [x.ndim - rank - (dim is not None) for x, rank, dim in zip(moved, ranks, dims, strict=True)]
+        moved = [
+            x if dim is None else x.movedim(dim, 0) for x, dim in zip(arrays, dims, strict=True)
+        ]
+        depths = [
+            x.ndim - rank - (dim is not None)
+            for x, rank, dim in zip(moved, ranks, dims, strict=True)
+        ]
         aligned = [
             x if dim is None else x.reshape(x.shape[0], *(1,) * (max(depths) - depth), *x.shape[1:])
             for x, dim, depth in zip(moved, dims, depths, strict=True)
@@ -307,7 +347,8 @@ class _Batched(torch.autograd.Function):
 
 
 class _Compiled(torch.autograd.Function):
-    """The same for Dynamo (torch 2.13), which traces no Function that has a `jvp`: reverse mode only."""
+    """The same for Dynamo (torch 2.13), which traces no Function that has a `jvp`: reverse mode
+    only."""
 
     @staticmethod
     def forward(ctx: Any, rules: Rules, *arrays: Any) -> Any:
@@ -329,7 +370,15 @@ class _Looped(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, rules: Rules, *arrays: Any) -> tuple[Any, Any]:
         results = [
-            _Looped.apply(rules, *(x if dim is None else x.select(dim, i) for x, dim in zip(arrays, in_dims[1:], strict=True)))
+            _Looped.apply(
+                rules,
+                *(
+                    x if dim is None else x.select(dim, i)
+                    for x, dim in zip(arrays, in_dims[1:], strict=True)
+                ),
+            )
             for i in range(info.batch_size)
         ]
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(
+            results[0]
+        )

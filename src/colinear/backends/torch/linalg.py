@@ -1,7 +1,9 @@
-"""Linear algebra for the torch backend: factors and triangular solves of `torch.linalg`, LAPACK where torch has nothing.
+"""Linear algebra for the torch backend: factors and triangular solves of `torch.linalg`, LAPACK
+where torch has nothing.
 
-`torch.linalg.solve`, `det` and `slogdet` are never called: their second derivatives, forward over forward, are wrong
-in torch 2.13 (a term of the product rule is lost); those of the factorisations are right.
+`torch.linalg.solve`, `det` and `slogdet` are never called: their second derivatives, forward over
+forward, are wrong in torch 2.13 (a term of the product rule is lost); those of the factorisations
+are right.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from .derivatives import custom_derivative
 
 Array = Any
 
-_half = through_single(lambda x, dtype: x.to(dtype), frozenset({torch.float16, torch.bfloat16}), torch.float32)
+_half = through_single(
+    lambda x, dtype: x.to(dtype), frozenset({torch.float16, torch.bfloat16}), torch.float32
+)
 
 
 def _xp() -> Any:
@@ -36,7 +40,8 @@ def _common(*arrays: Array) -> list[Array]:
     return [x if x.dtype == dtype else x.to(dtype) for x in arrays]
 
 
-# Cholesky, LU, LDL -------------------------------------------------------------------------------------------------
+# Cholesky, LU, LDL
+# -------------------------------------------------------------------------------------------------
 
 
 @_half
@@ -55,13 +60,17 @@ def cholesky_solve(L: Array, B: Array) -> Array:
 def _cholesky_inverse_now(L: Array) -> Array:
     if L.device.type != "cpu":
         return torch.cholesky_inverse(L)
-    return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))  # 1.5 times as fast as torch's
+    return torch.from_numpy(
+        _numpy_linalg.cholesky_inverse(L.numpy(force=True))
+    )  # 1.5 times as fast as torch's
 
 
 # dT = -T dA T with A = L L^H
 _cholesky_inverse: Any = custom_derivative(
     _cholesky_inverse_now,
-    jvp=lambda primals, tangents, _: _minus_sandwich(_cholesky_inverse(primals[0]), tangents[0] @ primals[0].mH),
+    jvp=lambda primals, tangents, _: _minus_sandwich(
+        _cholesky_inverse(primals[0]), tangents[0] @ primals[0].mH
+    ),
     ranks=(2,),
 )
 
@@ -78,13 +87,16 @@ def cholesky_inverse(L: Array) -> Array:
 
 @_half
 def lu_factor(A: Array) -> tuple[Array, Array]:
-    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps (from 0) as in LAPACK."""
+    """Factor A = P L U with partial pivoting. Returns L and U in one array, and the row swaps
+    (from 0) as in LAPACK."""
     LU, pivots, _ = torch.linalg.lu_factor_ex(A)
     return LU, pivots - 1
 
 
 @_half
-def lu_solve(LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False) -> Array:
+def lu_solve(
+    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
+) -> Array:
     """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
     LU, B = _common(LU, B)
     pivots = (pivots + 1).to(torch.int32)
@@ -98,16 +110,22 @@ def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
     shape = (*pivots.shape[:-1], n, pivots.shape[-1])
     blank = torch.zeros((), device=pivots.device).expand(shape)
     P, _, _ = torch.lu_unpack(blank, (pivots + 1).to(torch.int32), unpack_data=False)
-    perm = P.argmax(-2) if n else torch.zeros((*pivots.shape[:-1], 0), dtype=torch.int64, device=pivots.device)
+    perm = (
+        P.argmax(-2)
+        if n
+        else torch.zeros((*pivots.shape[:-1], 0), dtype=torch.int64, device=pivots.device)
+    )
     swaps = (pivots != torch.arange(pivots.shape[-1], device=pivots.device)).sum(-1)
     return perm, 1 - 2 * (swaps % 2)
 
 
 @_half
 def ldl_factor(A: Array) -> tuple[Array, ...]:
-    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and `ldl_slogdet`.
+    """Factor Hermitian A, definite or not, stably; what it returns is for `ldl_solve` and
+    `ldl_slogdet`.
 
-    LAPACK's L D L^H on the CPU; on a GPU, where torch has none for Hermitian matrices, eigenvectors. Constant for derivatives.
+    LAPACK's L D L^H on the CPU; on a GPU, where torch has none for Hermitian matrices,
+    eigenvectors. Constant for derivatives.
     """
     A = A.detach()
     if A.device.type != "cpu":
@@ -131,14 +149,20 @@ def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
 def _packed_solve_now(packed: Array, pivots: Array, B: Array) -> Array:
     batch = torch.broadcast_shapes(packed.shape[:-2], B.shape[:-2])
     packed, B = packed.expand(*batch, *packed.shape[-2:]), B.expand(*batch, *B.shape[-2:])
-    return torch.linalg.ldl_solve(packed, pivots.expand(packed.shape[:-1]), B, hermitian=packed.is_complex())
+    return torch.linalg.ldl_solve(
+        packed, pivots.expand(packed.shape[:-1]), B, hermitian=packed.is_complex()
+    )
 
 
 # With the factors held constant; torch's own ldl_solve has no rule for vmap.
 _packed_solve: Any = custom_derivative(
     _packed_solve_now,
     jvp=lambda primals, tangents, X: _packed_solve(*primals[:2], tangents[2]),
-    vjp=lambda primals, X, G: (None, None, _sum_to(_packed_solve(*primals[:2], G), primals[2].shape)),  # A = A^H
+    vjp=lambda primals, X, G: (
+        None,
+        None,
+        _sum_to(_packed_solve(*primals[:2], G), primals[2].shape),
+    ),  # A = A^H
     ranks=(2, 1, 2),
 )
 
@@ -155,7 +179,8 @@ def _sum_to(G: Array, shape: Any) -> Array:
     return G if G.shape == shape else G.sum_to_size(shape)
 
 
-# orthogonal and spectral -------------------------------------------------------------------------------------------
+# orthogonal and spectral
+# -------------------------------------------------------------------------------------------
 
 
 @_half
@@ -187,8 +212,13 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
 
 def _finite(A: Array) -> tuple[Array, Array]:
-    """A with the matrices that hold NaN or infinity blanked, and which: torch raises where LAPACK refuses them."""
-    finite = torch.isfinite(A).flatten(-2).all(-1) if A.numel() else torch.ones(A.shape[:-2], dtype=torch.bool, device=A.device)
+    """A with the matrices that hold NaN or infinity blanked, and which: torch raises where
+    LAPACK refuses them."""
+    finite = (
+        torch.isfinite(A).flatten(-2).all(-1)
+        if A.numel()
+        else torch.ones(A.shape[:-2], dtype=torch.bool, device=A.device)
+    )
     return torch.where(finite[..., None, None], A, 0), finite
 
 
@@ -197,7 +227,9 @@ def eigh(A: Array) -> tuple[Array, Array]:
     """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
     A, finite = _finite(A)
     values, vectors = torch.linalg.eigh(A)
-    return torch.where(finite[..., None], values, torch.nan), torch.where(finite[..., None, None], vectors, torch.nan)
+    return torch.where(finite[..., None], values, torch.nan), torch.where(
+        finite[..., None, None], vectors, torch.nan
+    )
 
 
 @_half
@@ -212,7 +244,9 @@ def eig(A: Array) -> tuple[Array, Array]:
     """Eigenvalues and eigenvectors of any square A, always complex."""
     A, finite = _finite(A)
     values, vectors = torch.linalg.eig(A)
-    return torch.where(finite[..., None], values, torch.nan), torch.where(finite[..., None, None], vectors, torch.nan)
+    return torch.where(finite[..., None], values, torch.nan), torch.where(
+        finite[..., None, None], vectors, torch.nan
+    )
 
 
 @_half
@@ -228,7 +262,11 @@ def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     A, finite = _finite(A)
     U, s, Vh = torch.linalg.svd(A, full_matrices=full_matrices)
     one, two = finite[..., None], finite[..., None, None]
-    return torch.where(two, U, torch.nan), torch.where(one, s, torch.nan), torch.where(two, Vh, torch.nan)
+    return (
+        torch.where(two, U, torch.nan),
+        torch.where(one, s, torch.nan),
+        torch.where(two, Vh, torch.nan),
+    )
 
 
 @_half
@@ -238,7 +276,8 @@ def expm(A: Array) -> Array:
     return torch.where(finite[..., None, None], torch.linalg.matrix_exp(A), torch.nan)
 
 
-# triangular and banded solves --------------------------------------------------------------------------------------
+# triangular and banded solves
+# --------------------------------------------------------------------------------------
 
 
 @_half
@@ -250,7 +289,8 @@ def solve_triangular(
     transpose: bool = False,
     adjoint: bool = False,
 ) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other triangle is not read."""
+    """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
+    triangle is not read."""
     A, B = _common(A, B)
     if adjoint:
         A, lower = A.mH, not lower
@@ -259,9 +299,10 @@ def solve_triangular(
     return torch.linalg.solve_triangular(A, B, upper=not lower, unitriangular=unit_diagonal)
 
 
-# torch has no tridiagonal or banded solver, and elimination in Python costs 20 us a row: LAPACK on the host, from a GPU too.
-# The derivatives of X = A^-1 B are solves with A and A^H, so they hold to any order:
-#   dX = A^-1 (dB - dA X)         cotangents: G_B = A^-H G,  G_A = -G_B X^H on the diagonals.
+# torch has no tridiagonal or banded solver, and elimination in Python costs 20 us a row: LAPACK on
+# the host, from a GPU too. The derivatives of X = A^-1 B are solves with A and A^H, so they hold to
+# any order:   dX = A^-1 (dB - dA X)         cotangents: G_B = A^-H G,  G_A = -G_B X^H on the
+# diagonals.
 
 
 def _on_host(solve: Any, *arrays: Array) -> Array:
@@ -271,12 +312,16 @@ def _on_host(solve: Any, *arrays: Array) -> Array:
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
     (dlower, ddiag, dupper, dB), xp = tangents, _xp()
-    return solve_tridiagonal(*primals[:3], dB - _banded.tridiagonal_matmul(xp, dlower, ddiag, dupper, X))
+    return solve_tridiagonal(
+        *primals[:3], dB - _banded.tridiagonal_matmul(xp, dlower, ddiag, dupper, X)
+    )
 
 
 def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
     lower, diag, upper, B = primals
-    W = solve_tridiagonal(upper.conj(), diag.conj(), lower.conj(), G)  # A^H: the off-diagonals change places
+    W = solve_tridiagonal(
+        upper.conj(), diag.conj(), lower.conj(), G
+    )  # A^H: the off-diagonals change places
     Xc = X.conj()
     parts = -(W[..., 1:, :] * Xc[..., :-1, :]), -(W * Xc), -(W[..., :-1, :] * Xc[..., 1:, :])
     cotangents = (_sum_to(part.sum(-1), x.shape) for part, x in zip(parts, primals, strict=False))
@@ -284,23 +329,30 @@ def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
 
 
 _solve_tridiagonal = custom_derivative(
-    lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays), _tridiagonal_jvp, _tridiagonal_vjp, (1, 1, 1, 2)
+    lambda *arrays: _on_host(_numpy_linalg.solve_tridiagonal, *arrays),
+    _tridiagonal_jvp,
+    _tridiagonal_vjp,
+    (1, 1, 1, 2),
 )
 
 
 @_half
 def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Array:
-    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch, n-1), B (*batch, n, k)."""
+    """Solve a tridiagonal system, with pivoting: diagonals (*batch, n-1), (*batch, n), (*batch,
+    n-1), B (*batch, n, k)."""
     return _solve_tridiagonal(*_common(lower, diag, upper, B))
 
 
 @_half
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
-    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch, l+u+1, n), B (*batch, n, k)."""
+    """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
+    l+u+1, n), B (*batch, n, k)."""
     xp = _xp()
 
     def jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-        return solve_banded(primals[0], widths, tangents[1] - _banded.banded_matmul(xp, tangents[0], widths, X))
+        return solve_banded(
+            primals[0], widths, tangents[1] - _banded.banded_matmul(xp, tangents[0], widths, X)
+        )
 
     def vjp(primals: tuple, X: Array, G: Array) -> tuple:
         W = solve_banded(_banded.transposed(xp, primals[0].conj(), widths), widths[::-1], G)

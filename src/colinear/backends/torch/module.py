@@ -1,4 +1,5 @@
-"""An operator as a module of torch: its leaves are parameters that optimisers train, devices move and checkpoints keep."""
+"""An operator as a module of torch: its leaves are parameters that optimisers train, devices
+move and checkpoints keep."""
 
 from __future__ import annotations
 
@@ -17,17 +18,19 @@ class OperatorModule(torch.nn.Module):
     Parameters
     ----------
     operator : operator or tensor
-        Its floating leaves become parameters, in a copy unless they are `nn.Parameter`s already; a tensor that occurs twice becomes
-        one parameter. Integers become buffers, and Python's numbers stay what they are.
+        Its floating leaves become parameters, in a copy unless they are `nn.Parameter`s already; a
+        tensor that occurs twice becomes one parameter. Integers become buffers, and Python's
+        numbers stay what they are.
     frozen : iterable of str
-        Leaves that are not trained: they become buffers. Given by name, or by the last part of it: `frozen=["X"]` for the points of
-        a `Kernel`.
+        Leaves that are not trained: they become buffers. Given by name, or by the last part of it:
+        `frozen=["X"]` for the points of a `Kernel`.
 
     Notes
     -----
-    A parameter is named by its way through the tree, joined by underscores: `operands_0_d` is the diagonal of the first term of a
-    sum. `named_parameters()` lists them. Wherever an operator is needed write `module.operator`, which is built anew from the
-    parameters, without copies; so gradients reach them, and `torch.nn.utils.parametrize` can keep one positive. Calling the module
+    A parameter is named by its way through the tree, joined by underscores: `operands_0_d` is the
+    diagonal of the first term of a sum. `named_parameters()` lists them. Wherever an operator is
+    needed write `module.operator`, which is built anew from the parameters, without copies; so
+    gradients reach them, and `torch.nn.utils.parametrize` can keep one positive. Calling the module
     multiplies.
 
     Examples
@@ -44,14 +47,27 @@ class OperatorModule(torch.nn.Module):
     def __init__(self, operator: Any, frozen: Iterable[str] = ()):
         super().__init__()
         operator = operator if isinstance(operator, LinearOperator) else as_operator(operator)
-        if operator.backend not in ("torch", None) or not any(isinstance(leaf, torch.Tensor) for leaf in operator.leaves()):
+        if operator.backend not in ("torch", None) or not any(
+            isinstance(leaf, torch.Tensor) for leaf in operator.leaves()
+        ):
             raise TypeError(
-                f"OperatorModule: the operator is of {operator.backend} and holds no tensors; move it with A.to(backend='torch')."
+                f"OperatorModule: the operator is of {operator.backend} and holds no tensors; "
+                "move it with A.to(backend='torch')."
             )
-        frozen, paths = {frozen} if isinstance(frozen, str) else set(frozen), list(_named_leaves(operator))
-        known = {name for parts, leaf in paths if isinstance(leaf, torch.Tensor) for name in (parts[-1], "_".join(parts))}
+        frozen, paths = (
+            {frozen} if isinstance(frozen, str) else set(frozen),
+            list(_named_leaves(operator)),
+        )
+        known = {
+            name
+            for parts, leaf in paths
+            if isinstance(leaf, torch.Tensor)
+            for name in (parts[-1], "_".join(parts))
+        }
         if unknown := frozen - known:
-            raise ValueError(f"OperatorModule: no leaf is called {sorted(unknown)}; there are {sorted(known)}.")
+            raise ValueError(
+                f"OperatorModule: no leaf is called {sorted(unknown)}; there are {sorted(known)}."
+            )
         names: dict[int, str] = {}
         self._names: list[str | None] = []
         for parts, leaf in paths:
@@ -60,14 +76,24 @@ class OperatorModule(torch.nn.Module):
                 continue
             if id(leaf) not in names:
                 names[id(leaf)] = name = self._free("_".join(parts))
-                if {parts[-1], "_".join(parts)} & frozen or not (leaf.is_floating_point() or leaf.is_complex()):
+                if {parts[-1], "_".join(parts)} & frozen or not (
+                    leaf.is_floating_point() or leaf.is_complex()
+                ):
                     self.register_buffer(name, leaf.detach().clone())
                 else:
-                    own = leaf if isinstance(leaf, torch.nn.Parameter) else torch.nn.Parameter(leaf.detach().clone())
+                    own = (
+                        leaf
+                        if isinstance(leaf, torch.nn.Parameter)
+                        else torch.nn.Parameter(leaf.detach().clone())
+                    )
                     self.register_parameter(name, own)
             self._names.append(names[id(leaf)])
         # The tree alone, without memory for its leaves.
-        self._tree = operator._map(lambda leaf: torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf)
+        self._tree = operator._map(
+            lambda leaf: (
+                torch.empty_like(leaf, device="meta") if isinstance(leaf, torch.Tensor) else leaf
+            )
+        )
 
     def _free(self, name: str) -> str:
         return name if not hasattr(self, name) else self._free(f"{name}_")
@@ -76,7 +102,9 @@ class OperatorModule(torch.nn.Module):
     def operator(self) -> LinearOperator:
         """The operator of the parameters as they are now."""
         names = iter(self._names)
-        return self._tree._map(lambda leaf: leaf if (name := next(names)) is None else getattr(self, name))
+        return self._tree._map(
+            lambda leaf: leaf if (name := next(names)) is None else getattr(self, name)
+        )
 
     def forward(self, X: Any) -> Any:
         """The product of the operator with X."""
@@ -87,7 +115,8 @@ class OperatorModule(torch.nn.Module):
 
 
 def _named_leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The leaves of a tree with the fields, places and keys that lead to them, in the order of `LinearOperator.leaves`."""
+    """The leaves of a tree with the fields, places and keys that lead to them, in the order of
+    `LinearOperator.leaves`."""
     if isinstance(value, LinearOperator):
         items: Any = [(name, getattr(value, name)) for name in value._dynamic]
     elif isinstance(value, dict):

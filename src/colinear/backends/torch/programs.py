@@ -1,4 +1,5 @@
-"""Functions with what they close over as arguments; for `torch.compile`, one repair of Dynamo and one opaque operator."""
+"""Functions with what they close over as arguments; for `torch.compile`, one repair of Dynamo
+and one opaque operator."""
 
 from __future__ import annotations
 
@@ -28,17 +29,47 @@ from torch.overrides import TorchFunctionMode
 
 MOST_OBJECTS = 300  # that are looked at before a function is called to see what it does
 
-_PLAIN = (int, float, complex, str, bytes, type(None), type(...), slice, range, np.generic, np.ndarray, torch.dtype, torch.device)
-_LIBRARIES = {"torch", "numpy", "scipy", "colinear", "builtins", "math", "cmath", "functools", "operator", "itertools", "typing"}
+_PLAIN = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    slice,
+    range,
+    np.generic,
+    np.ndarray,
+    torch.dtype,
+    torch.device,
+)
+_LIBRARIES = {
+    "torch",
+    "numpy",
+    "scipy",
+    "colinear",
+    "builtins",
+    "math",
+    "cmath",
+    "functools",
+    "operator",
+    "itertools",
+    "typing",
+}
 
 
-def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Any = ()) -> tuple[Callable, tuple]:
-    """A function g and tensors h with `g(*arguments, *h) = f(*arguments)`: h are those f closes over that have derivatives.
+def hoist(
+    f: Callable, examples: Callable[[], Sequence[tuple]], axes: Any = ()
+) -> tuple[Callable, tuple]:
+    """A function g and tensors h with `g(*arguments, *h) = f(*arguments)`: h are those f closes
+    over that have derivatives.
 
     Parameters
     ----------
     f : callable
-        Where it closes over none of them, it is g itself, and h is empty. It is not called if that can be seen from it.
+        Where it closes over none of them, it is g itself, and h is empty. It is not called if that
+        can be seen from it.
     examples : callable
         Gives tuples of arguments; f is called with the first, and what it raises is raised here.
     axes
@@ -57,14 +88,17 @@ def hoist(f: Callable, examples: Callable[[], Sequence[tuple]], axes: Any = ()) 
         fixed = hoisted(*_map(torch.Tensor.detach, arguments), *(x.detach() for x in hidden))
     if any(x.requires_grad for x in _tensors(fixed)):
         raise TypeError(
-            f"{hoisted.__name__} closes over a tensor that requires gradients and hands it to what torch calls without saying so "
-            "(a custom autograd.Function, say). Pass that tensor as parameters=(...), or close over its detach()."
+            f"{hoisted.__name__} closes over a tensor that requires gradients and hands it to "
+            "what torch calls without saying so "
+            "(a custom autograd.Function, say). Pass that tensor as parameters=(...), or close "
+            "over its detach()."
         )
     return hoisted, hidden
 
 
 class Hoisted:
-    """A function of its arguments and of the tensors that it closed over, which others stand in for when it is called."""
+    """A function of its arguments and of the tensors that it closed over, which others stand in
+    for when it is called."""
 
     def __init__(self, f: Callable, hidden: tuple):
         self.__name__ = getattr(f, "__name__", type(f).__name__)
@@ -83,14 +117,17 @@ class Hoisted:
 
 
 class _Recorder(TorchFunctionMode):
-    """Collects the tensors with derivatives that torch is called with, but for those that were given or made since."""
+    """Collects the tensors with derivatives that torch is called with, but for those that were
+    given or made since."""
 
     def __init__(self, given: Any):
         super().__init__()
         self.known = {id(x): x for x in _tensors(given)}  # kept, lest another has its id
         self.hidden: dict[int, Any] = {}
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         for x in _tensors((args, kwargs)):
             if id(x) not in self.known and _has_derivatives(x):
                 self.hidden[id(x)] = x
@@ -108,7 +145,9 @@ class _Substitution(TorchFunctionMode):
         super().__init__()
         self.others = others
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         args, kwargs = _map(lambda x: self.others.get(id(x), x), (args, kwargs or {}))
         return function(*args, **kwargs)
 
@@ -145,7 +184,8 @@ def _map(f: Callable, value: Any) -> Any:
 
 
 def _is_free(f: Any) -> bool:
-    """Whether it can be seen that a function reaches no tensor with derivatives; False where that is not clear."""
+    """Whether it can be seen that a function reaches no tensor with derivatives; False where
+    that is not clear."""
     waiting, seen = [f], set()
     while waiting:
         value = waiting.pop()
@@ -196,7 +236,9 @@ def _inside_function(f: types.FunctionType) -> Sequence[Any]:
 
 def _names(code: types.CodeType) -> set[str]:
     """The names of globals (and attributes) in a function and those defined in it."""
-    return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+    return set(code.co_names).union(
+        *(_names(c) for c in code.co_consts if isinstance(c, types.CodeType))
+    )
 
 
 def _is_of_library(value: Any) -> bool:
@@ -273,7 +315,8 @@ class Call(NamedTuple):
     like : callable
         `like(arrays)`, arrays without values of the shapes and dtypes of those that `run` gives.
     attach : callable
-        `attach(arrays, first)`, the first array that `run` gave, with its derivatives with respect to `arrays`; the others have none.
+        `attach(arrays, first)`, the first array that `run` gave, with its derivatives with respect
+        to `arrays`; the others have none.
     """
 
     run: Callable[[Sequence[Any]], list[Any]]
@@ -289,7 +332,9 @@ def call_opaquely(number: int, arrays: Sequence[Any]) -> list[Any]:
     return list(torch.ops.colinear.call(list(arrays), number))
 
 
-@torch.library.custom_op("colinear::call", mutates_args=(), schema="(Tensor[] arrays, int number) -> Tensor[]")
+@torch.library.custom_op(
+    "colinear::call", mutates_args=(), schema="(Tensor[] arrays, int number) -> Tensor[]"
+)
 def _call(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
     with torch.no_grad():
         return CALLS[number].run(arrays)
@@ -301,9 +346,13 @@ def _(arrays: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
 
 
 @torch.library.custom_op(
-    "colinear::pull", mutates_args=(), schema="(Tensor[] arrays, Tensor first, Tensor cotangent, int number) -> Tensor[]"
+    "colinear::pull",
+    mutates_args=(),
+    schema="(Tensor[] arrays, Tensor first, Tensor cotangent, int number) -> Tensor[]",
 )
-def _pull(arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int) -> list[torch.Tensor]:
+def _pull(
+    arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int
+) -> list[torch.Tensor]:
     moving = [i for i, x in enumerate(arrays) if x.is_floating_point() or x.is_complex()]
 
     def pull() -> Sequence[Any]:
@@ -312,17 +361,24 @@ def _pull(arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.
             held[i].requires_grad_()
         with torch.enable_grad():
             result = CALLS[number].attach(held, first.detach())
-            return torch.autograd.grad(result, [held[i] for i in moving], cotangent, allow_unused=True)
+            return torch.autograd.grad(
+                result, [held[i] for i in moving], cotangent, allow_unused=True
+            )
 
     # Inside an operator nothing is recorded in its own thread.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         found = dict(zip(moving, thread.submit(pull).result(), strict=True))
     parts = [found.get(i) for i in range(len(arrays))]
-    return [torch.zeros_like(x) if part is None else part.clone() for x, part in zip(arrays, parts, strict=True)]
+    return [
+        torch.zeros_like(x) if part is None else part.clone()
+        for x, part in zip(arrays, parts, strict=True)
+    ]
 
 
 @_pull.register_fake
-def _(arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int) -> list[torch.Tensor]:
+def _(
+    arrays: Sequence[torch.Tensor], first: torch.Tensor, cotangent: torch.Tensor, number: int
+) -> list[torch.Tensor]:
     return [torch.empty_like(x) for x in arrays]
 
 
@@ -334,7 +390,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _back(ctx: Any, cotangents: Any) -> tuple[Any, None]:
     *arrays, first = ctx.saved_tensors
     parts = torch.ops.colinear.pull(arrays, first, cotangents[0], ctx.number)
-    return [part if x.is_floating_point() or x.is_complex() else None for x, part in zip(arrays, parts, strict=True)], None
+    return [
+        part if x.is_floating_point() or x.is_complex() else None
+        for x, part in zip(arrays, parts, strict=True)
+    ], None
 
 
 _call.register_autograd(_back, setup_context=_keep)

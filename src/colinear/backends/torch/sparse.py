@@ -1,6 +1,8 @@
-"""Sparse times dense in torch: its CSR product with derivatives of our own, and a gather-and-add for batches of matrices.
+"""Sparse times dense in torch: its CSR product with derivatives of our own, and a gather-and-add
+for batches of matrices.
 
-torch's own derivative of a CSR product makes a sparse gradient, cannot be differentiated again and has no rule for vmap.
+torch's own derivative of a CSR product makes a sparse gradient, cannot be differentiated again and
+has no rule for vmap.
 """
 
 from __future__ import annotations
@@ -16,33 +18,46 @@ from .derivatives import custom_derivative, is_differentiated
 
 Array = Any
 
-_half = through_single(lambda x, dtype: x.to(dtype), frozenset({torch.float16, torch.bfloat16}), torch.float32)
+_half = through_single(
+    lambda x, dtype: x.to(dtype), frozenset({torch.float16, torch.bfloat16}), torch.float32
+)
 
 
 @_half
 def sparse_matmul(data: Array, structure: Any, X: Array) -> Array:
-    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k)."""
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
+    (*batch, m, k)."""
     if data.dtype != X.dtype:
         dtype = torch.promote_types(data.dtype, X.dtype)
         data, X = data.to(dtype), X.to(dtype)
-    if torch.compiler.is_compiling():  # CSR tensors break the graph; these operations differentiate by themselves
+    if (
+        torch.compiler.is_compiling()
+    ):  # CSR tensors break the graph; these operations differentiate by themselves
         return _gather_and_add(data, structure, X)
     if not is_differentiated(data, X):
-        if data.ndim == 1 and X.ndim == 2 and X.numel() and 0 not in structure.shape:  # an iteration's: 60 us are a fifth of it
+        if (
+            data.ndim == 1 and X.ndim == 2 and X.numel() and 0 not in structure.shape
+        ):  # an iteration's: 60 us are a fifth of it
             return _csr_product(data, structure, X)
         return _multiply(data, structure, X)
 
     def jvp(primals: tuple, tangents: tuple, Y: Array) -> Array:
-        return sparse_matmul(tangents[0], structure, primals[1]) + sparse_matmul(primals[0], structure, tangents[1])
+        return sparse_matmul(tangents[0], structure, primals[1]) + sparse_matmul(
+            primals[0], structure, tangents[1]
+        )
 
     def vjp(primals: tuple, Y: Array, G: Array) -> tuple:
         data, X = primals
         rows, columns = _indices(structure, X.device)[:2]
         to_data = (G.index_select(-2, rows) * X.conj().index_select(-2, columns)).sum(-1)
-        to_X = sparse_matmul(data.conj().index_select(-1, _order(structure, X.device)), structure.transposed, G)
+        to_X = sparse_matmul(
+            data.conj().index_select(-1, _order(structure, X.device)), structure.transposed, G
+        )
         return to_data.sum_to_size(data.shape), to_X.sum_to_size(X.shape)
 
-    return custom_derivative(lambda data, X: _multiply(data, structure, X), jvp, vjp, ranks=(1, 2))(data, X)
+    return custom_derivative(lambda data, X: _multiply(data, structure, X), jvp, vjp, ranks=(1, 2))(
+        data, X
+    )
 
 
 def sparse_array(data: Array, structure: Any) -> Array:
@@ -50,7 +65,11 @@ def sparse_array(data: Array, structure: Any) -> Array:
     _, columns, indptr = _indices(structure, data.device)
     batch = data.shape[:-1]
     return torch.sparse_csr_tensor(
-        indptr.expand(*batch, -1), columns.expand(*batch, -1), data, size=(*batch, *structure.shape), check_invariants=False
+        indptr.expand(*batch, -1),
+        columns.expand(*batch, -1),
+        data,
+        size=(*batch, *structure.shape),
+        check_invariants=False,
     )
 
 
@@ -63,24 +82,32 @@ def _multiply(data: Array, structure: Any, X: Array) -> Array:
             return _gather_and_add(data, structure, X)
         if data.ndim == 1:  # one matrix, many right sides: they are columns of one
             spread = X.movedim(-2, 0)
-            product = _csr_product(data, structure, spread.reshape(len(spread), math.prod(spread.shape[1:])))
+            product = _csr_product(
+                data, structure, spread.reshape(len(spread), math.prod(spread.shape[1:]))
+            )
             return product.reshape(-1, *spread.shape[1:]).movedim(0, -2)
         if data.shape[-1] * X.shape[-1] < 2000:  # where a call costs more than its work
             return _gather_and_add(data, structure, X)
-        data, X = data.expand(*batch, -1).reshape(-1, data.shape[-1]), X.expand(*batch, *X.shape[-2:]).reshape(-1, *X.shape[-2:])
+        data, X = (
+            data.expand(*batch, -1).reshape(-1, data.shape[-1]),
+            X.expand(*batch, *X.shape[-2:]).reshape(-1, *X.shape[-2:]),
+        )
         products = [_csr_product(one, structure, right) for one, right in zip(data, X, strict=True)]
         return torch.stack(products).reshape(*batch, *products[0].shape)
 
 
 def _csr_product(data: Array, structure: Any, X: Array) -> Array:
     _, columns, indptr = _indices(structure, X.device)
-    matrix = torch.sparse_csr_tensor(indptr, columns, data, size=structure.shape, check_invariants=False)
+    matrix = torch.sparse_csr_tensor(
+        indptr, columns, data, size=structure.shape, check_invariants=False
+    )
     return matrix @ X if X.shape[1] > 1 else (matrix @ X[:, 0])[:, None]
 
 
 def _gather_and_add(data: Array, structure: Any, X: Array) -> Array:
     rows, columns, _ = _indices(structure, X.device)
-    # index_add is ten times as fast along the first axis as along another, and three times more on a vector.
+    # index_add is ten times as fast along the first axis as along another, and three times more on
+    # a vector.
     terms = (data[..., None] * X.index_select(-2, columns)).movedim(-2, 0)
     rest = terms.shape[1:]
     terms = terms.reshape(-1) if math.prod(rest) == 1 else terms
@@ -89,16 +116,27 @@ def _gather_and_add(data: Array, structure: Any, X: Array) -> Array:
 
 
 def _indices(structure: Any, device: Any) -> tuple[Array, Array, Array]:
-    """Rows, columns and row starts on the device, kept with the structure; 32-bit where they fit, as MKL wants them."""
+    """Rows, columns and row starts on the device, kept with the structure; 32-bit where they
+    fit, as MKL wants them."""
     found = structure.memo.get(("torch", device))
     if found is None:
         host = structure.rows, structure.columns, structure.indptr
         if torch.compiler.is_compiling():  # part of the graph then, and not to be kept
             return tuple(torch.as_tensor(x.copy(), device=device) for x in host)
-        with torch._C._DisableFuncTorch(), warnings.catch_warnings():  # inside a transform, too, plain tensors are kept
+        with (
+            torch._C._DisableFuncTorch(),
+            warnings.catch_warnings(),
+        ):  # inside a transform, too, plain tensors are kept
             found = tuple(torch.tensor(x, device=device) for x in host)
-            warnings.simplefilter("ignore")  # the first CSR tensor of a process says that they are in beta
-            torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([], dtype=torch.int64), torch.tensor([]), size=(1, 1))
+            warnings.simplefilter(
+                "ignore"
+            )  # the first CSR tensor of a process says that they are in beta
+            torch.sparse_csr_tensor(
+                torch.tensor([0, 0]),
+                torch.tensor([], dtype=torch.int64),
+                torch.tensor([]),
+                size=(1, 1),
+            )
         structure.memo["torch", device] = found
     return found
 

@@ -34,14 +34,16 @@ NO_DERIVATIVE = "{}: A is singular, and log|det A| has no derivative there."
 
 
 def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
-    """The sign of the determinant and the logarithm of its absolute value, det A = sign exp(logabsdet).
+    """The sign of the determinant and the logarithm of its absolute value, det A = sign
+    exp(logabsdet).
 
     Parameters
     ----------
     A : operator or array, (*batch, n, n)
     method : Auto, Cholesky, LDL, LU or SLQ, optional
-        Of the base case. `Auto` takes Cholesky for positive semidefinite A, else LU; for a positive semidefinite A too large to be
-        formed it estimates by SLQ, with an ApproximationWarning, and `info.error` is the standard error.
+        Of the base case. `Auto` takes Cholesky for positive semidefinite A, else LU; for a positive
+        semidefinite A too large to be formed it estimates by SLQ, with an ApproximationWarning, and
+        `info.error` is the standard error.
 
     Returns
     -------
@@ -71,7 +73,11 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
         return Choice(lambda: _by_quadrature(A, found, is_free), "SLQ", work, why, like)
     is_positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     name = ("Cholesky" if is_positive else "LU") if is_free else chosen.name
-    why = f"A is {'' if is_positive else 'not '}known to be positive semidefinite" if is_free else "asked for"
+    why = (
+        f"A is {'' if is_positive else 'not '}known to be positive semidefinite"
+        if is_free
+        else "asked for"
+    )
 
     def cost() -> Cost:
         size = math.prod(A.shape)
@@ -97,15 +103,22 @@ def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Arra
             factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, M, name, is_free),), M)
             sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
-        sign = xp.astype(real_sign(xp, sign), sign.dtype)  # the product of the pivots' phases is real but for rounding
+        sign = xp.astype(
+            real_sign(xp, sign), sign.dtype
+        )  # the product of the pivots' phases is real but for rounding
     finite = xp.all(xp.isfinite(M), axis=(-2, -1))
     report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
     return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
 
 
 def needs_estimate(A: LinearOperator, method: Any) -> bool:
-    """Whether `Auto` leaves it to SLQ: the matrix of a positive semidefinite A does not fit into memory."""
-    return bool(A.properties & POSITIVE_SEMIDEFINITE) and not getattr(method, "exact", True) and is_too_large(A)
+    """Whether `Auto` leaves it to SLQ: the matrix of a positive semidefinite A does not fit into
+    memory."""
+    return (
+        bool(A.properties & POSITIVE_SEMIDEFINITE)
+        and not getattr(method, "exact", True)
+        and is_too_large(A)
+    )
 
 
 def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
@@ -122,22 +135,29 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
     if not is_free:
         wrong = Status.NOT_POSITIVE_DEFINITE if name == "Cholesky" else Status.INACCURATE
         message = ONE_TRIANGLE[name] if name == "LDL" else ""
-        report_status(xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message)
+        report_status(
+            xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message
+        )
     elif not seen(xp, right).all():
-        report(Info(Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"))
+        report(
+            Info(
+                Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"
+            )
+        )
         return MAKE["LU"](xp, M)[0]
     return factor
 
 
 def report_logarithm(xp: Any, logarithm: Array) -> None:
-    """-inf is the logarithm of a singular operator's determinant; NaN and inf are those of no finite matrix."""
+    """-inf is the logarithm of a singular operator's determinant; NaN and inf are those of no
+    finite matrix."""
     report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
 
 
 slogdet = function("slogdet", base=sign_and_logarithm)
 
 
-# ---------------------------------------------------------------------------------------------------- what the rules share
+# --------------------------------------------------------------------------------------------------
 
 
 def one(A: LinearOperator) -> tuple[Array, Array]:
@@ -155,7 +175,9 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
     with quiet(xp):
         sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
-    return sign**n, n * logarithm if n else xp.zeros(logarithm.shape, dtype=logarithm.dtype, device=A._context.device)
+    return sign**n, n * logarithm if n else xp.zeros(
+        logarithm.shape, dtype=logarithm.dtype, device=A._context.device
+    )
 
 
 def real_sign(xp: Any, sign: Array) -> Array:
@@ -174,7 +196,7 @@ def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Arr
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
 
 
-# ---------------------------------------------------------------------------------------------------- logdet and det
+# --------------------------------------------------------------------------------------------------
 
 
 def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) -> Array:
@@ -231,7 +253,8 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
 
 
 def lacks_derivative(xp: Any, logarithm: Array) -> bool:
-    """Whether derivatives of log|det A| are recorded, and some A is seen to be singular: there are none."""
+    """Whether derivatives of log|det A| are recorded, and some A is seen to be singular: there
+    are none."""
     if not xp.is_differentiated(logarithm):
         return False
     values = seen(xp, xp.stop_gradient(logarithm))
@@ -253,7 +276,12 @@ def det_dense(A: Any, method: Any) -> Array:
     xp, M = A.xp, dense(A)
     with quiet(xp):
         product = determinants.det(xp, M)
-        report_status(xp, xp.where(xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)))
+        report_status(
+            xp,
+            xp.where(
+                xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)
+            ),
+        )
     return narrow(xp, product, A.dtype)
 
 
@@ -262,6 +290,8 @@ def det_by_diagonal(A: Any, method: Any) -> Array:
     """det T = ∏ t_ii: without a detour over logarithms, which would cost digits"""
     square_size("det", A, NEED, "Its singular values are svd(A)[1].")
     xp, d = A.xp, diag(A, method)
-    report_status(xp, xp.where(xp.all(xp.isfinite(d), axis=-1), int(Status.SUCCESS), int(Status.NONFINITE)))
+    report_status(
+        xp, xp.where(xp.all(xp.isfinite(d), axis=-1), int(Status.SUCCESS), int(Status.NONFINITE))
+    )
     with quiet(xp):
         return xp.prod(d, axis=-1)

@@ -1,4 +1,5 @@
-"""Determinants by elimination along bands and on the host, and in closed form for the sine transform."""
+"""Determinants by elimination along bands and on the host, and in closed form for the sine
+transform."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from ...dispatch import rule
 from ...dispatch.resolution import Cost
 from ...factors.dense import slogdet_of_diagonal
 from ...info import Info, report
-from ...methods.determinants import banded_slogdet, sparse_slogdet, toeplitz_slogdet, tridiagonal_slogdet
+from ...methods.determinants import (
+    banded_slogdet,
+    sparse_slogdet,
+    toeplitz_slogdet,
+    tridiagonal_slogdet,
+)
 from ...operators.banded import Banded, Tridiagonal
 from ...operators.base import LinearOperator
 from ...operators.diagonal import Diagonal
@@ -61,7 +67,8 @@ def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
 
 
 def is_narrow_and_seen(A: Any) -> bool:
-    """Whether A is square, elimination within its band cheaper than of the whole matrix, and its numbers can be seen."""
+    """Whether A is square, elimination within its band cheaper than of the whole matrix, and its
+    numbers can be seen."""
     return is_compact(A) and values_are_seen(A)
 
 
@@ -82,11 +89,14 @@ def slogdet_sparse(A: Any, method: Any) -> Determinant:
     if not A.shape[-1]:
         return one(A)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    return from_host(A, [sparse_slogdet(row, A.structure, positive) for (row,) in rows_of(A, A.data)])
+    return from_host(
+        A, [sparse_slogdet(row, A.structure, positive) for (row,) in rows_of(A, A.data)]
+    )
 
 
 def is_large_and_seen(A: LinearOperator) -> bool:
-    """Whether A is square, so large that the dense factorisation is slower, and its numbers can be seen."""
+    """Whether A is square, so large that the dense factorisation is slower, and its numbers can
+    be seen."""
     return A.shape[-1] == A.shape[-2] >= LARGE_TOEPLITZ and values_are_seen(A)
 
 
@@ -94,16 +104,21 @@ def is_large_and_seen(A: LinearOperator) -> bool:
     slogdet,
     Toeplitz,
     when=is_large_and_seen,
-    cost=lambda A: Cost(40.0 * A.shape[-1] * math.prod(A.shape[:-1]), 160.0 * math.prod(A.shape[:-1])),
+    cost=lambda A: Cost(
+        40.0 * A.shape[-1] * math.prod(A.shape[:-1]), 160.0 * math.prod(A.shape[:-1])
+    ),
     like=one,
 )
 def slogdet_toeplitz(A: Any, method: Any) -> Any:
-    """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination of its displacement, O(n^2)"""
+    """det T = det C det D for C = F T D F^H, which is like Cauchy's matrix: pivoted elimination
+    of its displacement, O(n^2)"""
     row = A.xp.conj(A.col) if A.row is None else A.row
     found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]
     if all(reliable for _, _, reliable in found):
         return from_host(A, [(sign, logarithm) for sign, logarithm, _ in found])
-    report(Info(Status.FELL_BACK, method="LU", message="the displacement grew during its elimination"))
+    report(
+        Info(Status.FELL_BACK, method="LU", message="the displacement grew during its elimination")
+    )
     return sign_and_logarithm(A, method)
 
 
@@ -115,13 +130,17 @@ def slogdet_toeplitz(A: Any, method: Any) -> Any:
 def diag_sine(A: Any, method: Any) -> Array:
     """diag(S)_j = (2 / (n + 1))^1/2 sin(π j^2 / (n + 1)), a Kronecker product over the grid"""
     # j^2 mod 2 (n + 1) in integers, so that the angles are small and exact
-    lines = [np.sin(np.pi * (np.arange(1, n + 1) ** 2 % (2 * n + 2)) / (n + 1)) * math.sqrt(2 / (n + 1)) for n in A.grid]
+    lines = [
+        np.sin(np.pi * (np.arange(1, n + 1) ** 2 % (2 * n + 2)) / (n + 1)) * math.sqrt(2 / (n + 1))
+        for n in A.grid
+    ]
     return A.xp.asarray(reduce(np.kron, lines), dtype=A.dtype, device=A._context.device)
 
 
 @rule(slogdet, Sine)
 def slogdet_sine(A: Any, method: Any) -> Determinant:
-    """det S = (-1)^((n - t) / 2): its eigenvalues are 1 and -1, and its trace t is the product of n_i mod 2 over the grid"""
+    """det S = (-1)^((n - t) / 2): its eigenvalues are 1 and -1, and its trace t is the product
+    of n_i mod 2 over the grid"""
     trace = math.prod(size % 2 for size in A.grid)
     sign, logarithm = one(A)
     return sign * (-1) ** ((A.shape[-1] - trace) // 2), logarithm
@@ -129,7 +148,8 @@ def slogdet_sine(A: Any, method: Any) -> Determinant:
 
 @rule(diag, Product[Sine, Diagonal, Sine])  # type: ignore[misc]
 def diag_of_sines(A: Any, method: Any) -> Array:
-    """diag(S diag(d) S)_j = Σ_k d_k (1 - cos(2π j k / (n + 1))) / (n + 1), a Fourier transform along each axis of the grid"""
+    """diag(S diag(d) S)_j = Σ_k d_k (1 - cos(2π j k / (n + 1))) / (n + 1), a Fourier transform
+    along each axis of the grid"""
     S, D, R = A.operands
     if S.grid != R.grid or 0 in A.shape:
         return diag.base(A, method)
@@ -139,7 +159,9 @@ def diag_of_sines(A: Any, method: Any) -> Array:
         line = xp.moveaxis(values, axis, -1)
         zero = xp.zeros((*line.shape[:-1], 1), dtype=line.dtype, device=xp.device_of(line))
         padded = xp.concat([zero, line], axis=-1)
-        cosines = 0.5 * (xp.fft(padded) + xp.ifft(padded) * padded.shape[-1])  # exactly real for real d but for rounding
+        cosines = 0.5 * (
+            xp.fft(padded) + xp.ifft(padded) * padded.shape[-1]
+        )  # exactly real for real d but for rounding
         cosines = cosines if xp.is_complex(line) else xp.astype(xp.real(cosines), line.dtype)
         values = xp.moveaxis((cosines[..., :1] - cosines[..., 1:]) / padded.shape[-1], -1, axis)
     return xp.reshape(values, (*batch, A.shape[-1]))

@@ -30,7 +30,17 @@ from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ...operators.tree import Index
 from ...operators.unitary import FFT, Permutation
 from ...properties import UNITARY, Unitary
-from ..common import narrow, once_each, place, placed, quiet, report_leaves, reports_nonfinite, seen, square_size
+from ..common import (
+    narrow,
+    once_each,
+    place,
+    placed,
+    quiet,
+    report_leaves,
+    reports_nonfinite,
+    seen,
+    square_size,
+)
 from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
 from ..solve.families import periodic_kernel, rank_is_below_size, wraps_around
@@ -38,7 +48,17 @@ from ..solve.inverse import all_square, inv
 from ..solve.sums import capacitance, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import powers_of_estimates
-from . import NEED, logdet, multiplied, one, real_sign, reciprocal_determinant, report_logarithm, slogdet, slogdet_of_power
+from . import (
+    NEED,
+    logdet,
+    multiplied,
+    one,
+    real_sign,
+    reciprocal_determinant,
+    report_logarithm,
+    slogdet,
+    slogdet_of_power,
+)
 
 # Determinants of low rank and by Fourier transforms, and what the rules of `slogdet` share.
 
@@ -71,7 +91,9 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
 def from_host(A: LinearOperator, found: Any) -> Determinant:
     """Signs and logarithms computed on the host, as arrays of A's framework."""
     empty = [np.ones(A.batch_shape)] * 2  # of an empty batch
-    sign, logarithm = [np.reshape(np.asarray(x), A.batch_shape) for x in zip(*found, strict=True)] or empty
+    sign, logarithm = [
+        np.reshape(np.asarray(x), A.batch_shape) for x in zip(*found, strict=True)
+    ] or empty
     xp, device = A.xp, A._context.device
     logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
     report_logarithm(xp, logarithm)
@@ -81,11 +103,13 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
     """Arrays (*batch, ...) on the host, by elements of A's batch: a list of tuples."""
     count, host = math.prod(A.batch_shape), [np.asarray(seen(A.xp, x)) for x in arrays]
-    wide = [np.broadcast_to(x, (*A.batch_shape, x.shape[-1])).reshape(count, x.shape[-1]) for x in host]
+    wide = [
+        np.broadcast_to(x, (*A.batch_shape, x.shape[-1])).reshape(count, x.shape[-1]) for x in host
+    ]
     return list(zip(*wide, strict=True))
 
 
-# ---------------------------------------------------------------------------------------------------- known determinants
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(slogdet, Zero)
@@ -113,10 +137,13 @@ def slogdet_householder(A: Any, method: Any) -> Determinant:
 
 @rule(slogdet, FFT)
 def slogdet_fft(A: Any, method: Any) -> Determinant:
-    """det F = (-1)^b (-i)^c i^d, for eigenvalues -1, -i and i that occur (n+2)/4, (n+1)/4 and (n-1)/4 times, rounded down"""
+    """det F = (-1)^b (-i)^c i^d, for eigenvalues -1, -i and i that occur (n+2)/4, (n+1)/4 and
+    (n-1)/4 times, rounded down"""
     total, quarters = A.shape[-1], 0
     for n in A.grid:
-        quarters += (2 * ((n + 2) // 4) - (n + 1) // 4 + max(n - 1, 0) // 4) * (total // n if n else 0)
+        quarters += (2 * ((n + 2) // 4) - (n + 1) // 4 + max(n - 1, 0) // 4) * (
+            total // n if n else 0
+        )
     sign, logarithm = one(A)
     return sign * 1j ** (-quarters % 4 if A.inverse else quarters % 4), logarithm
 
@@ -130,7 +157,7 @@ def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
     return singular(A)
 
 
-# ---------------------------------------------------------------------------------------------------- Fourier
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(slogdet, Circulant)
@@ -146,7 +173,8 @@ def slogdet_convolution(A: Any, method: Any) -> Determinant:
 
 
 def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determinant:
-    """Of a real column half of the symbol is enough: the other half is conjugate to it, but for frequencies 0 and n / 2."""
+    """Of a real column half of the symbol is enough: the other half is conjugate to it, but for
+    frequencies 0 and n / 2."""
     xp, axes, batch = A.xp, tuple(range(-len(grid), 0)), A.batch_shape
     if A.is_complex or is_polynomial():  # |z| of a pair of conjugates has no derivative at zero
         return from_values(A, xp.reshape(xp.fftn(column, axes=axes), (*batch, A.shape[-1])))
@@ -210,7 +238,9 @@ def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
     positive, zero = one(A)
     if isinstance(A.perm, Index):
         parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
-        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device)
+        sign = A.xp.asarray(
+            np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device
+        )
     else:  # traced, so its cycles cannot be counted: its matrix is factored
         sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
     return positive * sign, zero
@@ -249,7 +279,9 @@ def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
     if not n:
         return one(A)
     if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands])
+        return powers_of_estimates(
+            A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands]
+        )
     parts = once_each(lambda factor: slogdet(factor, method), placed(A))
     return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
 
@@ -270,25 +302,36 @@ def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
 @rule(slogdet, Inverse, hereditary=True)
 def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
-    known = partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
+    known = (
+        partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
+    )
     with quiet(A.xp):
         sign, logarithm = slogdet(A.A, method) if known is None else known()
-        return reciprocal_determinant(A.xp, narrow(A.xp, sign, A.dtype), narrow(A.xp, logarithm, A.dtype))
+        return reciprocal_determinant(
+            A.xp, narrow(A.xp, sign, A.dtype), narrow(A.xp, logarithm, A.dtype)
+        )
 
 
 def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
-    """Whether the entries of D too small to be divided by, and the rank, are together below the size.
+    """Whether the entries of D too small to be divided by, and the rank, are together below the
+    size.
 
-    Where the rank alone is not, all of D may be small although A is well-conditioned, and the lemma saves nothing.
+    Where the rank alone is not, all of D may be small although A is well-conditioned, and the lemma
+    saves nothing.
     """
     low_rank, D = arrange(A, LowRank, DIAGONAL)
     rank = rank_of(low_rank)
-    return rank < A.shape[-1] and not shift_is_zero(D) and rank + len(weak_entries(low_rank, D)) < A.shape[-1]
+    return (
+        rank < A.shape[-1]
+        and not shift_is_zero(D)
+        and rank + len(weak_entries(low_rank, D)) < A.shape[-1]
+    )
 
 
 @rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]
 def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
-    """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are nearly zero"""
+    """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are
+    nearly zero"""
     low_rank, D = arrange(A, LowRank, DIAGONAL)
     if len(weak := weak_entries(low_rank, D)):
         low_rank, D = strengthened(low_rank, D, weak)

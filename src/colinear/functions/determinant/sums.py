@@ -1,4 +1,5 @@
-"""Determinants of sums and of block matrices: the lemma for low-rank corrections, shifts, Schur complements."""
+"""Determinants of sums and of block matrices: the lemma for low-rank corrections, shifts, Schur
+complements."""
 
 from __future__ import annotations
 
@@ -31,9 +32,25 @@ from ...operators.sparse_algebra import DIAGONAL, SHIFT
 from ...operators.sum import Sum
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, failed
-from ..common import dense, outer, place, placed, report_leaves, report_status, seen, values_are_seen
+from ..common import (
+    dense,
+    outer,
+    place,
+    placed,
+    report_leaves,
+    report_status,
+    seen,
+    values_are_seen,
+)
 from ..diagonal import diag
-from ..solve.elimination import condition, fits_as_a_whole, growth, is_spoilt, settle_determinant, size_of
+from ..solve.elimination import (
+    condition,
+    fits_as_a_whole,
+    growth,
+    is_spoilt,
+    settle_determinant,
+    size_of,
+)
 from ..solve.inverse import inv
 from ..solve.kronecker import TERM, factors_are_square, factors_fit
 from ..solve.sums import (
@@ -49,7 +66,15 @@ from ..solve.sums import (
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import multiplied, one, reciprocal_determinant, sign_and_logarithm, slogdet
-from .rules import Determinant, determinant_lemma, diagonal_can_be_divided_by, from_sign, from_values, rows_of, spread
+from .rules import (
+    Determinant,
+    determinant_lemma,
+    diagonal_can_be_divided_by,
+    from_sign,
+    from_values,
+    rows_of,
+    spread,
+)
 
 # Determinants of sums: the lemma for low-rank corrections, shifts, and sums of Kronecker products.
 # More rules of `slogdet`.
@@ -66,14 +91,22 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
         return spread(A, determinant_lemma(merged_terms, method))
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
-        report(Info(Status.FELL_BACK, method="LU", message="the sum without its low-rank terms is singular"))
+        report(
+            Info(
+                Status.FELL_BACK,
+                method="LU",
+                message="the sum without its low-rank terms is singular",
+            )
+        )
         return slogdet.base(A, method)
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(A, low_rank, rest, W)
     found = spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
     whole = partial(slogdet.base, A, method)
-    return Choice(lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found)
+    return Choice(
+        lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found
+    )
 
 
 @rule(slogdet, Sum[Scaled, SHIFT])  # type: ignore[misc]
@@ -95,10 +128,13 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
     """det(a Q Q^H + c I) = (a + c)^r c^(n - r) for r columns of Q"""
     projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
     P: Any
-    a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
+    a, P = (
+        (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
+    )
     n, r = P.Q.shape[-2:]
     parts = [
-        slogdet(ScaledIdentity(c, size, like=A), method) for c, size in ((a + scalar_of(shift), r), (scalar_of(shift), n - r))
+        slogdet(ScaledIdentity(c, size, like=A), method)
+        for c, size in ((a + scalar_of(shift), r), (scalar_of(shift), n - r))
     ]
     return spread(A, multiplied(parts, [1, 1]))
 
@@ -110,17 +146,21 @@ def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
     return spread(A, slogdet(place(Sum(Product(*product.operands[1:-1]), shift), A), method))
 
 
-# ---------------------------------------------------------------------------------------------------- sums of Kronecker products
+# --------------------------------------------------------------------------------------------------
 
 
-DENSE_ROWS = 256  # of a factor that is made a matrix for its eigenvalues, though more is known of it
+DENSE_ROWS = (
+    256  # of a factor that is made a matrix for its eigenvalues, though more is known of it
+)
 EXACT = DIAGONAL | Triangular  # whose eigenvalues can be read off, derivatives too
 
 
 def is_made_a_matrix(A: LinearOperator) -> bool:
-    """Whether the eigenvalues are found from the matrix of A, which is not known to be self-adjoint.
+    """Whether the eigenvalues are found from the matrix of A, which is not known to be
+    self-adjoint.
 
-    Structure would give eigenvectors too, and judge them. They are not needed, and may not be there.
+    Structure would give eigenvectors too, and judge them. They are not needed, and may not be
+    there.
     """
     if isinstance(A, EXACT) or A.properties & (SELF_ADJOINT | UNITARY):
         return False
@@ -134,11 +174,23 @@ def eigenvalues(A: LinearOperator) -> Array:
         return diag(A)
     if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
         return eig(A)[0]  # in closed form
-    if isinstance(A, Tridiagonal) and hermitian and not A.batch_shape and not A.is_complex and values_are_seen(A):
-        return xp.asarray(tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0]), dtype=A.dtype, device=A._context.device)
+    if (
+        isinstance(A, Tridiagonal)
+        and hermitian
+        and not A.batch_shape
+        and not A.is_complex
+        and values_are_seen(A)
+    ):
+        return xp.asarray(
+            tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0]),
+            dtype=A.dtype,
+            device=A._context.device,
+        )
     if not is_made_a_matrix(A) and not eig.find(A).is_base:
         (values, _), info = eig(A, info=True)
-        if hermitian or failed(info._status) is not True:  # else its eigenvectors were found to be dependent, which do not matter
+        if (
+            hermitian or failed(info._status) is not True
+        ):  # else its eigenvectors were found to be dependent, which do not matter
             report(info)
             return values
     M = dense(A)
@@ -146,12 +198,19 @@ def eigenvalues(A: LinearOperator) -> Array:
         return xp.eigvals(M)
     gap = xp.max(xp.abs(M - xp.conj(xp.matrix_transpose(M))))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
-    report_status(xp, xp.where(fine, 0, int(Status.INACCURATE)), message="A is not self-adjoint, as was claimed")
+    report_status(
+        xp,
+        xp.where(fine, 0, int(Status.INACCURATE)),
+        message="A is not self-adjoint, as was claimed",
+    )
     return xp.eigvalsh(M)
 
 
-def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: bool, a: Any, b: Any) -> Determinant:
-    """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one that occurs twice is looked at once."""
+def by_factors(
+    A: LinearOperator, factors: Sequence[LinearOperator], is_sum: bool, a: Any, b: Any
+) -> Determinant:
+    """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one
+    that occurs twice is looked at once."""
     xp = A.xp
     found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
     values = [found[id(factor)][0] for factor in factors]
@@ -162,12 +221,16 @@ def by_factors(A: LinearOperator, factors: Sequence[LinearOperator], is_sum: boo
     dtype = xp.result_type(*(v.dtype for v in values))
     a, b = (xp.astype(xp.asarray(c, device=A._context.device), dtype) for c in (a, b))
     values = [xp.astype(v, dtype) for v in values]
-    pairs = [None if pair is None else (xp.astype(pair[0], dtype), xp.astype(pair[1], dtype)) for pair in pairs]
+    pairs = [
+        None if pair is None else (xp.astype(pair[0], dtype), xp.astype(pair[1], dtype))
+        for pair in pairs
+    ]
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
 
 
 def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
-    """The eigenvalues, and where these have no derivative of their own, which a defective A's have not, its matrix and eigenvectors."""
+    """The eigenvalues, and where these have no derivative of their own, which a defective A's
+    have not, its matrix and eigenvectors."""
     xp = A.xp
     if xp.is_compiling() or not is_made_a_matrix(A) or 0 in A.shape:
         return eigenvalues(A), None
@@ -180,35 +243,52 @@ def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array
 
 @rule(slogdet, KroneckerSum, like=one)
 def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
-    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or not"""
+    """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
+    not"""
     return by_factors(A, placed(A), True, 1.0, 0.0)
 
 
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
 def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
-    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B, diagonalisable or not"""
+    """det(A ⊗ B + c I) = product of λ μ + c over the eigenvalues λ of A and μ of B,
+    diagonalisable or not"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
-    return by_factors(A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, scalar_of(shift))
+    return by_factors(
+        A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, scalar_of(shift)
+    )
 
 
 @rule(slogdet, Sum[TERM, TERM], when=factors_fit)  # type: ignore[misc]
 def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
-    """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ of D^-1 B"""
+    """det(a A ⊗ B + c C ⊗ D) = det(C ⊗ D) ∏ (a λ μ + c) over the eigenvalues λ of C^-1 A and μ
+    of D^-1 B"""
     (c, left), (a, right) = sorted(
-        kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+        kronecker_terms(A),
+        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
     )
     simple, other = ([place(factor, A) for factor in factors] for factors in (left, right))
     found = [inv(factor, method, info=True) for factor in simple]
     if any(failed(info._status) is True for _, info in found):
-        report(Info(Status.FELL_BACK, method="LU", message="a factor is singular, so it cannot be divided by"))
+        report(
+            Info(
+                Status.FELL_BACK,
+                method="LU",
+                message="a factor is singular, so it cannot be divided by",
+            )
+        )
         return slogdet.base(A, method)
     for _, info in found:
         report(info)
     divided = partial(slogdet, place(Kronecker(*simple), A), method)
-    return Choice(lambda: _divided(A, method, (a, c), simple, other, found, divided()), like=lambda: spread(A, divided()))
+    return Choice(
+        lambda: _divided(A, method, (a, c), simple, other, found, divided()),
+        like=lambda: spread(A, divided()),
+    )
 
 
-def _divided(A: Any, method: Any, scalars: Any, simple: Any, other: Any, found: Any, divisor: Determinant) -> Any:
+def _divided(
+    A: Any, method: Any, scalars: Any, simple: Any, other: Any, found: Any, divisor: Determinant
+) -> Any:
     """The determinant of a A ⊗ B + c C ⊗ D from that of C ⊗ D, which is `divisor`."""
     a, c = scalars
     quotients = [quotient(B, C, inverse) for B, C, (inverse, _) in zip(other, simple, found)]
@@ -219,7 +299,8 @@ def _divided(A: Any, method: Any, scalars: Any, simple: Any, other: Any, found: 
 
 
 def quotient(B: LinearOperator, C: LinearOperator, inverse: LinearOperator) -> LinearOperator:
-    """C^-1 B, or what is similar to it and self-adjoint, where B is self-adjoint and C positive definite."""
+    """C^-1 B, or what is similar to it and self-adjoint, where B is self-adjoint and C positive
+    definite."""
     if not (B.properties & SELF_ADJOINT and C.properties & POSITIVE_DEFINITE):
         return Dense(inverse @ dense(B))
     xp = C.xp
@@ -247,7 +328,12 @@ def is_block_triangular(A: Any) -> bool:
     """Whether the blocks on the diagonal are square, and those above it or those below it zero."""
     size = range(len(A.blocks))
     return diagonal_blocks_are_square(A) and any(
-        all(isinstance(A.blocks[i][j], Zero) for i in size for j in size if (i < j if above else i > j))
+        all(
+            isinstance(A.blocks[i][j], Zero)
+            for i in size
+            for j in size
+            if (i < j if above else i > j)
+        )
         for above in (True, False)
     )
 
@@ -262,16 +348,22 @@ def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
 
 @rule(slogdet, Block, when=diagonal_blocks_are_square)
 def slogdet_block(A: Any, method: Any) -> Any:
-    """det [A B; C D] = det A det(D - C A^-1 B), the block A being the one that is cheapest to eliminate"""
-    return Choice(partial(_by_complement, A, method, True), like=partial(_by_complement, A, method, False))
+    """det [A B; C D] = det A det(D - C A^-1 B), the block A being the one that is cheapest to
+    eliminate"""
+    return Choice(
+        partial(_by_complement, A, method, True), like=partial(_by_complement, A, method, False)
+    )
 
 
 def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
-    """Eliminate the cheapest block, if `is_judged` the cheapest of those whose elimination keeps the accuracy."""
+    """Eliminate the cheapest block, if `is_judged` the cheapest of those whose elimination keeps
+    the accuracy."""
     size = range(len(A.blocks))
     whole = partial(sign_and_logarithm, A, method)
     best: Any = None
-    for k in sorted((k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)):
+    for k in sorted(
+        (k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)
+    ):
         corner = place(A.blocks[k][k], A)
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:
@@ -289,11 +381,21 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         return whole()
     corner, inverse, info, S, spoilt = best
     if spoilt is not None and is_spoilt(A, spoilt) and fits_as_a_whole(A):
-        report(Info(Status.FELL_BACK, method="LU", message="no block on the diagonal is well-conditioned"))
+        report(
+            Info(
+                Status.FELL_BACK,
+                method="LU",
+                message="no block on the diagonal is well-conditioned",
+            )
+        )
         return whole()
     report(info)
     # A dense block has been factored already.
-    first = reciprocal_determinant(A.xp, *slogdet(inverse)) if isinstance(inverse, Inverse) else slogdet(corner, method)
+    first = (
+        reciprocal_determinant(A.xp, *slogdet(inverse))
+        if isinstance(inverse, Inverse)
+        else slogdet(corner, method)
+    )
     found = spread(A, multiplied([first, slogdet(S, method)], [1, 1]))
     return found if spoilt is None else settle_determinant(A, found, spoilt, whole)
 
@@ -301,14 +403,18 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
 def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array:
     """By how much rounding grows where the block k is eliminated.
 
-    Two things spoil S = D - C A^-1 B: the condition of the block A, unless it is diagonal and divided by without an
-    error, and cancellation, |C A^-1 B| |S^-1|. The latter is no more than the condition of the whole unless
+    Two things spoil S = D - C A^-1 B: the condition of the block A, unless it is diagonal and
+    divided by without an error, and cancellation, |C A^-1 B| |S^-1|. The latter is no more than the
+    condition of the whole unless
     |C A^-1 B| is far larger than the whole, as it is for a small block A, however well-conditioned.
     """
     xp, corner = A.xp, place(A.blocks[k][k], A)
     is_exact, spoilt = isinstance(corner, DIAGONAL), condition(corner, inverse)
     rest = [i for i in range(len(A.blocks)) if i != k]
-    C, B = (place(part, A) for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest])))
+    C, B = (
+        place(part, A)
+        for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest]))
+    )
     T = Product(C, inverse, B)
     if is_spoilt(A, spoilt):
         if not is_exact:
@@ -335,4 +441,8 @@ def _elimination_cost(A: Any, k: int) -> float:
 def _complement(A: Any, inverse: LinearOperator, i: int, j: int, k: int) -> LinearOperator:
     """D - C A^-1 B"""
     D, C, B = (place(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
-    return D if isinstance(C, Zero) or isinstance(B, Zero) else Sum(D, Scaled(-1.0, Product(C, inverse, B)))
+    return (
+        D
+        if isinstance(C, Zero) or isinstance(B, Zero)
+        else Sum(D, Scaled(-1.0, Product(C, inverse, B)))
+    )

@@ -24,7 +24,14 @@ from ...operators.sum import Sum
 from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ..common import BLOCK, by_columns, outer, place, placed, square_size
 from ..solve.inverse import all_square
-from ..stochastic.estimators import DIAGONAL, concatenated, estimate, estimated, multiplied_estimates, scaled_estimate
+from ..stochastic.estimators import (
+    DIAGONAL,
+    concatenated,
+    estimate,
+    estimated,
+    multiplied_estimates,
+    scaled_estimate,
+)
 
 AFFORDABLE = 1e12  # flops that `Auto` spends on an exact diagonal
 
@@ -36,8 +43,8 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
     ----------
     A : operator or array, (*batch, m, n)
     method : Auto, Hutchinson, HutchPP or XDiag, optional
-        The last three estimate the diagonal of square A from products with random vectors; `info.error` is the standard error of
-        each entry.
+        The last three estimate the diagonal of square A from products with random vectors;
+        `info.error` is the standard error of each entry.
 
     Returns
     -------
@@ -45,8 +52,8 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
 
     Notes
     -----
-    The base case takes n products, in blocks of unit vectors, so that no large matrix is formed. `Auto` estimates, with an
-    ApproximationWarning, where these take more than 1e12 flops.
+    The base case takes n products, in blocks of unit vectors, so that no large matrix is formed.
+    `Auto` estimates, with an ApproximationWarning, where these take more than 1e12 flops.
 
     Examples
     --------
@@ -60,9 +67,16 @@ def main_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
         is_free = not chosen.is_stochastic
         found = Hutchinson(tol=chosen.tol) if is_free else chosen
         square_size("diag", A, f"{found.name}()", "Leave the method out.")
-        return estimate("diag", A, found, is_free, lambda: estimated(A, found, lambda: exact_diagonal(A), True), like)
+        return estimate(
+            "diag",
+            A,
+            found,
+            is_free,
+            lambda: estimated(A, found, lambda: exact_diagonal(A), True),
+            like,
+        )
     m, n = A.shape[-2:]
-    cost = lambda: Cost(n * A.flops, 8.0 * min(m * n, BLOCK))  # noqa: E731
+    cost = lambda: Cost(n * A.flops, 8.0 * min(m * n, BLOCK))
     return Choice(lambda: exact_diagonal(A), "products", cost, "n products with unit vectors", like)
 
 
@@ -83,7 +97,9 @@ def _by_unit_vectors(A: LinearOperator) -> Array:
     """e_j^T A e_j for blocks of j."""
     xp = A.xp
     rows = xp.arange(A.shape[-2], device=A._context.device)[:, None]
-    return by_columns(A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:]))
+    return by_columns(
+        A, lambda X, places: xp.sum(xp.where(rows == places, X, 0), axis=-2), min(A.shape[-2:])
+    )
 
 
 def ones_on_diagonal(A: LinearOperator) -> Array:
@@ -97,7 +113,7 @@ def zero_diagonal(A: LinearOperator) -> Array:
     return A.xp.zeros((*A.batch_shape, min(A.shape[-2:])), dtype=A.dtype, device=A._context.device)
 
 
-# ---------------------------------------------------------------------------------------------------- compositions
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(diag, Sum)
@@ -151,17 +167,22 @@ def diag_block_diagonal(A: Any, method: Any) -> Array:
 @rule(diag, BlockDiag)
 def diag_rectangular_block_diagonal(A: Any, method: Any) -> Array:
     """diag of rectangular blocks: the diagonals of the parts of blocks that the diagonal crosses"""
-    return _crossed(A, lambda i, j: A.operands[i] if i == j else None, A.operands, A.operands, method)
+    return _crossed(
+        A, lambda i, j: A.operands[i] if i == j else None, A.operands, A.operands, method
+    )
 
 
 @rule(diag, Block)
 def diag_block(A: Any, method: Any) -> Array:
     """diag [A B; C D]: the diagonals of the parts of blocks that the diagonal crosses"""
-    return _crossed(A, lambda i, j: A.blocks[i][j], [row[0] for row in A.blocks], A.blocks[0], method)
+    return _crossed(
+        A, lambda i, j: A.blocks[i][j], [row[0] for row in A.blocks], A.blocks[0], method
+    )
 
 
 def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
-    """The diagonal of a grid of blocks, `rows` and `columns` being one of each row and column of it."""
+    """The diagonal of a grid of blocks, `rows` and `columns` being one of each row and column of
+    it."""
     top = [0, *accumulate(B.shape[-2] for B in rows)]
     left = [0, *accumulate(B.shape[-1] for B in columns)]
     parts = [zero_diagonal(A)[..., :0]]
@@ -178,7 +199,10 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
 
 def _beside(A: LinearOperator, parts: list[Array], dtype: Any = None) -> Array:
     xp, batch = A.xp, A.batch_shape
-    parts = [xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), dtype or A.dtype) for part in parts]
+    parts = [
+        xp.astype(xp.broadcast_to(part, (*batch, part.shape[-1])), dtype or A.dtype)
+        for part in parts
+    ]
     return xp.concat(parts, axis=-1)
 
 

@@ -19,14 +19,20 @@ from . import diag, ones_on_diagonal
 
 
 def leading_minors(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
-    """The leading minors of a tridiagonal matrix, θ_i = d_i θ_(i-1) - s_(i-1) θ_(i-2) with s = lower * upper, as pairs
-    (θ_i, θ_(i-1)), each up to a factor of its own.
+    """The leading minors of a tridiagonal matrix, θ_i = d_i θ_(i-1) - s_(i-1) θ_(i-2) with s =
+    lower * upper, as pairs (θ_i, θ_(i-1)), each up to a factor of its own.
 
-    All at once, by log2(n) doublings of the 2 x 2 matrices of the recurrence. Products are scaled by their largest entry, so
-    nothing overflows, and a minor that is zero, where elimination would break down, is no obstacle."""
+    All at once, by log2(n) doublings of the 2 x 2 matrices of the recurrence. Products are scaled
+    by their largest entry, so nothing overflows, and a minor that is zero, where elimination would
+    break down, is no obstacle."""
     n, like = d.shape[-1], {"dtype": d.dtype, "device": xp.device_of(d)}
     below = xp.concat([xp.zeros((*d.shape[:-1], 1), **like), _wide(xp, squares, d)], axis=-1)
-    M: Any = (d, -below[..., :n], xp.ones(d.shape, **like), xp.zeros(d.shape, **like))  # [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)]
+    M: Any = (
+        d,
+        -below[..., :n],
+        xp.ones(d.shape, **like),
+        xp.zeros(d.shape, **like),
+    )  # [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)]
     step = 1
     while step < n:
         product = _scaled(xp, _times([x[..., step:] for x in M], [x[..., :-step] for x in M]))
@@ -36,14 +42,18 @@ def leading_minors(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
 
 
 def last_minor(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
-    """The last of those minors alone: a number and the logarithm of what it is to be multiplied by. In log2(n) steps, by pairs."""
+    """The last of those minors alone: a number and the logarithm of what it is to be multiplied
+    by. In log2(n) steps, by pairs."""
     like = {"dtype": d.dtype, "device": xp.device_of(d)}
     below = xp.concat([xp.zeros((*d.shape[:-1], 1), **like), _wide(xp, squares, d)], axis=-1)
     M: Any = (d, -below[..., : d.shape[-1]], xp.ones(d.shape, **like), xp.zeros(d.shape, **like))
     logarithm = xp.zeros(d.shape[:-1], dtype=xp.real_dtype(d.dtype), device=xp.device_of(d))
     while M[0].shape[-1] > 1:
         if M[0].shape[-1] % 2:
-            M = tuple(xp.concat([x, xp.full((*d.shape[:-1], 1), float(i in (0, 3)), **like)], axis=-1) for i, x in enumerate(M))
+            M = tuple(
+                xp.concat([x, xp.full((*d.shape[:-1], 1), float(i in (0, 3)), **like)], axis=-1)
+                for i, x in enumerate(M)
+            )
         M = _times([x[..., 1::2] for x in M], [x[..., ::2] for x in M])
         size = xp.stop_gradient(reduce(xp.maximum, map(xp.abs, M)))
         size = xp.where(size > 0, size, 1)
@@ -92,7 +102,10 @@ def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) 
     d, s = d / scale, (lower / scale) * (upper / scale)  # so that s does not over- or underflow
     s = xp.astype(xp.broadcast_to(s, (*d.shape[:-1], s.shape[-1])), d.dtype)
     if not (is_watched(xp, d) or is_watched(xp, s)):
-        numerator, denominator = 1, xp.asarray(sum(_on_host(xp, d, s)), dtype=d.dtype, device=xp.device_of(d)) - d
+        numerator, denominator = (
+            1,
+            xp.asarray(sum(_on_host(xp, d, s)), dtype=d.dtype, device=xp.device_of(d)) - d,
+        )
     elif xp.name == "jax":
         numerator, denominator = _quotient(d, *_scan(xp, d, s), *_scan(xp, d, s, reverse=True))
     else:
@@ -108,7 +121,8 @@ def _largest(xp: Any, x: Array) -> Array:
 
 
 def _quotient(d: Array, a: Array, b: Array, e: Array, f: Array) -> tuple[Array, Array]:
-    """1 / (p + q - d) for p = a / b and q = e / f, as numerator and denominator: b and f may be zero."""
+    """1 / (p + q - d) for p = a / b and q = e / f, as numerator and denominator: b and f may be
+    zero."""
     return b * f, a * f + e * b - d * b * f
 
 
@@ -121,7 +135,11 @@ def _on_host(xp: Any, d: Array, s: Array) -> tuple[Any, Any]:
     kind = np.complex128 if np.iscomplexobj(d) or np.iscomplexobj(s) else np.float64
     n = d.shape[-1]
     count = d.size // n if n else 0
-    d, s, shape = np.asarray(d, kind).reshape(count, n), np.asarray(s, kind).reshape(count, max(n - 1, 0)), d.shape
+    d, s, shape = (
+        np.asarray(d, kind).reshape(count, n),
+        np.asarray(s, kind).reshape(count, max(n - 1, 0)),
+        d.shape,
+    )
     with np.errstate(all="ignore"):
         if count > FEW_MATRICES:
             p, q = _pivots_of_many(d, s), _pivots_of_many(d[:, ::-1], s[:, ::-1])[:, ::-1]
@@ -133,7 +151,8 @@ def _on_host(xp: Any, d: Array, s: Array) -> tuple[Any, Any]:
 
 
 def _pivots(d: list[Any], s: list[Any]) -> list[Any]:
-    """p_i = d_i - s_(i-1) / p_(i-1), where a zero is divided by as if it were a very small number."""
+    """p_i = d_i - s_(i-1) / p_(i-1), where a zero is divided by as if it were a very small
+    number."""
     pivots, p = [], 1.0
     for x, y in zip(d, [0.0, *s]):
         p = x - y / (p if p != 0 else SMALLEST_PIVOT)
@@ -150,11 +169,12 @@ def _pivots_of_many(d: Any, s: Any) -> Any:
     return p
 
 
-# ------------------------------------------------------------------------------------ traced and differentiated
+# ------------------------------------------------------------------------------------ traced and di
 
 
 def _scan(xp: Any, d: Array, s: Array, reverse: bool = False) -> tuple[Array, Array]:
-    """Numerators and denominators of the pivots: leading minors (θ_i, θ_(i-1)), up to a factor of each pair."""
+    """Numerators and denominators of the pivots: leading minors (θ_i, θ_(i-1)), up to a factor
+    of each pair."""
     like = {"dtype": d.dtype, "device": xp.device_of(d)}
     nothing, one = (xp.full((*d.shape[:-1], 1), float(x), **like) for x in (0, 1))
     before = xp.concat([s, nothing] if reverse else [nothing, s], axis=-1)[..., : d.shape[-1]]
@@ -171,7 +191,8 @@ def _scan(xp: Any, d: Array, s: Array, reverse: bool = False) -> tuple[Array, Ar
 
 
 def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
-    """The same in torch, where a loop over the rows would be slow: pivots from the host, and their derivatives."""
+    """The same in torch, where a loop over the rows would be slow: pivots from the host, and
+    their derivatives."""
 
     def flip(x: Array) -> Array:
         return xp.flip(x, axis=-1)
@@ -181,7 +202,9 @@ def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
         known = _on_host(xp, xp.stop_gradient(d), xp.stop_gradient(s))
         p, q = (xp.asarray(x, dtype=d.dtype, device=xp.device_of(d)) for x in known)
         if min(float(np.abs(x).min(initial=1)) for x in known) > SAFE_PIVOT:
-            return 1, _with_derivatives(xp, d, s, p) + flip(_with_derivatives(xp, flip(d), flip(s), flip(q))) - d
+            return 1, _with_derivatives(xp, d, s, p) + flip(
+                _with_derivatives(xp, flip(d), flip(s), flip(q))
+            ) - d
     from_below = map(flip, leading_minors(xp, flip(d), flip(s)))
     numerator, denominator = _quotient(d, *leading_minors(xp, d, s), *from_below)
     if p is not None:  # the derivatives are those of the minors, the value is that of the pivots
@@ -192,8 +215,8 @@ def _differentiable_quotient(xp: Any, d: Array, s: Array) -> tuple[Any, Array]:
 def _with_derivatives(xp: Any, d: Array, s: Array, p: Array) -> Array:
     """Pivots that are constants, as functions of d and s.
 
-    A step of Newton's method for d_i - s_(i-1) / p_(i-1) - p_i = 0 does not move the value, and gives it the
-    first derivatives; a second step gives those up to the third.
+    A step of Newton's method for d_i - s_(i-1) / p_(i-1) - p_i = 0 does not move the value, and
+    gives it the first derivatives; a second step gives those up to the third.
     """
     ones = xp.ones(d.shape, dtype=d.dtype, device=xp.device_of(d))
     for _ in range(2):
@@ -217,14 +240,22 @@ def band_is_seen(A: Any) -> bool:
 
 @rule(diag, Inverse[Banded], when=band_is_seen, like=ones_on_diagonal)  # type: ignore[misc]
 def diag_inverse_banded(A: Any, method: Any) -> Array:
-    """diag(B^-1): its blocks are (P_i + Q_i - B_ii)^-1, P and Q the pivots of block elimination from above and from below"""
+    """diag(B^-1): its blocks are (P_i + Q_i - B_ii)^-1, P and Q the pivots of block elimination
+    from above and from below"""
     B, xp = A.A, A.xp
-    found = inverse_diagonal([np.asarray(seen(xp, d)) for d in B.diagonals], B.offsets, B.shape[-1], xp.eps(B.dtype))
-    return diag.base(A, method) if found is None else xp.asarray(found, dtype=A.dtype, device=A._context.device)
+    found = inverse_diagonal(
+        [np.asarray(seen(xp, d)) for d in B.diagonals], B.offsets, B.shape[-1], xp.eps(B.dtype)
+    )
+    return (
+        diag.base(A, method)
+        if found is None
+        else xp.asarray(found, dtype=A.dtype, device=A._context.device)
+    )
 
 
 def inverse_diagonal(diagonals: list[Any], offsets: tuple[int, ...], n: int, eps: float) -> Any:
-    """On the host, O(n b^2) for b diagonals on either side; None where elimination without exchanging blocks is not stable."""
+    """On the host, O(n b^2) for b diagonals on either side; None where elimination without
+    exchanging blocks is not stable."""
     D, L, U = _blocks(diagonals, offsets, n)
     limit = eps**-0.25
     try:

@@ -1,4 +1,5 @@
-"""The rules of `diag`: diagonals that are stored or known, of products without the product, and of inverses."""
+"""The rules of `diag`: diagonals that are stored or known, of products without the product, and
+of inverses."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def diag_zero(A: Any, method: Any) -> Array:
 def diag_permutation(A: Any, method: Any) -> Array:
     """diag(P)_i = 1 where perm_i = i, else 0"""
     if isinstance(A.perm, Index):
-        return A.xp.asarray(A.perm.host == np.arange(A.shape[-1]), dtype=A.dtype, device=A._context.device)
+        return A.xp.asarray(
+            A.perm.host == np.arange(A.shape[-1]), dtype=A.dtype, device=A._context.device
+        )
     return A.xp.astype(A.perm == A.xp.arange(A.shape[-1], device=A._context.device), A.dtype)
 
 
@@ -97,7 +100,11 @@ def diag_tridiagonal(A: Any, method: Any) -> Array:
 @rule(diag, Banded)
 def diag_banded(A: Any, method: Any) -> Array:
     """diag B is stored, or zero"""
-    return zero_diagonal(A) if 0 not in A.offsets else zero_diagonal(A) + A.diagonals[A.offsets.index(0)]
+    return (
+        zero_diagonal(A)
+        if 0 not in A.offsets
+        else zero_diagonal(A) + A.diagonals[A.offsets.index(0)]
+    )
 
 
 @rule(diag, Circulant | Toeplitz)
@@ -155,7 +162,9 @@ def diag_sparse(A: Any, method: Any) -> Array:
     places = structure.memo.get("diagonal")
     if places is None:
         places = structure.memo["diagonal"] = (structure.rows == structure.columns).nonzero()[0]
-    return A.xp.scatter_add(zero_diagonal(A), structure.rows[places], A.xp.take(A.data, places, axis=-1), axis=-1)
+    return A.xp.scatter_add(
+        zero_diagonal(A), structure.rows[places], A.xp.take(A.data, places, axis=-1), axis=-1
+    )
 
 
 @rule(diag, Kernel)
@@ -166,12 +175,20 @@ def diag_kernel(A: Any, method: Any) -> Array:
     if 0 in (size, *batch):
         return zero_diagonal(A)
     blocks = -(-size // POINTS)
-    which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(xp, A._context.device)  # the last point repeats
+    which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(
+        xp, A._context.device
+    )  # the last point repeats
     tiles, point_batch = [], A._point_batch
     for points in A._points():
-        points = xp.broadcast_to(xp.take(points, which, axis=-2), (*point_batch, blocks * POINTS, points.shape[-1]))
-        tiles.append(xp.reshape(points, (math.prod(point_batch) * blocks, POINTS, points.shape[-1])))
-    found = xp.loop_map(lambda x, y: xp.diagonal(A._entries(x, y)), *tiles)  # (tiles, *parameter_batch, points)
+        points = xp.broadcast_to(
+            xp.take(points, which, axis=-2), (*point_batch, blocks * POINTS, points.shape[-1])
+        )
+        tiles.append(
+            xp.reshape(points, (math.prod(point_batch) * blocks, POINTS, points.shape[-1]))
+        )
+    found = xp.loop_map(
+        lambda x, y: xp.diagonal(A._entries(x, y)), *tiles
+    )  # (tiles, *parameter_batch, points)
     return xp.reshape(xp.moveaxis(found, 0, -2), (*batch, blocks * POINTS))[..., :size]
 
 
@@ -179,7 +196,7 @@ def diag_kernel(A: Any, method: Any) -> Array:
 # rules of `diag`.
 
 
-# ---------------------------------------------------------------------------------------------------- products
+# --------------------------------------------------------------------------------------------------
 
 
 def waist(A: LinearOperator) -> tuple[int, int]:
@@ -193,7 +210,8 @@ def has_thin_waist(A: LinearOperator) -> bool:
 
 
 def is_thin_and_filled(A: LinearOperator) -> bool:
-    """Whether a dimension inside the product is smaller than those outside, and it is not sparse."""
+    """Whether a dimension inside the product is smaller than those outside, and it is not
+    sparse."""
     return has_thin_waist(A) and simplify.find(A).is_base
 
 
@@ -211,14 +229,18 @@ def diag_dense_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji"""
     fitting("diag", method)
     size = min(A.shape[-2:])
-    return A.xp.einsum("...ij,...ji->...i", A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size])
+    return A.xp.einsum(
+        "...ij,...ji->...i", A.operands[0].A[..., :size, :], A.operands[1].A[..., :, :size]
+    )
 
 
 @rule(diag, Product[Sparse, Sparse])  # type: ignore[misc]
 def diag_sparse_product(A: Any, method: Any) -> Array:
     """diag(S T)_i = Σ_j S_ij T_ji, over the places that S and T^T share"""
     S, T = A.operands[0], A.operands[1].T
-    keys: Any = [B.structure.rows.astype(np.int64) * B.shape[-1] + B.structure.columns for B in (S, T)]
+    keys: Any = [
+        B.structure.rows.astype(np.int64) * B.shape[-1] + B.structure.columns for B in (S, T)
+    ]
     _, first, second = np.intersect1d(keys[0], keys[1], assume_unique=True, return_indices=True)
     keep = S.structure.rows[first] < min(A.shape[-2:])
     first, second = first[keep], second[keep]
@@ -231,7 +253,10 @@ def diag_sparse_dense_product(A: Any, method: Any) -> Array:
     """diag(S B)_i = Σ_j S_ij B_ji, over the places of S"""
     S, B = A.operands
     places = np.flatnonzero(S.structure.rows < min(A.shape[-2:]))
-    rows, columns = (Index(x[places]).on(A.xp, A._context.device) for x in (S.structure.rows, S.structure.columns))
+    rows, columns = (
+        Index(x[places]).on(A.xp, A._context.device)
+        for x in (S.structure.rows, S.structure.columns)
+    )
     products = A.xp.take(S.data, places, axis=-1) * B.A[..., columns, rows]
     return A.xp.scatter_add(zero_diagonal(A), S.structure.rows[places], products, axis=-1)
 
@@ -274,7 +299,8 @@ def diag_of_diagonalised(A: Any, method: Any) -> Array:
 
 
 def factors_pair_up(A: LinearOperator) -> bool:
-    """Whether the factors of the first and of the last Kronecker product have transposed shapes, one by one."""
+    """Whether the factors of the first and of the last Kronecker product have transposed shapes,
+    one by one."""
     first, last = (A.operands[i].operands for i in (0, -1))
     return [P.shape[-2:] for P in first] == [Q.shape[-2:][::-1] for Q in last]
 
@@ -288,7 +314,7 @@ def diag_of_diagonalised_kronecker(A: Any, method: Any) -> Array:
     return (entries @ D.d[..., None])[..., 0]
 
 
-# ---------------------------------------------------------------------------------------------------- inverses
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(diag, Inverse[Triangular])  # type: ignore[misc]
@@ -299,7 +325,8 @@ def diag_inverse_triangular(A: Any, method: Any) -> Array:
 
 @rule(diag, Inverse[Tridiagonal])  # type: ignore[misc]
 def diag_inverse_tridiagonal(A: Any, method: Any) -> Array:
-    """diag(T^-1)_i = 1 / (p_i + q_i - t_ii), p and q the pivots of elimination from above and from below"""
+    """diag(T^-1)_i = 1 / (p_i + q_i - t_ii), p and q the pivots of elimination from above and
+    from below"""
     T = A.A
     found = tridiagonal_inverse_diagonal(A.xp, T.lower, zero_diagonal(T) + T.diag, T.upper)
     return A.xp.astype(found, A.dtype)
@@ -330,17 +357,21 @@ def diag_spectral_inverse(A: Any, method: Any) -> Array:
     return A.xp.astype(A.xp.real(found) if factor.real else found, A.dtype)
 
 
-PRODUCTS = 1e8  # flops that n products may take where derivatives are recorded: they are right for every kind of factor
+# flops that n products may take where derivatives are recorded: they are right for every kind of
+# factor
+PRODUCTS = 1e8
 
 
 def factor_is_known(A: LinearOperator) -> bool:
-    """Whether products are differentiated by the equation that they solve, and how they are made is known."""
+    """Whether products are differentiated by the equation that they solve, and how they are made
+    is known."""
     return isinstance(A.factor, Implicit) and A.factor.find is not None  # type: ignore[attr-defined]
 
 
 @rule(diag, Inverse, when=factor_is_known)
 def diag_known_inverse(A: Any, method: Any) -> Array:
-    """diag((V ⊗ W) diag(1/z) (V ⊗ W)^-1) = (V * V^-T ⊗ W * W^-T) (1/z), with the derivative of the inverse"""
+    """diag((V ⊗ W) diag(1/z) (V ⊗ W)^-1) = (V * V^-T ⊗ W * W^-T) (1/z), with the derivative of
+    the inverse"""
     known = A.factor
     if A.shape[-1] * A.flops <= PRODUCTS:
         return exact_diagonal(A)
@@ -352,21 +383,29 @@ def diag_known_inverse(A: Any, method: Any) -> Array:
 
 
 def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
-    """diag(A^-1) for A = C or C + c I, C a Kronecker product or sum; None where eigenvectors are seen to serve as well, in less time."""
+    """diag(A^-1) for A = C or C + c I, C a Kronecker product or sum; None where eigenvectors are
+    seen to serve as well, in less time."""
     xp, whole = A.xp, A.A
     kronecker, c = whole, 0.0
     if isinstance(whole, Sum):
         kronecker, shift = arrange(whole, Kronecker | KroneckerSum, SHIFT)
         c = scalar_of(shift)
     dtype = spectral.d.dtype
-    V, W = ([xp.astype(factor.to_dense(), dtype) for factor in side.operands] for side in (spectral.V, spectral.W))
+    V, W = (
+        [xp.astype(factor.to_dense(), dtype) for factor in side.operands]
+        for side in (spectral.V, spectral.W)
+    )
     matrices = [xp.astype(dense_part(factor, whole), dtype) for factor in kronecker.operands]
     held = [xp.stop_gradient(M) for M in matrices]
-    values = [xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)]  # diag(V^-1 A V)
+    values = [
+        xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)
+    ]  # diag(V^-1 A V)
     harmless = [seen(xp, resolvents.are_harmless(xp, v, X)) for v, X in zip(values, V)]
     if all(known is not None and bool(known) for known in harmless):
         return None
     a, b = (xp.astype(xp.asarray(x, device=A._context.device), dtype) for x in (1.0, c))
     grid = Grid(lambda x: x, isinstance(kronecker, KroneckerSum))
     found = resolvents.inverse_diagonal(xp, grid, matrices, values, V, a, b)
-    return xp.broadcast_to(xp.astype(found if A.is_complex else xp.real(found), A.dtype), A.shape[:-1])
+    return xp.broadcast_to(
+        xp.astype(found if A.is_complex else xp.real(found), A.dtype), A.shape[:-1]
+    )

@@ -24,7 +24,14 @@ from ...operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ..common import is_square, placed, square_size
 from ..solve.inverse import all_square
-from ..stochastic.estimators import TRACE, added_estimates, estimate, estimated, multiplied_estimates, scaled_estimate
+from ..stochastic.estimators import (
+    TRACE,
+    added_estimates,
+    estimate,
+    estimated,
+    multiplied_estimates,
+    scaled_estimate,
+)
 from ..stochastic.quadrature import function_inside, trace_by_quadrature
 from . import diag, exact_diagonal, is_out_of_reach, zero_diagonal
 from .rules import has_thin_waist, waist
@@ -37,12 +44,13 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
     ----------
     A : operator or array, (*batch, n, n)
     method : Auto, Hutchinson, HutchPP, XTrace, XNysTrace or SLQ, optional
-        All but `Auto` estimate it from products with random vectors; `info.error` is the standard error. `SLQ` is for f(A), made by
-        `exp(A, Krylov())` and the like, with self-adjoint A.
+        All but `Auto` estimate it from products with random vectors; `info.error` is the standard
+        error. `SLQ` is for f(A), made by `exp(A, Krylov())` and the like, with self-adjoint A.
 
     Notes
     -----
-    n products, where no rule is better. `Auto` estimates, with an ApproximationWarning, where these take more than 1e12 flops.
+    n products, where no rule is better. `Auto` estimates, with an ApproximationWarning, where these
+    take more than 1e12 flops.
 
     Examples
     --------
@@ -53,7 +61,9 @@ def sum_of_diagonal(A: LinearOperator, method: Method | None = None) -> Choice:
     square_size("trace", A, "a trace", "diag(A) takes any shape.")
     chosen = fitting("trace", method, *TRACE, SLQ)
     if not chosen.is_stochastic and not (is_out_of_reach(A, chosen) and diag.find(A).is_base):
-        return Choice(lambda: A.xp.sum(diag(A, method), axis=-1), "sum_of_diagonal", None, "tr A = Σ_i a_ii")
+        return Choice(
+            lambda: A.xp.sum(diag(A, method), axis=-1), "sum_of_diagonal", None, "tr A = Σ_i a_ii"
+        )
     is_free = not chosen.is_stochastic
     found = _automatic(A, chosen) if is_free else chosen
     return estimate("trace", A, found, is_free, lambda: _estimated(A, found), lambda: _ones(A))
@@ -66,7 +76,8 @@ def _estimated(A: LinearOperator, method: Any) -> Array:
 
 
 def _automatic(A: LinearOperator, method: Any) -> Any:
-    """The estimator for what is out of reach; with a tolerance the one that can be told when to stop under tracing too."""
+    """The estimator for what is out of reach; with a tolerance the one that can be told when to
+    stop under tracing too."""
     if function_inside(A) is not None:
         return SLQ(tol=method.tol)
     if method.tol is not None:
@@ -158,7 +169,8 @@ def trace_low_rank(A: Any, method: Any) -> Array:
 
 
 def is_similarity(A: LinearOperator) -> bool:
-    """Whether the last factor is the inverse of the first: its adjoint, if it is unitary, or made by `inv`."""
+    """Whether the last factor is the inverse of the first: its adjoint, if it is unitary, or
+    made by `inv`."""
     first, last = A.operands[0], A.operands[-1]
     if len(A.operands) < 3:
         return False

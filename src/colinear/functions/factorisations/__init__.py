@@ -19,11 +19,12 @@ from ...status import Status
 from ..common import dense, identity_like, narrow, quiet, report_finite, report_status, square_size
 from ..solve.dense import reproduces, times_adjoint
 
-# ---------------------------------------------------------------------------------------------------- A = L L^H
+# --------------------------------------------------------------------------------------------------
 
 
 def cholesky_factor(A: LinearOperator, method: Method | None = None) -> Choice:
-    """The Cholesky factor of a positive definite operator: the lower triangular L with positive diagonal and A = L L^H.
+    """The Cholesky factor of a positive definite operator: the lower triangular L with positive
+    diagonal and A = L L^H.
 
     Parameters
     ----------
@@ -34,13 +35,13 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> Choice:
     Returns
     -------
     Triangular
-        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of triangles, two diagonals,
-        a Sparse matrix.
+        Or an operator of A's structure that is lower triangular: a Diagonal, a Kronecker product of
+        triangles, two diagonals, a Sparse matrix.
 
     Notes
     -----
-    n^3 / 3 flops. Rows stay in their order, so of a sparse A the factor fills in where that order is a bad one: `solve` and
-    `logdet` choose their own.
+    n^3 / 3 flops. Rows stay in their order, so of a sparse A the factor fills in where that order
+    is a bad one: `solve` and `logdet` choose their own.
 
     Examples
     --------
@@ -55,12 +56,21 @@ def cholesky_factor(A: LinearOperator, method: Method | None = None) -> Choice:
 
 
 def _chosen(
-    name: str, flops: float, A: LinearOperator, identity: str, run: Callable[[Any], Any], like: Callable[[], Any]
+    name: str,
+    flops: float,
+    A: LinearOperator,
+    identity: str,
+    run: Callable[[Any], Any],
+    like: Callable[[], Any],
 ) -> Choice:
     """The choice of the one factorisation that there is."""
     size = math.prod(A.shape)
     return Choice(
-        lambda: run(A), name, Cost(flops * min(A.shape[-2:]) * size, (16.0 if name == "QR" else 8.0) * size), identity, like
+        lambda: run(A),
+        name,
+        Cost(flops * min(A.shape[-2:]) * size, (16.0 if name == "QR" else 8.0) * size),
+        identity,
+        like,
     )
 
 
@@ -83,11 +93,12 @@ cholesky = function(
 )
 
 
-# ---------------------------------------------------------------------------------------------------- A = P L U
+# --------------------------------------------------------------------------------------------------
 
 
 def lu_factors(A: LinearOperator, method: Method | None = None) -> Choice:
-    """The factors of A = P L U: a permutation, a lower triangle of unit diagonal, an upper triangle.
+    """The factors of A = P L U: a permutation, a lower triangle of unit diagonal, an upper
+    triangle.
 
     Parameters
     ----------
@@ -100,11 +111,13 @@ def lu_factors(A: LinearOperator, method: Method | None = None) -> Choice:
     P : Permutation, (*batch, m, m)
     L : Triangular, (*batch, m, min(m, n))
     U : Triangular, (*batch, min(m, n), n)
-        Of a structured A operators of its structure (a Kronecker product of permutations, a Diagonal, the identity).
+        Of a structured A operators of its structure (a Kronecker product of permutations, a
+        Diagonal, the identity).
 
     Notes
     -----
-    2 n^3 / 3 flops, with partial pivoting; in structured operators it is the parts that are pivoted.
+    2 n^3 / 3 flops, with partial pivoting; in structured operators it is the parts that are
+    pivoted.
 
     Examples
     --------
@@ -126,7 +139,11 @@ def _lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperat
     report_finite(xp, packed, method="LU")
     packed = narrow(xp, packed, A.dtype)
     P = Permutation(order, like=Dense(packed)).T  # A[order] = L U
-    return P, Triangular(packed[..., : min(m, n)], lower=True, unit=True), Triangular(packed[..., : min(m, n), :], lower=False)
+    return (
+        P,
+        Triangular(packed[..., : min(m, n)], lower=True, unit=True),
+        Triangular(packed[..., : min(m, n), :], lower=False),
+    )
 
 
 def lu_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperator]:
@@ -137,7 +154,7 @@ def lu_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOp
 lu = function("lu", base=lu_factors)
 
 
-# ---------------------------------------------------------------------------------------------------- A = Q R
+# --------------------------------------------------------------------------------------------------
 
 
 def qr_factors(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -152,12 +169,13 @@ def qr_factors(A: LinearOperator, method: Method | None = None) -> Choice:
     -------
     Q : LinearOperator, (*batch, m, min(m, n))
     R : Triangular, or Dense where A is wide, (*batch, min(m, n), n)
-        Of a structured A operators of its structure. The signs (phases) of R's diagonal are LAPACK's, as they come; those of a
-        Diagonal are positive.
+        Of a structured A operators of its structure. The signs (phases) of R's diagonal are
+        LAPACK's, as they come; those of a Diagonal are positive.
 
     Notes
     -----
-    About 4 m n^2 flops for m >= n. Of a tridiagonal or banded A, Q is a chain of small unitary matrices and R banded: linear in n.
+    About 4 m n^2 flops for m >= n. Of a tridiagonal or banded A, Q is a chain of small unitary
+    matrices and R banded: linear in n.
 
     Examples
     --------
@@ -175,7 +193,9 @@ def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     Q, R = autodiff.qr(xp, M)
     report_finite(xp, R, method="QR")
     Q, R = narrow(xp, Q, A.dtype), narrow(xp, R, A.dtype)
-    return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[-1] else Dense(R)
+    return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[
+        -1
+    ] else Dense(R)
 
 
 def qr_like(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:

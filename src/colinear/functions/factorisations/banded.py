@@ -19,7 +19,17 @@ from ...operators.rewrites import is_scattered
 from ...operators.sparse import Sparse, from_coordinates
 from ...operators.unitary import Permutation, pad_end
 from ...status import Status
-from ..common import identity_like, is_half, is_watched, narrow, report_finite, reports_nonfinite, seen, values_are_seen, wide
+from ..common import (
+    identity_like,
+    is_half,
+    is_watched,
+    narrow,
+    report_finite,
+    reports_nonfinite,
+    seen,
+    values_are_seen,
+    wide,
+)
 from . import cholesky, lu, lu_factors, lu_like, qr, qr_like
 from .rules import report_positive
 
@@ -31,7 +41,8 @@ Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
 
 def band_is_seen(A: Any) -> bool:
-    """Whether it is square and of a narrow band, whose values can be seen with no derivative asked."""
+    """Whether it is square and of a narrow band, whose values can be seen with no derivative
+    asked."""
     if isinstance(A, Banded) and is_scattered(A):
         return False
     offsets = A.offsets if isinstance(A, Banded) else (-1, 0, 1)
@@ -41,9 +52,14 @@ def band_is_seen(A: Any) -> bool:
 
 @rule(lu, Tridiagonal | Banded, when=band_is_seen, like=lu_like)
 def lu_banded(A: Any, method: Any) -> Factors:
-    """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a column: sparse if rows were swapped"""
+    """B = P L U, where U has as many diagonals more as B has below, and L as many entries in a
+    column: sparse if rows were swapped"""
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
-    diagonals, offsets = (A.diagonals, A.offsets) if isinstance(A, Banded) else ((A.lower, A.diag, A.upper), (-1, 0, 1))
+    diagonals, offsets = (
+        (A.diagonals, A.offsets)
+        if isinstance(A, Banded)
+        else ((A.lower, A.diag, A.upper), (-1, 0, 1))
+    )
     seen_diagonals = [np.broadcast_to(_on_host(xp, d), (*batch, d.shape[-1])) for d in diagonals]
     each = [_factored([d[at] for d in seen_diagonals], offsets, n) for at in np.ndindex(batch)]
     below = max(0, -min(offsets))
@@ -58,7 +74,11 @@ def lu_banded(A: Any, method: Any) -> Factors:
     multipliers = [packed[..., main + i, : n - i] for i in range(1, below + 1)]
     if (swaps == np.arange(n)).all():
         rows = [np.ones((*batch, n), packed.dtype), *multipliers]
-        return identity_like(A, n), Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)), U
+        return (
+            identity_like(A, n),
+            Banded([put(row) for row in rows], [-i for i in range(below + 1)], (n, n)),
+            U,
+        )
     order, L = _reordered(A, swaps, np.concatenate(multipliers, axis=-1), below)
     return Permutation(order, like=A).T, L, U
 
@@ -80,8 +100,8 @@ def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[A
 
 
 def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
-    """The order of the rows after all exchanges, and where the multipliers of each diagonal are then: those of a column belong to
-    the rows that were below it when it was eliminated."""
+    """The order of the rows after all exchanges, and where the multipliers of each diagonal are
+    then: those of a column belong to the rows that were below it when it was eliminated."""
     rows = np.arange(n).tolist()
     owner = np.zeros((below, n), np.int64)
     for j, swap in enumerate(swaps.tolist()):
@@ -98,27 +118,39 @@ def _followed(swaps: Any, below: int, n: int) -> tuple[Any, Any, Any]:
 
 
 def _reordered(A: Any, swaps: Any, multipliers: Any, below: int) -> tuple[Any, LinearOperator]:
-    """The order of the rows, and L with its rows in that order: sparse, all of a batch in one pattern."""
+    """The order of the rows, and L with its rows in that order: sparse, all of a batch in one
+    pattern."""
     batch, n = A.batch_shape, A.shape[-1]
     followed = [_followed(swaps[at], below, n) for at in np.ndindex(batch)]
     diagonal, ones = np.arange(n), np.ones(n, multipliers.dtype)
     entries = [
-        (np.concatenate([diagonal, rows]), np.concatenate([diagonal, columns]), np.concatenate([ones, multipliers[at]]))
+        (
+            np.concatenate([diagonal, rows]),
+            np.concatenate([diagonal, columns]),
+            np.concatenate([ones, multipliers[at]]),
+        )
         for at, (_, rows, columns) in zip(np.ndindex(batch), followed)
     ]
     return np.reshape([order for order, *_ in followed], (*batch, n)), _stacked(A, entries)
 
 
-# ---------------------------------------------------------------------------------------------------- sparse matrices
+# --------------------------------------------------------------------------------------------------
 
 SMALL_SPARSE_ROWS = 500  # below which the dense factorisation is as fast
 LARGEST_SPARSE_FACTOR = 20_000_000  # entries
 
 
 def is_sparse_and_seen(A: Any, definite: bool) -> bool:
-    """Whether A is square, its values can be seen with no derivative asked, and the factors stay sparse in its order."""
+    """Whether A is square, its values can be seen with no derivative asked, and the factors stay
+    sparse in its order."""
     n, memo = A.shape[-1], A.structure.memo
-    if A.shape[-2] != n or n < SMALL_SPARSE_ROWS or 4 * A.nnz > n * n or 0 in A.shape or is_watched(A.xp, A.data):
+    if (
+        A.shape[-2] != n
+        or n < SMALL_SPARSE_ROWS
+        or 4 * A.nnz > n * n
+        or 0 in A.shape
+        or is_watched(A.xp, A.data)
+    ):
         return False
     key = ("stays sparse", definite)
     if key not in memo:
@@ -143,7 +175,9 @@ def lu_sparse(A: Any, method: Any) -> Any:
         each = [factors_in_order(data, A.structure, False) for data in values]
     except ArithmeticError:  # exactly singular
         return lu_factors(A, method)
-    L, U = (_stacked(A, [(X.row, X.col, X.data) for X in factors]) for factors in list(zip(*each))[:2])
+    L, U = (
+        _stacked(A, [(X.row, X.col, X.data) for X in factors]) for factors in list(zip(*each))[:2]
+    )
     report_finite(A.xp, U.data, method="LU")
     return Permutation(np.reshape([order for *_, order in each], A.shape[:-1]), like=A).T, L, U
 
@@ -158,7 +192,9 @@ def stays_sparse_without_pivots(A: Any) -> bool:
 def cholesky_sparse(A: Any, method: Any) -> LinearOperator:
     """S = L L^H by sparse elimination, rows and columns in their order"""
     each = [_lower_factor(data, A.structure) for data in _rows_on_host(A)]
-    fine = A.xp.asarray(np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape))
+    fine = A.xp.asarray(
+        np.reshape([bool(np.isfinite(values).all()) for *_, values in each], A.batch_shape)
+    )
     report_positive(A.xp, A.xp.asarray(fine, device=A._context.device))
     return _stacked(A, each)
 
@@ -226,13 +262,16 @@ def chain_cost(A: Any) -> Cost:
     """Of the factors of all windows."""
     (lower, upper), size = widths(A), rows_each(A)
     count = -(-min(A.shape[-2:]) // size)
-    return Cost(count * (size + lower) ** 2 * (4.0 * (size + lower) + 2 * upper), 8.0 * count * (size + lower) ** 2)
+    return Cost(
+        count * (size + lower) ** 2 * (4.0 * (size + lower) + 2 * upper),
+        8.0 * count * (size + lower) ** 2,
+    )
 
 
 @rule(qr, Tridiagonal | Banded, when=band_is_narrow, cost=chain_cost, like=qr_like)
 def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
-    """B = (Q_1 Q_2 ...) R, where Q_i triangulates the next few columns, which are zero below the rows that it acts on; R has as
-    many diagonals above the main one as B has on both sides of it"""
+    """B = (Q_1 Q_2 ...) R, where Q_i triangulates the next few columns, which are zero below the
+    rows that it acts on; R has as many diagonals above the main one as B has on both sides of it"""
     (lower, upper), (m, n) = widths(A), A.shape[-2:]
     if lower == 0 and m == n:
         return identity_like(A, n), A
@@ -241,7 +280,8 @@ def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     by_rows = _by_rows(A, count * size + lower)
 
     def step(carry: Array, rows: Array) -> tuple[Array, tuple[Array, Array]]:
-        # What is left of the rows before, and the next rows; the columns start where the rows before are not yet triangular.
+        # What is left of the rows before, and the next rows; the columns start where the rows
+        # before are not yet triangular.
         window = xp.concat([pad_end(xp, carry, (width + size,), (-1,)), _skewed(xp, rows)], axis=-2)
         Q, _ = xp.qr(window[..., : size + lower])  # square, so that it has a derivative
         done = xp.matmul(xp.conj(xp.matrix_transpose(Q)), window)
@@ -250,22 +290,31 @@ def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     first = _skewed(xp, by_rows[..., :lower, :])[..., lower:]
     rows = xp.reshape(by_rows[..., lower:, :], (*A.batch_shape, count, size, width + 1))
     blocks, R = xp.scan(step, first, xp.moveaxis(rows, -3, 0))
-    blocks, R = xp.moveaxis(blocks, 0, -3), xp.reshape(xp.moveaxis(R, 0, -3), (*A.batch_shape, -1, width + 1))
+    blocks, R = (
+        xp.moveaxis(blocks, 0, -3),
+        xp.reshape(xp.moveaxis(R, 0, -3), (*A.batch_shape, -1, width + 1)),
+    )
     report_finite(xp, R, method="QR")
-    diagonals = [narrow(xp, R[..., : natural_length(j, k, n), j], A.dtype) for j in range(width + 1)]
-    return UnitaryChain._of(narrow(xp, blocks, A.dtype), lower, m, k), Banded(diagonals, range(width + 1), (k, n))
+    diagonals = [
+        narrow(xp, R[..., : natural_length(j, k, n), j], A.dtype) for j in range(width + 1)
+    ]
+    return UnitaryChain._of(narrow(xp, blocks, A.dtype), lower, m, k), Banded(
+        diagonals, range(width + 1), (k, n)
+    )
 
 
 def _by_rows(A: Any, rows: int) -> Array:
-    """B[i, j] = A[i, i + j - l]: the band by rows, (*batch, rows, l + u + 1). Past the end the diagonal is 1, so that no window is
-    singular for that."""
+    """B[i, j] = A[i, i + j - l]: the band by rows, (*batch, rows, l + u + 1). Past the end the
+    diagonal is 1, so that no window is singular for that."""
     xp, (lower, upper), (m, n) = A.xp, widths(A), A.shape[-2:]
     diagonals = (A.lower, A.diag, A.upper) if isinstance(A, Tridiagonal) else A.diagonals
     by_offset = dict(zip((-1, 0, 1) if isinstance(A, Tridiagonal) else A.offsets, diagonals))
     end = max(rows, m)
 
     def constant(value: float, count: int) -> Array:
-        return wide(xp, xp.full((*A.batch_shape, count), value, dtype=A.dtype, device=A._context.device))
+        return wide(
+            xp, xp.full((*A.batch_shape, count), value, dtype=A.dtype, device=A._context.device)
+        )
 
     def column(k: int) -> Array:
         d = by_offset.get(k)
@@ -280,14 +329,16 @@ def _by_rows(A: Any, rows: int) -> Array:
 
 
 def _skewed(xp: Any, rows: Array) -> Array:
-    """Each row moved one place further to the right than the one before it: (..., s, w) -> (..., s, s + w - 1), by strides alone."""
+    """Each row moved one place further to the right than the one before it: (..., s, w) -> (...,
+    s, s + w - 1), by strides alone."""
     s, w = rows.shape[-2:]
     flat = xp.reshape(pad_end(xp, rows, (s + w,), (-1,)), (*rows.shape[:-2], s * (s + w)))
     return xp.reshape(flat[..., : s * (s + w - 1)], (*rows.shape[:-2], s, s + w - 1))
 
 
 def _straightened(xp: Any, rows: Array, width: int) -> Array:
-    """The contrary: (..., s, s + w - 1) -> (..., s, w), the first w numbers of each row from the main diagonal on."""
+    """The contrary: (..., s, s + w - 1) -> (..., s, w), the first w numbers of each row from the
+    main diagonal on."""
     s, w = rows.shape[-2:]
     flat = pad_end(xp, xp.reshape(rows, (*rows.shape[:-2], s * w)), (s * (w + 1),), (-1,))
     return xp.reshape(flat, (*rows.shape[:-2], s, w + 1))[..., :width]

@@ -49,7 +49,7 @@ from . import cholesky, lu, qr
 Factors = tuple[LinearOperator, LinearOperator, LinearOperator]
 
 
-# ---------------------------------------------------------------------------------------------------- lu
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(lu, Identity | Diagonal | ScaledIdentity)
@@ -102,7 +102,9 @@ def lu_conjugate(A: Any, method: Any) -> Factors:
 @rule(lu, Kronecker, when=all_square)
 def lu_kronecker(A: Any, method: Any) -> Factors:
     """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
-    P, L, U = (Kronecker(*factors) for factors in zip(*(lu(factor, method) for factor in placed(A))))
+    P, L, U = (
+        Kronecker(*factors) for factors in zip(*(lu(factor, method) for factor in placed(A)))
+    )
     return P, L, U
 
 
@@ -113,7 +115,7 @@ def lu_block_diagonal(A: Any, method: Any) -> Factors:
     return P, L, U
 
 
-# ---------------------------------------------------------------------------------------------------- qr
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(
@@ -191,7 +193,8 @@ def qr_block_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperat
 
 
 def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
-    """Whether the first factor has orthonormal columns, and what remains as many in its basis as A."""
+    """Whether the first factor has orthonormal columns, and what remains as many in its basis as
+    A."""
     Q = A.operands[0]
     return has_orthonormal_columns(Q) and min(A.shape[-2:]) == min(Q.shape[-1], A.shape[-1])
 
@@ -226,10 +229,12 @@ NOT_POSITIVE = int(Status.NOT_POSITIVE_DEFINITE)
 
 def report_positive(xp: Any, fine: Array, **details: Any) -> None:
     """Report NOT_POSITIVE_DEFINITE where it is not fine."""
-    report_status(xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details)
+    report_status(
+        xp, xp.where(fine, int(Status.SUCCESS), NOT_POSITIVE), method="Cholesky", **details
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- cholesky
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(cholesky, Identity)
@@ -274,7 +279,11 @@ def scalar_is_positive(A: LinearOperator) -> bool:
     if value is not None:
         return value.real > 0 and value.imag == 0
     values = xp.peek(c)
-    return not xp.is_complex(c) if values is None else bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
+    return (
+        not xp.is_complex(c)
+        if values is None
+        else bool(np.all(np.real(values) > 0) and not np.any(np.imag(values)))
+    )
 
 
 @rule(cholesky, Scaled, when=scalar_is_positive)
@@ -302,12 +311,17 @@ def cholesky_kronecker(A: Any, method: Any) -> LinearOperator:
 
 
 def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, ...]:
-    """Factors that are definite only up to numbers whose product is 1, such as two negative ones, made positive if seen to be so."""
+    """Factors that are definite only up to numbers whose product is 1, such as two negative
+    ones, made positive if seen to be so."""
     known = all(factor.properties & POSITIVE_SEMIDEFINITE for factor in factors)
     if known or any(factor.batch_shape or 0 in factor.shape for factor in factors):
         return factors
     values = [peek_scalar(phase(factor[0, 0])) for factor in factors]
-    if any(value is None for value in values) or all(value == 1 for value in values) or abs(np.prod(values) - 1) > 1e-6:
+    if (
+        any(value is None for value in values)
+        or all(value == 1 for value in values)
+        or abs(np.prod(values) - 1) > 1e-6
+    ):
         return factors
     return tuple(Scaled(value.conjugate(), factor) for value, factor in zip(values, factors))
 
@@ -315,7 +329,8 @@ def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, .
 @rule(cholesky, Tridiagonal)
 @reports_nonfinite
 def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
-    """T = L L^H with two diagonals in L: δ_i+1 = a_i+1 - |b_i|^2 / δ_i, l_ii = √δ_i, l_i+1,i = b_i / √δ_i"""
+    """T = L L^H with two diagonals in L: δ_i+1 = a_i+1 - |b_i|^2 / δ_i, l_ii = √δ_i, l_i+1,i =
+    b_i / √δ_i"""
     xp = A.xp
     if not A.shape[-1]:
         return identity_like(A, 0)
@@ -328,14 +343,21 @@ def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
             fine = xp.logical_and(fine, _is_mirrored(xp, A.diag, A.diag))
         d = xp.sqrt(xp.where(fine[..., None], pivots, math.nan))
         report_positive(xp, fine)
-        return Banded._of((xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1])
+        return Banded._of(
+            (xp.astype(d, A.dtype), A.lower / d[..., :-1]), (0, -1), A.shape[-1], A.shape[-1]
+        )
 
 
 def _by_host(A: Any) -> LinearOperator | None:
-    """L by LAPACK's pttrf, which gives L D L^H with a unit diagonal in L; None where all is not plainly well."""
+    """L by LAPACK's pttrf, which gives L D L^H with a unit diagonal in L; None where all is not
+    plainly well."""
     from scipy.linalg import get_lapack_funcs
 
-    if A.shape[-1] < 2 or A.dtype.itemsize < 4 or not (A.lower is A.upper or np.array_equal(A.lower, np.conj(A.upper))):
+    if (
+        A.shape[-1] < 2
+        or A.dtype.itemsize < 4
+        or not (A.lower is A.upper or np.array_equal(A.lower, np.conj(A.upper)))
+    ):
         return None
     diag = np.real(A.diag)
     if A.is_complex and not np.array_equal(diag, A.diag):
@@ -345,7 +367,9 @@ def _by_host(A: Any) -> LinearOperator | None:
         return None
     np.sqrt(d, out=d)
     multipliers *= d[:-1]
-    return Banded._of((d.astype(A.dtype, copy=False), multipliers), (0, -1), A.shape[-1], A.shape[-1])
+    return Banded._of(
+        (d.astype(A.dtype, copy=False), multipliers), (0, -1), A.shape[-1], A.shape[-1]
+    )
 
 
 def _is_mirrored(xp: Any, below: Array, above: Array) -> Array:
@@ -359,9 +383,15 @@ def _pivots(xp: Any, a: Array, b: Array) -> Array:
     n, batch = a.shape[-1], np.broadcast_shapes(tuple(a.shape[:-1]), tuple(b.shape[:-1]))
     a, b = xp.broadcast_to(a, (*batch, n)), xp.broadcast_to(b, (*batch, n - 1))
     if xp.name == "jax":
-        return xp.fori_loop(n - 1, lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]), a)
+        return xp.fori_loop(
+            n - 1,
+            lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]),
+            a,
+        )
     if xp.name == "numpy" or not (is_watched(xp, a) or is_watched(xp, b) or xp.peek(a) is None):
-        return xp.asarray(_host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a))
+        return xp.asarray(
+            _host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a)
+        )
     pivots = [a[..., 0]]
     for i in range(n - 1):
         pivots.append(a[..., i + 1] - b[..., i] ** 2 / pivots[-1])
@@ -396,7 +426,10 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
 
     xp, n, batch = A.xp, A.shape[-1], A.batch_shape
     width = max(map(abs, A.offsets))
-    diagonals = {k: np.broadcast_to(xp.to_numpy(d), (*batch, d.shape[-1])) for k, d in zip(A.offsets, A.diagonals)}
+    diagonals = {
+        k: np.broadcast_to(xp.to_numpy(d), (*batch, d.shape[-1]))
+        for k, d in zip(A.offsets, A.diagonals)
+    }
     band = np.zeros((*batch, width + 1, n), dtype=np.result_type(*diagonals.values()))
     mirror = band.copy()
     for k, d in diagonals.items():
@@ -404,7 +437,10 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
             band[..., -k, : n + k] = d
         if k >= 0:
             mirror[..., k, : n - k] = np.conj(d)
-    fine = np.all(np.abs(band - mirror) <= xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror)), axis=(-2, -1))
+    fine = np.all(
+        np.abs(band - mirror) <= xp.eps(A.dtype) ** 0.5 * (np.abs(band) + np.abs(mirror)),
+        axis=(-2, -1),
+    )
     fine = np.array(fine)
     for at in np.ndindex(batch):
         try:
@@ -412,5 +448,8 @@ def cholesky_banded(A: Any, method: Any) -> LinearOperator:
         except LinAlgError:
             fine[at], band[at] = False, np.nan
     report_positive(xp, xp.asarray(fine, device=A._context.device))
-    factor = [xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device) for k in range(width + 1)]
+    factor = [
+        xp.asarray(band[..., k, : n - k], dtype=A.dtype, device=A._context.device)
+        for k in range(width + 1)
+    ]
     return Banded(factor, range(0, -width - 1, -1), (n, n))

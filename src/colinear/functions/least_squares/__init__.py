@@ -21,14 +21,36 @@ from ...operators.diagonal import Diagonal, Zero
 from ...operators.neutral import placed_beside
 from ...operators.product import Product
 from ...status import Status, combine
-from ..common import MARGIN, dense, is_half, is_vector, is_watched, narrow, ones_beside, quiet, seen, values_are_seen
+from ..common import (
+    MARGIN,
+    dense,
+    is_half,
+    is_vector,
+    is_watched,
+    narrow,
+    ones_beside,
+    quiet,
+    seen,
+    values_are_seen,
+)
 from ..matrix_functions.kronecker import factored
 from ..singular import cutoff, svd
 from ..solve import System, relative_residual, right_side
-from ..solve.auto import MEMORY, has_adjoint, is_automatic, is_iterative, iterate, iterated, least_squares_work, try_least_squares
+from ..solve.auto import (
+    MEMORY,
+    has_adjoint,
+    is_automatic,
+    is_iterative,
+    iterate,
+    iterated,
+    least_squares_work,
+    try_least_squares,
+)
 
 
-def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> Choice:
+def pseudoinverse(
+    A: LinearOperator, rtol: float | None = None, method: Method | None = None
+) -> Choice:
     """The Moore-Penrose pseudoinverse A^+ = V Σ^+ U^H, as an operator that keeps these factors.
 
     Parameters
@@ -48,8 +70,8 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
 
     Notes
     -----
-    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not formed. Where A does not fit into
-    memory each product is a run of LSMR.
+    About 20 m n min(m, n) flops, and 2 (m + n) min(m, n) for each product: the n x m matrix is not
+    formed. Where A does not fit into memory each product is a run of LSMR.
 
     Examples
     --------
@@ -59,26 +81,37 @@ def pseudoinverse(A: LinearOperator, rtol: float | None = None, method: Method |
     """
     checked_rtol("pinv", rtol)
     chosen: Any = for_least_squares(fitting("pinv", method, *PSEUDOINVERSE))
-    like = lambda: Zero(A.shape[-1], A.shape[-2], like=A)  # noqa: E731
+    like = lambda: Zero(A.shape[-1], A.shape[-2], like=A)
     if is_iterative(chosen):
         return iterate(A, chosen, lambda: iterated(A, chosen, consistent=False), like)
     if isinstance(chosen, RandomizedSVD):
         return Choice(
-            lambda: _by_samples(A, rtol, chosen), "RandomizedSVD", None, "asked for: A^+ = V Σ^+ U^H from random vectors"
+            lambda: _by_samples(A, rtol, chosen),
+            "RandomizedSVD",
+            None,
+            "asked for: A^+ = V Σ^+ U^H from random vectors",
         )
     if _iterates(A, method) and least_squares_work(A).memory > MEMORY:
-        iterate_all = lambda lsmr, most: iterated(A, lsmr, consistent=False)  # noqa: E731
+        iterate_all = lambda lsmr, most: iterated(A, lsmr, consistent=False)
         if (iteration := try_least_squares(A, method, (), 1, iterate_all, like)) is not None:
             return iteration
     plain = partial(_from_triplets, A, rtol, chosen, method)
-    run = partial(_with_derivative, A, rtol, chosen, plain) if 0 not in A.shape and not values_are_seen(A) else plain
+    run = (
+        partial(_with_derivative, A, rtol, chosen, plain)
+        if 0 not in A.shape and not values_are_seen(A)
+        else plain
+    )
     return Choice(run, "SVD", None, "A^+ = V Σ^+ U^H", plain)
 
 
-def _from_triplets(A: LinearOperator, rtol: Any, chosen: Method, method: Method | None) -> LinearOperator:
+def _from_triplets(
+    A: LinearOperator, rtol: Any, chosen: Method, method: Method | None
+) -> LinearOperator:
     xp = A.xp
     U, s, V = svd(A, None, chosen)
-    if U.is_complex and not A.is_complex:  # in a Fourier basis, say, where the product would be complex too
+    if (
+        U.is_complex and not A.is_complex
+    ):  # in a Fourier basis, say, where the product would be complex too
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
 
@@ -94,20 +127,33 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
     if info.residual is not None and s.shape[-1]:
         with quiet(xp):
             held = xp.stop_gradient(s)
-            own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)  # |A v - s u| / s
-        missed = xp.where(xp.all(own <= method.tolerance(xp, A.dtype)), int(Status.SUCCESS), int(Status.INACCURATE))
+            own = xp.where(
+                kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0
+            )  # |A v - s u| / s
+        missed = xp.where(
+            xp.all(own <= method.tolerance(xp, A.dtype)),
+            int(Status.SUCCESS),
+            int(Status.INACCURATE),
+        )
         visible = seen(xp, missed)
         worst = combine([info._status, missed if visible is None else Status(int(visible))])
-        info = info.replace(status=worst, residual=own, converged=own <= method.tolerance(xp, A.dtype))
+        info = info.replace(
+            status=worst, residual=own, converged=own <= method.tolerance(xp, A.dtype)
+        )
     report(info.replace(function="", rule=""))
     return Product(V, Diagonal(inverted(xp, s, kept)), U.H)
 
 
-def _with_derivative(A: LinearOperator, rtol: Any, method: Method, otherwise: Callable[[], LinearOperator]) -> LinearOperator:
-    """A^+ with its derivative, which is known also where singular values repeat or are zero; else that of their vectors."""
+def _with_derivative(
+    A: LinearOperator, rtol: Any, method: Method, otherwise: Callable[[], LinearOperator]
+) -> LinearOperator:
+    """A^+ with its derivative, which is known also where singular values repeat or are zero;
+    else that of their vectors."""
     xp = A.xp
     if not A.batch_shape and not svd.find(A).is_base and (parts := factored(A)) is not None:
-        least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[..., 0]
+        least = cutoff(xp, xp.max(xp.abs(parts.spectrum()), axis=-1, keepdims=True), A, rtol)[
+            ..., 0
+        ]
         return parts.function(lambda x, least: inverted(xp, x, xp.abs(x) > least), least)
     M = xp.stop_gradient(dense(A)) if svd.find(A).is_base else None
     held = Dense(M) if M is not None else A.detach()
@@ -116,15 +162,25 @@ def _with_derivative(A: LinearOperator, rtol: Any, method: Method, otherwise: Ca
     inverse = Product(V, Diagonal(inverted(xp, s, kept)), U.H)
     known = known_pseudoinverse(A, inverse)
     visible = seen(xp, kept)
-    if known is None and A.shape[-1] == A.shape[-2] and visible is not None and visible.all() and inverse.dtype == A.dtype:
+    if (
+        known is None
+        and A.shape[-1] == A.shape[-2]
+        and visible is not None
+        and visible.all()
+        and inverse.dtype == A.dtype
+    ):
         return Inverse._of(A, Implicit._of(A, inverse, None))  # A^+ = A^-1
     return otherwise() if known is None else known
 
 
 def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOperator | None:
-    """A^+, which is there as `inverse`, with its derivative, if a matrix of its size is among its factors anyway; else None."""
+    """A^+, which is there as `inverse`, with its derivative, if a matrix of its size is among
+    its factors anyway; else None."""
     xp, least = A.xp, min(A.shape[-2:])
-    if not any(isinstance(factor, Dense) and min(factor.shape[-2:]) >= least for factor in inverse.operands or (inverse,)):
+    if not any(
+        isinstance(factor, Dense) and min(factor.shape[-2:]) >= least
+        for factor in inverse.operands or (inverse,)
+    ):
         return None
     return Dense(narrow(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
 
@@ -143,7 +199,13 @@ def inverted(xp: Any, s: Array, kept: Array) -> Array:
 
 def _iterates(A: LinearOperator, method: Method | None) -> bool:
     """Whether `Auto` may iterate with A: no rule knows more of it."""
-    return is_automatic(method) and 0 not in A.shape and has_adjoint(A) and pinv.find(A).is_base and svd.find(A).is_base
+    return (
+        is_automatic(method)
+        and 0 not in A.shape
+        and has_adjoint(A)
+        and pinv.find(A).is_base
+        and svd.find(A).is_base
+    )
 
 
 PSEUDOINVERSE = (SVD, RandomizedSVD, CG, LSQR, LSMR)  # the methods of `pinv`
@@ -158,7 +220,7 @@ def suits_any(A: LinearOperator, method: Method) -> bool:
 pinv = function("pinv", base=pseudoinverse, suits=suits_any)
 
 
-# ---------------------------------------------------------------------------------------------------- lstsq
+# --------------------------------------------------------------------------------------------------
 
 
 def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = None) -> Choice:
@@ -170,16 +232,17 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     b : array or operator
         One vector (m,), columns (*batch, m, k), or an operator, for which the answer is one.
     method : Auto, SVD, QR, CG, LSQR, LSMR or SVRG, optional
-        `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a basic solution).
-        `CG` runs on the normal equations, with the residual b - A x itself (CGLS), and ends when
-        `LSQR` does.
-        `SVRG` takes minibatches of the rows of A and solves A^H A x = A^H b, until |A^H r| <= tol |A^H b|.
+        `QR` is faster and takes A to have full rank (it reports if that is not so, and then gives a
+        basic solution). `CG` runs on the normal equations, with the residual b - A x itself (CGLS),
+        and ends when `LSQR` does. `SVRG` takes minibatches of the rows of A and solves A^H A x =
+        A^H b, until |A^H r| <= tol |A^H b|.
 
     Notes
     -----
-    `info.residual` is |b - A x| / |b|, which need not be small; a rank below min(m, n) is in `info.message`.
-    Large sparse and matrix-free operators, which no rule knows more of, are not formed: `Auto` multiplies by them (LSMR) as long as
-    that is likely to be cheaper, until |A^H r| <= tol |A| |r|, with a tol of eps^(3/4) unless one is asked for.
+    `info.residual` is |b - A x| / |b|, which need not be small; a rank below min(m, n) is in
+    `info.message`. Large sparse and matrix-free operators, which no rule knows more of, are not
+    formed: `Auto` multiplies by them (LSMR) as long as that is likely to be cheaper, until |A^H r|
+    <= tol |A| |r|, with a tol of eps^(3/4) unless one is asked for.
 
     Examples
     --------
@@ -190,25 +253,37 @@ def minimum_norm_solution(A: LinearOperator, b: Any, method: Method | None = Non
     chosen: Any = for_least_squares(fitting("lstsq", method, *LSTSQ))
     b = right_side("lstsq", A, b, A.shape[-2])
     if isinstance(b, LinearOperator):
-        return Choice(lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b, "pseudoinverse", None, "X = A^+ B")
+        return Choice(
+            lambda: pinv(A, None, None if isinstance(chosen, QR) else method) @ b,
+            "pseudoinverse",
+            None,
+            "X = A^+ B",
+        )
     A = placed_beside(A, b) if A.is_neutral else A  # it takes framework and precision from b
     if is_iterative(chosen):
         return iterate(A, chosen, lambda: _by_iteration(A, b, chosen), partial(solution_like, A, b))
     if is_automatic(method) and _iterates(A, method):
         s, like = System.of(A, b), partial(solution_like, A, b)
-        run = lambda lsmr, most: _by_trial(A, s, lsmr, most, method, chosen)  # noqa: E731
-        if (iteration := try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)) is not None:
+        run = lambda lsmr, most: _by_trial(A, s, lsmr, most, method, chosen)
+        if (
+            iteration := try_least_squares(A, method, (s.B,), s.B.shape[-1], run, like)
+        ) is not None:
             return iteration
     return _without_trial(A, System.of(A, b), method, chosen)
 
 
 def solution_like(A: LinearOperator, b: Array) -> Array:
     """Zeros of the shape of the solution of least squares with the right sides b."""
-    batch, columns = A.batch_shape if b.ndim < 3 else b.shape[:-2], b.shape[1:] if b.ndim < 3 else b.shape[-1:]
+    batch, columns = (
+        A.batch_shape if b.ndim < 3 else b.shape[:-2],
+        b.shape[1:] if b.ndim < 3 else b.shape[-1:],
+    )
     return A.xp.zeros((*batch, A.shape[-1], *columns), dtype=A.dtype, device=A._context.device)
 
 
-def _by_trial(A: LinearOperator, s: System, lsmr: LSMR, most: int | None, method: Method | None, chosen: Any) -> Any:
+def _by_trial(
+    A: LinearOperator, s: System, lsmr: LSMR, most: int | None, method: Method | None, chosen: Any
+) -> Any:
     """The solution by LSMR if it converges in as many products, else from a factorisation."""
     X, info = iterated(A, lsmr, consistent=False).run(s.B, s.is_vector)
     if most is None or info.status is Status.NONFINITE or not info.failed:
@@ -226,33 +301,47 @@ def _without_trial(A: LinearOperator, s: System, method: Method | None, chosen: 
         cost = Cost(2.0 * math.prod(A.batch_shape) * m * n * n, 8.0 * math.prod(A.shape))
         if isinstance(chosen, QR):
             return Choice(lambda: _judged(A, s, chosen, _by_qr), "QR", cost, "asked for", like)
-        run = lambda: _by_triangle(A, s, lambda: _judged(A, s, chosen, partial(_by_triplets, method)))  # noqa: E731
-        return Choice(run, "QR", cost, "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full", like)
+        run = lambda: _by_triangle(
+            A, s, lambda: _judged(A, s, chosen, partial(_by_triplets, method))
+        )
+        return Choice(
+            run,
+            "QR",
+            cost,
+            "A is tall: x = R^-1 Q^H b for A = Q R, if R shows that its rank is full",
+            like,
+        )
     if has_rules or not values_are_seen(A):
 
         def like_pseudoinverse() -> Array:
             pinv(A, None, method)
             return like()
 
-        run = lambda: _judged(A, s, chosen, partial(_by_pseudoinverse, method))  # noqa: E731
+        run = lambda: _judged(A, s, chosen, partial(_by_pseudoinverse, method))
         return Choice(run, "pseudoinverse", None, "x = A^+ b", like_pseudoinverse)
 
     def like_triplets() -> Array:
         svd(A, None, method)
         return like()
 
-    run = lambda: _judged(A, s, chosen, partial(_by_triplets, method))  # noqa: E731
+    run = lambda: _judged(A, s, chosen, partial(_by_triplets, method))
     return Choice(run, "SVD", None, "x = V Σ^+ U^H b", like_triplets)
 
 
-def _judged(A: LinearOperator, s: System, chosen: Method, solution: Callable[..., tuple[Array, Array, str]]) -> Array:
+def _judged(
+    A: LinearOperator, s: System, chosen: Method, solution: Callable[..., tuple[Array, Array, str]]
+) -> Array:
     """The solution that `solution(A, B)` finds; reports its residual."""
     xp, B = s.xp, s.B
     with quiet(xp):
         X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
         status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
-        status = xp.where(xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]), status, int(Status.NONFINITE))
+        status = xp.where(
+            xp.logical_or(xp.isfinite(residual), xp.logical_not(full)[..., None]),
+            status,
+            int(Status.NONFINITE),
+        )
     values = seen(xp, status)
     worst = status if values is None else Status(int(values.max(initial=0)))
     report(Info(worst, residual=residual, method=chosen.name, message=message))
@@ -264,7 +353,8 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     vector = b.ndim == 1
     B = b[:, None] if vector else b
     if isinstance(method, SVRG) and 0 not in A.shape:
-        # From zero all steps stay in the range of A^H, so that of all solutions it is the one of smallest norm.
+        # From zero all steps stay in the range of A^H, so that of all solutions it is the one of
+        # smallest norm.
         X, info = iterated(A.H @ A, method).run(A.H @ B, vector)
         residual = relative_residual(A.xp, B - A @ X, B)
         report(info.replace(residual=A.xp.stop_gradient(residual[..., 0] if vector else residual)))
@@ -273,7 +363,9 @@ def _by_iteration(A: LinearOperator, b: Any, method: Any) -> Any:
     return X[..., 0] if vector else X
 
 
-def _by_pseudoinverse(method: Method | None, A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
+def _by_pseudoinverse(
+    method: Method | None, A: LinearOperator, B: Array
+) -> tuple[Array, Array, str]:
     """A^+ B, whether all is well (of any rank), and a word about the rank."""
     fine = A.xp.ones(A.batch_shape, dtype=A.xp.bool, device=A.xp.device_of(B))
     return pinv(A, None, method) @ B, fine, ""
@@ -298,18 +390,26 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
 
 
 def _fits_triangle(A: LinearOperator, s: System) -> bool:
-    """Whether [A b] may be factored without Q: A is tall, b has few columns, and no more than the answer is asked for."""
+    """Whether [A b] may be factored without Q: A is tall, b has few columns, and no more than
+    the answer is asked for."""
     (m, n), k, xp = A.shape[-2:], s.B.shape[-1], s.xp
     if is_detailed() or not m > n > 0 or not 0 < 4 * k <= n + 3 or is_half(xp, A.dtype):
         return False
-    return A.dtype == s.B.dtype and A.batch_shape == s.B.shape[:-2] and values_are_seen(A) and not is_watched(xp, s.B)
+    return (
+        A.dtype == s.B.dtype
+        and A.batch_shape == s.B.shape[:-2]
+        and values_are_seen(A)
+        and not is_watched(xp, s.B)
+    )
 
 
 def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -> Array:
-    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; `otherwise()` where the rank may not be full.
+    """R^-1 Q^H b for a tall A = Q R of full rank, without Q; `otherwise()` where the rank may not
+    be full.
 
-    [A b] = Q [R c; 0 d] gives x = R^-1 c. Each singular value of A is at least 1 / |R^-1|_F, and the largest at most |R|_F, so
-    the rank is full where |R|_F |R^-1|_F is well below the reciprocal of the cutoff.
+    [A b] = Q [R c; 0 d] gives x = R^-1 c. Each singular value of A is at least 1 / |R^-1|_F, and
+    the largest at most |R|_F, so the rank is full where |R|_F |R^-1|_F is well below the reciprocal
+    of the cutoff.
     """
     xp, B, (m, n) = s.xp, s.B, A.shape[-2:]
     with quiet(xp):
@@ -329,16 +429,28 @@ def _triangular_solution(xp: Any, M: Array, B: Array, m: int, n: int) -> Array |
 
 
 def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
-    """From A = Q R (tall), x = R^-1 Q^H b; from A^H = Q R (wide), x = Q R^-H b, the solution of smallest norm."""
+    """From A = Q R (tall), x = R^-1 Q^H b; from A^H = Q R (wide), x = Q R^-H b, the solution of
+    smallest norm."""
     xp, M, (m, n) = A.xp, dense(A), A.shape[-2:]
     tall = m >= n
     Q, R = autodiff.qr(xp, M if tall else xp.conj(xp.matrix_transpose(M)))
     d = xp.abs(xp.diagonal(R))
-    full = xp.all(d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d), axis=-1)
+    full = xp.all(
+        d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d),
+        axis=-1,
+    )
     visible = seen(xp, full)
-    message = "" if visible is None or visible.all() else "A does not have full rank, which QR needs; use SVD()"
+    message = (
+        ""
+        if visible is None or visible.all()
+        else "A does not have full rank, which QR needs; use SVD()"
+    )
     if tall:
-        return xp.solve_triangular(R, xp.matmul(xp.conj(xp.matrix_transpose(Q)), B), lower=False), full, message
+        return (
+            xp.solve_triangular(R, xp.matmul(xp.conj(xp.matrix_transpose(Q)), B), lower=False),
+            full,
+            message,
+        )
     return xp.matmul(Q, xp.solve_triangular(R, B, lower=False, adjoint=True)), full, message
 
 

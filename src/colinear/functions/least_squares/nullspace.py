@@ -58,7 +58,9 @@ from . import checked_rtol
 # The null space.
 
 
-def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: Method | None = None) -> Any:
+def orthonormal_nullspace(
+    A: LinearOperator, rtol: float | None = None, method: Method | None = None
+) -> Any:
     """An orthonormal basis of the vectors x with A x = 0.
 
     Parameters
@@ -67,13 +69,14 @@ def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: 
     rtol : float, optional
         Singular values up to `rtol` times the largest count as zero; default max(m, n) eps.
     method : Auto, SVD or SVRG, optional
-        `SVRG` finds it by products with minibatches of a sum, or of the rows of A; what it cannot tell from zero by its `tol`
-        counts as zero.
+        `SVRG` finds it by products with minibatches of a sum, or of the rows of A; what it cannot
+        tell from zero by its `tol` counts as zero.
 
     Returns
     -------
     LinearOperator, (*batch, n, nullity)
-        Of orthonormal columns; their number depends on values, so it cannot be traced, and must be the same throughout a batch.
+        Of orthonormal columns; their number depends on values, so it cannot be traced, and must be
+        the same throughout a batch.
 
     Examples
     --------
@@ -93,7 +96,9 @@ def orthonormal_nullspace(A: LinearOperator, rtol: float | None = None, method: 
         Cost(20.0 * batch * m * n * n, 8.0 * batch * n * n),
         "the right singular vectors of the negligible singular values",
     )
-    return Choice(lambda: null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol)), "SVD", cost, why, like)
+    return Choice(
+        lambda: null_vectors(A, lambda s: cutoff(A.xp, s, A, rtol)), "SVD", cost, why, like
+    )
 
 
 def null_vectors_like(A: LinearOperator) -> LinearOperator:
@@ -106,10 +111,15 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     xp, M = A.xp, dense(A)
     visible(xp, M)
     U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
-    ranks, finite = seen(xp, xp.sum(s > limit(s), axis=-1)), seen(xp, xp.all(xp.isfinite(s), axis=-1))
+    ranks, finite = (
+        seen(xp, xp.sum(s > limit(s), axis=-1)),
+        seen(xp, xp.all(xp.isfinite(s), axis=-1)),
+    )
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
-    rank = same_throughout(A, ranks[finite] if finite.any() else ranks)  # of NaN there is no rank: it takes that of the others
+    rank = same_throughout(
+        A, ranks[finite] if finite.any() else ranks
+    )  # of NaN there is no rank: it takes that of the others
     V = xp.conj(xp.matrix_transpose(Vh))
     kept, V = V[..., :rank], V[..., rank:]
     report(Info(method="SVD"))
@@ -124,7 +134,8 @@ def visible(xp: Any, x: Array) -> Array:
     x = xp.stop_gradient(x)  # in JAX, what is only differentiated can be seen then
     if xp.is_traced(x):
         raise BackendError(
-            "nullspace: the number of columns depends on values, which cannot be seen under jit, vmap or compilation. "
+            "nullspace: the number of columns depends on values, which cannot be seen under jit, "
+            "vmap or compilation. "
             "Call it outside, or use svd(A) and keep all columns."
         )
     return seen(xp, x)
@@ -135,7 +146,8 @@ def same_throughout(A: LinearOperator, ranks: Any) -> int:
     n = A.shape[-1]
     if ranks.size and ranks.min() != ranks.max():
         raise ShapeError(
-            f"nullspace: the null spaces of this batch have dimensions from {n - ranks.max()} to {n - ranks.min()}, "
+            f"nullspace: the null spaces of this batch have dimensions from {n - ranks.max()} to "
+            f"{n - ranks.min()}, "
             f"which no single operator holds. Call it for each matrix: nullspace(A[i])."
         )
     return int(ranks.max(initial=0))
@@ -163,7 +175,11 @@ def moved(A: LinearOperator) -> np.ndarray | None:
     if not isinstance(A, Sum) or len(A.operands) != 2 or len(A.shape) != 2 or not A.shape[-1]:
         return None
     P, shift = sorted(A.operands, key=lambda term: isinstance(term, ScaledIdentity))
-    if not isinstance(shift, ScaledIdentity) or not isinstance(shift.c, int | float | complex) or shift.c != -1:
+    if (
+        not isinstance(shift, ScaledIdentity)
+        or not isinstance(shift.c, int | float | complex)
+        or shift.c != -1
+    ):
         return None
     factors = P.operands if isinstance(P, Kronecker) else (P,)
     p = np.zeros(1, np.int64)
@@ -181,7 +197,9 @@ def moved(A: LinearOperator) -> np.ndarray | None:
 def leaves_orbits(A: Any) -> bool:
     """Whether it is a permutation less the identity, or several under each other."""
     rows = [row[0] for row in A.blocks if len(row) == 1] if isinstance(A, Block) else [A]
-    return len(rows) == len(getattr(A, "blocks", rows)) and all(B is not None and moved(B) is not None for B in rows)
+    return len(rows) == len(getattr(A, "blocks", rows)) and all(
+        B is not None and moved(B) is not None for B in rows
+    )
 
 
 @rule(nullspace, MOVED, when=leaves_orbits)
@@ -192,7 +210,8 @@ def nullspace_orbits(A: Any, rtol: Any, method: Any) -> LinearOperator:
     from scipy.sparse.csgraph import connected_components
 
     parts, n = A.operands if isinstance(A, Block) else (A,), A.shape[-1]
-    # The smallest singular value that is not zero is more than this part of the largest: that of a path through all places.
+    # The smallest singular value that is not zero is more than this part of the largest: that of a
+    # path through all places.
     if checked_rtol("nullspace", rtol) is not None and rtol > 1 / (2 * n * math.sqrt(len(parts))):
         return nullspace.base(A, rtol, method)
     ends = np.concatenate([p for part in parts if (p := moved(part)) is not None])
@@ -221,7 +240,7 @@ def nothing(A: LinearOperator) -> LinearOperator:
     return first_columns(identity_like(A, A.shape[-1]), 0)
 
 
-# ---------------------------------------------------------------------------------------------------- known null spaces
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(nullspace, orthonormal(COMPOSED, SIMPLE, MOVED))
@@ -246,9 +265,15 @@ def nullspace_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     xp, size = A.xp, A.xp.abs(A.d)
     if not A.shape[-1]:
         return identity_like(A, 0)
-    kept = size > cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
+    kept = size > cutoff(
+        xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol)
+    )
     rank = same_throughout(A, visible(xp, kept).sum(-1))
-    return reordered(identity_like(A, A.shape[-1]), xp.argsort(kept * 1, axis=-1, stable=True), A.shape[-1] - rank)
+    return reordered(
+        identity_like(A, A.shape[-1]),
+        xp.argsort(kept * 1, axis=-1, stable=True),
+        A.shape[-1] - rank,
+    )
 
 
 @rule(nullspace, Projection)
@@ -275,25 +300,32 @@ def zeros_can_be_seen(A: Any) -> bool:
 
 @rule(nullspace, Circulant | Convolution, when=zeros_can_be_seen)
 def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """null(F^H diag(c) F): the columns of F^H where c is zero, in pairs of cosines and sines for a real operator"""
+    """null(F^H diag(c) F): the columns of F^H where c is zero, in pairs of cosines and sines for
+    a real operator"""
     xp, n, grid = A.xp, A.shape[-1], grid_of(A)
     size = xp.reshape(xp.abs(symbol(A)), (n,))
     limit = cutoff(xp, xp.max(size, axis=-1, keepdims=True), A, checked_rtol("nullspace", rtol))
     kept = visible(xp, size > limit)
     if not np.isfinite(visible(xp, size)).all():
         return nullspace.base(A, rtol, method)
-    waves = np.stack(np.unravel_index(np.flatnonzero(~kept), grid))  # their frequencies, one for each axis
+    waves = np.stack(
+        np.unravel_index(np.flatnonzero(~kept), grid)
+    )  # their frequencies, one for each axis
     places = np.stack(np.unravel_index(np.arange(n), grid))
     angles = 2 * np.pi * sum(np.outer(p, w) % m / m for p, w, m in zip(places, waves, grid))
     V = np.exp(1j * angles) / np.sqrt(n)
     if not A.is_complex:  # of w and -w, one gives its cosine and the other its sine
-        opposite = np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid) if waves.size else waves[0]
+        opposite = (
+            np.ravel_multi_index([-w % m for w, m in zip(waves, grid)], grid)
+            if waves.size
+            else waves[0]
+        )
         own = np.flatnonzero(~kept)
         V = np.where(own == opposite, V.real, np.sqrt(2) * np.where(own < opposite, V.real, V.imag))
     return Dense(xp.asarray(V, dtype=A.dtype, device=A._context.device))._claim(STIEFEL)
 
 
-# ---------------------------------------------------------------------------------------------------- compositions
+# --------------------------------------------------------------------------------------------------
 
 
 def scalars_are_alike(A: LinearOperator) -> bool:
@@ -378,7 +410,8 @@ def _relative_to(A: LinearOperator, sizes: list[float], i: int, rtol: Any) -> fl
 
 
 def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
-    """The norms of the parts: largest singular values if `rtol` is given; of roundings no one counts the factor sqrt(n)."""
+    """The norms of the parts: largest singular values if `rtol` is given; of roundings no one
+    counts the factor sqrt(n)."""
     order = "fro" if rtol is None else 2
 
     def size(part: LinearOperator) -> float:
@@ -402,15 +435,20 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
     def null_of(block: LinearOperator) -> LinearOperator:
         limit = limits[id(block)]
         if limit is not None and limit >= 1:
-            return identity_like(A, block.shape[-1])  # all of the block is negligible beside the largest
+            return identity_like(
+                A, block.shape[-1]
+            )  # all of the block is negligible beside the largest
         return nullspace(place(block, A), limit, method)
 
     return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
 
 
 def is_a_stack(A: LinearOperator) -> bool:
-    """Whether the blocks stand in one column, and none is empty (nor each a permutation less the identity, of which more is known)."""
-    one_column = all(len(row) == 1 for row in A.blocks) and all(0 not in B.shape[-2:] for B in A.operands)  # type: ignore[attr-defined]
+    """Whether the blocks stand in one column, and none is empty (nor each a permutation less the
+    identity, of which more is known)."""
+    one_column = all(len(row) == 1 for row in A.blocks) and all(
+        0 not in B.shape[-2:] for B in A.operands
+    )  # type: ignore[attr-defined]
     return one_column and not leaves_orbits(A)
 
 
@@ -426,11 +464,16 @@ def nullspace_stack(A: Any, rtol: Any, method: Any) -> Any:
         return nullspace(M, rtol, method)
 
     found = partial(_intersection, A, rtol, method)
-    return Choice(lambda: found(_sizes(A, rtol), of_images), like=lambda: found([1.0] * len(A.operands), like))
+    return Choice(
+        lambda: found(_sizes(A, rtol), of_images), like=lambda: found([1.0] * len(A.operands), like)
+    )
 
 
-def _intersection(A: Any, rtol: Any, method: Any, sizes: list[float], of_images: Callable[..., LinearOperator]) -> LinearOperator:
-    """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is the null space of B N."""
+def _intersection(
+    A: Any, rtol: Any, method: Any, sizes: list[float], of_images: Callable[..., LinearOperator]
+) -> LinearOperator:
+    """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is
+    the null space of B N."""
     limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
     first, *rest = placed(A)
 

@@ -1,7 +1,7 @@
 """The rules of `pinv` and `lstsq`.
 
-Where nothing stands here `pinv` goes through the rules of `svd`: A^+ = V Σ^+ U^H. The identities below hold for every operator that
-their rules match; (A B)^+ = B^+ A^+ does not in general.
+Where nothing stands here `pinv` goes through the rules of `svd`: A^+ = V Σ^+ U^H. The identities
+below hold for every operator that their rules match; (A B)^+ = B^+ A^+ does not in general.
 """
 
 from __future__ import annotations
@@ -28,7 +28,18 @@ from ...operators.toeplitz import Circulant, Convolution, Toeplitz
 from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ...properties import POSITIVE_DEFINITE
 from ...status import Status
-from ..common import MARGIN, has_no_zero, narrow, orthonormal, placed, quiet, reports_nonfinite, seen, values_are_seen, wide
+from ..common import (
+    MARGIN,
+    has_no_zero,
+    narrow,
+    orthonormal,
+    placed,
+    quiet,
+    reports_nonfinite,
+    seen,
+    values_are_seen,
+    wide,
+)
 from ..singular import svd
 from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
 from ..solve import relative_residual, right_side
@@ -46,10 +57,12 @@ def negligible(A: LinearOperator, sizes: Array, rtol: Any) -> Array:
     """The size up to which numbers count as zero beside the largest of `sizes`."""
     xp = A.xp
     largest = xp.max(sizes, axis=-1, keepdims=True) if sizes.shape[-1] else sizes
-    return largest * (max(A.shape[-2:]) * xp.eps(A.dtype) if checked_rtol("pinv", rtol) is None else rtol)
+    return largest * (
+        max(A.shape[-2:]) * xp.eps(A.dtype) if checked_rtol("pinv", rtol) is None else rtol
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- known pseudoinverses
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(pinv, orthonormal(COMPOSED, SIMPLE, SOLVED, KroneckerFunction))
@@ -107,18 +120,23 @@ def pinv_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     limit = xp.reshape(limit, (*A.batch_shape, *(1 for _ in grid)))
     kernel = xp.ifftn(inverted(xp, values, size > limit), axes=tuple(range(-len(grid), 0)))
     kernel = kernel if A.is_complex else xp.astype(xp.real(kernel), A.dtype)
-    return (Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid))._claim(A._claims)
+    return (Circulant(kernel) if isinstance(A, Circulant) else Convolution(kernel, grid))._claim(
+        A._claims
+    )
 
 
 @rule(pinv, LowRank, direct=True)
 def pinv_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """(U C V^H)^+ = Y Σ^+ X^H for the singular triplets X, Σ, Y of the QR factors, of the size of the rank"""
+    """(U C V^H)^+ = Y Σ^+ X^H for the singular triplets X, Σ, Y of the QR factors, of the size
+    of the rank"""
     thin = min(*A.shape[-2:], A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1])
     X, s, Y = svd(A, thin, method)
-    return Product(Y, Diagonal(inverted(A.xp, s, s > negligible(A, s, rtol))), X.H)._claim(A._claims)
+    return Product(Y, Diagonal(inverted(A.xp, s, s > negligible(A, s, rtol))), X.H)._claim(
+        A._claims
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- compositions
+# --------------------------------------------------------------------------------------------------
 
 
 def has_own_rounding(A: LinearOperator, rtol: Any = None) -> bool:
@@ -136,9 +154,17 @@ def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
     xp, triplets = A.xp, each_svd(placed(A), max(A.shape[-2:]), method)
-    if not A.is_complex and any(U.is_complex for U, _, _ in triplets):  # in a Fourier basis: each to its own rounding
+    if not A.is_complex and any(
+        U.is_complex for U, _, _ in triplets
+    ):  # in a Fourier basis: each to its own rounding
         return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
-    limit = negligible(A, xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1), rtol)
+    limit = negligible(
+        A,
+        xp.concat(
+            [xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in triplets], axis=-1
+        ),
+        rtol,
+    )
     blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
     if not values_are_seen(A):
         known = [known_pseudoinverse(*pair) for pair in zip(placed(A), blocks, strict=True)]
@@ -192,8 +218,14 @@ def pinv_inverse(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 
 def has_structured_inverse(A: LinearOperator, rtol: Any = None) -> bool:
-    """Whether `inv` has a rule for A, and `svd` has none, and no singular values are to be compared."""
-    return has_own_rounding(A, rtol) and A.shape[-1] == A.shape[-2] != 0 and not inv.find(A).is_base and svd.find(A).is_base
+    """Whether `inv` has a rule for A, and `svd` has none, and no singular values are to be
+    compared."""
+    return (
+        has_own_rounding(A, rtol)
+        and A.shape[-1] == A.shape[-2] != 0
+        and not inv.find(A).is_base
+        and svd.find(A).is_base
+    )
 
 
 @rule(pinv, SOLVED, when=has_structured_inverse)
@@ -208,22 +240,32 @@ def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) ->
     p = probe(xp, A.shape[-1], A.dtype, A._context.device)
     with quiet(xp):
         image, x = (wide(xp, B @ xp.astype(p, A.dtype)) for B in (A, inverse))
-        growth = MARGIN * A.shape[-1] * xp.eps(x.dtype) * column_norms(xp, image) * column_norms(xp, x)
+        growth = (
+            MARGIN * A.shape[-1] * xp.eps(x.dtype) * column_norms(xp, image) * column_norms(xp, x)
+        )
         regular = seen(xp, growth < column_norms(xp, p) ** 2)
-    if bool(A.properties & POSITIVE_DEFINITE) if regular is None else regular.all() and not info.failed:
+    if (
+        bool(A.properties & POSITIVE_DEFINITE)
+        if regular is None
+        else regular.all() and not info.failed
+    ):
         report(info.replace(function="", rule=""))
         return inverse
     return pinv.base(A, None, method)
 
 
-# ---------------------------------------------------------------------------------------------------- stacks
+# --------------------------------------------------------------------------------------------------
 
 
 def is_regularised_stack(A: LinearOperator) -> bool:
-    """Whether A stands in one column, one part is diagonal without zeros, and sum of A_i^H A_i has a structured inverse."""
+    """Whether A stands in one column, one part is diagonal without zeros, and sum of A_i^H A_i
+    has a structured inverse."""
     if any(len(row) > 1 for row in A.blocks) or A.shape[-1] == 0 or A.is_neutral:  # type: ignore[attr-defined]
         return False
-    full = any(isinstance(B, Identity) or (isinstance(B, (Diagonal, ScaledIdentity)) and _is_regular(B)) for B in A.operands)
+    full = any(
+        isinstance(B, Identity) or (isinstance(B, (Diagonal, ScaledIdentity)) and _is_regular(B))
+        for B in A.operands
+    )
     return full and not inv.find(gram(A)).is_base
 
 
@@ -240,19 +282,25 @@ def gram(A: LinearOperator) -> LinearOperator:
 def _gram_of(B: Any) -> LinearOperator:
     if isinstance(B, LowRank):  # V C^H (U^H U) C V^H
         left = B.U if B.core is None else B.xp.matmul(B.U, B.core)
-        return LowRank(B.U if B.V is None else B.V, core=B.xp.matmul(B.xp.conj(B.xp.matrix_transpose(left)), left))
+        return LowRank(
+            B.U if B.V is None else B.V,
+            core=B.xp.matmul(B.xp.conj(B.xp.matrix_transpose(left)), left),
+        )
     return LowRank(B.H.A) if isinstance(B, Dense) and B.shape[-2] < B.shape[-1] else B.H @ B  # type: ignore[attr-defined]
 
 
 @rule(lstsq, Block, when=is_regularised_stack, direct=True)
 def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
-    """[A; D] x = [b; c]: (A^H A + D^H D) x = A^H b + D^H c by a structured solve, refined once, its gradient looked at"""
+    """[A; D] x = [b; c]: (A^H A + D^H D) x = A^H b + D^H c by a structured solve, refined once,
+    its gradient looked at"""
     b = right_side("lstsq", A, b, A.shape[-2])
     if isinstance(b, LinearOperator):
         return lstsq.base(A, b, method)
     G = gram(A)._claim(POSITIVE_DEFINITE)
     inverse, info = inv(G, None, info=True)
-    return Choice(lambda: _by_normal_equations(A, b, method, inverse, info), like=lambda: solution_like(A, b))
+    return Choice(
+        lambda: _by_normal_equations(A, b, method, inverse, info), like=lambda: solution_like(A, b)
+    )
 
 
 def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
@@ -264,11 +312,17 @@ def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, i
         X = inverse @ start
         X = X + inverse @ (A.H @ (B - A @ X))
         R = B - A @ X
-        gradient = column_norms(xp, A.H @ R) / xp.where(column_norms(xp, start) == 0, 1, column_norms(xp, start))
+        gradient = column_norms(xp, A.H @ R) / xp.where(
+            column_norms(xp, start) == 0, 1, column_norms(xp, start)
+        )
         accurate = gradient <= xp.eps(dtype) ** 0.5
     if seen(xp, accurate) is not None and not (seen(xp, accurate).all() and not info.failed):
         return lstsq.base(A, b, method)
-    status: Any = Status.SUCCESS if seen(xp, accurate) is not None else xp.where(accurate, 0, int(Status.INACCURATE))
+    status: Any = (
+        Status.SUCCESS
+        if seen(xp, accurate) is not None
+        else xp.where(accurate, 0, int(Status.INACCURATE))
+    )
     report(Info(status, residual=relative_residual(xp, R, B), method="normal equations"))
     X = narrow(xp, X, dtype)
     return X[..., 0] if vector else X

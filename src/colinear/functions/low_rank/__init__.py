@@ -1,4 +1,5 @@
-"""Low-rank approximations from few products or few columns: ordinary operators, which compose with all others."""
+"""Low-rank approximations from few products or few columns: ordinary operators, which compose
+with all others."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from ..diagonal import diag
 # What the approximations share: their checks, and how far off they are.
 
 
-ROUNDING = 100  # times n eps, of the largest entry, from which a negative number is none of rounding
+ROUNDING = (
+    100  # times n eps, of the largest entry, from which a negative number is none of rounding
+)
 PROBES = 10  # random vectors that the error is estimated by
 
 
@@ -33,7 +36,10 @@ def checked_rank(function: str, A: LinearOperator, rank: Any, name: str = "rank"
     except TypeError:
         raise ValueError(f"{function}: {name} is {rank!r}; it must be a whole number.") from None
     if not 1 <= count <= min(m, n):
-        raise ValueError(f"{function}: {name} is {count}; for an operator of {m}x{n} it is between 1 and {min(m, n)}.")
+        raise ValueError(
+            f"{function}: {name} is {count}; for an operator of {m}x{n} it is between 1 and "
+            f"{min(m, n)}."
+        )
     return count
 
 
@@ -44,10 +50,16 @@ def checked_seed(function: str, seed: Any) -> Any:
 
 
 def needs_positive(function: str, A: LinearOperator) -> None:
-    square_size(function, A, "a positive semidefinite approximation", "Use cur(A, rank) or interpolative(A, rank).")
+    square_size(
+        function,
+        A,
+        "a positive semidefinite approximation",
+        "Use cur(A, rank) or interpolative(A, rank).",
+    )
     if not A.properties & POSITIVE_SEMIDEFINITE:
         raise MethodError(
-            f"{function}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) if it is so, "
+            f"{function}: for positive semidefinite A alone, and A is not known to be. Say PSD(A) "
+            "if it is so, "
             "or use cur(A, rank) or svd(A, rank, RandomizedSVD())."
         )
 
@@ -57,8 +69,11 @@ def single(A: LinearOperator) -> LinearOperator:
     return A.to(dtype=A.xp.float32) if is_half(A.xp, A.dtype) else A
 
 
-def compiled(f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOperator, ...] = ()) -> Any:
-    """f(A, *beside, *options), in JAX compiled once for each structure and shape; what A's products report of themselves is reported."""
+def compiled(
+    f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOperator, ...] = ()
+) -> Any:
+    """f(A, *beside, *options), in JAX compiled once for each structure and shape; what A's
+    products report of themselves is reported."""
     if A.backend != "jax":
         return f(A, *beside, *options)
     try:
@@ -73,7 +88,9 @@ def compiled(f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOpera
     return result
 
 
-def _reported(xp: Any, f: Any, options: tuple[Any, ...], *operators: LinearOperator) -> tuple[Any, Array]:
+def _reported(
+    xp: Any, f: Any, options: tuple[Any, ...], *operators: LinearOperator
+) -> tuple[Any, Array]:
     with recording() as reports:
         result = f(*operators, *options)
     worst = combine([info._status for info in reports])
@@ -89,10 +106,11 @@ def tell(
     error: Any = None,
     indefinite: Any = False,
 ) -> None:
-    """Report how far off an approximation is: |A - B| / |A| in the Frobenius norm, by random vectors, unless `error` is known.
+    """Report how far off an approximation is: |A - B| / |A| in the Frobenius norm, by random
+    vectors, unless `error` is known.
 
-    The products that this takes are made only if someone asked for the Info. `indefinite` says whether an A that was said to be
-    positive semidefinite is seen not to be.
+    The products that this takes are made only if someone asked for the Info. `indefinite` says
+    whether an A that was said to be positive semidefinite is seen not to be.
     """
     if not is_detailed():
         if error is not None or indefinite is not False:
@@ -106,14 +124,22 @@ def tell(
 def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Array:
     """|A - B| / |A|, estimated: E |M ω|^2 = |M|_F^2."""
     xp = A.xp
-    probes = xp.normal(xp.split(xp.generator(seed), 5)[4], (A.shape[-1], PROBES), dtype=A.dtype, device=A._context.device)
+    probes = xp.normal(
+        xp.split(xp.generator(seed), 5)[4],
+        (A.shape[-1], PROBES),
+        dtype=A.dtype,
+        device=A._context.device,
+    )
     product = A @ probes
     size = xp.vector_norm(product, axis=(-2, -1))
-    return xp.vector_norm(product - approximation @ probes, axis=(-2, -1)) / xp.where(size == 0, 1, size)
+    return xp.vector_norm(product - approximation @ probes, axis=(-2, -1)) / xp.where(
+        size == 0, 1, size
+    )
 
 
 def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
-    """NONFINITE where there is NaN or infinity, in A or in the answer; NOT_POSITIVE_DEFINITE where A is seen not to be so."""
+    """NONFINITE where there is NaN or infinity, in A or in the answer; NOT_POSITIVE_DEFINITE
+    where A is seen not to be so."""
     xp = A.xp
     worst: Any = int(Status.SUCCESS)
     if indefinite is not False:
@@ -130,7 +156,8 @@ OVERSAMPLING = 10  # columns of Ω beyond the rank: the last ones of a block are
 
 
 def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
-    """A low-rank approximation from below of a positive semidefinite operator, A Ω (Ω^H A Ω)^+ (A Ω)^H with a random Ω.
+    """A low-rank approximation from below of a positive semidefinite operator, A Ω (Ω^H A Ω)^+ (A
+    Ω)^H with a random Ω.
 
     Parameters
     ----------
@@ -148,8 +175,9 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
 
     Notes
     -----
-    `rank + 10` products, of one block, of which the best `rank` dimensions are kept, and O(n rank^2). With `info=True`, `info.error`
-    estimates |A - U U^H| / |A| in the Frobenius norm, by ten products more. As a preconditioner: `Nystrom(rank)`.
+    `rank + 10` products, of one block, of which the best `rank` dimensions are kept, and O(n
+    rank^2). With `info=True`, `info.error` estimates |A - U U^H| / |A| in the Frobenius norm, by
+    ten products more. As a preconditioner: `Nystrom(rank)`.
 
     Examples
     --------
@@ -162,13 +190,26 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
     >>> x = co.solve(K_low + 0.1 * co.Identity(200), np.ones(200))  # by Woodbury's formula
     """
     needs_positive("nystrom", A)
-    rank, xp, K, seed = checked_rank("nystrom", A, rank), A.xp, single(A), checked_seed("nystrom", seed)
+    rank, xp, K, seed = (
+        checked_rank("nystrom", A, rank),
+        A.xp,
+        single(A),
+        checked_seed("nystrom", seed),
+    )
     width = min(A.shape[-1], rank + OVERSAMPLING)
     with quiet(xp):
         U, values = compiled(approximation, K, width, seed)
         found = LowRank(narrow(xp, (U * xp.sqrt(values)[..., None, :])[..., :rank], A.dtype))
-        # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is told from that by the error.
-        tell(A, found, "Nystrom", width, seed, indefinite=xp.logical_not(xp.all(xp.isfinite(U), axis=(-2, -1))))
+        # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is
+        # told from that by the error.
+        tell(
+            A,
+            found,
+            "Nystrom",
+            width,
+            seed,
+            indefinite=xp.logical_not(xp.all(xp.isfinite(U), axis=(-2, -1))),
+        )
     return found
 
 
@@ -180,10 +221,11 @@ nystrom = function("nystrom", base=randomized_nystrom, rewrites=False)
 
 
 def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator:
-    """A low-rank approximation L L^H of a positive semidefinite operator from its diagonal and `rank` of its columns, drawn at random.
+    """A low-rank approximation L L^H of a positive semidefinite operator from its diagonal and
+    `rank` of its columns, drawn at random.
 
-    Each column is drawn with a probability proportional to the diagonal that remains: columns that tell much are likely, and, unlike
-    those of the largest entry, outliers are not all that is seen.
+    Each column is drawn with a probability proportional to the diagonal that remains: columns that
+    tell much are likely, and, unlike those of the largest entry, outliers are not all that is seen.
 
     Parameters
     ----------
@@ -197,12 +239,14 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
     Returns
     -------
     LowRank, (*batch, n, n)
-        L L^H, which agrees with A in the rows and columns of the pivots; A - L L^H is positive semidefinite but for rounding.
+        L L^H, which agrees with A in the rows and columns of the pivots; A - L L^H is positive
+        semidefinite but for rounding.
 
     Notes
     -----
-    n (rank + 1) entries and O(n rank^2): a kernel matrix is never formed. With `info=True`, `info.error` is
-    trace(A - L L^H) / trace(A), which is known and not an estimate. The error is near that of the best approximation, on average.
+    n (rank + 1) entries and O(n rank^2): a kernel matrix is never formed. With `info=True`,
+    `info.error` is trace(A - L L^H) / trace(A), which is known and not an estimate. The error is
+    near that of the best approximation, on average.
 
     Examples
     --------
@@ -214,7 +258,12 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
     True
     """
     needs_positive("rp_cholesky", A)
-    rank, xp, K, seed = checked_rank("rp_cholesky", A, rank), A.xp, single(A), checked_seed("rp_cholesky", seed)
+    rank, xp, K, seed = (
+        checked_rank("rp_cholesky", A, rank),
+        A.xp,
+        single(A),
+        checked_seed("rp_cholesky", seed),
+    )
     with quiet(xp):
         L, remaining, lowest = compiled(_factor, K, rank, seed)
         d = xp.real(diag(K))
@@ -228,7 +277,12 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
 
 def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Array]:
     xp = K.xp
-    draws = xp.uniform(xp.generator(seed), (*K.batch_shape, rank), dtype=xp.real_dtype(K.dtype), device=K._context.device)
+    draws = xp.uniform(
+        xp.generator(seed),
+        (*K.batch_shape, rank),
+        dtype=xp.real_dtype(K.dtype),
+        device=K._context.device,
+    )
     return partial_factor(K, rank, draws)
 
 

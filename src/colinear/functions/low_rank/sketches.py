@@ -1,4 +1,5 @@
-"""A basis of what a matrix maps to, and approximations from its own rows and columns, found in a random sketch."""
+"""A basis of what a matrix maps to, and approximations from its own rows and columns, found in a
+random sketch."""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ def basis_of_range(
     rank : int, optional
         How many columns; with `tol`, at most how many.
     tol : float, optional
-        Instead of a rank, or with it: the error |A - Q Q^H A| / |A| to reach, in the Frobenius norm. Columns are added in blocks until
-        fresh random vectors, which become the next block if need be, say that it is met.
+        Instead of a rank, or with it: the error |A - Q Q^H A| / |A| to reach, in the Frobenius
+        norm. Columns are added in blocks until fresh random vectors, which become the next block if
+        need be, say that it is met.
     power_iterations : int
         How often A A^H is applied to each block: for singular values that fall slowly.
     block : int
@@ -57,8 +59,9 @@ def basis_of_range(
 
     Notes
     -----
-    One product with A for each column, and 2 `power_iterations` more; O(m rank^2). `info.error` is the error, estimated. Where `tol`
-    is missed, because `rank` was reached or rounding is all that is left, the status is INACCURATE or STAGNATION.
+    One product with A for each column, and 2 `power_iterations` more; O(m rank^2). `info.error` is
+    the error, estimated. Where `tol` is missed, because `rank` was reached or rounding is all that
+    is left, the status is INACCURATE or STAGNATION.
 
     Examples
     --------
@@ -73,12 +76,20 @@ def basis_of_range(
     if tol is not None and not tol > 0:
         raise ValueError(f"range_finder: tol is {tol!r}; it must be positive.")
     if not isinstance(power_iterations, int) or power_iterations < 0:
-        raise ValueError(f"range_finder: power_iterations is {power_iterations!r}; it must be an integer that is not negative.")
+        raise ValueError(
+            f"range_finder: power_iterations is {power_iterations!r}; it must be an integer that "
+            "is not negative."
+        )
     xp, K, seed = A.xp, single(A), checked_seed("range_finder", seed)
     most = min(A.shape[-2:]) if rank is None else checked_rank("range_finder", A, rank)
     with quiet(xp):
         if tol is not None:
-            width = min(checked_rank("range_finder", A, block, "block") if block == 0 else max(1, int(block)), most)
+            width = min(
+                checked_rank("range_finder", A, block, "block")
+                if block == 0
+                else max(1, int(block)),
+                most,
+            )
             return _wrapped(A, _adaptive(K, most, float(tol), power_iterations, width, seed))
         Q = compiled(_fixed, K, most, power_iterations, seed)
         tell(A, Projection(Q) @ K, "RangeFinder", most * (1 + 2 * power_iterations) + PROBES, seed)
@@ -91,18 +102,25 @@ def _wrapped(A: LinearOperator, Q: Array) -> LinearOperator:
 
 def _fixed(A: LinearOperator, rank: int, powers: int, seed: Any) -> Array:
     xp = A.xp
-    test = xp.normal(xp.generator(seed), (A.shape[-1], rank), dtype=A.dtype, device=A._context.device)
+    test = xp.normal(
+        xp.generator(seed), (A.shape[-1], rank), dtype=A.dtype, device=A._context.device
+    )
     return _powered(A, xp.qr(A @ test)[0], powers)
 
 
 def _powered(A: LinearOperator, Q: Array, powers: int) -> Array:
-    for _ in range(powers):  # orthonormalised at each product, so that small singular values are not lost in rounding
+    for _ in range(
+        powers
+    ):  # orthonormalised at each product, so that small singular values are not lost in rounding
         Q = A.xp.qr(A @ A.xp.qr(A.H @ Q)[0])[0]
     return Q
 
 
-def _adaptive(A: LinearOperator, most: int, tol: float, powers: int, block: int, seed: Any) -> Array:
-    """Blocks of columns until the next block's vectors, which are random and new, say that what is left is small enough."""
+def _adaptive(
+    A: LinearOperator, most: int, tol: float, powers: int, block: int, seed: Any
+) -> Array:
+    """Blocks of columns until the next block's vectors, which are random and new, say that what
+    is left is small enough."""
     xp, (m, n) = A.xp, A.shape[-2:]
     generator, Q, total, tested, matvecs = xp.generator(seed), None, 0.0, 0, 0
     status = Status.SUCCESS
@@ -111,7 +129,8 @@ def _adaptive(A: LinearOperator, most: int, tol: float, powers: int, block: int,
         Y = A @ xp.normal(own, (n, block), dtype=A.dtype, device=A._context.device)
         if xp.is_traced(Y):
             raise BackendError(
-                "range_finder: the number of columns depends on values, which cannot be seen under jit or vmap. Give a rank."
+                "range_finder: the number of columns depends on values, which cannot be seen "
+                "under jit or vmap. Give a rank."
             )
         matvecs, tested = matvecs + block, tested + block
         total = total + xp.sum(xp.vector_norm(Y, axis=-2) ** 2, axis=-1)
@@ -162,7 +181,8 @@ OVERSAMPLING = 10  # rows of the sketch beyond the rank
 
 
 def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperator, Array]:
-    """An interpolative decomposition A ≈ A[:, columns] Z: the other columns are combinations of a few.
+    """An interpolative decomposition A ≈ A[:, columns] Z: the other columns are combinations of a
+    few.
 
     Parameters
     ----------
@@ -180,8 +200,8 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
 
     Notes
     -----
-    `rank + 10` products with A^H, the columns, and O(n rank^2). `info.error` estimates |A - A[:, columns] Z| / |A| in the Frobenius
-    norm.
+    `rank + 10` products with A^H, the columns, and O(n rank^2). `info.error` estimates |A - A[:,
+    columns] Z| / |A| in the Frobenius norm.
 
     Examples
     --------
@@ -191,7 +211,12 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
     >>> bool(np.allclose(A_low.to_dense(), A, atol=1e-4)), len(columns)
     (True, 8)
     """
-    xp, rank, K, seed = A.xp, checked_rank("interpolative", A, rank), single(A), checked_seed("interpolative", seed)
+    xp, rank, K, seed = (
+        A.xp,
+        checked_rank("interpolative", A, rank),
+        single(A),
+        checked_seed("interpolative", seed),
+    )
     with quiet(xp):
         U, V, columns = compiled(_interpolation, K, rank, seed)
         found = LowRank(narrow(xp, U, A.dtype), narrow(xp, V, A.dtype))
@@ -200,7 +225,8 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
 
 
 def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperator, Array, Array]:
-    """A CUR decomposition A ≈ C M R, with a few columns C and rows R of A itself, and the best M for them.
+    """A CUR decomposition A ≈ C M R, with a few columns C and rows R of A itself, and the best M
+    for them.
 
     Parameters
     ----------
@@ -218,7 +244,8 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
 
     Notes
     -----
-    2 `rank` + 10 products with A and with A^H, and O((m + n) rank^2). `info.error` estimates |A - C M R| / |A| in the Frobenius norm.
+    2 `rank` + 10 products with A and with A^H, and O((m + n) rank^2). `info.error` estimates |A - C
+    M R| / |A| in the Frobenius norm.
 
     Examples
     --------
@@ -248,7 +275,13 @@ def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
     C, V = columns_of(A, columns), columns_of(A.H, rows)  # V = R^H
     (Uc, inverse_c), (Uv, inverse_v) = _orthonormal_and_rest(xp, C), _orthonormal_and_rest(xp, V)
     inner = xp.matmul(adjoint(xp, Uc), A @ Uv)
-    return C, V, xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v)), rows, columns  # the core is C^+ A R^+
+    return (
+        C,
+        V,
+        xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v)),
+        rows,
+        columns,
+    )  # the core is C^+ A R^+
 
 
 def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]:
@@ -258,7 +291,9 @@ def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]
     test = xp.normal(generator, (m, width), dtype=A.dtype, device=A._context.device)
     _, R, order = xp.qr_pivoted(adjoint(xp, A.H @ test))
     d = xp.abs(xp.diagonal(R)[..., :rank])
-    dead = d <= max(m, n) * xp.eps(A.dtype) * xp.max(d, axis=-1, keepdims=True)  # beyond the rank of A: they take no part
+    dead = d <= max(m, n) * xp.eps(A.dtype) * xp.max(
+        d, axis=-1, keepdims=True
+    )  # beyond the rank of A: they take no part
     same = xp.eye(rank, dtype=A.dtype, device=A._context.device)
     head = xp.where(dead[..., None], same, R[..., :rank, :rank])
     tail = xp.where(dead[..., None], 0, R[..., :rank, rank:])

@@ -1,8 +1,10 @@
-"""Functions of an operator: exponential, logarithm, roots, powers, and any function of its eigenvalues.
+"""Functions of an operator: exponential, logarithm, roots, powers, and any function of its
+eigenvalues.
 
-A self-adjoint A is diagonalised, f(A) = Q f(Λ) Q^H, which keeps the structure of Q. Any other A goes through algorithms that
-need no basis of eigenvectors (`methods/roots.py`, the backends' `expm`); only `apply`, which knows nothing of its f, uses one.
-The rules are in matrix_function_rules.py.
+A self-adjoint A is diagonalised, f(A) = Q f(Λ) Q^H, which keeps the structure of Q. Any other A
+goes through algorithms that need no basis of eigenvectors (`methods/roots.py`, the backends'
+`expm`); only `apply`, which knows nothing of its f, uses one. The rules are in
+matrix_function_rules.py.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def exponential(A: LinearOperator, method: Method | None = None) -> Choice:
 
 
 def logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
-    """The principal logarithm: complex where A has negative eigenvalues. Under tracing complex unless A is annotated PSD.
+    """The principal logarithm: complex where A has negative eigenvalues. Under tracing complex
+    unless A is annotated PSD.
 
     Parameters
     ----------
@@ -78,8 +81,8 @@ def logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
 
 
 def square_root(A: LinearOperator, method: Method | None = None) -> Choice:
-    """The principal square root, X X = A: complex where A has negative eigenvalues. Under tracing complex unless A is annotated
-    PSD.
+    """The principal square root, X X = A: complex where A has negative eigenvalues. Under tracing
+    complex unless A is annotated PSD.
 
     Parameters
     ----------
@@ -139,14 +142,16 @@ def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Any
     return evaluate(A, f, method, "power", power_of_matrix(p))
 
 
-def function_of_eigenvalues(A: LinearOperator, f: Callable[[Array], Array], method: Method | None = None) -> Choice:
+def function_of_eigenvalues(
+    A: LinearOperator, f: Callable[[Array], Array], method: Method | None = None
+) -> Choice:
     """f(A), for a function f of numbers, through eigenvalues and eigenvectors.
 
     Parameters
     ----------
     f : callable
-        Takes and returns an array of A's framework, entry by entry: `numpy.sin`, `torch.sin`, ...; real input for self-adjoint A,
-        complex for others.
+        Takes and returns an array of A's framework, entry by entry: `numpy.sin`, `torch.sin`, ...;
+        real input for self-adjoint A, complex for others.
     A : operator or array, (*batch, n, n)
         If it has no basis of eigenvectors the status is INACCURATE.
     method : Auto, Eigh, Eig or Krylov, optional

@@ -1,4 +1,5 @@
-"""The rules of matrix functions for multiples, shifts, blocks, similarities, Kronecker products and inverses."""
+"""The rules of matrix functions for multiples, shifts, blocks, similarities, Kronecker products
+and inverses."""
 
 from __future__ import annotations
 
@@ -27,7 +28,15 @@ from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ...operators.unitary import Permutation
 from ...properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
 from ...status import Status
-from ..common import identity_like, place, placed, reciprocal, report_status, reports_nonfinite, square_size
+from ..common import (
+    identity_like,
+    place,
+    placed,
+    reciprocal,
+    report_status,
+    reports_nonfinite,
+    square_size,
+)
 from ..determinant import slogdet
 from ..diagonal import diag
 from ..diagonal.rules import factors_pair_up
@@ -69,14 +78,17 @@ def exp_kronecker_sum(A: Any, method: Any) -> LinearOperator:
 
 
 def factors_positive(A: LinearOperator) -> bool:
-    """Whether every factor is positive semidefinite, so that no product leaves the principal branch."""
+    """Whether every factor is positive semidefinite, so that no product leaves the principal
+    branch."""
     return all(factor.properties & POSITIVE_SEMIDEFINITE for factor in A.operands)
 
 
 @rules((sqrt, isqrt, power), Kronecker, when=factors_positive)
 def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
     """(A ⊗ B)^p = A^p ⊗ B^p, both positive semidefinite"""
-    return of_positive_parts(A, call.base, lambda: Kronecker(*(call.again(factor) for factor in placed(A))))
+    return of_positive_parts(
+        A, call.base, lambda: Kronecker(*(call.again(factor) for factor in placed(A)))
+    )
 
 
 def has_factored_power(A: LinearOperator, p: Any = 1, method: Any = None) -> bool:
@@ -96,7 +108,9 @@ def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
 def log_kronecker(A: Any, method: Any) -> LinearOperator:
     """log(A ⊗ B) = log(A) ⊕ log(B), both positive definite"""
     base = partial(log.base, method=method)
-    return of_positive_parts(A, base, lambda: KroneckerSum(*(log(factor, method) for factor in placed(A))))
+    return of_positive_parts(
+        A, base, lambda: KroneckerSum(*(log(factor, method) for factor in placed(A)))
+    )
 
 
 def is_diagonalised(A: LinearOperator, method: Any = None) -> bool:
@@ -105,7 +119,8 @@ def is_diagonalised(A: LinearOperator, method: Any = None) -> bool:
 
 
 def has_factored_roots(A: LinearOperator, method: Any = None) -> bool:
-    """Whether the factors have eigenpairs to use, and not roots and logarithms of their own that make up those of A."""
+    """Whether the factors have eigenpairs to use, and not roots and logarithms of their own that
+    make up those of A."""
     return is_diagonalised(A, method) and not factors_positive(A)
 
 
@@ -116,13 +131,15 @@ def has_factored_roots(A: LinearOperator, method: Any = None) -> bool:
 @rules(ALL, Sum[Kronecker, SHIFT], when=is_diagonalised)  # type: ignore[misc]
 @rules((log, sqrt, isqrt, power, apply), Sum[KroneckerSum, SHIFT], when=is_diagonalised)  # type: ignore[misc]
 def of_factored_spectrum(A: Any, call: Call) -> LinearOperator:
-    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M for A ⊕ B, and so with + c I"""
+    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V ⊗ W)^H for self-adjoint A = V Λ V^H and B = W M W^H; Λ ⊕ M
+    for A ⊕ B, and so with + c I"""
     return by_unitary(A, call.f, fitting(call.f.name, call.method, Eigh))
 
 
 @rules((exp, log, sqrt, isqrt, apply), Kronecker, when=has_general_factors)
 def of_general_kronecker(A: Any, call: Call) -> Any:
-    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V^-1 ⊗ W^-1) for A = V Λ V^-1 and B = W M W^-1, if V and W are well-conditioned"""
+    """f(A ⊗ B) = (V ⊗ W) f(Λ ⊗ M) (V^-1 ⊗ W^-1) for A = V Λ V^-1 and B = W M W^-1, if V and W
+    are well-conditioned"""
     return Choice(lambda: _in_general_spectrum(A, call), like=lambda: identity_like(A))
 
 
@@ -176,20 +193,30 @@ def power_inverse(A: Any, p: Any, method: Any) -> LinearOperator:
 @rule(sqrt, PSD[Inverse], hereditary=True)
 def sqrt_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^(1/2) = A^(-1/2) for positive A"""
-    return of_positive_parts(A, partial(sqrt.base, method=method), lambda: isqrt(A.A._claim(A.properties & POSITIVE), method))
+    return of_positive_parts(
+        A,
+        partial(sqrt.base, method=method),
+        lambda: isqrt(A.A._claim(A.properties & POSITIVE), method),
+    )
 
 
 @rule(isqrt, PSD[Inverse], hereditary=True)
 def isqrt_inverse(A: Any, method: Any) -> LinearOperator:
     """(A^-1)^(-1/2) = A^(1/2) for positive A"""
-    return of_positive_parts(A, partial(isqrt.base, method=method), lambda: sqrt(A.A._claim(A.properties & POSITIVE), method))
+    return of_positive_parts(
+        A,
+        partial(isqrt.base, method=method),
+        lambda: sqrt(A.A._claim(A.properties & POSITIVE), method),
+    )
 
 
 @rule(log, PSD[Inverse], hereditary=True)
 def log_inverse(A: Any, method: Any) -> LinearOperator:
     """log(A^-1) = -log(A) for positive A"""
     base = partial(log.base, method=method)
-    return of_positive_parts(A, base, lambda: Scaled(-1.0, log(A.A._claim(A.properties & POSITIVE), method)))
+    return of_positive_parts(
+        A, base, lambda: Scaled(-1.0, log(A.A._claim(A.properties & POSITIVE), method))
+    )
 
 
 # The rules of matrix functions for multiples and shifts, c A and A + c I.
@@ -241,7 +268,9 @@ def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
     square_size("power", A, "A^p", "")
     whole = as_integer(p)
     if whole is not None and whole < 0:
-        return Scaled(reciprocal(A.scalar) ** -whole, power(A.A, p, method))  # reports a factor of zero
+        return Scaled(
+            reciprocal(A.scalar) ** -whole, power(A.A, p, method)
+        )  # reports a factor of zero
     return Scaled(A.scalar ** (p if whole is None else whole), power(A.A, p, method))
 
 
@@ -250,7 +279,9 @@ def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
     """f(c P) = R^T diag(f(c C), ...) R: along each of its cycles a permutation is a circulant C"""
     if not cycles_can_be_seen(A.A) or getattr(A.scalar, "ndim", 0) > 0:
         return call.base(A)
-    return of_permutation(place(A.A, A), Call(call.f, lambda C: call.again(Scaled(A.scalar, C)), call.base))
+    return of_permutation(
+        place(A.A, A), Call(call.f, lambda C: call.again(Scaled(A.scalar, C)), call.base)
+    )
 
 
 def shift_is_moderate(A: Any) -> bool:
@@ -271,9 +302,15 @@ def exp_shifted(A: Any, method: Any) -> LinearOperator:
     """exp(A + c I) = e^c exp(A)"""
     xp = A.xp
     c, rest = split_shift(A)
-    c = xp.asarray(c, dtype=None if namespace_of(c) is not None else A.dtype, device=A._context.device)
+    c = xp.asarray(
+        c, dtype=None if namespace_of(c) is not None else A.dtype, device=A._context.device
+    )
     fine = xp.all(xp.abs(xp.real(c)) <= _moderate(A))
-    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)), message="e^c overflows or vanishes")
+    report_status(
+        xp,
+        xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)),
+        message="e^c overflows or vanishes",
+    )
     return Scaled(xp.exp(c), exp(rest, method))
 
 
@@ -291,14 +328,19 @@ def factors_fit(A: Any) -> bool:
     """Whether the factors of both Kronecker products are those of f's, in number and size."""
     L, F, R = A.operands
     sizes = F.sizes
-    return [P.shape[-1] for P in L.operands] == sizes == [Q.shape[-2] for Q in R.operands] and factors_pair_up(A)
+    return [P.shape[-1] for P in L.operands] == sizes == [
+        Q.shape[-2] for Q in R.operands
+    ] and factors_pair_up(A)
 
 
 @rule(diag, Product[Kronecker, KroneckerFunction, Kronecker], when=factors_fit)  # type: ignore[misc]
 def diag_between_kroneckers(A: Any, method: Any) -> Array:
-    """diag((A ⊗ B) (V ⊗ W) diag(φ) (V ⊗ W)^H (C ⊗ D)) = ((A V) * (V^H C)^T ⊗ (B W) * (W^H D)^T) φ"""
+    """diag((A ⊗ B) (V ⊗ W) diag(φ) (V ⊗ W)^H (C ⊗ D)) = ((A V) * (V^H C)^T ⊗ (B W) * (W^H D)^T)
+    φ"""
     L, F, R = A.operands
-    left, right = ([A.xp.astype(factor.to_dense(), A.dtype) for factor in placed(side)] for side in (L, R))
+    left, right = (
+        [A.xp.astype(factor.to_dense(), A.dtype) for factor in placed(side)] for side in (L, R)
+    )
     found = F.diagonal(left, right)
     return A.xp.broadcast_to(found if A.is_complex else A.xp.real(found), A.shape[:-1])
 

@@ -1,4 +1,5 @@
-"""Functions of a matrix without structure: through eigenvectors if it is self-adjoint, else by algorithms that need no basis of them."""
+"""Functions of a matrix without structure: through eigenvectors if it is self-adjoint, else by
+algorithms that need no basis of them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from ...operators.diagonal import Diagonal
 from ...operators.product import Product
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
-from ..common import dense, identity_like, is_watched, narrow, quiet, report_status, seen, square_size
+from ..common import (
+    dense,
+    identity_like,
+    is_watched,
+    narrow,
+    quiet,
+    report_status,
+    seen,
+    square_size,
+)
 from ..solve.dense import is_singular
 from ..spectrum import eig
 from .kronecker import factored, factored_spectrum, has_factored_spectrum
@@ -30,9 +40,14 @@ FUNCTION = (Eigh, Eig, Krylov)  # the methods
 
 
 def evaluate(
-    A: LinearOperator, f: Scalar, method: Method | None, name: str, general: Callable[[Any, LinearOperator, Array], Array]
+    A: LinearOperator,
+    f: Scalar,
+    method: Method | None,
+    name: str,
+    general: Callable[[Any, LinearOperator, Array], Array],
 ) -> Choice:
-    """The choice for f(A): through eigenvectors if A is self-adjoint, else `general(xp, A, matrix)`, which has this name."""
+    """The choice for f(A): through eigenvectors if A is self-adjoint, else `general(xp, A,
+    matrix)`, which has this name."""
     square_size(f.name, A, f"{f.name}(A)", "")
     chosen = fitting(f.name, method, *FUNCTION)
     xp = A.xp
@@ -47,11 +62,13 @@ def evaluate(
         claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
         return by_eigenbasis(A, "Eigh", lambda: by_unitary(claimed, f, chosen))
     cost = Cost(30.0 * A.shape[-1] * math.prod(A.shape), 32.0 * math.prod(A.shape))
-    run = lambda: _by_matrix(A, M, general)  # noqa: E731
+    run = lambda: _by_matrix(A, M, general)
     return Choice(run, name, cost, "A is not known to be self-adjoint", partial(identity_like, A))
 
 
-def _by_matrix(A: LinearOperator, M: Array, general: Callable[[Any, LinearOperator, Array], Array]) -> LinearOperator:
+def _by_matrix(
+    A: LinearOperator, M: Array, general: Callable[[Any, LinearOperator, Array], Array]
+) -> LinearOperator:
     xp = A.xp
     if 0 in M.shape:
         return Dense(narrow(xp, M, A.dtype))
@@ -64,21 +81,33 @@ def _by_matrix(A: LinearOperator, M: Array, general: Callable[[Any, LinearOperat
 def by_krylov(A: LinearOperator, f: Scalar, method: Any) -> Choice:
     """The choice of products with f(A) by a Krylov method."""
     why = "asked for" if isinstance(method, Krylov) else "A is too large to be formed"
-    run = lambda: krylov_operator(A, f, method)  # noqa: E731
-    cost = lambda: product_cost(A, method)  # noqa: E731
-    return Choice(run, "Krylov", cost, f"{why}: products with f(A) by a Krylov method", partial(identity_like, A))
+    run = lambda: krylov_operator(A, f, method)
+    cost = lambda: product_cost(A, method)
+    return Choice(
+        run,
+        "Krylov",
+        cost,
+        f"{why}: products with f(A) by a Krylov method",
+        partial(identity_like, A),
+    )
 
 
 def by_eigenbasis(A: LinearOperator, name: str, run: Callable[[], LinearOperator]) -> Choice:
     """The choice of eigenvectors: of a self-adjoint A (Eigh), or of any."""
     is_hermitian, size = name == "Eigh", math.prod(A.shape)
-    why = "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H" if is_hermitian else "f(A) = V f(Λ) V^-1"
-    cost = Cost((10.0 if is_hermitian else 30.0) * A.shape[-1] * size, (16.0 if is_hermitian else 32.0) * size)
+    why = (
+        "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H" if is_hermitian else "f(A) = V f(Λ) V^-1"
+    )
+    cost = Cost(
+        (10.0 if is_hermitian else 30.0) * A.shape[-1] * size,
+        (16.0 if is_hermitian else 32.0) * size,
+    )
     return Choice(run, name, cost, why, partial(identity_like, A))
 
 
 def is_left_to_krylov(A: LinearOperator, method: Method) -> bool:
-    """Whether f(A) is left to products: that was asked for, or A is too large to be formed and its factors do not tell its spectrum."""
+    """Whether f(A) is left to products: that was asked for, or A is too large to be formed and
+    its factors do not tell its spectrum."""
     return runs_krylov(A, method) and not (isinstance(method, Auto) and has_factored_spectrum(A))
 
 
@@ -93,23 +122,35 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     parts = None if eig.find(A).is_base else factored(A)
     if parts is not None:
         f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
-        return parts.function(on_spectrum(xp, f, f_values, positive))._claim(_known(xp, f, f_values))
+        return parts.function(on_spectrum(xp, f, f_values, positive))._claim(
+            _known(xp, f, f_values)
+        )
     if has_factored_spectrum(A):
         values, Q = factored_spectrum(A)
     else:
-        held = _held(A) if eig.find(A).is_base else A  # whose derivative is that of f(A), not of the pairs
+        held = (
+            _held(A) if eig.find(A).is_base else A
+        )  # whose derivative is that of f(A), not of the pairs
         values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(xp, f, values, positive, negligible)
     mask = _known(xp, f, f_values)
     if isinstance(Q, Dense) and is_watched(xp, M := dense(A)) and 0 not in M.shape:
-        X = autodiff.spectral_function(xp, on_spectrum(xp, f, f_values, positive), M, values, Q.A, True)
+        X = autodiff.spectral_function(
+            xp, on_spectrum(xp, f, f_values, positive), M, values, Q.A, True
+        )
         return Dense(narrow(xp, X, A.dtype))._claim(mask)
     return _rebuilt(A, f_values, Q)._claim(mask)
 
 
 def _known(xp: Any, f: Scalar, values: Array) -> int:
     """What is known of f(A), for self-adjoint A, by the values of f."""
-    return 0 if xp.is_complex(values) else POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+    return (
+        0
+        if xp.is_complex(values)
+        else POSITIVE_SEMIDEFINITE | SELF_ADJOINT
+        if f.nonnegative
+        else SELF_ADJOINT
+    )
 
 
 def _held(A: LinearOperator) -> LinearOperator:
@@ -118,7 +159,8 @@ def _held(A: LinearOperator) -> LinearOperator:
 
 
 def on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
-    """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no negative ones where none were promised."""
+    """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no
+    negative ones where none were promised."""
 
     is_complex, dtype = xp.is_complex(values), values.dtype
 
@@ -151,22 +193,33 @@ def by_eigenvectors(A: LinearOperator, f: Callable[[Array], Array]) -> LinearOpe
 
 
 def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
-    """The real part of a function of a real matrix whose imaginary part is rounding error, as SciPy's."""
+    """The real part of a function of a real matrix whose imaginary part is rounding error, as
+    SciPy's."""
     if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
         return X
     imaginary, size = (seen(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
     return narrow(xp, xp.real(X), A.dtype) if imaginary <= 1000 * xp.eps(X.dtype) * size else X
 
 
-def _report_residual(xp: Any, A: LinearOperator, name: str, residual: Array, singular: Array | None = None) -> None:
+def _report_residual(
+    xp: Any, A: LinearOperator, name: str, residual: Array, singular: Array | None = None
+) -> None:
     """Whether a matrix function satisfies its equation to the square root of the accuracy."""
-    status = xp.where(residual <= math.sqrt(xp.eps(A.dtype)), int(Status.SUCCESS), int(Status.INACCURATE))
+    status = xp.where(
+        residual <= math.sqrt(xp.eps(A.dtype)), int(Status.SUCCESS), int(Status.INACCURATE)
+    )
     status = xp.where(xp.isfinite(residual), status, int(Status.SINGULAR))
     if singular is not None:
         status = xp.where(singular, int(Status.SINGULAR), status)
     status = xp.where(xp.all(xp.isfinite(dense(A)), axis=(-2, -1)), status, int(Status.NONFINITE))
     visible = seen(xp, status)
-    report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual, method=name))
+    report(
+        Info(
+            status if visible is None else Status(int(visible.max(initial=0))),
+            residual=residual,
+            method=name,
+        )
+    )
 
 
 def _relative(xp: Any, difference: Array, M: Array) -> Array:
@@ -182,7 +235,8 @@ def _on_host(xp: Any, M: Array, name: str, *arguments: Any) -> Array | None:
 
 
 def _for_roots(xp: Any, M: Array) -> Array:
-    """A real matrix is made complex where its principal root may be: under tracing, and with eigenvalues on the negative axis."""
+    """A real matrix is made complex where its principal root may be: under tracing, and with
+    eigenvalues on the negative axis."""
     if xp.is_complex(M):
         return M
     if not xp.is_traced(M):
@@ -206,7 +260,9 @@ def inverse_root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
         Y = autodiff.square_root(xp, _for_roots(xp, M))[1]
     else:
         Y = xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(xp.astype(I, X.dtype), X.shape))
-    _report_residual(xp, A, "sqrtm", _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I), is_singular(xp, M))
+    _report_residual(
+        xp, A, "sqrtm", _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I), is_singular(xp, M)
+    )
     return Y
 
 
@@ -219,7 +275,9 @@ def logarithm_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
 
 def exponential_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
     X = xp.expm(M)
-    status = xp.where(xp.all(xp.isfinite(X), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE))
+    status = xp.where(
+        xp.all(xp.isfinite(X), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)
+    )
     report_status(xp, status, method="expm")
     return X
 
@@ -231,8 +289,15 @@ def power_of_matrix(p: Any) -> Callable[[Any, LinearOperator, Array], Array]:
         if whole is not None:
             X = roots.integer_power(xp, M, whole)
             if whole < 0:
-                report_status(xp, xp.where(is_singular(xp, M), int(Status.SINGULAR), int(Status.SUCCESS)), method="LU")
-            finite = xp.logical_or(xp.all(xp.isfinite(X), axis=(-2, -1)), is_singular(xp, M) if whole < 0 else xp.asarray(False))
+                report_status(
+                    xp,
+                    xp.where(is_singular(xp, M), int(Status.SINGULAR), int(Status.SUCCESS)),
+                    method="LU",
+                )
+            finite = xp.logical_or(
+                xp.all(xp.isfinite(X), axis=(-2, -1)),
+                is_singular(xp, M) if whole < 0 else xp.asarray(False),
+            )
             report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
             return X
         if isinstance(p, complex):
@@ -244,7 +309,9 @@ def power_of_matrix(p: Any) -> Callable[[Any, LinearOperator, Array], Array]:
             L = autodiff.logarithm(xp, _for_roots(xp, M))
             X, rest = xp.expm(part * L), xp.expm((1 - part) * L)
         singular = is_singular(xp, M) if p < 0 else None
-        _report_residual(xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular)
+        _report_residual(
+            xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular
+        )
         return xp.matmul(X, roots.integer_power(xp, M, down)) if down else X
 
     return of_matrix

@@ -1,7 +1,8 @@
 """Functions of Kronecker products and sums of self-adjoint factors where derivatives are recorded.
 
-What the other rules make of these, V diag(f) V^H, has the derivatives of eigenvectors, which have none where eigenvalues of a factor
-repeat. `KroneckerFunction` is the same with derivatives of its own.
+What the other rules make of these, V diag(f) V^H, has the derivatives of eigenvectors, which have
+none where eigenvalues of a factor repeat. `KroneckerFunction` is the same with derivatives of its
+own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from ...operators.kronecker import Kronecker, KroneckerSum
 from ...operators.scaled import Scaled
 from ...operators.sum import Sum
 from ...properties import SELF_ADJOINT
-from ..common import dense, is_half, is_watched, once_each, place, placed, quiet, reciprocal_spectrum
+from ..common import (
+    dense,
+    is_half,
+    is_watched,
+    once_each,
+    place,
+    placed,
+    quiet,
+    reciprocal_spectrum,
+)
 from ..solve.inverse import LARGEST_DENSE, inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from ..spectrum.compositions import split_shift
@@ -33,29 +43,38 @@ SMALL = 256  # rows of a factor that is made a matrix though more is known of it
 
 
 def has_factored_spectrum(A: LinearOperator) -> bool:
-    """Whether A is a C + b I, real a and b, C a Kronecker product or sum of self-adjoint factors with all of their eigenpairs at hand."""
+    """Whether A is a C + b I, real a and b, C a Kronecker product or sum of self-adjoint factors
+    with all of their eigenpairs at hand."""
     form = kronecker_form(A) if A.properties & SELF_ADJOINT else None
     return form is not None and all(
-        factor.shape[-1] <= LARGEST_DENSE or isinstance(factor, (Diagonal, Identity, ScaledIdentity))
+        factor.shape[-1] <= LARGEST_DENSE
+        or isinstance(factor, (Diagonal, Identity, ScaledIdentity))
         for factor in form[0].operands
     )
 
 
 def factored_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
-    """All eigenvalues of such an A, in the order of the factors, and its eigenvectors as a Kronecker product."""
+    """All eigenvalues of such an A, in the order of the factors, and its eigenvectors as a
+    Kronecker product."""
     form = kronecker_form(A)
     assert form is not None
     C, a, b = form
     values, V = spectrum_by_factors(place(C, A))
     real = A.xp.real_dtype(A.dtype)
     a, b = (
-        A.xp.asarray(c.real if namespace_of(c) is None else A.xp.real(c), dtype=real, device=A._context.device) for c in (a, b)
+        A.xp.asarray(
+            c.real if namespace_of(c) is None else A.xp.real(c),
+            dtype=real,
+            device=A._context.device,
+        )
+        for c in (a, b)
     )
     return a[..., None] * values + b[..., None], V
 
 
 def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
-    """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and formed, and no method is named."""
+    """Whether A, not self-adjoint, is a Kronecker product of square factors that can be seen and
+    formed, and no method is named."""
     return (
         (method is None or isinstance(method, Auto))
         and not A.properties & SELF_ADJOINT
@@ -69,7 +88,8 @@ def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
 def general_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator, LinearOperator] | None:
     """All eigenvalues of such an A, its eigenvectors V and V^-1, both as Kronecker products.
 
-    None if the eigenvectors of the factors are too far from orthonormal, or those of a real A are complex: then products with V would be.
+    None if the eigenvectors of the factors are too far from orthonormal, or those of a real A are
+    complex: then products with V would be.
     """
     xp = A.xp
     with recording() as reports, quiet(xp):
@@ -104,19 +124,26 @@ class Factored(NamedTuple):
         values: Array = self.A.xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1))
         return self.A.xp.stop_gradient(values)
 
-    def function(self, f: Callable[..., Array], *constants: Array, is_inverse: bool = False) -> LinearOperator:
-        """f(A) for f(x, *constants); f itself holds no arrays, which could not leave a compiled program with it."""
+    def function(
+        self, f: Callable[..., Array], *constants: Array, is_inverse: bool = False
+    ) -> LinearOperator:
+        """f(A) for f(x, *constants); f itself holds no arrays, which could not leave a compiled
+        program with it."""
         if not constants:
             f, constants = hoist_number(self.A.xp, f, self.spectrum())
-        found: LinearOperator = KroneckerFunction._of(self.A, self.factors.flat(), constants, f, self.is_sum, is_inverse)
+        found: LinearOperator = KroneckerFunction._of(
+            self.A, self.factors.flat(), constants, f, self.is_sum, is_inverse
+        )
         return found
 
 
 def factored(A: LinearOperator) -> Factored | None:
-    """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and shifted by real numbers perhaps, of which
-    derivatives are recorded."""
+    """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and
+    shifted by real numbers perhaps, of which derivatives are recorded."""
     xp = A.xp
-    if is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:  # a complex multiple or shift is not
+    if (
+        is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT
+    ):  # a complex multiple or shift is not
         return None
     if not xp.is_differentiated(*A.arrays()):
         return None
@@ -131,7 +158,12 @@ def factored(A: LinearOperator) -> Factored | None:
     held = once_each(lambda factor: factor.detach(), factors)
     pairs = once_each(eig, held)
     real = xp.real_dtype(A.dtype)
-    a, b = (xp.asarray(xp.real(c) if namespace_of(c) is xp else c.real, dtype=real, device=A._context.device) for c in (a, b))
+    a, b = (
+        xp.asarray(
+            xp.real(c) if namespace_of(c) is xp else c.real, dtype=real, device=A._context.device
+        )
+        for c in (a, b)
+    )
     values, vectors = zip(*((xp.astype(v, real), xp.astype(dense(V), A.dtype)) for v, V in pairs))
     return Factored(A, Factors(matrices, values, vectors, a, b), isinstance(C, KroneckerSum))
 
@@ -150,13 +182,16 @@ def _reciprocal(x: Array) -> Array:
 
 
 def kronecker_form(A: LinearOperator) -> tuple[LinearOperator, Any, Any] | None:
-    """C, a and b of A = a C + b I, C a Kronecker product or sum of self-adjoint factors; None if A is nothing of the kind."""
+    """C, a and b of A = a C + b I, C a Kronecker product or sum of self-adjoint factors; None if
+    A is nothing of the kind."""
     if isinstance(A, (Kronecker, KroneckerSum)):
         return (A, 1.0, 0.0) if factors_self_adjoint(A) else None
     if isinstance(A, Scaled) and (inner := kronecker_form(A.A)) is not None:
         C, a, b = inner
         return C, A.scalar * a, A.scalar * b
-    if isinstance(A, Sum) and any(isinstance(term, (Identity, ScaledIdentity)) for term in A.operands):
+    if isinstance(A, Sum) and any(
+        isinstance(term, (Identity, ScaledIdentity)) for term in A.operands
+    ):
         c, rest = split_shift(A)
         if (inner := kronecker_form(rest)) is not None:
             C, a, b = inner

@@ -1,4 +1,5 @@
-"""f(A) as an operator whose products run a Krylov method: for A too large to be formed, and where `Krylov()` is asked for."""
+"""f(A) as an operator whose products run a Krylov method: for A too large to be formed, and
+where `Krylov()` is asked for."""
 
 from __future__ import annotations
 
@@ -47,12 +48,19 @@ def runs_krylov(A: LinearOperator, method: Method) -> bool:
 
 def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator:
     """f(A) for a `Scalar` f of `matrix_functions`."""
-    hermitian, positive = bool(A.properties & SELF_ADJOINT), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    hermitian, positive = (
+        bool(A.properties & SELF_ADJOINT),
+        bool(A.properties & POSITIVE_SEMIDEFINITE),
+    )
     chosen = method if isinstance(method, Krylov) else Krylov(tol=method.tol)
     is_complex = A.is_complex or (f.principal and not (hermitian and positive))
     mirrored = f.name != "apply" or hermitian
     operator = FunctionOf._of(
-        A, functools.partial(_evaluate, f, chosen, is_complex), f.name, is_complex and not A.is_complex, mirrored
+        A,
+        functools.partial(_evaluate, f, chosen, is_complex),
+        f.name,
+        is_complex and not A.is_complex,
+        mirrored,
     )
     if not hermitian or (f.principal and not positive):
         return operator
@@ -70,7 +78,10 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     xp = backends.namespace_of(X)
     leaves = A.arrays()
     if xp.is_compiling():
-        raise MethodError(f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of what is compiled.")
+        raise MethodError(
+            f"{f.name}: Krylov looks at values, which torch.compile hides. Call it outside of "
+            "what is compiled."
+        )
     batch = A.batch_shape if X.ndim == 2 else X.shape[:-2]
     dtype = xp.result_type(X.dtype, A.dtype)
     out = xp.complex_dtype(dtype) if is_complex else dtype
@@ -78,26 +89,45 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         return xp.zeros((*batch, *X.shape[-2:]), dtype=out, device=xp.device_of(X))
     X = xp.broadcast_to(X, (*batch, *X.shape[-2:]))
     if xp.is_complex(X) and not A.is_complex:
-        # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding would move each to a side of its own.
+        # In real arithmetic Ritz values on a cut stay there. In complex arithmetic rounding would
+        # move each to a side of its own.
         k = X.shape[-1]
         Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
         return Y[..., :k] + 1j * Y[..., k:]
     runs, hidden = KrylovRuns(f, method), closed_over(f, A)
-    if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):  # else torch records the run itself
+    if hidden and (
+        xp.name == "jax" or xp.is_differentiated(X, *leaves)
+    ):  # else torch records the run itself
         X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
-    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):  # under vmap: one after the other
+    if xp.name == "torch" and any(
+        xp.is_traced(x) for x in (X, *leaves)
+    ):  # under vmap: one after the other
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
     fixed = A.detach()
-    result, error, steps, status, parts = _product(xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype))
+    result, error, steps, status, parts = _product(
+        xp, f, method, fixed, xp.astype(xp.stop_gradient(X), dtype)
+    )
     tol, message = method.tolerance(xp, dtype), ""
     if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
         lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
-        status = pick(xp, plain(xp, lost & (status < int(Status.INACCURATE))), int(Status.INACCURATE), status)
+        status = pick(
+            xp, plain(xp, lost & (status < int(Status.INACCURATE))), int(Status.INACCURATE), status
+        )
         message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
         result = xp.real(result)
     seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
     iterations = steps // X.shape[-1] if isinstance(steps, int) else None
-    report(Info(seen_status, error <= tol, iterations, matvecs=steps, error=error, method="Krylov", message=message))
+    report(
+        Info(
+            seen_status,
+            error <= tol,
+            iterations,
+            matvecs=steps,
+            error=error,
+            method="Krylov",
+            message=message,
+        )
+    )
     result = xp.astype(result, out)
     if not xp.is_differentiated(X, *leaves):
         return result
@@ -107,8 +137,11 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     return autodiff.krylov_product(runs, A if parts == 1 else (1 / parts) * A, X, result)
 
 
-def _product(xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array) -> tuple[Array, Array, Any, Any, int]:
-    """f(A) X, its estimated error, the products with A, the worst status, and in how many parts an exponential was taken."""
+def _product(
+    xp: Any, f: Any, method: Krylov, A: LinearOperator, X: Array
+) -> tuple[Array, Array, Any, Any, int]:
+    """f(A) X, its estimated error, the products with A, the worst status, and in how many parts
+    an exponential was taken."""
     m, width = _sizes(A, X, method)
     run = program(xp.name, _program, f, method, m)
     groups, errors, steps, statuses, most = [], [], 0, [], 1
@@ -141,14 +174,18 @@ def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arr
     tol, total = method.tolerance(xp, X.dtype), 0
     for parts in (2**i for i in range(1, HALVINGS + 1)):
         B = (1 / parts) * A
-        run = program(xp.name, _program, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m)
+        run = program(
+            xp.name, _program, f, replace(method, tol=max(tol / parts, 4 * xp.eps(X.dtype))), m
+        )
         Y, error, count, status = run(B, X)
         total = total + count
         if int(status) == Status.SUCCESS:
             break
     else:
         return Y, error, total, status, 1
-    for _ in range(parts - 1):  # errors of parts add up; where they would shrink, that is on the safe side
+    for _ in range(
+        parts - 1
+    ):  # errors of parts add up; where they would shrink, that is on the safe side
         Y, more, count, again = run(B, Y)
         error, total, status = error + more, total + count, pick(xp, again > status, again, status)
     return Y, error, total, status, parts
@@ -168,7 +205,17 @@ def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arra
         A, c = _turned(A)
         if A.properties & SELF_ADJOINT:
             small = functools.partial(_of_hermitian, xp, f, positive, c)
-            found = function_times(xp, _lanes(xp, A), start, noise, small, m=m, tol=tol, hermitian=True, has_pole=f.pole)
+            found = function_times(
+                xp,
+                _lanes(xp, A),
+                start,
+                noise,
+                small,
+                m=m,
+                tol=tol,
+                hermitian=True,
+                has_pole=f.pole,
+            )
         else:
             found = _one_by_one(xp, A, start, noise, f, m, tol)
     Y, error, steps, done, _, doubt = found
@@ -182,12 +229,23 @@ def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arra
     status = pick(xp, done, int(Status.SUCCESS), late)
     status = pick(xp, finite, status, int(Status.NONFINITE))
     status = pick(xp, singular, int(Status.SINGULAR), status)
-    return narrow(xp, xp.matrix_transpose(Y), X.dtype), xp.where(given, error, 0 * size), steps, status
+    return (
+        narrow(xp, xp.matrix_transpose(Y), X.dtype),
+        xp.where(given, error, 0 * size),
+        steps,
+        status,
+    )
 
 
 def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:
-    """B and c of A = c B with B self-adjoint and A not, as in exp(-i t H): Lanczos serves there too. Else A and None."""
-    if isinstance(A, Scaled) and A.A.properties & SELF_ADJOINT and not A.properties & SELF_ADJOINT and not A.A.is_complex:
+    """B and c of A = c B with B self-adjoint and A not, as in exp(-i t H): Lanczos serves there
+    too. Else A and None."""
+    if (
+        isinstance(A, Scaled)
+        and A.A.properties & SELF_ADJOINT
+        and not A.properties & SELF_ADJOINT
+        and not A.A.is_complex
+    ):
         c = A.scalar
         if not getattr(c, "ndim", 0):
             return A.A, c
@@ -221,13 +279,14 @@ def _places(lanes: tuple[int, ...]) -> Any:
     return np.ndindex(*lanes)
 
 
-# ---------------------------------------------------------------------------------------------------- f of the small matrix
+# --------------------------------------------------------------------------------------------------
 
 
 def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Array, Array, Array]:
     """The first column of f(T) = Q f(Λ) Q^H, or of f(c T), as a column times e^s.
 
-    It is as good as f is where Ritz values move by a part of a rounding of the largest: near a pole that is little.
+    It is as good as f is where Ritz values move by a part of a rounding of the largest: near a pole
+    that is little.
     """
     values, Q = xp.eigh(T)
     if c is not None:
@@ -248,8 +307,8 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Ar
 
 
 def _doubt_near_pole(xp: Any, f: Any, values: Array, weights: Array, first: Array) -> Array:
-    """The relative change of f(T) e_1 if all Ritz values move as they do by rounding; infinite if one that counts cannot be told
-    from zero."""
+    """The relative change of f(T) e_1 if all Ritz values move as they do by rounding; infinite
+    if one that counts cannot be told from zero."""
     eps, size = xp.eps(values.dtype), xp.abs(values)
     largest = xp.max(size, axis=-1, keepdims=True)
     moved = f.of(xp, values + xp.astype(MOVED * eps * largest, values.dtype)) * xp.conj(first)
@@ -259,8 +318,9 @@ def _doubt_near_pole(xp: Any, f: Any, values: Array, weights: Array, first: Arra
 
 
 def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
-    """The first column of f(H), as c e^s, by the dense algorithm of each function, which needs no eigenvectors and judges itself.
-    Those of other f do: what they are worth shows when H is moved by a few roundings."""
+    """The first column of f(H), as c e^s, by the dense algorithm of each function, which needs
+    no eigenvectors and judges itself. Those of other f do: what they are worth shows when H is
+    moved by a few roundings."""
     from .. import matrix_functions as dense
 
     known = {
@@ -272,29 +332,43 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     scale = doubt = 0 * xp.real(H[..., 0, 0])
     if f.name == "exp":
         scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
-        H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(H.shape[-1], dtype=H.dtype, device=xp.device_of(H))
+        H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(
+            H.shape[-1], dtype=H.dtype, device=xp.device_of(H)
+        )
     if f.name in known and not (xp.name == "jax" and f.name != "exp"):
         with recording() as reports:
-            column = known[f.name](Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[..., :, 0]
+            column = known[f.name](Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[
+                ..., :, 0
+            ]
         doubt = doubt + _doubt_of(xp, reports)
     else:
         column = _by_eigenvectors(xp, f, H)
         doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
         if f.mirrored and not xp.is_complex(H):
             column = xp.real(column)
-    return xp.astype(column, xp.complex_dtype(column.dtype)) if f.principal or f.name == "apply" else column, scale, doubt
+    return (
+        xp.astype(column, xp.complex_dtype(column.dtype))
+        if f.principal or f.name == "apply"
+        else column,
+        scale,
+        doubt,
+    )
 
 
 def _doubt_of(xp: Any, reports: list[Info]) -> Any:
-    """What the status of a dense function says of its result: nothing is wrong, all may be, or there is none."""
+    """What the status of a dense function says of its result: nothing is wrong, all may be, or
+    there is none."""
     worst = combine([info._status for info in reports])
     if not isinstance(worst, Status):  # it cannot be seen yet
-        return xp.where(worst == int(Status.SINGULAR), math.inf, xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0))
+        return xp.where(
+            worst == int(Status.SINGULAR), math.inf, xp.where(worst >= int(FIRST_FAILURE), 1.0, 0.0)
+        )
     return 0.0 if not worst.is_failure else math.inf if worst is Status.SINGULAR else 1.0
 
 
 def _above_cut(xp: Any, H: Array) -> Array:
-    """A complex H, moved by a few roundings if eigenvalues are within that of the negative axis, so that all of these are above it."""
+    """A complex H, moved by a few roundings if eigenvalues are within that of the negative axis,
+    so that all of these are above it."""
     if not xp.is_complex(H):  # whose real eigenvalues are real to the last digit
         return H
     values, step = xp.eigvals(H), CUT * xp.eps(H.dtype) * xp.max(xp.abs(H))
@@ -306,7 +380,9 @@ def _above_cut(xp: Any, H: Array) -> Array:
 def _by_eigenvectors(xp: Any, f: Any, H: Array) -> Array:
     values, V = xp.eig(H)
     if f.principal:  # within rounding of the cut they are on it, and so above it
-        flat = (xp.abs(xp.imag(values)) <= CUT * xp.eps(H.dtype) * xp.max(xp.abs(values))) & (xp.real(values) < 0)
+        flat = (xp.abs(xp.imag(values)) <= CUT * xp.eps(H.dtype) * xp.max(xp.abs(values))) & (
+            xp.real(values) < 0
+        )
         values = xp.where(flat, xp.astype(xp.real(values), values.dtype), values)
     unit = xp.astype(xp.eye(H.shape[-1], 1, dtype=H.dtype, device=xp.device_of(H)), V.dtype)
     return xp.matmul(V, f.of(xp, values)[..., None] * xp.lu_solve(*xp.lu_factor(V), unit))[..., 0]

@@ -1,4 +1,5 @@
-"""What the derivatives of f(A) B by `Krylov()` are computed by: runs on columns in groups, f of the small matrices, and how it went."""
+"""What the derivatives of f(A) B by `Krylov()` are computed by: runs on columns in groups, f of
+the small matrices, and how it went."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from ..common import is_half, quiet
 
 @dataclass(frozen=True)
 class KrylovRuns:
-    """The maps of `autodiff.krylov`, for a `Scalar` f. Failures are warned of: nobody else will, as the answer itself is there."""
+    """The maps of `autodiff.krylov`, for a `Scalar` f. Failures are warned of: nobody else will,
+    as the answer itself is there."""
 
     f: Any
     method: Krylov
@@ -47,7 +49,9 @@ class KrylovRuns:
         xp, groups = backends.namespace_of(X), []
         for group in self._groups(xp, A, X):
             for parts in self._partitions():
-                run = program(xp.name, _along, self.f, self.method, self._steps(A), transposed, parts)
+                run = program(
+                    xp.name, _along, self.f, self.method, self._steps(A), transposed, parts
+                )
                 Y, error, steps, status = run(A, tuple(moved), group)
                 if not self._ran_out(xp, status):
                     break
@@ -78,8 +82,16 @@ class KrylovRuns:
                     W, V, error, steps, status = run(A, part, g)
                     part = self.times(B, part) if i < parts - 1 else part
                 self._report(xp, error, steps, status)
-                found = tuple(x for x in pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W) if x is not None)
-                total = found if total is None else tuple(a + b for a, b in zip(total, found, strict=True))
+                found = tuple(
+                    x
+                    for x in pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W)
+                    if x is not None
+                )
+                total = (
+                    found
+                    if total is None
+                    else tuple(a + b for a, b in zip(total, found, strict=True))
+                )
         assert total is not None
         return total
 
@@ -87,15 +99,23 @@ class KrylovRuns:
         """In how many parts an exponential may be taken, where the steps are too few for one."""
         from .krylov import HALVINGS
 
-        return [2**i for i in range(HALVINGS + 1)] if self.f.name == "exp" and self.method.max_iters is None else [1]
+        return (
+            [2**i for i in range(HALVINGS + 1)]
+            if self.f.name == "exp" and self.method.max_iters is None
+            else [1]
+        )
 
     def _ran_out(self, xp: Any, status: Any) -> bool:
-        return not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
+        return (
+            not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
+        )
 
     def _steps(self, A: LinearOperator) -> int:
         from .krylov import STEPS
 
-        return min(A.shape[-1], self.method.max_iters or STEPS + STEPS // 2)  # derivatives converge a little later
+        return min(
+            A.shape[-1], self.method.max_iters or STEPS + STEPS // 2
+        )  # derivatives converge a little later
 
     def _groups(self, xp: Any, A: LinearOperator, X: Array) -> list[Array]:
         """Columns for which there is room: four bases are kept for each."""
@@ -108,7 +128,8 @@ class KrylovRuns:
     def _check(self, A: LinearOperator) -> None:
         if isinstance(A, Dual) and self.f.name == "apply":
             raise NotImplementedError(
-                "apply: products by Krylov() have no second derivatives with respect to A, since nothing is known of f but its values. "
+                "apply: products by Krylov() have no second derivatives with respect to A, since "
+                "nothing is known of f but its values. "
                 "Use Eigh(), or exp, log, sqrt, isqrt or power."
             )
 
@@ -126,23 +147,35 @@ def _part(A: LinearOperator, parts: int) -> LinearOperator:
     return A if parts == 1 else (1 / parts) * A
 
 
-# ---------------------------------------------------------------------------------------------------- programs
+# --------------------------------------------------------------------------------------------------
 
 
 def _along(
-    xp: Any, f: Any, method: Krylov, m: int, transposed: bool, parts: int, A: LinearOperator, moved: tuple, X: Array
+    xp: Any,
+    f: Any,
+    method: Krylov,
+    m: int,
+    transposed: bool,
+    parts: int,
+    A: LinearOperator,
+    moved: tuple,
+    X: Array,
 ) -> Any:
-    side = lambda A: _part(A.T if transposed else A, parts)  # noqa: E731
+    side = lambda A: _part(A.T if transposed else A, parts)
     (start,), noise, (size,), tol = _starts(xp, method, X)
     multiply = _on_rows(xp, side(A))
     move = _by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
     with quiet(xp):
-        found = tangent_times(xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol)
+        found = tangent_times(
+            xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol
+        )
     Y, error, steps, done, finite, _ = found
     return xp.matrix_transpose(Y), error, steps, _status(xp, done, finite)
 
 
-def _back(xp: Any, f: Any, method: Krylov, m: int, parts: int, A: LinearOperator, X: Array, G: Array) -> Any:
+def _back(
+    xp: Any, f: Any, method: Krylov, m: int, parts: int, A: LinearOperator, X: Array, G: Array
+) -> Any:
     A = _part(A, parts)
     (start, cotangent), noise, (size, other), tol = _starts(xp, method, X, G)
     with quiet(xp):
@@ -159,17 +192,27 @@ def _back(xp: Any, f: Any, method: Krylov, m: int, parts: int, A: LinearOperator
             tol=tol,
         )
     W, V, error, steps, done, finite = found
-    columns = [xp.matrix_transpose(xp.reshape(F, (*F.shape[:-3], F.shape[-3] * F.shape[-2], F.shape[-1]))) for F in (W, V)]
+    columns = [
+        xp.matrix_transpose(xp.reshape(F, (*F.shape[:-3], F.shape[-3] * F.shape[-2], F.shape[-1])))
+        for F in (W, V)
+    ]
     return *columns, error, steps, _status(xp, done, finite)
 
 
-def _starts(xp: Any, method: Krylov, *columns: Array) -> tuple[list[Array], Array, list[Array], float]:
-    """Columns as rows, random ones for those that are zero; random numbers; the norms of the columns; the tolerance."""
+def _starts(
+    xp: Any, method: Krylov, *columns: Array
+) -> tuple[list[Array], Array, list[Array], float]:
+    """Columns as rows, random ones for those that are zero; random numbers; the norms of the
+    columns; the tolerance."""
     work = xp.float32 if is_half(xp, columns[0].dtype) else columns[0].dtype
     given = [xp.astype(xp.matrix_transpose(X), work) for X in columns]
-    noise = xp.normal(xp.generator(method.seed), given[0].shape, dtype=work, device=xp.device_of(given[0]))
+    noise = xp.normal(
+        xp.generator(method.seed), given[0].shape, dtype=work, device=xp.device_of(given[0])
+    )
     sizes = [xp.vector_norm(B, axis=-1) for B in given]
-    starts = [xp.where((size > 0)[..., None], B, noise) for B, size in zip(given, sizes, strict=True)]
+    starts = [
+        xp.where((size > 0)[..., None], B, noise) for B, size in zip(given, sizes, strict=True)
+    ]
     return starts, noise, sizes, max(method.tolerance(xp, columns[0].dtype), 4 * xp.eps(work))
 
 
@@ -183,29 +226,45 @@ def _by_rows(xp: Any, multiply: Callable[[Array], Array]) -> Callable[[Array], A
 
 
 def _status(xp: Any, done: Any, finite: Any) -> Any:
-    return pick(xp, finite, pick(xp, done, int(Status.SUCCESS), int(Status.MAX_ITERATIONS)), int(Status.NONFINITE))
+    return pick(
+        xp,
+        finite,
+        pick(xp, done, int(Status.SUCCESS), int(Status.MAX_ITERATIONS)),
+        int(Status.NONFINITE),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- f of small matrices
+# --------------------------------------------------------------------------------------------------
 
 
 def jostled(xp: Any, H: Array) -> Array:
     """H moved by a few roundings."""
     j = xp.arange(H.shape[-1], dtype=xp.real_dtype(H.dtype), device=xp.device_of(H))
     pattern = xp.cos(1 + j[:, None] + 3 * j * j)
-    return H + xp.astype(4 * xp.eps(H.dtype) * xp.max(xp.abs(H), axis=(-2, -1), keepdims=True) * pattern, H.dtype)
+    return H + xp.astype(
+        4 * xp.eps(H.dtype) * xp.max(xp.abs(H), axis=(-2, -1), keepdims=True) * pattern, H.dtype
+    )
 
 
 def relative_change(xp: Any, X: Array, Y: Array, axes: int) -> Array:
     """|X - Y| / |X| along the last axes."""
-    change, size = (xp.sqrt(xp.sum(xp.abs(Z) ** 2, axis=tuple(range(-axes, 0)))) for Z in (X - Y, X))
+    change, size = (
+        xp.sqrt(xp.sum(xp.abs(Z) ** 2, axis=tuple(range(-axes, 0)))) for Z in (X - Y, X)
+    )
     return change / xp.where(size == 0, 1, size)
 
 
-def _corner(xp: Any, f: Any, A: LinearOperator, conjugated: bool) -> Callable[..., tuple[Array, Array, Array]]:
-    """The corner of f([S C; 0 T]), as X e^s, with what it is wrong by at least; if `conjugated`, of conj(f(conj(.)))."""
+def _corner(
+    xp: Any, f: Any, A: LinearOperator, conjugated: bool
+) -> Callable[..., tuple[Array, Array, Array]]:
+    """The corner of f([S C; 0 T]), as X e^s, with what it is wrong by at least; if `conjugated`,
+    of conj(f(conj(.)))."""
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    of = functools.partial(_of_hermitian, xp, f, positive) if A.properties & SELF_ADJOINT else functools.partial(_of_any, xp, f)
+    of = (
+        functools.partial(_of_hermitian, xp, f, positive)
+        if A.properties & SELF_ADJOINT
+        else functools.partial(_of_any, xp, f)
+    )
     if not conjugated:
         return of
 
@@ -216,8 +275,11 @@ def _corner(xp: Any, f: Any, A: LinearOperator, conjugated: bool) -> Callable[..
     return flipped
 
 
-def _of_hermitian(xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
-    """Q (D ∘ Q^H C P) P^H for S = Q Λ Q^H and T = P M P^H, with the divided differences D_ij = f[λ_i, μ_j]."""
+def _of_hermitian(
+    xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array
+) -> tuple[Array, Array, Array]:
+    """Q (D ∘ Q^H C P) P^H for S = Q Λ Q^H and T = P M P^H, with the divided differences D_ij =
+    f[λ_i, μ_j]."""
     (left, Q), (right, P) = (xp.eigh((B + xp.conj(xp.matrix_transpose(B))) / 2) for B in (S, T))
     scale = 0 * left[..., 0]
     if f.name == "exp":
@@ -235,30 +297,42 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, S: Array, C: Array, T: Array)
 
 
 def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
-    """By the algorithms that need no eigenvectors; for functions of which nothing is known, by divided differences, and what the
-    eigenvectors are worth shows when S and T are moved by a few roundings."""
+    """By the algorithms that need no eigenvectors; for functions of which nothing is known, by
+    divided differences, and what the eigenvectors are worth shows when S and T are moved by a
+    few roundings."""
     j, scale = S.shape[-1], 0 * xp.real(S[..., 0, 0])
     if f.principal or f.name == "apply":
         S, C, T = (xp.astype(B, xp.complex_dtype(B.dtype)) for B in (S, C, T))
     if f.name == "apply":
-        X, Y = _by_eigenvectors(xp, f, S, C, T), _by_eigenvectors(xp, f, jostled(xp, S), C, jostled(xp, T))
+        X, Y = (
+            _by_eigenvectors(xp, f, S, C, T),
+            _by_eigenvectors(xp, f, jostled(xp, S), C, jostled(xp, T)),
+        )
         return X, scale, relative_change(xp, X, Y, 2)
     if f.name == "exp":
         scale = xp.maximum(*(xp.max(xp.real(xp.eigvals(B)), axis=-1) for B in (S, T)))
-        shift = xp.astype(scale, S.dtype)[..., None, None] * xp.eye(j, dtype=S.dtype, device=xp.device_of(S))
+        shift = xp.astype(scale, S.dtype)[..., None, None] * xp.eye(
+            j, dtype=S.dtype, device=xp.device_of(S)
+        )
         S, T = S - shift, T - shift
     # C is given the size of S, lest it steer the algorithm.
     size, other = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
     factor = xp.where(size > 0, size, 1) / xp.where(other > 0, other, 1)
     upper, lower = xp.concat([S, C / factor], axis=-1), xp.concat([0 * S, T], axis=-1)
-    return factor * _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))[..., :j, j:], scale, 0 * scale
+    return (
+        factor * _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))[..., :j, j:],
+        scale,
+        0 * scale,
+    )
 
 
 def _by_eigenvectors(xp: Any, f: Any, S: Array, C: Array, T: Array) -> Array:
     (left, Q), (right, P) = xp.eig(S), xp.eig(T)
     D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
     inside = D * xp.lu_solve(*xp.lu_factor(Q), xp.matmul(C, P))
-    flipped = xp.lu_solve(*xp.lu_factor(P), xp.matrix_transpose(xp.matmul(Q, inside)), transpose=True)
+    flipped = xp.lu_solve(
+        *xp.lu_factor(P), xp.matrix_transpose(xp.matmul(Q, inside)), transpose=True
+    )
     return xp.matrix_transpose(flipped)
 
 

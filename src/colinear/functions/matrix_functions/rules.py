@@ -1,4 +1,5 @@
-"""The rules of `exp`, `log`, `sqrt`, `isqrt`, `power` and `apply`, one for all six where they can be."""
+"""The rules of `exp`, `log`, `sqrt`, `isqrt`, `power` and `apply`, one for all six where they
+can be."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 
 
 class Call(NamedTuple):
-    """A call of one of the six functions: f of numbers, the same call for a part of A, the base case, and the method."""
+    """A call of one of the six functions: f of numbers, the same call for a part of A, the base
+    case, and the method."""
 
     f: Scalar
     again: Callable[[LinearOperator], LinearOperator]
@@ -63,7 +65,9 @@ def rules(
     def register(implementation: Implementation) -> Implementation:
         for g in functions:
             name = g.name + implementation.__name__.removeprefix("of")
-            rule(g, pattern, when=when, name=name, hereditary=hereditary)(_rule_of(g, implementation))
+            rule(g, pattern, when=when, name=name, hereditary=hereditary)(
+                _rule_of(g, implementation)
+            )
         return implementation
 
     return register
@@ -90,7 +94,9 @@ def _rule_of(g: Function, implementation: Implementation) -> Callable[..., Linea
 
         def of(A: Any, f: Any, method: Any) -> LinearOperator:  # type: ignore[misc]
             if not callable(f) or isinstance(f, LinearOperator):
-                raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
+                raise TypeError(
+                    f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A)."
+                )
             return implementation(A, call_of(as_scalar(f), f, method))
 
     of.__doc__ = inspect.getdoc(implementation)
@@ -113,17 +119,24 @@ def at(A: LinearOperator, f: Scalar, *points: float) -> Array:
 
 def combined(A: LinearOperator, a: Any, b: Any) -> LinearOperator:
     """a I + b A, without what is plainly zero."""
-    n, a = A.shape[-1], A.xp.asarray(a)  # NumPy makes numbers of 0-dimensional arrays, which would forget their precision
+    n, a = (
+        A.shape[-1],
+        A.xp.asarray(a),
+    )  # NumPy makes numbers of 0-dimensional arrays, which would forget their precision
     if peek_scalar(b) == 0:
         return ScaledIdentity(A.xp.broadcast_to(a, A.batch_shape), n)
     term = A if peek_scalar(b) == 1 else Scaled(b, A)
     return term if peek_scalar(a) == 0 else Sum(ScaledIdentity(a, n), term)
 
 
-def of_positive_parts(A: LinearOperator, base: Callable[[LinearOperator], Any], compute: Callable[[], Any]) -> Any:
-    """`compute()`, which moves f past a product or an inverse, as holds for positive parts only; `base(A)` if one is seen to be another.
+def of_positive_parts(
+    A: LinearOperator, base: Callable[[LinearOperator], Any], compute: Callable[[], Any]
+) -> Any:
+    """`compute()`, which moves f past a product or an inverse, as holds for positive parts only;
+    `base(A)` if one is seen to be another.
 
-    Each part would be right by itself, on the principal branch, and what is made of them on another.
+    Each part would be right by itself, on the principal branch, and what is made of them on
+    another.
     """
     with recording(detailed=True) as reports:
         result = compute()
@@ -148,7 +161,9 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
     xp, f = A.xp, call.f
     d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
     values = of_values(xp, f, d, bool(A.properties & POSITIVE_SEMIDEFINITE))
-    return Diagonal(values)._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0)
+    return Diagonal(values)._claim(
+        POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0
+    )
 
 
 @rules(ALL, SHIFT)
@@ -194,7 +209,9 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
     xp, f, grid, n = A.xp, call.f, grid_of(A), A.shape[-1]
     axes = tuple(range(-len(grid), 0))
     values = symbol(A)
-    is_hermitian = bool(A.properties & SELF_ADJOINT) or (f.name != "apply" and _is_plainly_hermitian(A))
+    is_hermitian = bool(A.properties & SELF_ADJOINT) or (
+        f.name != "apply" and _is_plainly_hermitian(A)
+    )
     x = xp.reshape(xp.real(values) if is_hermitian else values, (*A.batch_shape, n))
     y = of_values(xp, f, x, bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
     column = xp.ifftn(xp.reshape(y, values.shape), axes=axes)
@@ -206,7 +223,8 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
 
 
 def _is_plainly_hermitian(A: Any) -> bool:
-    """Whether the first column can be seen to be that of a self-adjoint circulant, as the base case looks at matrices."""
+    """Whether the first column can be seen to be that of a self-adjoint circulant, as the base
+    case looks at matrices."""
     xp = A.xp
     kernel = A.col if isinstance(A, Circulant) else A.kernel
     if is_watched(xp, kernel):
@@ -228,7 +246,9 @@ def of_permutation(A: Any, call: Call) -> LinearOperator:
         shift = np.eye(1, m, m - 1)[0]  # C[i, i + 1] = 1
         return call.again(Circulant(xp.asarray(shift, dtype=A.dtype, device=A._context.device)))
 
-    blocks = [Kronecker(Identity(count), along(m)) if count > 1 else along(m) for count, m in counts]
+    blocks = [
+        Kronecker(Identity(count), along(m)) if count > 1 else along(m) for count, m in counts
+    ]
     R = Permutation(order)
     return Product(R.T, BlockDiag(*blocks), R)
 
@@ -243,7 +263,7 @@ def power_permutation(A: Any, p: Any, method: Any) -> LinearOperator:
     """P^p for whole p is a permutation; other powers by cycles"""
     whole = as_integer(p)
     if whole is None:
-        again: Callable[[Any], LinearOperator] = lambda B: power(B, p, method)  # noqa: E731
+        again: Callable[[Any], LinearOperator] = lambda B: power(B, p, method)
         return of_permutation(A, Call(power_of(p), again, again))
     base, result = A if whole >= 0 else A.T, identity_like(A)
     whole = abs(whole)
@@ -272,7 +292,13 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
     c = xp.real(xp.asarray(c, dtype=A.dtype, device=A._context.device))[..., None]
     c = xp.broadcast_to(c, (*A.batch_shape, 1))
     shifted = xp.broadcast_to(values + c, (*A.batch_shape, values.shape[-1]))
-    y = of_values(xp, f, xp.concat([shifted, c], axis=-1), bool(A.properties & POSITIVE_SEMIDEFINITE), n * xp.eps(A.dtype))
+    y = of_values(
+        xp,
+        f,
+        xp.concat([shifted, c], axis=-1),
+        bool(A.properties & POSITIVE_SEMIDEFINITE),
+        n * xp.eps(A.dtype),
+    )
     rest, inner = y[..., -1], xp.make_diagonal(y[..., :-1] - y[..., -1:])
     return claimed(A, f, y, _shifted(A, rest, LowRank((Dense(Q) @ Z).to_dense(), None, inner)))
 
@@ -286,7 +312,8 @@ def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOpe
 
 
 def _is_smooth(A: Any, term: Any, f: Scalar) -> bool:
-    """Whether derivatives are recorded of f(c I + U U^H), and f has some at c: where U is zero, or of lower rank, A = Q R has none."""
+    """Whether derivatives are recorded of f(c I + U U^H), and f has some at c: where U is zero,
+    or of lower rank, A = Q R has none."""
     return (term is not A or not (f.principal or f.pole)) and _is_recorded(A, term)
 
 
@@ -312,13 +339,16 @@ def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
 
 
 def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> LinearOperator:
-    """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q and R, which have no derivative at U = 0"""
+    """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q
+    and R, which have no derivative at U = 0"""
     xp, U, positive = A.xp, wide(A.xp, term.U), bool(A.properties & POSITIVE_SEMIDEFINITE)
     a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
     M = a * xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
     M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
     values, Z = xp.eigh(xp.stop_gradient(M))
-    c = xp.broadcast_to(xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape)
+    c = xp.broadcast_to(
+        xp.astype(xp.real(xp.asarray(c, device=A._context.device)), values.dtype), A.batch_shape
+    )
     points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
     y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
     F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
@@ -336,9 +366,11 @@ def rank_is_below_half(A: Any) -> bool:
 @rules((exp, power), LowRank, when=rank_is_below_half)
 @rules((exp, log, sqrt, isqrt, power), Sum[LowRank, SHIFT], when=rank_is_below_half)  # type: ignore[misc]
 def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
-    """f(c I + U V^H) = f(c) I + U F V^H, where f([[c I + V^H U, I], [0, c I]]) = [[*, F], [0, f(c) I]]
+    """f(c I + U V^H) = f(c) I + U F V^H, where f([[c I + V^H U, I], [0, c I]]) = [[*, F], [0, f(c)
+    I]]
 
-    F is the divided difference of f at c + V^H U and c, found with no division: right also where V^H U is singular.
+    F is the divided difference of f at c + V^H U and c, found with no division: right also where
+    V^H U is singular.
     """
     xp = A.xp
     if isinstance(A, LowRank) and not call.f.mirrored:

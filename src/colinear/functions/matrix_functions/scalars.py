@@ -1,4 +1,5 @@
-"""Functions of numbers, as matrices take them: their branches, poles and signs, and their values on a spectrum."""
+"""Functions of numbers, as matrices take them: their branches, poles and signs, and their values
+on a spectrum."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Scalar:
     nonnegative : bool
         Whether its real values are never negative.
     mirrored : bool
-        Whether f(conj(x)) = conj(f(x)) everywhere, also on a cut: then it is real for real matrices.
+        Whether f(conj(x)) = conj(f(x)) everywhere, also on a cut: then it is real for real
+        matrices.
     exponent : number, optional
         Of a power.
     """
@@ -58,9 +60,21 @@ def power_of(p: Any) -> Scalar:
     if whole is not None:
         even = whole % 2 == 0
         return Scalar(
-            "power", lambda xp, x: x**whole, principal=False, pole=whole < 0, nonnegative=even, mirrored=True, exponent=whole
+            "power",
+            lambda xp, x: x**whole,
+            principal=False,
+            pole=whole < 0,
+            nonnegative=even,
+            mirrored=True,
+            exponent=whole,
         )
-    return Scalar("power", lambda xp, x: x**p, pole=p.real <= 0, nonnegative=not isinstance(p, complex), exponent=p)
+    return Scalar(
+        "power",
+        lambda xp, x: x**p,
+        pole=p.real <= 0,
+        nonnegative=not isinstance(p, complex),
+        exponent=p,
+    )
 
 
 def as_scalar(f: Callable[[Array], Array]) -> Scalar:
@@ -74,11 +88,14 @@ def closed_over(f: Scalar, A: Any) -> tuple:
         return ()
     xp = A.xp
     dtype = xp.real_dtype(A.dtype) if A.properties & SELF_ADJOINT else xp.complex_dtype(A.dtype)
-    return hoist_number(xp, partial(f.of, xp), xp.ones((), dtype=dtype, device=A._context.device))[1]
+    return hoist_number(xp, partial(f.of, xp), xp.ones((), dtype=dtype, device=A._context.device))[
+        1
+    ]
 
 
 def refuse_derivative(A: Any, hidden: tuple, method: str) -> Array:
-    """Zero, to be added to what depends on the arrays that f closes over: a derivative by these is an error, not zero."""
+    """Zero, to be added to what depends on the arrays that f closes over: a derivative by these
+    is an error, not zero."""
     xp = A.xp
     zero = xp.zeros((), dtype=xp.real_dtype(A.dtype), device=A._context.device)
     what = f"apply: f(A) by {method}, as a function of what f closes over,"
@@ -93,14 +110,15 @@ def as_integer(p: Any) -> int | None:
     return int(p.real) if not isinstance(p, complex) and float(p).is_integer() else None
 
 
-# ---------------------------------------------------------------------------------------------------- entry by entry
+# --------------------------------------------------------------------------------------------------
 
 
 def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 0.0) -> Array:
-    """f of real or complex numbers, complex where the principal branch is; reports poles, overflow and broken promises.
+    """f of real or complex numbers, complex where the principal branch is; reports poles, overflow
+    and broken promises.
 
-    `positive`: whether they are promised not to be negative. Then those that are, by no more than `negligible` of the largest,
-    are rounding errors of zero.
+    `positive`: whether they are promised not to be negative. Then those that are, by no more than
+    `negligible` of the largest, are rounding errors of zero.
     """
     with quiet(xp):
         if f.principal and not xp.is_complex(x):
@@ -110,7 +128,9 @@ def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 
             status = xp.where(xp.all(xp.isfinite(y)), int(Status.SUCCESS), int(Status.NONFINITE))
             if f.pole:
                 size = xp.abs(x)
-                zero = xp.any(size <= negligible * xp.max(size, axis=-1, keepdims=True))  # zero, or not to be told from it
+                zero = xp.any(
+                    size <= negligible * xp.max(size, axis=-1, keepdims=True)
+                )  # zero, or not to be told from it
                 status = xp.where(zero, int(Status.SINGULAR), status)
             report_status(xp, xp.where(xp.all(xp.isfinite(x)), status, int(Status.NONFINITE)))
         return y
@@ -124,13 +144,19 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
     negative = seen(xp, x < 0)
     if negative is None:
         if positive:
-            report_status(xp, xp.where(xp.any(x < 0), int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS)))
+            report_status(
+                xp, xp.where(xp.any(x < 0), int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS))
+            )
             return x
         return xp.astype(x, xp.complex_dtype(x.dtype))
     if not negative.any():
         return x
     if positive:
         report(
-            Info(Status.FELL_BACK, message=f"A has negative eigenvalues, though it was said to have none: {f.name} is complex")
+            Info(
+                Status.FELL_BACK,
+                message=f"A has negative eigenvalues, though it was said to have none: {f.name} "
+                "is complex",
+            )
         )
     return xp.astype(x, xp.complex_dtype(x.dtype))

@@ -19,7 +19,19 @@ from ...operators.dense import Dense
 from ...operators.matrixfree import opaque
 from ...properties import STIEFEL
 from ...status import Status
-from ..common import BLOCK, MARGIN, by_columns, dense, identity_like, narrow, quiet, report_finite, seen, square_size, wide
+from ..common import (
+    BLOCK,
+    MARGIN,
+    by_columns,
+    dense,
+    identity_like,
+    narrow,
+    quiet,
+    report_finite,
+    seen,
+    square_size,
+    wide,
+)
 from ..solve.auto import is_too_large
 from ..solve.dense import column_norms, squares
 from .iterate import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
@@ -34,7 +46,10 @@ ORDERS = ("fro", "nuc", 2, -2, 1, -1, math.inf, -math.inf)
 def checked_order(function: str, order: Any) -> Any:
     """A norm's name, or an error that lists them."""
     if isinstance(order, bool) or order not in ORDERS:
-        raise ValueError(f"{function}: {order!r} names no matrix norm; use one of {', '.join(map(repr, ORDERS))}.")
+        raise ValueError(
+            f"{function}: {order!r} names no matrix norm; use one of "
+            f"{', '.join(map(repr, ORDERS))}."
+        )
     return order
 
 
@@ -45,14 +60,16 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
     ----------
     A : operator or array, (*batch, m, n)
     ord : {"fro", "nuc", 2, -2, 1, -1, inf, -inf}
-        Frobenius, nuclear, largest and smallest singular value, largest and smallest column sum (1, -1) and row sum (inf, -inf).
+        Frobenius, nuclear, largest and smallest singular value, largest and smallest column sum (1,
+        -1) and row sum (inf, -inf).
     method : optional
         As for `svd`, for the norms that need singular values.
 
     Notes
     -----
-    m n flops, or those of `svd` for "nuc", 2 and -2. Of large operators no matrix is formed: entries are looked at in blocks of
-    columns, the largest singular value is found by iteration, and the smallest as that of the inverse.
+    m n flops, or those of `svd` for "nuc", 2 and -2. Of large operators no matrix is formed:
+    entries are looked at in blocks of columns, the largest singular value is found by iteration,
+    and the smallest as that of the inverse.
 
     Examples
     --------
@@ -69,7 +86,11 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
         M = dense(A)
         with quiet(xp):
             if order == "fro" or 0 in M.shape[-2:]:
-                result = xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1))) if 0 in M.shape[-2:] else frobenius(xp, M)
+                result = (
+                    xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1)))
+                    if 0 in M.shape[-2:]
+                    else frobenius(xp, M)
+                )
             else:
                 sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
                 result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
@@ -96,10 +117,18 @@ def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
     xp = A.xp
     if order in (math.inf, -math.inf):
         return _norm_by_blocks(A.T, 1 if order > 0 else -1)
-    measure = (lambda X: column_norms(xp, X)) if order == "fro" else (lambda X: xp.sum(xp.abs(X), axis=-2))
+    measure = (
+        (lambda X: column_norms(xp, X))
+        if order == "fro"
+        else (lambda X: xp.sum(xp.abs(X), axis=-2))
+    )
     with quiet(xp):
         sizes = by_columns(A, lambda X, _: measure(wide(xp, X)))
-        return frobenius(xp, sizes[..., None]) if order == "fro" else (xp.max if order > 0 else xp.min)(sizes, axis=-1)
+        return (
+            frobenius(xp, sizes[..., None])
+            if order == "fro"
+            else (xp.max if order > 0 else xp.min)(sizes, axis=-1)
+        )
 
 
 def frobenius(xp: Any, M: Array) -> Array:
@@ -110,7 +139,8 @@ def frobenius(xp: Any, M: Array) -> Array:
 
 
 def root(xp: Any, squares: Array) -> Array:
-    """The root of a sum of squares, whose derivative at zero is taken to be zero, as that of the norm of a vector."""
+    """The root of a sum of squares, whose derivative at zero is taken to be zero, as that of the
+    norm of a vector."""
     is_zero = squares == 0
     return xp.where(is_zero, 0, xp.sqrt(xp.where(is_zero, 1, squares)))
 
@@ -121,8 +151,11 @@ norm = function("norm", base=matrix_norm)
 # Singular values, and what is read off them: rank and condition number.
 
 
-def singular_triplets(A: LinearOperator, k: int | None = None, method: Method | None = None) -> Choice:
-    """The singular value decomposition A = U diag(s) V^H, all of it or the k largest singular values.
+def singular_triplets(
+    A: LinearOperator, k: int | None = None, method: Method | None = None
+) -> Choice:
+    """The singular value decomposition A = U diag(s) V^H, all of it or the k largest singular
+    values.
 
     Parameters
     ----------
@@ -143,9 +176,10 @@ def singular_triplets(A: LinearOperator, k: int | None = None, method: Method | 
     -----
     About 20 m n min(m, n) flops. `info.residual` is |A v - s u| / |A| for each triplet.
 
-    Of a structured A the factors U and V are structured too: permuted Kronecker products, diagonals of blocks, and so on. Where the
-    rank is known to be smaller than min(m, n), as of a LowRank, there are min(m, n) values all the same, zeros at the end; the
-    columns that belong to them are an operator that holds no more numbers than A. Give `k` to have none of them. The singular
+    Of a structured A the factors U and V are structured too: permuted Kronecker products, diagonals
+    of blocks, and so on. Where the rank is known to be smaller than min(m, n), as of a LowRank,
+    there are min(m, n) values all the same, zeros at the end; the columns that belong to them are
+    an operator that holds no more numbers than A. Give `k` to have none of them. The singular
     vectors of a Circulant or a periodic Convolution are complex, a Fourier basis.
 
     Examples
@@ -158,7 +192,7 @@ def singular_triplets(A: LinearOperator, k: int | None = None, method: Method | 
     k = _count(A, k)
     chosen = fitting("svd", method, *SINGULAR)
     if isinstance(chosen, Auto) and 0 not in (k, *A.shape) and gram_pays(A, k):
-        run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)  # noqa: E731
+        run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
         why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
         return Choice(run, "Gram", lambda: _gram_cost(A, k), why, partial(_like, A, k))
     return _without_gram(A, k, chosen)
@@ -168,11 +202,15 @@ def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
     """The choice between an iteration and the matrix."""
     like, is_free, iteration = partial(_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
-        iteration = automatic(A, k, chosen) if is_free else None if isinstance(chosen, SVD) else chosen
+        iteration = (
+            automatic(A, k, chosen) if is_free else None if isinstance(chosen, SVD) else chosen
+        )
     if iteration is not None:
-        otherwise = (lambda: _dense_triplets(A, k, chosen)) if is_free and is_affordable(A) else None
+        otherwise = (
+            (lambda: _dense_triplets(A, k, chosen)) if is_free and is_affordable(A) else None
+        )
         why = "a few singular values of a large operator" if is_free else "asked for"
-        run = lambda: iterative_triplets(A, k, iteration, otherwise)  # noqa: E731
+        run = lambda: iterative_triplets(A, k, iteration, otherwise)
         return Choice(run, iteration.name, lambda: expected_cost(A, k, iteration), why, like)
 
     def cost() -> Cost:
@@ -180,7 +218,11 @@ def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
         return Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n))
 
     return Choice(
-        lambda: _dense_triplets(A, k, chosen), "SVD", cost, "nothing more is known of A" if is_free else "asked for", like
+        lambda: _dense_triplets(A, k, chosen),
+        "SVD",
+        cost,
+        "nothing more is known of A" if is_free else "asked for",
+        like,
     )
 
 
@@ -189,11 +231,16 @@ def _gram_cost(A: LinearOperator, k: int) -> Cost:
     return Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
 
 
-def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> tuple[LinearOperator, Array, LinearOperator]:
+def _dense_triplets(
+    A: LinearOperator, k: int, chosen: Method
+) -> tuple[LinearOperator, Array, LinearOperator]:
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
         m, n = A.shape[-2:]
-        zeros = [xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device) for shape in ((m, k), (n, k))]
+        zeros = [
+            xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device)
+            for shape in ((m, k), (n, k))
+        ]
         s = xp.zeros((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
         return Dense(zeros[0]), s, Dense(zeros[1])
     U, s, Vh = autodiff.svd(xp, M)
@@ -201,12 +248,22 @@ def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> tuple[LinearOp
     with quiet(xp):
         held, left, values, right = (xp.stop_gradient(x) for x in (M, U, s, V))
         size = xp.sqrt(xp.sum(squares(xp, held), axis=-1))[..., None]
-        residual = xp.sqrt(squares(xp, xp.matmul(held, right) - left * values[..., None, :])) / xp.where(size == 0, 1, size)
-        status = xp.where(residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE))
+        residual = xp.sqrt(
+            squares(xp, xp.matmul(held, right) - left * values[..., None, :])
+        ) / xp.where(size == 0, 1, size)
+        status = xp.where(
+            residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE)
+        )
         finite = xp.all(xp.isfinite(held), axis=(-2, -1))[..., None]
         status = xp.where(finite, status, int(Status.NONFINITE))
     visible = seen(xp, status)
-    report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual, method="SVD"))
+    report(
+        Info(
+            status if visible is None else Status(int(visible.max(initial=0))),
+            residual=residual,
+            method="SVD",
+        )
+    )
     U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
 
@@ -220,7 +277,10 @@ def _count(A: LinearOperator, k: Any) -> int:
     except TypeError:
         raise ValueError(f"svd: k is {k!r}; it must be a whole number.") from None
     if not 0 <= count <= smaller:
-        raise ValueError(f"svd: k is {count}; an operator of {A.shape[-2]}x{A.shape[-1]} has {smaller} singular values.")
+        raise ValueError(
+            f"svd: k is {count}; an operator of {A.shape[-2]}x{A.shape[-1]} has {smaller} "
+            "singular values."
+        )
     return count
 
 
@@ -229,20 +289,29 @@ def _like(A: LinearOperator, count: int) -> tuple[LinearOperator, Array, LinearO
     for size in A.shape[-2:]:
         I = identity_like(A, size)
         sides.append(I if count == size else I[:, :count]._claim(STIEFEL))
-    return sides[0], A.xp.ones((*A.batch_shape, count), dtype=A.xp.real_dtype(A.dtype), device=A._context.device), sides[1]
+    return (
+        sides[0],
+        A.xp.ones(
+            (*A.batch_shape, count), dtype=A.xp.real_dtype(A.dtype), device=A._context.device
+        ),
+        sides[1],
+    )
 
 
 svd = function("svd", base=singular_triplets)
 
 
-def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method | None = None) -> Array:
+def numerical_rank(
+    A: LinearOperator, tol: float | None = None, method: Method | None = None
+) -> Array:
     """The number of singular values that are not negligible.
 
     Parameters
     ----------
     A : operator or array, (*batch, m, n)
     tol : float, optional
-        Singular values up to it count as zero, as in `numpy.linalg.matrix_rank`; default max(m, n) eps times the largest.
+        Singular values up to it count as zero, as in `numpy.linalg.matrix_rank`; default max(m, n)
+        eps times the largest.
     method : optional
         As for `svd`.
 
@@ -255,17 +324,25 @@ def numerical_rank(A: LinearOperator, tol: float | None = None, method: Method |
     if tol is not None and not tol >= 0:
         raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
     s, xp = svd(A, None, method)[1], A.xp
-    if getattr(s, "requires_grad", False):  # torch would take a whole number for a constant, and say nothing
-        raise NotImplementedError("rank: a whole number has no derivative. Call it on an operator whose leaves are detached.")
+    if getattr(
+        s, "requires_grad", False
+    ):  # torch would take a whole number for a constant, and say nothing
+        raise NotImplementedError(
+            "rank: a whole number has no derivative. Call it on an operator whose leaves are "
+            "detached."
+        )
     count = xp.sum(s > (cutoff(xp, s, A) if tol is None else tol), axis=-1)
-    return autodiff.refused(xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)")
+    return autodiff.refused(
+        xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)"
+    )
 
 
 rank = function("rank", base=numerical_rank, rewrites=False)
 
 
 def cutoff(xp: Any, s: Array, A: LinearOperator, rtol: float | None = None) -> Array:
-    """The size up to which singular values are rounding errors: `rtol` (default max(m, n) eps) times the largest."""
+    """The size up to which singular values are rounding errors: `rtol` (default max(m, n) eps)
+    times the largest."""
     if not s.shape[-1]:
         return xp.zeros((*s.shape[:-1], 1), dtype=s.dtype, device=xp.device_of(s))
     return s[..., :1] * (max(A.shape[-2:]) * xp.eps(A.dtype) if rtol is None else rtol)
@@ -293,7 +370,9 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
 
     order, xp = checked_order("cond", 2 if p is None else p), A.xp
     if not min(A.shape[-2:]):
-        raise ShapeError(f"cond: A is {A.shape[-2]}x{A.shape[-1]}; an empty operator has no condition number.")
+        raise ShapeError(
+            f"cond: A is {A.shape[-2]}x{A.shape[-1]}; an empty operator has no condition number."
+        )
     if order in (2, -2):
         if A.shape[-2] == A.shape[-1] and is_too_large(A):
             s = xp.stack([svd(A, 1, method)[1][..., 0], smallest_singular_value(A)], axis=-1)
@@ -304,13 +383,17 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
             ratio = large / small
             ratio = xp.abs(ratio)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.
-        return xp.where(xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio)
+        return xp.where(
+            xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio
+        )
     square_size("cond", A, f"the condition number in the norm {p!r}", "Use p=2.")
     inverse, info = inv(A, method, info=True)
     singular = info.status == int(Status.SINGULAR)
     if not isinstance(info.status, Status):
         report(Info(xp.where(singular, int(Status.SUCCESS), info.status)))
-    elif info.failed and not singular:  # of a singular operator the number is infinite, which is no failure
+    elif (
+        info.failed and not singular
+    ):  # of a singular operator the number is infinite, which is no failure
         report(info)
     with quiet(xp):
         product = norm(A, order) * norm(inverse, order, on_failure="ignore")
@@ -322,7 +405,8 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
 def smallest_singular_value(A: LinearOperator) -> Array:
     """Of a square operator that is too large to form: 1 / |A^-1|, and 0 for a singular one.
 
-    A^-1 may be solves by iteration, of which nothing is heard inside of another one: so the pair is judged by A itself.
+    A^-1 may be solves by iteration, of which nothing is heard inside of another one: so the pair is
+    judged by A itself.
     """
     from ..solve.inverse import inv
 
@@ -331,11 +415,15 @@ def smallest_singular_value(A: LinearOperator) -> Array:
         return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     U, s, V = svd(opaque(inverse), 1)  # opaque: the rule for an inverse would ask for all of A's
     with quiet(xp):
-        residual = xp.sqrt(squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense()))  # A u = v / s
+        residual = xp.sqrt(
+            squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense())
+        )  # A u = v / s
         right = residual <= MARGIN * Auto().tolerance(xp, A.dtype)
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
     visible = seen(xp, status)
-    report(Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual))
+    report(
+        Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual)
+    )
     singular = xp.asarray(info.status == int(Status.SINGULAR), device=A._context.device)
     return xp.where(singular, 0, 1 / s[..., 0])
 

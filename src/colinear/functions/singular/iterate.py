@@ -1,4 +1,5 @@
-"""Some singular triplets without the whole decomposition: by iteration, from random vectors, or through the small Gram matrix."""
+"""Some singular triplets without the whole decomposition: by iteration, from random vectors, or
+through the small Gram matrix."""
 
 from __future__ import annotations
 
@@ -30,17 +31,21 @@ from ..spectrum.order import PENALTY, STEPS
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
-ORTHOGONAL = 1e-10  # loss of orthogonality up to which the left vectors of the Gram matrix's way are taken
+ORTHOGONAL = (
+    1e-10  # loss of orthogonality up to which the left vectors of the Gram matrix's way are taken
+)
 
 UNSETTLED = (
-    "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of triplets that have: they are off by about "
-    "the residual over the distance of singular values. Raise power_iterations or oversampling, or use GolubKahan()."
+    "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of "
+    "triplets that have: they are off by about "
+    "the residual over the distance of singular values. Raise power_iterations or oversampling, "
+    "or use GolubKahan()."
 )
 
 Result = tuple[LinearOperator, Array, LinearOperator]
 
 
-# ---------------------------------------------------------------------------------------------------- the choice
+# --------------------------------------------------------------------------------------------------
 
 
 def is_affordable(A: LinearOperator) -> bool:
@@ -61,7 +66,9 @@ def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
         return None
     if not affordable:
         return chosen
-    return chosen if PENALTY * cost(A, k, chosen).flops < 20.0 * math.prod(A.shape) * smaller else None
+    return (
+        chosen if PENALTY * cost(A, k, chosen).flops < 20.0 * math.prod(A.shape) * smaller else None
+    )
 
 
 def cost(A: LinearOperator, k: int, method: Any) -> Cost:
@@ -69,16 +76,25 @@ def cost(A: LinearOperator, k: int, method: Any) -> Cost:
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
     if isinstance(method, RandomizedSVD):
         width, passes = k + method.oversampling, 2 + 2 * method.power_iterations
-        return Cost(batch * passes * width * (A.flops + 2.0 * (m + n) * width), 8.0 * batch * width * (m + n))
+        return Cost(
+            batch * passes * width * (A.flops + 2.0 * (m + n) * width),
+            8.0 * batch * width * (m + n),
+        )
     size = method.size(min(m, n), k)
-    return Cost(batch * STEPS * size * 2 * (A.flops + 4.0 * size * (m + n)), 8.0 * batch * (m + n) * (size + 3))
+    return Cost(
+        batch * STEPS * size * 2 * (A.flops + 4.0 * size * (m + n)),
+        8.0 * batch * (m + n) * (size + 3),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- by iteration and at random
+# --------------------------------------------------------------------------------------------------
 
 
-def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callable[[], Result] | None) -> Result:
-    """Triplets as `svd` returns them, with residuals recomputed: the larger of |A v - s u| and |A^H u - s v|, relative to |A|.
+def iterative_triplets(
+    A: LinearOperator, k: int, method: Any, otherwise: Callable[[], Result] | None
+) -> Result:
+    """Triplets as `svd` returns them, with residuals recomputed: the larger of |A v - s u| and |A^H
+    u - s v|, relative to |A|.
 
     Where the run fails, and there is one, `otherwise()` is returned.
     """
@@ -93,29 +109,52 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
         width = min(m, n, k + method.oversampling)
         arrays = [xp.normal(generators[0], (*A.batch_shape, n, width), **place)]
     else:
-        arrays = [xp.normal(g, (*A.batch_shape, size), **place) for g, size in zip(generators, (n, n, m))]
+        arrays = [
+            xp.normal(g, (*A.batch_shape, size), **place) for g, size in zip(generators, (n, n, m))
+        ]
         if method.x0 is not None:
             arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
     static = method if isinstance(method, RandomizedSVD) else method.without_arrays()
-    watched = not isinstance(method, RandomizedSVD) and (method.callback is not None or method.progress)
+    watched = not isinstance(method, RandomizedSVD) and (
+        method.callback is not None or method.progress
+    )
     run = functools.partial(_run, xp, static, k) if watched else program(xp.name, _run, static, k)
     with recording() as dropped, quiet(xp):
-        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(fixed, fixed.H, *arrays)
+        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(
+            fixed, fixed.H, *arrays
+        )
     tol = method.tolerance(xp, A.dtype)
     lenient = isinstance(method, RandomizedSVD) and method.tol is None
     converged = residual <= (math.inf if lenient else tol)
     status = _status(xp, xp.all(converged), done, finite, stopped, tol)
-    if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
-        report(Info(Status.FELL_BACK, matvecs=matvecs, message=f"{method.name} failed ({status.name}); SVD gave the answer"))
+    if (
+        otherwise is not None
+        and isinstance(status, Status)
+        and status.is_failure
+        and status is not Status.NONFINITE
+    ):
+        report(
+            Info(
+                Status.FELL_BACK,
+                matvecs=matvecs,
+                message=f"{method.name} failed ({status.name}); SVD gave the answer",
+            )
+        )
         return otherwise()
     message = _advice(method, status)
-    info = Info(status, converged, steps, matvecs, residual, error, method=method.name, message=message)
+    info = Info(
+        status, converged, steps, matvecs, residual, error, method=method.name, message=message
+    )
     info = heard(info, fixed, V, dropped)
     report(heard(info, fixed.H, U, dropped))
     leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
         if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
-            xp.warn_later(xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)), UNSETTLED, category=DerivativeWarning)
+            xp.warn_later(
+                xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)),
+                UNSETTLED,
+                category=DerivativeWarning,
+            )
         U, s, V = autodiff.triplets(A, U, s, V)
     U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
@@ -124,7 +163,11 @@ def iterative_triplets(A: LinearOperator, k: int, method: Any, otherwise: Callab
 def _advice(method: Any, status: Any) -> str:
     """The parameter of the method that helps where its triplets have not converged."""
     if isinstance(method, RandomizedSVD):
-        is_poor = status in (Status.INACCURATE, Status.STAGNATION) if isinstance(status, Status) else False
+        is_poor = (
+            status in (Status.INACCURATE, Status.STAGNATION)
+            if isinstance(status, Status)
+            else False
+        )
         return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
     return method.advice if status is Status.MAX_ITERATIONS else ""
 
@@ -137,12 +180,19 @@ def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: floa
     return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
 
 
-def _run(xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperator, *arrays: Array) -> Any:
+def _run(
+    xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperator, *arrays: Array
+) -> Any:
     """One run, a program in JAX."""
     A, adjoint = linearised(A), linearised(adjoint)
     if isinstance(method, RandomizedSVD):
-        U, s, V = randomized_svd(xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations)
-        matvecs, steps = arrays[0].shape[-1] * (2 + 2 * method.power_iterations), method.power_iterations
+        U, s, V = randomized_svd(
+            xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations
+        )
+        matvecs, steps = (
+            arrays[0].shape[-1] * (2 + 2 * method.power_iterations),
+            method.power_iterations,
+        )
         ended = (True, xp.all(xp.isfinite(s)), False)
     else:
         size = method.size(min(A.shape[-2:]), k)
@@ -160,7 +210,11 @@ def _run(xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperato
             watch=watcher(method, k),
         )
         U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
-        matvecs, steps, ended = found.matvecs, found.iterations, (found.done, found.finite, found.stopped)
+        matvecs, steps, ended = (
+            found.matvecs,
+            found.iterations,
+            (found.done, found.finite, found.stopped),
+        )
     size = xp.max(s, axis=-1, keepdims=True)
     size = xp.where(size == 0, 1, size)
     right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
@@ -175,20 +229,23 @@ def _run(xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperato
     return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
 
 
-# ---------------------------------------------------------------------------------------------------- through the Gram matrix
+# --------------------------------------------------------------------------------------------------
 
 
 def gram_pays(A: LinearOperator, k: int) -> bool:
-    """Whether A is a stored matrix, tall and narrow (or wide and low), of which few triplets are asked, and its values can be seen."""
+    """Whether A is a stored matrix, tall and narrow (or wide and low), of which few triplets are
+    asked, and its values can be seen."""
     m, n = A.shape[-2:]
     stored = isinstance(A, Dense) and not is_watched(A.xp, A.A) and not is_half(A.xp, A.dtype)
     return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
 
 
 def gram_triplets(A: Any, k: int, method: Method) -> Result | None:
-    """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate enough.
+    """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate
+    enough.
 
-    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U: where that matters it is refused.
+    Squaring loses (s_1 / s_k)^2 roundings in the values, and as much of the orthogonality of U:
+    where that matters it is refused.
     """
     xp, M = A.xp, A.A
     if M.shape[-2] < M.shape[-1]:

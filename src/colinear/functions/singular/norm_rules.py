@@ -27,13 +27,21 @@ from ...operators.toeplitz import Circulant, Toeplitz
 from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ...operators.unitary import FFT, Permutation, Sine
 from ...properties import Stiefel
-from ..common import has_orthonormal_columns, has_orthonormal_rows, placed, quiet, report_finite, reports_nonfinite, seen
+from ..common import (
+    has_orthonormal_columns,
+    has_orthonormal_rows,
+    placed,
+    quiet,
+    report_finite,
+    reports_nonfinite,
+    seen,
+)
 from ..diagonal import diag
 from ..spectrum.rules import two_factors
 from . import checked_order, frobenius, norm, root
 from .rules import compressed
 
-# ---------------------------------------------------------------------------------------------------- known norms
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(norm, Zero)
@@ -57,7 +65,9 @@ def norm_scaled_permutation(A: Any, ord: Any, method: Any) -> Array:
     xp, n = A.xp, A.shape[-1]
     c = scalar_of(A)
     ones = xp.ones((*A.batch_shape, n), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return _norm_of_entries(xp, ones, checked_order("norm", ord)) * (abs(c) if namespace_of(c) is None else xp.abs(c))
+    return _norm_of_entries(xp, ones, checked_order("norm", ord)) * (
+        abs(c) if namespace_of(c) is None else xp.abs(c)
+    )
 
 
 def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
@@ -69,14 +79,19 @@ def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
     return (xp.max if order > 0 else xp.min)(sizes, axis=-1)
 
 
-@rule(norm, Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced])
+@rule(
+    norm,
+    Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced],
+)
 @reports_nonfinite
 def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
     """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
     order, xp = checked_order("norm", ord), A.xp
     if order not in ("fro", "nuc", 2, -2):
         return norm.base(A, ord, method)
-    ones = xp.ones((*A.batch_shape, A.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    ones = xp.ones(
+        (*A.batch_shape, A.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device
+    )
     return _norm_of_entries(xp, ones, order)
 
 
@@ -86,11 +101,13 @@ def norm_projection(A: Any, ord: Any, method: Any) -> Array:
     """|Q Q^H| is r^1/2 (Frobenius) or r (nuclear) for the r columns of Q"""
     if checked_order("norm", ord) not in ("fro", "nuc"):
         return norm.base(A, ord, method)
-    ones = A.xp.ones((*A.batch_shape, A.Q.shape[-1]), dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+    ones = A.xp.ones(
+        (*A.batch_shape, A.Q.shape[-1]), dtype=A.xp.real_dtype(A.dtype), device=A._context.device
+    )
     return _norm_of_entries(A.xp, ones, ord)
 
 
-# ---------------------------------------------------------------------------------------------------- by the entries
+# --------------------------------------------------------------------------------------------------
 
 
 def has_entries(A: LinearOperator) -> bool:
@@ -102,10 +119,17 @@ def has_entries(A: LinearOperator) -> bool:
 def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
     """|A|_F^2 = 1^T |A|^2 1, |A|_1 = max 1^T |A|, |A|_inf = max |A| 1, where |A| and |A|^2 by entries have A's structure"""
     order, xp = checked_order("norm", ord), A.xp
-    unsure = isinstance(A, Toeplitz) and order in (-1, -math.inf)  # sums by Fourier transforms are right beside the largest only
+    unsure = isinstance(A, Toeplitz) and order in (
+        -1,
+        -math.inf,
+    )  # sums by Fourier transforms are right beside the largest only
     if order in ("nuc", 2, -2) or unsure:
         return norm.base(A, ord, method)
-    ones = xp.ones((A.shape[-2 if order in (1, -1) else -1], 1), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    ones = xp.ones(
+        (A.shape[-2 if order in (1, -1) else -1], 1),
+        dtype=xp.real_dtype(A.dtype),
+        device=A._context.device,
+    )
     with quiet(xp):
         if order != "fro":
             sizes = A._map(xp.abs)
@@ -113,7 +137,10 @@ def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
             result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
         else:
             held = map(xp.stop_gradient, A.leaves())
-            largest = reduce(xp.maximum, (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in held if leaf.shape[-1]))
+            largest = reduce(
+                xp.maximum,
+                (xp.max(xp.abs(leaf), axis=-1, keepdims=True) for leaf in held if leaf.shape[-1]),
+            )
             scale = xp.where(largest > 0, largest, 1)
             squares = A._map(lambda leaf: (xp.abs(leaf) / scale) ** 2)
             result = scale[..., 0] * root(xp, xp.sum(squares @ ones, axis=(-2, -1)))
@@ -148,7 +175,7 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
     return size * xp.sqrt(1 + (square - xp.stop_gradient(square)) / xp.where(unit > 0, unit**2, 1))
 
 
-# ---------------------------------------------------------------------------------------------------- compositions
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(norm, Scaled)
@@ -176,7 +203,9 @@ def norm_conjugate(A: Any, ord: Any, method: Any) -> Array:
 def norm_kronecker(A: Any, ord: Any, method: Any) -> Array:
     """|A ⊗ B| = |A| |B|, in every norm; the smallest singular value is 0 where tall factors meet wide ones"""
     factors = placed(A)
-    if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(min(factor.shape[-2:]) for factor in factors):
+    if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(
+        min(factor.shape[-2:]) for factor in factors
+    ):
         return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
     return reduce(mul, (norm(factor, ord, method) for factor in factors))
 
@@ -193,7 +222,13 @@ def norm_block_diagonal(A: Any, ord: Any, method: Any) -> Array:
     if checked_order("norm", ord) == -2 or dense_blocks:  # `svd` decomposes them at once
         return norm.base(A, ord, method)
     xp = A.xp
-    sizes = xp.stack([xp.broadcast_to(xp.asarray(norm(block, ord, method)), A.batch_shape) for block in placed(A)], axis=-1)
+    sizes = xp.stack(
+        [
+            xp.broadcast_to(xp.asarray(norm(block, ord, method)), A.batch_shape)
+            for block in placed(A)
+        ],
+        axis=-1,
+    )
     return _norm_of_entries(xp, sizes, ord)
 
 
@@ -208,17 +243,24 @@ def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
     if checked_order("norm", ord) not in ("fro", "nuc", 2):
         return norm.base(A, ord, method)
     left, *rest = placed(A)
-    found = norm(Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method)
+    found = norm(
+        Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method
+    )
     return A.xp.broadcast_to(found, A.batch_shape)
 
 
 def has_cheap_inner_products(A: LinearOperator) -> bool:
-    """Whether the traces of all products of two terms follow from rules, values can be seen, and the sum is no single matrix."""
+    """Whether the traces of all products of two terms follow from rules, values can be seen, and
+    the sum is no single matrix."""
     if not simplify.find(A).is_base:
         return False
     pairs = combinations(A.operands, 2)
     watched = any(A.xp.is_traced(leaf) for leaf in A.arrays())
-    return not watched and all(not norm.find(term).is_base for term in A.operands) and all(_is_cheap(B, C) for B, C in pairs)
+    return (
+        not watched
+        and all(not norm.find(term).is_base for term in A.operands)
+        and all(_is_cheap(B, C) for B, C in pairs)
+    )
 
 
 def _is_cheap(B: LinearOperator, C: LinearOperator) -> bool:

@@ -1,4 +1,5 @@
-"""The rules of `svd`, `rank` and `cond`: families, and compositions from the decompositions of their operands."""
+"""The rules of `svd`, `rank` and `cond`: families, and compositions from the decompositions of
+their operands."""
 
 from __future__ import annotations
 
@@ -66,22 +67,31 @@ COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conj
 SIMPLE = Diagonal | ScaledIdentity | Circulant | Convolution | LowRank | Zero | Projection
 
 
-# ---------------------------------------------------------------------------------------------------- parts
+# --------------------------------------------------------------------------------------------------
 
 
 def padded(xp: Any, s: Array, k: int) -> Array:
     """The first k singular values, zeros where there are fewer."""
     if k <= s.shape[-1]:
         return s[..., :k]
-    return xp.concat([s, xp.zeros((*s.shape[:-1], k - s.shape[-1]), dtype=s.dtype, device=xp.device_of(s))], axis=-1)
+    return xp.concat(
+        [s, xp.zeros((*s.shape[:-1], k - s.shape[-1]), dtype=s.dtype, device=xp.device_of(s))],
+        axis=-1,
+    )
 
 
-def sorted_triplets(left: LinearOperator, s: Array, right: LinearOperator, k: int, places: Any = (None, None)) -> Triplets:
-    """Triplets in any order as `svd` returns them; `places`: of their columns in `left` and in `right`."""
+def sorted_triplets(
+    left: LinearOperator, s: Array, right: LinearOperator, k: int, places: Any = (None, None)
+) -> Triplets:
+    """Triplets in any order as `svd` returns them; `places`: of their columns in `left` and in
+    `right`."""
     xp = namespace_of(s)
     order = xp.argsort(-s, axis=-1, stable=True)
     batch = tuple(s.shape[:-1])
-    U, V = (broadcast_batch(reordered(Q, order, k, where), batch) for Q, where in zip((left, right), places))
+    U, V = (
+        broadcast_batch(reordered(Q, order, k, where), batch)
+        for Q, where in zip((left, right), places)
+    )
     return U, padded(xp, xp.take_along_axis(s, order, axis=-1), k), V
 
 
@@ -100,7 +110,7 @@ def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
     return Product(U, Diagonal(d)._claim(UNITARY))._claim(STIEFEL)
 
 
-# ---------------------------------------------------------------------------------------------------- known decompositions
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(svd, orthonormal(COMPOSED, SIMPLE, DIAGONALISED, KroneckerFunction))
@@ -109,7 +119,11 @@ def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
     k, xp = _count(A, k), A.xp
     s = xp.ones((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return first_columns(A, k), s, first_columns(broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), k)
+    return (
+        first_columns(A, k),
+        s,
+        first_columns(broadcast_batch(identity_like(A, A.shape[-1]), A.batch_shape), k),
+    )
 
 
 @rule(svd, Zero)
@@ -134,7 +148,12 @@ def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
 @reports_nonfinite
 def svd_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(d) = diag(d / |d|) diag(|d|) I^H, sorted"""
-    return sorted_triplets(Diagonal(phase(A.d))._claim(UNITARY), A.xp.abs(A.d), identity_like(A, A.shape[-1]), _count(A, k))
+    return sorted_triplets(
+        Diagonal(phase(A.d))._claim(UNITARY),
+        A.xp.abs(A.d),
+        identity_like(A, A.shape[-1]),
+        _count(A, k),
+    )
 
 
 @rule(svd, Circulant | Convolution, when=is_periodic)
@@ -153,13 +172,16 @@ def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
     """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
     k, xp, Q = _count(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)
     U = completed(Q, k)
-    ones = xp.ones((*A.batch_shape, Q.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    ones = xp.ones(
+        (*A.batch_shape, Q.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device
+    )
     return U, padded(xp, ones, k), U
 
 
 @rule(svd, LowRank)
 def svd_low_rank(A: Any, k: Any, method: Any) -> Triplets:
-    """U C V^H = (Q X) Σ (P Y)^H for U = Q R, V = P S, and R C S^H = X Σ Y^H, which is as small as the rank"""
+    """U C V^H = (Q X) Σ (P Y)^H for U = Q R, V = P S, and R C S^H = X Σ Y^H, which is as small
+    as the rank"""
     Q, core, P = compressed(A)
     k, xp = _count(A, k), A.xp
     X, s, Y = svd(Dense(core), min(k, *core.shape[-2:]), method)
@@ -168,7 +190,8 @@ def svd_low_rank(A: Any, k: Any, method: Any) -> Triplets:
 
 
 def compressed(A: Any) -> tuple[Array, Array, Array]:
-    """Q, R C S^H and P of U C V^H with U = Q R and V = P S: the same singular values in a core of the size of the rank."""
+    """Q, R C S^H and P of U C V^H with U = Q R and V = P S: the same singular values in a core
+    of the size of the rank."""
     xp = A.xp
     Q, R = autodiff.qr(xp, A.U)
     P, S = (Q, R) if A.V is None else autodiff.qr(xp, A.V)
@@ -186,7 +209,9 @@ def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
     """A = (Q sign(Λ)) |Λ| Q^H for A = Q Λ Q^H"""
     k = _count(A, k)
     values, Q = eig(A, max(k, 1), "LM")
-    return sorted_triplets(_with_phases(Q, A.xp.astype(phase(values), A.dtype)), A.xp.abs(values), Q, k)
+    return sorted_triplets(
+        _with_phases(Q, A.xp.astype(phase(values), A.dtype)), A.xp.abs(values), Q, k
+    )
 
 
 # The rules of `svd`, `rank` and `cond` for compositions, from the decompositions of their
@@ -254,13 +279,18 @@ def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
 
 
 def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -> Triplets:
-    """Of A = Q B. If Q B has more singular values than B, then U is square, and what completes Q completes Q U."""
+    """Of A = Q B. If Q B has more singular values than B, then U is square, and what completes Q
+    completes Q U."""
     U, s, V = svd(B, min(k, *B.shape[-2:]), method)
     QU = Product(Q, U)._claim(STIEFEL)
     if k > U.shape[-1]:
         QU = hstack(QU, first_columns(complement(Q), k - U.shape[-1]))._claim(STIEFEL)
     s = padded(A.xp, s, k)
-    return QU, A.xp.broadcast_to(s, (*A.batch_shape, k)), broadcast_batch(completed(V, k), A.batch_shape)
+    return (
+        QU,
+        A.xp.broadcast_to(s, (*A.batch_shape, k)),
+        broadcast_batch(completed(V, k), A.batch_shape),
+    )
 
 
 @rule(svd, Kronecker)
@@ -274,27 +304,49 @@ def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     if k <= math.prod(lesser):
         return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k)
     lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
-    return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k, [_leading(sides, lesser) for sides in (lefts, rights)])
+    return sorted_triplets(
+        Kronecker(*lefts),
+        s,
+        Kronecker(*rights),
+        k,
+        [_leading(sides, lesser) for sides in (lefts, rights)],
+    )
 
 
 def _leading(factors: Any, sizes: Any) -> Any:
     """The columns of a Kronecker product that come from the first columns of each factor."""
-    whole = np.arange(math.prod(Q.shape[-1] for Q in factors)).reshape([Q.shape[-1] for Q in factors])
+    whole = np.arange(math.prod(Q.shape[-1] for Q in factors)).reshape(
+        [Q.shape[-1] for Q in factors]
+    )
     return whole[tuple(slice(size) for size in sizes)].reshape(-1)
 
 
 def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Triplets]:
-    """The k largest triplets of each block; of many dense ones of a size, by one batched decomposition."""
+    """The k largest triplets of each block; of many dense ones of a size, by one batched
+    decomposition."""
     counts = [min(k, *block.shape[-2:]) for block in blocks]
-    alike = len({(type(block), block.shape, block.properties) for block in blocks}) == 1 and len(blocks) > 3
+    alike = (
+        len({(type(block), block.shape, block.properties) for block in blocks}) == 1
+        and len(blocks) > 3
+    )
     first: Any = blocks[0]
-    if not alike or not isinstance(first, Dense) or first.batch_shape or has_orthonormal_columns(first):
+    if (
+        not alike
+        or not isinstance(first, Dense)
+        or first.batch_shape
+        or has_orthonormal_columns(first)
+    ):
         return [svd(block, count, method) for block, count in zip(blocks, counts)]
     found: list[Triplets] = []
     groups: Any = [blocks] if is_detailed() else in_groups(first.xp, blocks)
     for group in groups:
-        U, s, V = svd(Dense(first.xp.stack([block.A for block in group], axis=0)), counts[0], method)
-        sides = [[Q._replace(A=M) for M in Q.A] for Q in (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))]
+        U, s, V = svd(
+            Dense(first.xp.stack([block.A for block in group], axis=0)), counts[0], method
+        )
+        sides = [
+            [Q._replace(A=M) for M in Q.A]
+            for Q in (Dense._of(P.to_dense())._claim(STIEFEL) for P in (U, V))
+        ]
         found.extend(zip(sides[0], s, sides[1]))
     return found
 
@@ -311,7 +363,12 @@ def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
         return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k)
     lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
     places = [
-        np.concatenate([start + np.arange(r) for start, r in zip(np.cumsum([0, *(Q.shape[-1] for Q in sides)]), lesser)])
+        np.concatenate(
+            [
+                start + np.arange(r)
+                for start, r in zip(np.cumsum([0, *(Q.shape[-1] for Q in sides)]), lesser)
+            ]
+        )
         for sides in (lefts, rights)
     ]
     return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k, places)
@@ -324,7 +381,7 @@ def svd_inverse(A: Any, k: Any, method: Any) -> Triplets:
     return sorted_triplets(V, reciprocal(s), U, _count(A, k))
 
 
-# ---------------------------------------------------------------------------------------------------- rank
+# --------------------------------------------------------------------------------------------------
 
 
 def checked_tolerance(tol: Any) -> Any:
@@ -335,13 +392,14 @@ def checked_tolerance(tol: Any) -> Any:
 
 @rule(rank, Kronecker)
 def rank_kronecker(A: Any, tol: Any, method: Any) -> Array:
-    """rank(A ⊗ B) = rank(A) rank(B), each to its own rounding; with `tol`, by all products of singular values"""
+    """rank(A ⊗ B) = rank(A) rank(B), each to its own rounding; with `tol`, by all products of
+    singular values"""
     if checked_tolerance(tol) is not None:
         return rank.base(A, tol, method)
     return math.prod(rank(factor, None, method) for factor in placed(A))
 
 
-# ---------------------------------------------------------------------------------------------------- cond
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(cond, Kronecker, when=all_square)

@@ -53,7 +53,8 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
     b : array or operator
         One vector (n,), columns (*batch, n, k), or an operator, for which the answer is one.
     method : optional
-        As for `inv`. The tolerance is that of the relative residual |b - A x| / |b| of the whole system, for each column.
+        As for `inv`. The tolerance is that of the relative residual |b - A x| / |b| of the whole
+        system, for each column.
 
     Returns
     -------
@@ -61,9 +62,10 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
 
     Notes
     -----
-    The same as `inv(A) @ b`, followed by one product that gives the true residual, or by a proof that it is small enough where
-    one is cheaper (then `info=True` still computes it). Where it misses the tolerance
-    the answer is refined, then another factorisation is tried (dense base case), and if that does not help the status says so.
+    The same as `inv(A) @ b`, followed by one product that gives the true residual, or by a proof
+    that it is small enough where one is cheaper (then `info=True` still computes it). Where it
+    misses the tolerance the answer is refined, then another factorisation is tried (dense base
+    case), and if that does not help the status says so.
 
     Examples
     --------
@@ -85,7 +87,8 @@ def solve_by_inverse(A: LinearOperator, b: Any, method: Method | None = None) ->
 
 
 class System(NamedTuple):
-    """The right sides of a system as columns, in the precision to compute with, and how the answer is given."""
+    """The right sides of a system as columns, in the precision to compute with, and how the
+    answer is given."""
 
     xp: Any
     B: Array
@@ -108,8 +111,14 @@ class System(NamedTuple):
 
 
 def _without_trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Choice:
-    """The choice where iterations are not tried, or have been tried: a factorisation, or a rule of `inv`, which is `found`."""
-    if found.is_base and not is_iterative(method) and not A.is_neutral and not A.properties & UNITARY:
+    """The choice where iterations are not tried, or have been tried: a factorisation, or a rule
+    of `inv`, which is `found`."""
+    if (
+        found.is_base
+        and not is_iterative(method)
+        and not A.is_neutral
+        and not A.properties & UNITARY
+    ):
         return factorise("solve", A, s.B, method, lambda found: s.answer(found.X), lambda: s.b)
 
     def like() -> Array:
@@ -132,12 +141,15 @@ def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) 
             for info in reports:
                 report(info)
         if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
-            return inverse.factor.solve(s.B, s.is_vector)  # which has looked at the residual of the whole
+            return inverse.factor.solve(
+                s.B, s.is_vector
+            )  # which has looked at the residual of the whole
         return apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
 
 
 def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Array:
-    """The solution by an iterative method that was named: on A itself, or inside a rule that splits A."""
+    """The solution by an iterative method that was named: on A itself, or inside a rule that
+    splits A."""
     if found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A)):
         return inv.using(found, A, method).factor.solve(s.B, s.is_vector, s.dtype)
     X = _in_parts(A, found, s, method)
@@ -166,16 +178,21 @@ def apply_inverse(
     is_unjudged: bool = False,
     count: int | None = None,
 ) -> Array:
-    """The solution by this inverse, refined while that helps; reports its residual, unless a bound shows that it is small.
+    """The solution by this inverse, refined while that helps; reports its residual, unless a bound
+    shows that it is small.
 
-    `is_bad`: the inverse is known to have failed. `is_unjudged`: whether that was left to the residual; then `inv` finds a better one
-    if need be. `count`: how many reports there were before it was found.
+    `is_bad`: the inverse is known to have failed. `is_unjudged`: whether that was left to the
+    residual; then `inv` finds a better one if need be. `count`: how many reports there were before
+    it was found.
     """
     xp, B, tol = s.xp, s.B, (method or Auto()).tolerance(s.xp, s.dtype)
     count = len(reported()) if count is None else count
     X = inverse @ B
     is_seen = not xp.is_traced(X) and 0 not in X.shape and not is_bad
-    is_plain, bound = is_seen and not is_detailed(), inverse._residual_bound(X, B) if is_seen else None
+    is_plain, bound = (
+        is_seen and not is_detailed(),
+        inverse._residual_bound(X, B) if is_seen else None,
+    )
     if is_plain and bound is not None and bound <= tol:
         return X
     R = B - A @ X
@@ -191,8 +208,11 @@ def apply_inverse(
     return X
 
 
-def _unjudged_inverse(A: LinearOperator, found: Rule, method: Method | None) -> tuple[Any, list[Info], list[str]]:
-    """The inverse, what was reported of it, and the rules that left it to the residual to judge it."""
+def _unjudged_inverse(
+    A: LinearOperator, found: Rule, method: Method | None
+) -> tuple[Any, list[Info], list[str]]:
+    """The inverse, what was reported of it, and the rules that left it to the residual to judge
+    it."""
     if is_recorded_and_seen(A):
         return inv.using(found, A, method), [], []  # a residual says nothing of derivatives
     with recording(detailed=True) as reports, leave_to_residual() as left_out:
@@ -200,13 +220,15 @@ def _unjudged_inverse(A: LinearOperator, found: Rule, method: Method | None) -> 
     xp = A.xp
     is_recorded = left_out and not xp.is_compiling() and xp.is_differentiated(*A.arrays())
     if is_recorded and inverse.dtype == A.dtype and not multiplies_by_iteration(inverse):
-        # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the derivative of the formula
+        # dx = A^-1 (db - dA x): a part of condition κ costs eps κ of it, not eps κ^2 as by the
+        # derivative of the formula
         inverse = Inverse._of(A, Implicit._of(A, inverse, None))
     return inverse, reports, left_out
 
 
 def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any:
-    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under tracing, if b has none).
+    """NaN and infinity that are in neither A nor b come from dividing by zero: A is singular (under
+    tracing, if b has none).
 
     `told`: what the inverse has reported. A factorisation that broke down because A is not positive
     definite has left NaN, which say nothing more.
@@ -214,29 +236,43 @@ def _blamed(xp: Any, A: LinearOperator, B: Array, status: Any, told: Any) -> Any
     broke = told == int(Status.NOT_POSITIVE_DEFINITE)
     if status is Status.NONFINITE:
         cause = Status.NOT_POSITIVE_DEFINITE if broke is True else Status.SINGULAR
-        return cause if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+        return (
+            cause if bool(xp.all(xp.isfinite(B))) and bool(xp.all(xp.isfinite(A @ B))) else status
+        )
     if isinstance(status, Status):
         return status
     divided = xp.logical_and(status == int(Status.NONFINITE), xp.all(xp.isfinite(B)))
     if isinstance(broke, bool):
         broke = xp.asarray(broke, device=xp.device_of(B))
-    return xp.where(divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status)
+    return xp.where(
+        divided, xp.where(broke, int(Status.NOT_POSITIVE_DEFINITE), int(Status.SINGULAR)), status
+    )
 
 
 def _improved(
-    xp: Any, A: LinearOperator, inverse: Any, X: Array, R: Array, B: Array, tol: float, bound: float | None = None
+    xp: Any,
+    A: LinearOperator,
+    inverse: Any,
+    X: Array,
+    R: Array,
+    B: Array,
+    tol: float,
+    bound: float | None = None,
 ) -> tuple[Array, Array]:
     """X refined while that helps, and its relative residual.
 
-    Where the residual is a hundredth of its `bound`, x solves a system that differs from A by rounding: refining in this precision
-    gains a factor of two or three, which is too little if the tolerance is missed by more.
+    Where the residual is a hundredth of its `bound`, x solves a system that differs from A by
+    rounding: refining in this precision gains a factor of two or three, which is too little if the
+    tolerance is missed by more.
     """
     residual = relative_residual(xp, R, B)
     worst = seen(xp, residual)
     if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
         return X, residual
     for _ in range(REFINEMENTS):
-        if worst is None or not worst.size or not tol < worst.max() < 1:  # traced, accurate, or beyond repair
+        if (
+            worst is None or not worst.size or not tol < worst.max() < 1
+        ):  # traced, accurate, or beyond repair
             break
         better = X + inverse @ R
         R = B - A @ better
@@ -247,8 +283,11 @@ def _improved(
     return X, residual
 
 
-def _trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> tuple[Work, int | None] | None:
-    """The work of a factorisation, and how many products are tried before it (None: any number); None if none are."""
+def _trial(
+    A: LinearOperator, found: Rule, method: Method | None, s: System
+) -> tuple[Work, int | None] | None:
+    """The work of a factorisation, and how many products are tried before it (None: any number);
+    None if none are."""
     if not is_automatic(method) or isinstance(A, Dense):  # whose matrix is there
         return None
     if found.is_base and not A.properties & UNITARY:
@@ -261,8 +300,11 @@ def _trial(A: LinearOperator, found: Rule, method: Method | None, s: System) -> 
     return None if most == 0 else (work, most)
 
 
-def _by_trial(A: LinearOperator, found: Rule, method: Method | None, s: System, most: int | None) -> Any:
-    """The solution by iterations if they converge in as many products; else as if none had been tried."""
+def _by_trial(
+    A: LinearOperator, found: Rule, method: Method | None, s: System, most: int | None
+) -> Any:
+    """The solution by iterations if they converge in as many products; else as if none had been
+    tried."""
     result = solve_by_trial(A, s.B, method, s.is_vector, most)
     if result is not None:
         report(result[1])
@@ -282,10 +324,17 @@ def _in_parts(A: LinearOperator, found: Rule, s: System, method: Iterative) -> A
         inverse = inv.using(found, A, tightened(method, A, 2))
         if isinstance(inverse, Inverse) and inverse.A is A and isinstance(inverse.factor, Iterated):
             return None  # the parts are not what the method needs
-        X = _as_one_run(inverse, 0.9 * tol if tol > 100 * xp.eps(dtype) else 0.0, starting_point(A, method)) @ B
+        X = (
+            _as_one_run(
+                inverse, 0.9 * tol if tol > 100 * xp.eps(dtype) else 0.0, starting_point(A, method)
+            )
+            @ B
+        )
         X, residual = _improved(xp, A, inverse, X, B - A @ X, B, tol)
     status = residual_status(xp, residual, tol)
-    parts = [info for info in reports if info.iterations is not None or failed(info._status) is not False]
+    parts = [
+        info for info in reports if info.iterations is not None or failed(info._status) is not False
+    ]
     if status is not Status.SUCCESS and isinstance(status, Status):
         worst = combine(info._status for info in parts)
         status = worst if failed(worst) is True else status
@@ -304,20 +353,27 @@ def _in_parts(A: LinearOperator, found: Rule, s: System, method: Iterative) -> A
 
 
 def _as_one_run(inverse: LinearOperator, tol: float, x0: Array | None) -> LinearOperator:
-    """The inverse to this tolerance, from x0, where it is one run on the whole (a multiple, or a sum that was merged): no errors add up."""
+    """The inverse to this tolerance, from x0, where it is one run on the whole (a multiple, or a
+    sum that was merged): no errors add up."""
     if isinstance(inverse, Iterated):
-        return inverse._replace(method=replace(inverse.method, tol=max(tol, inverse.method.tol)), x0=x0)
+        return inverse._replace(
+            method=replace(inverse.method, tol=max(tol, inverse.method.tol)), x0=x0
+        )
     if isinstance(inverse, Inverse):
         return inverse._replace(factor=_as_one_run(inverse.factor, tol, x0))
     if isinstance(inverse, Scaled):
-        return Scaled(inverse.scalar, _as_one_run(inverse.A, tol, None if x0 is None else x0 / inverse.scalar))
+        return Scaled(
+            inverse.scalar, _as_one_run(inverse.A, tol, None if x0 is None else x0 / inverse.scalar)
+        )
     return inverse
 
 
 def relative_residual(xp: Any, R: Array, B: Array) -> Array:
     """|r| / |b| for each column; a right side of zero counts as one of size 1."""
     if 0 in R.shape:
-        return xp.zeros((*R.shape[:-2], R.shape[-1]), dtype=xp.real_dtype(R.dtype), device=xp.device_of(R))
+        return xp.zeros(
+            (*R.shape[:-2], R.shape[-1]), dtype=xp.real_dtype(R.dtype), device=xp.device_of(R)
+        )
     size = column_norms(xp, B)
     return column_norms(xp, R) / xp.where(size == 0, 1, size)
 

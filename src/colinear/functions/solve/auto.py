@@ -1,4 +1,5 @@
-"""`Auto`: what a factorisation and an iteration would cost, which iterations to try, and in which order."""
+"""`Auto`: what a factorisation and an iteration would cost, which iterations to try, and in
+which order."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ from ..common import is_watched, seen
 # those of a product with a vector wait for memory, those of sparse elimination for the next index,
 # and each step of an iteration has its share of Python.
 #
-# dense     n products to form the matrix, unless it is there, and n^3 / 3 (self-adjoint) or 2 n^3 / 3
-# sparse    from the envelope of the pattern in the order of Cuthill and McKee: with its mean width w, about 4 w^2 log2 n entries
+# dense     n products to form the matrix, unless it is there, and n^3 / 3 (self-adjoint) or 2 n^3 /
+# 3 sparse    from the envelope of the pattern in the order of Cuthill and McKee: with its mean
+# width w, about 4 w^2 log2 n entries
 #           and 10 w^3 flops in an order of nested dissection (George 1973; for a square grid exact up to a constant)
 # iterated  so many products
 #
@@ -58,7 +60,8 @@ SHARE = 4.0  # the part of the work of a factorisation that a try may cost
 
 
 class Work(NamedTuple):
-    """What something costs: `flops` of its own, `work` in flops of a dense factorisation, bytes of `memory`."""
+    """What something costs: `flops` of its own, `work` in flops of a dense factorisation, bytes
+    of `memory`."""
 
     flops: float
     work: float
@@ -70,7 +73,9 @@ def dense_work(A: LinearOperator) -> Work:
     n, count = A.shape[-1], math.prod(A.batch_shape)
     formed = 0.0 if isinstance(A, Dense) else n * float(A.flops)
     factored = (1 / 3 if A.properties & SELF_ADJOINT else 2 / 3) * count * float(n) ** 3
-    return Work(formed + factored, PRODUCT / 2 * formed + factored, float(itemsize(A)) * count * n * n)
+    return Work(
+        formed + factored, PRODUCT / 2 * formed + factored, float(itemsize(A)) * count * n * n
+    )
 
 
 def least_squares_work(A: LinearOperator) -> Work:
@@ -78,18 +83,25 @@ def least_squares_work(A: LinearOperator) -> Work:
     (m, n), count = A.shape[-2:], math.prod(A.batch_shape)
     formed = 0.0 if isinstance(A, Dense) else min(m, n) * float(A.flops)
     factored = count * (2.0 * m * n * min(m, n) + 12.0 * float(min(m, n)) ** 3)
-    return Work(formed + factored, PRODUCT / 2 * formed + factored, 2.0 * itemsize(A) * count * m * n)
+    return Work(
+        formed + factored, PRODUCT / 2 * formed + factored, 2.0 * itemsize(A) * count * m * n
+    )
 
 
 def sparse_work(A: Sparse) -> Work:
     """Of sparse elimination, in an order that keeps the factors sparse."""
     entries, flops = estimated_fill(A.structure)
     count = math.prod(A.batch_shape)
-    return Work(count * flops, count * (SPARSE * flops + ENTRY * entries), count * entries * (itemsize(A) + 4.0))
+    return Work(
+        count * flops,
+        count * (SPARSE * flops + ENTRY * entries),
+        count * entries * (itemsize(A) + 4.0),
+    )
 
 
 def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = None) -> Work:
-    """Of an iteration for so many right sides, of as many products as are usual where nothing is known of the spectrum."""
+    """Of an iteration for so many right sides, of as many products as are usual where nothing is
+    known of the spectrum."""
     n = max(A.shape[-2:])
     if products is None:
         products = min(n, 20 + 10 * math.sqrt(n)) * _hardness(A)
@@ -100,7 +112,8 @@ def iterated_work(A: LinearOperator, columns: int = 1, products: float | None = 
 
 
 def itemsize(A: LinearOperator) -> int:
-    """Bytes of a number that is computed with: half precision is factored, and summed, in single."""
+    """Bytes of a number that is computed with: half precision is factored, and summed, in
+    single."""
     return max(4, getattr(A.dtype, "itemsize", 8))
 
 
@@ -109,16 +122,22 @@ def _hardness(A: LinearOperator) -> int:
 
 
 def estimated_fill(structure: Any) -> tuple[float, float]:
-    """The entries of the factors of a square sparse matrix, and the flops of finding them: an estimate, in linear time."""
+    """The entries of the factors of a square sparse matrix, and the flops of finding them: an
+    estimate, in linear time."""
     found = structure.memo.get("fill")
     if found is None and structure.is_triangular:  # substitution: nothing fills in
-        found = structure.memo["fill"] = float(structure.nnz + structure.shape[0]), 2.0 * structure.nnz
+        found = structure.memo["fill"] = (
+            float(structure.nnz + structure.shape[0]),
+            2.0 * structure.nnz,
+        )
     if found is None:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee
 
         n, nnz = structure.shape[0], structure.nnz
-        pattern = csr_array((np.ones(nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+        pattern = csr_array(
+            (np.ones(nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape
+        )
         place = np.empty(n, np.int64)
         place[reverse_cuthill_mckee(pattern, symmetric_mode=False)] = np.arange(n)
         filled = np.flatnonzero(np.diff(structure.indptr))
@@ -132,14 +151,16 @@ def estimated_fill(structure: Any) -> tuple[float, float]:
 
 
 def prefers_iteration(A: LinearOperator, direct: Work, columns: int = 1) -> bool:
-    """Whether an iteration is expected to be cheaper than a factorisation, or all that memory allows."""
+    """Whether an iteration is expected to be cheaper than a factorisation, or all that memory
+    allows."""
     if 0 in A.shape or isinstance(A, Dense):
         return False
     return direct.memory > MEMORY or SHARE * iterated_work(A, columns).work < direct.work
 
 
 def worthwhile(A: LinearOperator, direct: Work, columns: int = 1) -> int | None:
-    """How many products to try before a factorisation: None for no limit, 0 if so few that it is not worth it."""
+    """How many products to try before a factorisation: None for no limit, 0 if so few that it is
+    not worth it."""
     if 0 in A.shape or isinstance(A, Dense):
         return 0
     if direct.memory > MEMORY:
@@ -162,12 +183,19 @@ def is_too_large(A: LinearOperator) -> bool:
 # Each but the last two (LSQR and LSMR) is scaled by the diagonal where that is cheap and helps.
 
 
-UNEVEN = 4.0  # the ratio of the largest to the smallest entry of a diagonal from which scaling by it helps
+# the ratio of the largest to the smallest entry of a diagonal from which scaling by it helps
+UNEVEN = 4.0
 
 
 def examined(A: LinearOperator) -> LinearOperator:
-    """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint, whether the user said so or not."""
-    if not isinstance(A, Sparse) or A.properties & SELF_ADJOINT or A.shape[-1] != A.shape[-2] or not A.structure.is_symmetric:
+    """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint,
+    whether the user said so or not."""
+    if (
+        not isinstance(A, Sparse)
+        or A.properties & SELF_ADJOINT
+        or A.shape[-1] != A.shape[-2]
+        or not A.structure.is_symmetric
+    ):
         return A
     xp, order = A.xp, A.structure.transposed.order
     same = seen(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
@@ -175,10 +203,15 @@ def examined(A: LinearOperator) -> LinearOperator:
 
 
 def looks_definite(A: LinearOperator) -> bool:
-    """Whether A is known to be positive semidefinite, or is a sparse self-adjoint matrix with a positive diagonal."""
+    """Whether A is known to be positive semidefinite, or is a sparse self-adjoint matrix with a
+    positive diagonal."""
     if A.properties & POSITIVE_SEMIDEFINITE:
         return True
-    if not isinstance(A, Sparse) or 0 in (A.nnz, *A.shape) or not examined(A).properties & SELF_ADJOINT:
+    if (
+        not isinstance(A, Sparse)
+        or 0 in (A.nnz, *A.shape)
+        or not examined(A).properties & SELF_ADJOINT
+    ):
         return False
     least = seen(A.xp, A.xp.min(A.xp.real(sparse_diagonal(A))))
     return least is not None and bool(least > 0)
@@ -208,22 +241,32 @@ SPARSE_TRIAL = 5000  # rows from which that is so
 
 
 def products_to_try(A: LinearOperator, direct: Work, B: Array) -> int | None:
-    """How many products with A are tried before a factorisation that takes the work `direct`; None: any number."""
+    """How many products with A are tried before a factorisation that takes the work `direct`;
+    None: any number."""
     A = examined(A)
-    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):  # nothing could be tried again: the guess decides
+    if any(
+        A.xp.is_traced(x) for x in (B, *A.arrays())
+    ):  # nothing could be tried again: the guess decides
         return None if prefers_iteration(A, direct, B.shape[-1]) else 0
     most = worthwhile(A, direct, B.shape[-1])
-    return TRIAL if most == 0 and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A) else most
+    return (
+        TRIAL
+        if most == 0 and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A)
+        else most
+    )
 
 
 def solve_by_trial(
     A: LinearOperator, B: Array, method: Method | None, is_vector: bool, most: int | None
 ) -> tuple[Array, Info] | None:
-    """A^-1 B by iterations, of at most so many products; None where they end with a failure that a factorisation would not meet."""
+    """A^-1 B by iterations, of at most so many products; None where they end with a failure that
+    a factorisation would not meet."""
     A = examined(A)
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return attempts(A, method, first=1).run(B, is_vector)
-    only = None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
+    only = (
+        None if most is None else 2 if A.properties & POSITIVE_SEMIDEFINITE and most != TRIAL else 1
+    )
     found = attempts(A, method, most, only).run(B, is_vector)
     hopeless = most is None or (most != TRIAL and found[1].status is Status.NONFINITE)
     return found if hopeless or failed(found[1]._status) is False else None
@@ -239,17 +282,23 @@ def candidates(A: LinearOperator) -> list[Any]:
 
 
 def has_adjoint(A: LinearOperator) -> bool:
-    """Whether A^H can be multiplied by; hidden inside a composition, what cannot is met when it is tried."""
+    """Whether A^H can be multiplied by; hidden inside a composition, what cannot is met when it
+    is tried."""
     return not (isinstance(A, MatrixFree) and A.multiply_adjoint is None and A.backend == "numpy")
 
 
-def attempts(A: LinearOperator, method: Method | None, most: int | None = None, first: int | None = None) -> Attempts:
-    """A^-1 by iterations, the next where one fails; of at most `most` steps each, and of the `first` ones only."""
+def attempts(
+    A: LinearOperator, method: Method | None, most: int | None = None, first: int | None = None
+) -> Attempts:
+    """A^-1 by iterations, the next where one fails; of at most `most` steps each, and of the
+    `first` ones only."""
     tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
     limit = most if limit is None else limit
     M = jacobi(A)
     chosen = [replace(m, tol=tol, max_iters=limit) for m in candidates(A)][:first]
-    return Attempts._of(tuple(iterated(A, m if m.least_squares else replace(m, preconditioner=M)) for m in chosen))
+    return Attempts._of(
+        tuple(iterated(A, m if m.least_squares else replace(m, preconditioner=M)) for m in chosen)
+    )
 
 
 def try_least_squares(
@@ -260,10 +309,11 @@ def try_least_squares(
     run: Callable[[LSMR, int | None], Any],
     like: Callable[[], Any],
 ) -> Choice | None:
-    """The choice of LSMR, where the matrix does not fit into memory, or as far as a factorisation would cost more; else None.
+    """The choice of LSMR, where the matrix does not fit into memory, or as far as a factorisation
+    would cost more; else None.
 
-    `run(LSMR(...), most)` is what iterates; it may try as many products, any number if that is None. `arrays` and `columns`: the
-    right sides, and how many they are.
+    `run(LSMR(...), most)` is what iterates; it may try as many products, any number if that is
+    None. `arrays` and `columns`: the right sides, and how many they are.
     """
     direct = least_squares_work(A)
     most = worthwhile(A, direct, columns) if has_adjoint(A) else 0
@@ -271,21 +321,28 @@ def try_least_squares(
     if most == 0 or (most is not None and watched):
         return None
     tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
-    steps = limit if most is None or limit is not None else most // 2  # each of which is a product with A and one with A^H
-    # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|: the error of least squares
-    # grows with the square of the condition.
+    steps = (
+        limit if most is None or limit is not None else most // 2
+    )  # each of which is a product with A and one with A^H
+    # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
+    # the error of least squares grows with the square of the condition.
     lsmr = LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=steps)
 
     def why() -> str:
         reason = f"a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-        return reason if most is None else f"{reason}, and comes next if {most} products are not enough"
+        return (
+            reason
+            if most is None
+            else f"{reason}, and comes next if {most} products are not enough"
+        )
 
-    cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))  # noqa: E731
+    cost = lambda: Cost(iterated_work(A, 1, most).flops, working_memory(lsmr, A))
     return Choice(lambda: run(lsmr, most), "LSMR", cost, why, like)
 
 
 def jacobi(A: LinearOperator) -> LinearOperator | None:
-    """The inverse of the diagonal, of its size where A is self-adjoint, if that is cheap to have, uneven and nowhere zero."""
+    """The inverse of the diagonal, of its size where A is self-adjoint, if that is cheap to
+    have, uneven and nowhere zero."""
     d = cheap_diagonal(A)
     if d is None:
         return None
@@ -295,7 +352,9 @@ def jacobi(A: LinearOperator) -> LinearOperator | None:
     d = size if A.properties & SELF_ADJOINT else d
     if values is None:  # under tracing: it does no harm
         return Diagonal._of(xp.astype(1 / xp.where(size > 0, d, 1), A.dtype))
-    if not values.size or not 0 < float(values.min()) <= float(values.max()) / UNEVEN < float("inf"):
+    if not values.size or not 0 < float(values.min()) <= float(values.max()) / UNEVEN < float(
+        "inf"
+    ):
         return None
     return Diagonal._of(xp.astype(1 / d, A.dtype))
 
@@ -305,7 +364,9 @@ def cheap_diagonal(A: LinearOperator) -> Array | None:
     from ..diagonal import diag
 
     def is_known(A: LinearOperator) -> bool:
-        return not diag.find(A).is_base and (not isinstance(A, Sum | Scaled) or all(map(is_known, A.operands)))
+        return not diag.find(A).is_base and (
+            not isinstance(A, Sum | Scaled) or all(map(is_known, A.operands))
+        )
 
     if not is_known(A):
         return None
@@ -314,8 +375,15 @@ def cheap_diagonal(A: LinearOperator) -> Array | None:
     return d if all(failed(info._status) is False for info in reports) else None
 
 
-def attempt(A: LinearOperator, direct: Work, products: int | None, run: Callable[[], Any], like: Callable[[], Any]) -> Choice:
-    """The choice of iterations, `products` at most, before a factorisation that takes the work `direct`."""
+def attempt(
+    A: LinearOperator,
+    direct: Work,
+    products: int | None,
+    run: Callable[[], Any],
+    like: Callable[[], Any],
+) -> Choice:
+    """The choice of iterations, `products` at most, before a factorisation that takes the work
+    `direct`."""
     A = examined(A)
     first = candidates(A)[0]
 
@@ -329,7 +397,11 @@ def attempt(A: LinearOperator, direct: Work, products: int | None, run: Callable
         )
         reason = f"A is known to be {known}" if known else "nothing is known of A"
         reason += f"; a factorisation would take {_flops(direct.flops)} and {_bytes(direct.memory)}"
-        return reason if products is None else f"{reason}, which comes next if {products} products are not enough"
+        return (
+            reason
+            if products is None
+            else f"{reason}, which comes next if {products} products are not enough"
+        )
 
     return Choice(run, first.name, lambda: cost_of_iteration(A, products), why, like)
 
@@ -361,7 +433,9 @@ def is_iterative(method: Any) -> bool:
 
 def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> Iterated:
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
-    from ...preconditioners import as_preconditioner  # which is made of functions, so it comes after them
+    from ...preconditioners import (
+        as_preconditioner,
+    )  # which is made of functions, so it comes after them
 
     if isinstance(method, SVRG) and 0 not in A.shape:
         sampled_terms(A, method)  # an error where there are none
@@ -383,23 +457,31 @@ def starting_point(A: LinearOperator, method: Iterative) -> Array | None:
     elif (xp.name, A.xp.name) == ("numpy", "jax"):
         x0 = A.xp.asarray(x0)  # all of JAX takes NumPy's arrays
     elif not A.is_neutral and xp is not A.xp:
-        raise BackendError(f"{method.name}: x0 is an array of {xp.name} and A a {A.backend} operator. Convert one.")
+        raise BackendError(
+            f"{method.name}: x0 is an array of {xp.name} and A a {A.backend} operator. Convert one."
+        )
     elif not A.is_neutral:
         check_device(method.name, A.device, xp.device_of(x0))
     rows = x0.shape[0 if x0.ndim == 1 else -2] if x0.ndim else 0
     if rows != A.shape[-1]:
         raise ShapeError(
-            f"{method.name}: A is {A.shape[-2]}x{A.shape[-1]}, so x0 needs {A.shape[-1]} rows; it is {tuple(x0.shape)}."
+            f"{method.name}: A is {A.shape[-2]}x{A.shape[-1]}, so x0 needs {A.shape[-1]} rows; it "
+            f"is {tuple(x0.shape)}."
         )
     return x0
 
 
 def tightened(method: Any, A: LinearOperator, parts: int) -> Any:
-    """The method for each of several parts, so that the whole keeps the tolerance: the errors of the parts add up."""
+    """The method for each of several parts, so that the whole keeps the tolerance: the errors of
+    the parts add up."""
     if not is_iterative(method) or parts < 2:
         return method
     tol = method.tolerance(A.xp, A.dtype)
-    return replace(method, tol=max(tol / (4 * parts), 4 * A.xp.eps(A.dtype)) if tol > 4 * A.xp.eps(A.dtype) else tol, x0=None)
+    return replace(
+        method,
+        tol=max(tol / (4 * parts), 4 * A.xp.eps(A.dtype)) if tol > 4 * A.xp.eps(A.dtype) else tol,
+        x0=None,
+    )
 
 
 def fits(function: str, A: LinearOperator, method: Iterative) -> None:
@@ -409,7 +491,9 @@ def fits(function: str, A: LinearOperator, method: Iterative) -> None:
         raise MethodError(f"{function}: {method.name}() does not apply here. Use one of {names}.")
 
 
-def iterate(A: LinearOperator, method: Iterative, run: Callable[[], Any], like: Callable[[], Any]) -> Choice:
+def iterate(
+    A: LinearOperator, method: Iterative, run: Callable[[], Any], like: Callable[[], Any]
+) -> Choice:
     """The choice of an iterative method that was named."""
     m, n = A.shape[-2:]
 
@@ -418,9 +502,21 @@ def iterate(A: LinearOperator, method: Iterative, run: Callable[[], Any], like: 
 
     def why() -> str:
         count = f"at {A.flops:.2g} flop a product, {method.typical(m, n)} products or so"
-        return f"asked for; {count}, at most {method.iterations(m, n)} iterations; {method.working_vectors(n)} vectors"
+        return (
+            f"asked for; {count}, at most {method.iterations(m, n)} iterations; "
+            f"{method.working_vectors(n)} vectors"
+        )
 
     return Choice(run, method.name, cost, why, like)
 
 
-__all__ = ["ITERATIVE", "Array", "Method", "fits", "is_iterative", "iterate", "iterated", "tightened"]
+__all__ = [
+    "ITERATIVE",
+    "Array",
+    "Method",
+    "fits",
+    "is_iterative",
+    "iterate",
+    "iterated",
+    "tightened",
+]

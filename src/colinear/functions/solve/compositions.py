@@ -1,4 +1,5 @@
-"""The inverse of compositions from the inverses of their operands, and of grids of operators by block elimination."""
+"""The inverse of compositions from the inverses of their operands, and of grids of operators by
+block elimination."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from ...operators.scaled import Scaled
 from ...operators.sum import Sum
 from ...operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
 from ...operators.unitary import Permutation
-from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, SYMMETRIC, UNITARY, Unitary
+from ...properties import (
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SELF_ADJOINT,
+    STIEFEL,
+    SYMMETRIC,
+    UNITARY,
+    Unitary,
+)
 from ...status import combine, failed
 from ..common import is_positive, is_square, place, reciprocal, report_leaves, seen, square_size
 from .auto import tightened
@@ -39,7 +48,11 @@ def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
     method = tightened(method, A, len(A.operands))
     for i, operand in enumerate(A.operands):
         again = i and operand is A.operands[i - 1]  # the factors of A ⊗ A, say
-        inverses.append(inverses[-1] if again else part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method))
+        inverses.append(
+            inverses[-1]
+            if again
+            else part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method)
+        )
     return inverses
 
 
@@ -64,10 +77,17 @@ def inv_kronecker(A: Any, method: Any) -> LinearOperator:
 def blocks_are_alike(A: LinearOperator) -> bool:
     """Whether the blocks are several matrices of one size and dtype."""
     blocks: Any = A.operands
-    if len(blocks) < 3 or not isinstance(blocks[0], Dense) or blocks[0].shape[-1] != blocks[0].shape[-2]:
+    if (
+        len(blocks) < 3
+        or not isinstance(blocks[0], Dense)
+        or blocks[0].shape[-1] != blocks[0].shape[-2]
+    ):
         return False
     shape, dtype = blocks[0].A.shape, blocks[0].A.dtype
-    return all(type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype for block in blocks)
+    return all(
+        type(block) is Dense and block.A.shape == shape and block.A.dtype == dtype
+        for block in blocks
+    )
 
 
 @rule(inv, BlockDiag, when=blocks_are_alike, hereditary=True)
@@ -150,9 +170,12 @@ def has_a_cheap_pivot(A: Any) -> bool:
 
 
 def pivots(A: Any) -> list[tuple[int, int]]:
-    """The places of the blocks that may be inverted, the cheapest first; those off the diagonal last: they cost symmetry."""
+    """The places of the blocks that may be inverted, the cheapest first; those off the diagonal
+    last: they cost symmetry."""
     grid = A.blocks
-    places = [(i, j) for i, row in enumerate(grid) for j, block in enumerate(row) if _is_square(block)]
+    places = [
+        (i, j) for i, row in enumerate(grid) for j, block in enumerate(row) if _is_square(block)
+    ]
     return sorted(places, key=lambda place: (place[0] != place[1], _cost(grid, *place)))
 
 
@@ -187,11 +210,17 @@ class Elimination(NamedTuple):
 
 
 def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Elimination:
-    """The Schur complement of the block at a place whose inverse is known, and what the inverse of the whole needs besides."""
+    """The Schur complement of the block at a place whose inverse is known, and what the inverse
+    of the whole needs besides."""
     grid, (i, j) = A.blocks, at
     pivot = grid[i][j]
-    above, before = [row[j] for k, row in enumerate(grid) if k != i], [block for k, block in enumerate(grid[i]) if k != j]
-    others = [[block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i]
+    above, before = (
+        [row[j] for k, row in enumerate(grid) if k != i],
+        [block for k, block in enumerate(grid[i]) if k != j],
+    )
+    others = [
+        [block for k, block in enumerate(row) if k != j] for m, row in enumerate(grid) if m != i
+    ]
     kept = A.properties if i == j else 0
     positive = bool(kept & SELF_ADJOINT and pivot.properties & POSITIVE_SEMIDEFINITE)
     if (
@@ -211,17 +240,31 @@ def eliminate(A: Any, at: tuple[int, int], pivot_inverse: LinearOperator) -> Eli
             for k, (row, terms) in enumerate(zip(others, products))
         ]
     )
-    schur = schur._claim(kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE))
+    schur = schur._claim(
+        kept & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE)
+    )
     rows, row_sign = _moved([row[0].shape[-2] for row in grid], i)
     columns, column_sign = _moved([block.shape[-1] for block in grid[0]], j)
-    return Elimination(pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign)
+    return Elimination(
+        pivot, pivot_inverse, schur, right, above, rows, columns, row_sign * column_sign
+    )
 
 
 def _are_mirrored(B: Any, C: Any) -> bool:
-    """Whether C = B^H is known of two matrices: by how they were made, or because NumPy's arrays lie at one place."""
-    if not (isinstance(B, Dense) and isinstance(C, Dense)) or B.shape != C.shape[:-2] + C.shape[:-3:-1]:
+    """Whether C = B^H is known of two matrices: by how they were made, or because NumPy's arrays
+    lie at one place."""
+    if (
+        not (isinstance(B, Dense) and isinstance(C, Dense))
+        or B.shape != C.shape[:-2] + C.shape[:-3:-1]
+    ):
         return False
-    if are_adjoint(B, C) or B.backend != "numpy" or C.backend != "numpy" or B.is_complex or B.dtype != C.dtype:
+    if (
+        are_adjoint(B, C)
+        or B.backend != "numpy"
+        or C.backend != "numpy"
+        or B.is_complex
+        or B.dtype != C.dtype
+    ):
         return are_adjoint(B, C)
     first, second = B.A.__array_interface__, np.matrix_transpose(C.A).__array_interface__
     return first["data"] == second["data"] and B.A.strides == np.matrix_transpose(C.A).strides
@@ -236,7 +279,9 @@ def _times(A: LinearOperator, B: LinearOperator, whole: LinearOperator) -> Linea
     return Dense(A @ dense_part(B, whole))
 
 
-def _difference(D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool) -> LinearOperator:
+def _difference(
+    D: LinearOperator, T: LinearOperator, whole: LinearOperator, positive: bool
+) -> LinearOperator:
     """D - T, a matrix if T is one. `positive`: T is known to be semidefinite."""
     T = T._claim(POSITIVE_SEMIDEFINITE) if positive else T
     if isinstance(D, Zero):
@@ -247,29 +292,38 @@ def _difference(D: LinearOperator, T: LinearOperator, whole: LinearOperator, pos
 
 
 def _moved(sizes: list[int], first: int) -> tuple[Any, int]:
-    """The order of rows that puts a block first, None if it is, and the sign of that permutation."""
+    """The order of rows that puts a block first, None if it is, and the sign of that
+    permutation."""
     start = sum(sizes[:first])
     order = np.arange(sum(sizes))
     block = order[start : start + sizes[first]]
     others = np.concatenate([order[:start], order[start + sizes[first] :]])
-    return (None, 1) if first == 0 else (np.concatenate([block, others]), -1 if start * sizes[first] % 2 else 1)
+    return (
+        (None, 1)
+        if first == 0
+        else (np.concatenate([block, others]), -1 if start * sizes[first] % 2 else 1)
+    )
 
 
 @rule(inv, Block, when=has_a_cheap_pivot)
 @judged
 def inv_block(A: Any, method: Any) -> LinearOperator:
-    """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the cheapest block A"""
+    """[A B; C D]^-1 from A^-1 and S^-1, with the Schur complement S = D - C A^-1 B of the
+    cheapest block A"""
     report_leaves(A)  # also of the blocks that are multiplied by only
     at, pivot_inverse, info = _pivot(A, method)
     report(info)
     if failed(info.status) is True:
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
     parts = eliminate(A, at, pivot_inverse)
-    return assemble(parts, part("In the Schur complement of a block", inv, parts.schur, method))._claim(A.properties)
+    return assemble(
+        parts, part("In the Schur complement of a block", inv, parts.schur, method)
+    )._claim(A.properties)
 
 
 def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
-    """The place of the cheapest block that is well-conditioned, if there is one, its inverse, and the Info of that."""
+    """The place of the cheapest block that is well-conditioned, if there is one, its inverse,
+    and the Info of that."""
     found: Any = None
     places = pivots(A)[:MOST_PIVOTS]
     most = DEARER * _cost(A.blocks, *places[0])

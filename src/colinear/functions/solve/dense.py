@@ -1,4 +1,5 @@
-"""Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is judged, and what follows if it fails."""
+"""Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is
+judged, and what follows if it fails."""
 
 from __future__ import annotations
 
@@ -44,10 +45,16 @@ def squares(xp: Any, X: Array, axis: int = -2) -> Array:
 
 
 def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
-    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow or vanish, or there are NaN."""
+    """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
+    or vanish, or there are NaN."""
     r, b = squares(xp, R), squares(xp, B)
-    if xp.name == "numpy" and r.size <= FEW:  # Python's numbers are quicker than NumPy's arrays of few
-        return all(x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30 for x, y in zip(r.ravel().tolist(), b.ravel().tolist()))
+    if (
+        xp.name == "numpy" and r.size <= FEW
+    ):  # Python's numbers are quicker than NumPy's arrays of few
+        return all(
+            x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30
+            for x, y in zip(r.ravel().tolist(), b.ravel().tolist())
+        )
     b = tol**2 * b
     return bool(xp.all((r <= b) & (b > 1e-30) & (b < 1e30)))
 
@@ -64,10 +71,13 @@ def is_singular(xp: Any, A: Array) -> Array:
     p = probe(xp, A.shape[-1], A.dtype, xp.device_of(A))
     x = xp.lu_solve(*xp.lu_factor(A), xp.broadcast_to(p, (*A.shape[:-1], 1)))
     largest = xp.max(xp.abs(A), axis=(-2, -1))
-    return xp.logical_not(MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1)) < xp.vector_norm(p))
+    return xp.logical_not(
+        MARGIN * A.shape[-1] * xp.eps(A.dtype) * largest * xp.vector_norm(x, axis=(-2, -1))
+        < xp.vector_norm(p)
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- one triangle only
+# --------------------------------------------------------------------------------------------------
 
 
 def reproduces(xp: Any, A: Array, again: Callable[[Array], Array]) -> Array:
@@ -91,7 +101,9 @@ def mirrored(xp: Any, A: Array) -> Callable[[Array], Array]:
     """p -> H p for the Hermitian H whose lower triangle is that of A."""
     strict = xp.tril(A, -1)
     d = xp.astype(xp.real(xp.diagonal(A)), A.dtype)[..., None]
-    return lambda p: xp.matmul(strict, p) + d * p + xp.matmul(xp.conj(xp.matrix_transpose(strict)), p)
+    return lambda p: (
+        xp.matmul(strict, p) + d * p + xp.matmul(xp.conj(xp.matrix_transpose(strict)), p)
+    )
 
 
 # Dense factorisations for `inv`, `solve` and the determinants: which one, how its answer is
@@ -112,8 +124,8 @@ REFINEMENTS = 2  # steps of iterative refinement before another factorisation is
 
 
 class Solution(NamedTuple):
-    """An answer and how good it is. `status` is per matrix, `residual` relative and per column; `stable`: no other factorisation
-    can do better."""
+    """An answer and how good it is. `status` is per matrix, `residual` relative and per column;
+    `stable`: no other factorisation can do better."""
 
     factor: LinearOperator
     X: Array
@@ -122,7 +134,7 @@ class Solution(NamedTuple):
     stable: bool
 
 
-# ---------------------------------------------------------------------------------------------------- the choice
+# --------------------------------------------------------------------------------------------------
 
 
 def candidates(A: LinearOperator, method: Method, differentiable: bool) -> list[str]:
@@ -146,7 +158,8 @@ def factorise(
     finish: Callable[[Solution], Any],
     like: Callable[[], Any],
 ) -> Choice:
-    """The choice of a factorisation of A, from whose solution for the columns of B `finish` makes the result."""
+    """The choice of a factorisation of A, from whose solution for the columns of B `finish`
+    makes the result."""
     chosen = fitting(function, method, *FACTORISATIONS)
     names = candidates(A, chosen, not values_are_seen(A))
 
@@ -187,14 +200,20 @@ def cholesky_or_lu(xp: Any, A: Array) -> tuple[LinearOperator, Array | None]:
     ok = xp.logical_and(ok, reproduces(xp, A, times_adjoint(xp, L)))
     unmoved = xp.asarray(np.arange(A.shape[-1], dtype=np.int32), device=xp.device_of(A))
     if xp.name == "jax":  # one of the two is run
-        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))  # noqa: E731
+        kept = lambda L, A: (L, xp.broadcast_to(unmoved, A.shape[:-1]))
         positive = xp.all(ok)
-        return CholeskyOrLUFactor._of(*xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive, "N"), None
+        return CholeskyOrLUFactor._of(
+            *xp.cond(positive, kept, lambda L, A: xp.lu_factor(A), L, A), positive, "N"
+        ), None
     # Both are run, and Cholesky's factors written as LU's, `L D^-1/2` and `D^1/2 L^H`.
     d = xp.diagonal(L)
-    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(d[..., :, None] * xp.conj(xp.matrix_transpose(L)))
+    LU = xp.tril(L / d[..., None, :], -1) + xp.triu(
+        d[..., :, None] * xp.conj(xp.matrix_transpose(L))
+    )
     other, swaps = xp.lu_factor(A)
-    return LUFactor._of(xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps), "N"), None
+    return LUFactor._of(
+        xp.where(ok[..., None, None], LU, other), xp.where(ok[..., None], unmoved, swaps), "N"
+    ), None
 
 
 MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
@@ -203,11 +222,14 @@ MAKE: dict[str, Callable[[Any, Array], tuple[LinearOperator, Array | None]]] = {
     "LU": lambda xp, A: (LUFactor._of(*xp.lu_factor(A), "N"), None),
     "QR": qr_factor,
 }
-ONE_TRIANGLE = {name: f"{name} reads the lower triangle alone, and A is not self-adjoint" for name in ("Cholesky", "LDL")}
+ONE_TRIANGLE = {
+    name: f"{name} reads the lower triangle alone, and A is not self-adjoint"
+    for name in ("Cholesky", "LDL")
+}
 _BROKEN = {"Cholesky": Status.NOT_POSITIVE_DEFINITE, "QR": Status.SINGULAR}
 
 
-# ---------------------------------------------------------------------------------------------------- the judgement
+# --------------------------------------------------------------------------------------------------
 
 
 def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
@@ -221,14 +243,22 @@ def _with_probe(xp: Any, B: Array | None, A: Array) -> Array:
 
 
 def _judge(
-    xp: Any, A: Array, largest: Array, factor: LinearOperator, broken: tuple[Any, Status], B: Array, X: Array, tol: float
+    xp: Any,
+    A: Array,
+    largest: Array,
+    factor: LinearOperator,
+    broken: tuple[Any, Status],
+    B: Array,
+    X: Array,
+    tol: float,
 ) -> Solution:
-    """How well X solves A X = B, whose last column is the probe. `broken`: which factorisations broke down, and how that is
-    called."""
+    """How well X solves A X = B, whose last column is the probe. `broken`: which factorisations
+    broke down, and how that is called."""
     R = B - xp.matmul(A, X)
     r, b, x = (column_norms(xp, Y) for Y in (R, B, X))
     eps, n = xp.eps(A.dtype), A.shape[-1]
-    # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is singular to working accuracy.
+    # |A^-1 p| / |p| is |A^-1| / sqrt(n) or so for a p without structure: where this exceeds 1, A is
+    # singular to working accuracy.
     growth = MARGIN * n * eps * largest * (x[..., -1] / b[..., -1])
     backward = r[..., -1] / (n * largest * x[..., -1] + b[..., -1])
     residual = r / xp.where(b == 0, 1, b)
@@ -242,7 +272,9 @@ def _judge(
     finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
     status = xp.where(finite, status, int(Status.NONFINITE))
     rounding = seen(xp, backward)
-    return Solution(factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all()))
+    return Solution(
+        factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all())
+    )
 
 
 def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool:
@@ -271,7 +303,8 @@ def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solut
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
-    """Factor A by these, in order, and solve for the columns of B (the probe alone if it is None); reports how it went."""
+    """Factor A by these, in order, and solve for the columns of B (the probe alone if it is
+    None); reports how it went."""
     xp, matrix = A.xp, dense(A)
     if 0 in matrix.shape:
         factor = LUFactor._of(*xp.lu_factor(matrix), "N")
@@ -285,14 +318,25 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         return _retried(xp, matrix, B, names, tol)
 
 
-def _traced(xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float) -> Solution:
+def _traced(
+    xp: Any, A: LinearOperator, matrix: Array, B: Array | None, name: str, auto: bool, tol: float
+) -> Solution:
     make = cholesky_or_lu if auto and name == "Cholesky" else MAKE[name]
     right_sides = _with_probe(xp, B, matrix)
     factor, broken = differentiable(xp, make, matrix) if name != "QR" else make(xp, matrix)
     matrix = xp.stop_gradient(matrix)  # to judge with
     largest = xp.max(xp.abs(matrix), axis=(-2, -1))
     X = factor._matmat(right_sides)
-    found = _judge(xp, matrix, largest, factor, (broken, _BROKEN.get(name, Status.SINGULAR)), right_sides, X, tol)
+    found = _judge(
+        xp,
+        matrix,
+        largest,
+        factor,
+        (broken, _BROKEN.get(name, Status.SINGULAR)),
+        right_sides,
+        X,
+        tol,
+    )
     report(Info(found.status, residual=found.residual if B is not None else None, method=name))
     return found._replace(X=X[..., :-1])
 
@@ -305,9 +349,16 @@ def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: flo
     best, best_status, best_name = None, Status.NONFINITE, names[0]
     while names:
         name = names.pop(0)
-        factor, broken = differentiable(xp, MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
+        factor, broken = (
+            differentiable(xp, MAKE[name], matrix) if name != "QR" else qr_factor(xp, matrix)
+        )
         X = factor._matmat(right_sides)
-        if not failures and not is_detailed() and name != "QR" and _is_plainly_right(xp, held, right_sides, X, tol):
+        if (
+            not failures
+            and not is_detailed()
+            and name != "QR"
+            and _is_plainly_right(xp, held, right_sides, X, tol)
+        ):
             return Solution(factor, X[..., :-1], None, None, True)
         largest = xp.max(xp.abs(held), axis=(-2, -1)) if largest is None else largest
         verdict = broken, _BROKEN.get(name, Status.SINGULAR)
@@ -331,11 +382,26 @@ def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: flo
             names = names[-1:]  # QR at once, which shows the rank: the others would find the same
     assert best is not None
     fell_back = best_status is Status.SUCCESS and bool(failures)
-    message = f"{', '.join(failures)}; {best_name} gave the answer" if fell_back else ", ".join(failures[:-1])
+    message = (
+        f"{', '.join(failures)}; {best_name} gave the answer"
+        if fell_back
+        else ", ".join(failures[:-1])
+    )
     if not fell_back and best_status.is_failure and best_name in ONE_TRIANGLE:
-        message = message if seen(xp, reproduces(xp, held, mirrored(xp, held))).all() else ONE_TRIANGLE[best_name]
+        message = (
+            message
+            if seen(xp, reproduces(xp, held, mirrored(xp, held))).all()
+            else ONE_TRIANGLE[best_name]
+        )
     residual = None if B is None else best.residual
-    report(Info(Status.FELL_BACK if fell_back else best_status, residual=residual, method=best_name, message=message))
+    report(
+        Info(
+            Status.FELL_BACK if fell_back else best_status,
+            residual=residual,
+            method=best_name,
+            message=message,
+        )
+    )
     return best._replace(X=best.X[..., :-1])
 
 

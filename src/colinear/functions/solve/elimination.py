@@ -1,12 +1,12 @@
 """What becomes of an inverse or a determinant that was found by inverting a part.
 
-Woodbury's formula inverts one term of a sum, block elimination one block of a grid. Such a part may be
-nearly singular although the whole is well-conditioned, and then the rest is lost by cancellation. One
-mechanism serves all these rules:
+Woodbury's formula inverts one term of a sum, block elimination one block of a grid. Such a part may
+be nearly singular although the whole is well-conditioned, and then the rest is lost by
+cancellation. One mechanism serves all these rules:
 
 - `judged`: an inverse is tried on one vector. Where it fails, it is refined, or the matrix is factored
-  as a whole. A solve looks at its own residual, so it leaves the judgement out (`leave_to_residual`)
-  until that residual is bad.
+  as a whole. A solve looks at its own residual, so it leaves the judgement out
+  (`leave_to_residual`) until that residual is bad.
 - `weak_entries`, `strengthened`: pivoting across the terms of D + U C V^H. Small entries of D are
   exchanged for larger ones, and the difference joins the low-rank term. That is exact algebra.
 - `condition`: an estimate of |A| |A^-1|, for determinants, which show no residual.
@@ -46,7 +46,9 @@ from .inverse import LARGEST_DENSE, inverse
 class _Judgement(threading.local):
     """The rules whose judgement is left to the residual of a solve; None where they judge."""
 
-    def __init__(self) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+    def __init__(
+        self,
+    ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
         self.left_out: list[str] | None = None
 
 
@@ -55,7 +57,8 @@ _judgement = _Judgement()
 
 @contextlib.contextmanager
 def leave_to_residual() -> Iterator[list[str]]:
-    """Leave out judgements by vectors, and list the rules that did: the caller looks at a residual."""
+    """Leave out judgements by vectors, and list the rules that did: the caller looks at a
+    residual."""
     outer = _judgement.left_out
     names: list[str] = []
     _judgement.left_out = names
@@ -66,7 +69,8 @@ def leave_to_residual() -> Iterator[list[str]]:
 
 
 def is_left_to_residual(rule: str) -> bool:
-    """Whether the caller looks at a residual, so that this rule need not judge what it finds; if so, that is noted."""
+    """Whether the caller looks at a residual, so that this rule need not judge what it finds; if
+    so, that is noted."""
     if _judgement.left_out is not None:
         _judgement.left_out.append(rule)
     return _judgement.left_out is not None
@@ -80,8 +84,8 @@ def judged(
 ) -> Any:
     """Judge the inverse that a rule of `inv` finds by inverting a part, and replace a bad one.
 
-    `is_final`: the part that the rule inverts is known to be good, so that a part found to be singular
-    means a singular whole. `unless`: for which operators there is nothing to judge.
+    `is_final`: the part that the rule inverts is known to be good, so that a part found to be
+    singular means a singular whole. `unless`: for which operators there is nothing to judge.
     """
     if rule is None:
         return functools.partial(judged, is_final=is_final, unless=unless)
@@ -94,7 +98,9 @@ def judged(
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)
-            return inverse(A, method)  # of which each product knows its residual; those of the parts do not
+            return inverse(
+                A, method
+            )  # of which each product knows its residual; those of the parts do not
         return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
 
     def found_and_judged(A: Any, method: Any) -> LinearOperator:
@@ -105,8 +111,11 @@ def judged(
     return judge
 
 
-def _settled(A: LinearOperator, found: LinearOperator, reports: list[Info], method: Any, is_final: bool) -> LinearOperator:
-    """The inverse that a rule found if it is right, else a better one; reports what is to be said of it."""
+def _settled(
+    A: LinearOperator, found: LinearOperator, reports: list[Info], method: Any, is_final: bool
+) -> LinearOperator:
+    """The inverse that a rule found if it is right, else a better one; reports what is to be
+    said of it."""
     is_bad = any(failed(info._status) is True for info in reports)
     if 0 in A.shape or (is_bad and is_final):
         return _passed(found, reports)
@@ -114,7 +123,9 @@ def _settled(A: LinearOperator, found: LinearOperator, reports: list[Info], meth
         why = next(info.message for info in reports if failed(info._status) is True)
         return as_a_whole(A, method, reports, why or "a part could not be inverted")
     if multiplies_by_iteration(found):
-        return _passed(found, reports)  # products that are iterations (Auto's, of a large part) report on themselves
+        return _passed(
+            found, reports
+        )  # products that are iterations (Auto's, of a large part) report on themselves
     status = verdict(A, found)
     worst = _worst(A, status)
     if worst is None:
@@ -122,7 +133,9 @@ def _settled(A: LinearOperator, found: LinearOperator, reports: list[Info], meth
     if worst in (None, Status.SUCCESS):
         return _passed(found, reports)
     if worst is Status.SINGULAR and is_final:
-        report(Info(Status.SINGULAR, message="the inverse grows as that of a singular operator does"))
+        report(
+            Info(Status.SINGULAR, message="the inverse grows as that of a singular operator does")
+        )
         return _passed(found, reports)
     why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
     return as_a_whole(A, method, [*reports, Info(worst, message=why)], why, found)
@@ -146,19 +159,22 @@ def _arrays_of(A: LinearOperator) -> list[Array]:
 def is_recorded_and_seen(A: LinearOperator) -> bool:
     """Whether derivatives of what is computed from A are recorded, and its values can be seen."""
     arrays = _arrays_of(A)
-    return bool(A.xp.is_differentiated(*arrays)) and not any(A.xp.is_traced(A.xp.stop_gradient(x)) for x in arrays)
+    return bool(A.xp.is_differentiated(*arrays)) and not any(
+        A.xp.is_traced(A.xp.stop_gradient(x)) for x in arrays
+    )
 
 
 def _tolerance(A: LinearOperator) -> float:
-    """The relative error that is let pass. A part of condition κ costs eps κ, and a derivative eps κ^2: at most eps^1/3."""
+    """The relative error that is let pass. A part of condition κ costs eps κ, and a derivative
+    eps κ^2: at most eps^1/3."""
     return float(A.xp.eps(A.dtype) ** (2 / 3 if A.xp.is_differentiated(*_arrays_of(A)) else 1 / 2))
 
 
 def verdict(A: LinearOperator, X: LinearOperator) -> Array:
     """The status of each matrix of a batch for X in place of A^-1, by the probe p and x = X p.
 
-    The error of x is that of one step of refinement, X (p - A x). It may be what the dtype leaves of a
-    matrix of this condition, or a rounding error of a matrix of any condition.
+    The error of x is that of one step of refinement, X (p - A x). It may be what the dtype leaves
+    of a matrix of this condition, or a rounding error of a matrix of any condition.
     """
     xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
     with quiet(xp):
@@ -191,12 +207,17 @@ def fits_as_a_whole(A: LinearOperator) -> bool:
 
 
 def as_a_whole(
-    A: LinearOperator, method: Any, reports: list[Info], why: str, found: LinearOperator | None = None
+    A: LinearOperator,
+    method: Any,
+    reports: list[Info],
+    why: str,
+    found: LinearOperator | None = None,
 ) -> LinearOperator:
-    """The inverse from the matrix, or by the iteration that was asked for, where a rule's own way failed with these reports.
+    """The inverse from the matrix, or by the iteration that was asked for, where a rule's own way
+    failed with these reports.
 
-    If the matrix is too large, what the rule `found` is refined. If that fails too, the reports of the
-    rule are passed on: they name the part that failed.
+    If the matrix is too large, what the rule `found` is refined. If that fails too, the reports of
+    the rule are passed on: they name the part that failed.
     """
     if fits_as_a_whole(A) or is_iterative(method):
         with recording(detailed=True) as others:
@@ -215,7 +236,8 @@ def as_a_whole(
 
 
 def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
-    """X + X (I - A X), as iterative refinement does it, once or twice; None where that does not help."""
+    """X + X (I - A X), as iterative refinement does it, once or twice; None where that does not
+    help."""
     I = Identity(A.shape[-1])
     for _ in range(REFINEMENTS):
         X = Sum(X, Product(X, Sum(I, Scaled(-1.0, Product(A, X)))))
@@ -225,7 +247,8 @@ def _refined(A: LinearOperator, X: LinearOperator) -> LinearOperator | None:
 
 
 def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
-    """An estimate of |A| |A^-1|, the largest of a batch: from the images of a probe, or from the diagonal."""
+    """An estimate of |A| |A^-1|, the largest of a batch: from the images of a probe, or from the
+    diagonal."""
     xp = A.xp
     if 0 in A.shape or isinstance(A, Identity | ScaledIdentity):
         return xp.ones(())
@@ -239,7 +262,8 @@ def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
 
 
 def growth(A: LinearOperator, W: Array, U: Array) -> Array:
-    """An estimate of |A| |A^-1 U| / |U| for W = A^-1 U, the largest of a batch: what is lost by cancellation."""
+    """An estimate of |A| |A^-1 U| / |U| for W = A^-1 U, the largest of a batch: what is lost by
+    cancellation."""
     xp = A.xp
     if 0 in W.shape:
         return xp.ones(())
@@ -272,15 +296,20 @@ def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:
     return values is not None and not bool(np.all(A.xp.eps(A.dtype) * values <= _tolerance(A)))
 
 
-def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Callable[[], Any]) -> Any:
-    """The sign and logarithm that were found if at most `spoilt` units of rounding do not matter, else those of the matrix.
+def settle_determinant(
+    A: LinearOperator, found: Any, spoilt: Array, whole: Callable[[], Any]
+) -> Any:
+    """The sign and logarithm that were found if at most `spoilt` units of rounding do not matter,
+    else those of the matrix.
 
     If the matrix is too large, or values cannot be seen, the status says so.
     """
     xp, eps = A.xp, A.xp.eps(A.dtype)
     size = xp.abs(xp.stop_gradient(found[1]))
     size = xp.where(xp.logical_and(xp.isfinite(size), size > 1), size, 1)
-    tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)  # nothing can be mended there, only reported
+    tol = (
+        math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)
+    )  # nothing can be mended there, only reported
     is_bad = xp.logical_not(eps * spoilt <= tol * size)
     visible = seen(xp, is_bad)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
@@ -293,13 +322,14 @@ def settle_determinant(A: LinearOperator, found: Any, spoilt: Array, whole: Call
     return found
 
 
-# ------------------------------------------------------------------------------- pivoting across terms
+# ------------------------------------------------------------------------------- pivoting across te
 #
-# D + U C V^H with a small d_i: Woodbury's formula forms 1 / d_i and subtracts nearly all of it again.
-# With r columns, some vector of the r + 1 coordinates of the smallest |d| is in the kernel of V^H, so
-# |A^-1| >= 1 / q for the (r + 1)-th smallest |d|, q: entries of size q do no harm. Nor does d_i where
-# row i of U C V^H, of the size σ_i = |(U C)_i| |V_i|, is no larger. So d_i is weak if it is far below
-# min(σ_i, q). It is exchanged for s_i = min(σ_i, q), and with the unit vectors E of such rows
+# D + U C V^H with a small d_i: Woodbury's formula forms 1 / d_i and subtracts nearly all of it
+# again. With r columns, some vector of the r + 1 coordinates of the smallest |d| is in the kernel
+# of V^H, so |A^-1| >= 1 / q for the (r + 1)-th smallest |d|, q: entries of size q do no harm. Nor
+# does d_i where row i of U C V^H, of the size σ_i = |(U C)_i| |V_i|, is no larger. So d_i is weak
+# if it is far below min(σ_i, q). It is exchanged for s_i = min(σ_i, q), and with the unit vectors E
+# of such rows
 #
 #     D + U C V^H = D' + [U E] diag(C, D_E - S) [V E]^H.
 
@@ -318,11 +348,14 @@ def weak_entries(low_rank: Any, D: Any) -> Any:
 
 
 def is_level(D: Any) -> bool:
-    """Whether no entry of D is far below the largest, so that none is weak (nor where values cannot be seen)."""
+    """Whether no entry of D is far below the largest, so that none is weak (nor where values
+    cannot be seen)."""
     values, ratio = seen(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
     if values is None or not values.size:
         return True
-    if values.ndim == 1 and values.size <= FEW:  # Python's numbers are quicker than NumPy's arrays of few
+    if (
+        values.ndim == 1 and values.size <= FEW
+    ):  # Python's numbers are quicker than NumPy's arrays of few
         sizes = [abs(value) for value in values.tolist()]
         return bool(min(sizes) >= ratio * max(sizes) > 0)
     size = np.abs(values)
@@ -333,7 +366,10 @@ def is_level(D: Any) -> bool:
 def _weakness(D: Any, low_rank: Any, ratio: float) -> tuple[Array, Array]:
     """Whether each entry of D is weak, and what it may be exchanged for."""
     xp = D.xp
-    U, V, d = (xp.stop_gradient(x) for x in (low_rank.U, low_rank.U if low_rank.V is None else low_rank.V, D.d))
+    U, V, d = (
+        xp.stop_gradient(x)
+        for x in (low_rank.U, low_rank.U if low_rank.V is None else low_rank.V, D.d)
+    )
     U = U if low_rank.core is None else xp.matmul(U, xp.stop_gradient(low_rank.core))
     size = xp.abs(d)
     s = xp.vector_norm(U, axis=-1) * xp.vector_norm(V, axis=-1)  # σ_i
@@ -352,7 +388,9 @@ def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOpera
     filled = xp.where(weak, xp.astype(s, D.dtype), D.d)  # D'
     E = np.zeros((n, len(rows)))
     E[rows, np.arange(len(rows))] = 1
-    core = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1))  # D_E - S
+    core = xp.make_diagonal(
+        xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1)
+    )  # D_E - S
     moved = LowRank(xp.asarray(E, dtype=core.dtype, device=device), None, core)
     together = Sum(low_rank, moved)
     assert isinstance(together, LowRank)
@@ -360,10 +398,17 @@ def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOpera
 
 
 def report_weak_entries(low_rank: Any, D: Any) -> None:
-    """Report entries of D too weak for a derivative to be right, where values cannot be seen and nothing is exchanged."""
+    """Report entries of D too weak for a derivative to be right, where values cannot be seen and
+    nothing is exchanged."""
     xp = D.xp
-    if not isinstance(D, Diagonal) or 0 in D.d.shape or not any(xp.is_traced(x) for x in (D.d, low_rank.U)):
+    if (
+        not isinstance(D, Diagonal)
+        or 0 in D.d.shape
+        or not any(xp.is_traced(x) for x in (D.d, low_rank.U))
+    ):
         return
     weak, _ = _weakness(D, low_rank, float(xp.eps(D.dtype) ** (1 / 3)))
     why = "entries of the diagonal are too small beside the low-rank term for the determinant lemma"
-    report_status(xp, xp.where(xp.any(weak), int(Status.INACCURATE), int(Status.SUCCESS)), message=why)
+    report_status(
+        xp, xp.where(xp.any(weak), int(Status.INACCURATE), int(Status.SUCCESS)), message=why
+    )

@@ -1,4 +1,5 @@
-"""The inverse of families: known, by substitution, by Fourier transforms, along bands, by sparse elimination."""
+"""The inverse of families: known, by substitution, by Fourier transforms, along bands, by sparse
+elimination."""
 
 from __future__ import annotations
 
@@ -100,7 +101,10 @@ def inv_projection(A: Any, method: Any) -> LinearOperator:
 
 def rank_is_below_size(A: Any) -> bool:
     """Whether the factors are too narrow for an invertible matrix."""
-    return A.shape[-1] == A.shape[-2] and min(A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]) < A.shape[-1]
+    return (
+        A.shape[-1] == A.shape[-2]
+        and min(A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]) < A.shape[-1]
+    )
 
 
 @rule(inv, LowRank, when=rank_is_below_size)
@@ -108,7 +112,12 @@ def inv_low_rank(A: Any, method: Any) -> LinearOperator:
     """U C V^H of a rank below n is singular: its pseudoinverse, and a status that says so"""
     from ..least_squares import pinv
 
-    report(Info(Status.SINGULAR, message=f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}"))
+    report(
+        Info(
+            Status.SINGULAR,
+            message=f"its rank is at most {A.U.shape[-1]}, smaller than {A.shape[-1]}",
+        )
+    )
     return pinv(A)
 
 
@@ -140,7 +149,8 @@ def inv_convolution(A: Any, method: Any) -> LinearOperator:
 
 
 def periodic_kernel(A: Any) -> Array:
-    """The first column of a periodic convolution, as a grid: its transform gives the eigenvalues."""
+    """The first column of a periodic convolution, as a grid: its transform gives the
+    eigenvalues."""
     kernel, origin = A._fitted()
     axes = tuple(range(-len(A.grid), 0))
     return A.xp.roll(pad_end(A.xp, kernel, A.grid, axes), tuple(-o for o in origin), axis=axes)
@@ -150,7 +160,12 @@ def _by_fourier(A: Any, column: Array, grid: tuple[int, ...]) -> LinearOperator:
     xp, real, axes = A.xp, not A.is_complex, tuple(range(-len(grid), 0))
     symbol = (xp.rfftn if real else xp.fftn)(column, axes=axes)
     frequencies = xp.reshape(symbol, (*A.batch_shape, -1))
-    return Inverse(A, FourierFactor._of(xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real))
+    return Inverse(
+        A,
+        FourierFactor._of(
+            xp.reshape(reciprocal_spectrum(xp, frequencies), symbol.shape), tuple(grid), real
+        ),
+    )
 
 
 @rule(inv, Tridiagonal, direct=True)
@@ -177,23 +192,32 @@ def _banded_factor(A: Any) -> LinearOperator:
             return xp.broadcast_to(zeros[1], (*A.batch_shape, n))
         d = xp.broadcast_to(d, (*A.batch_shape, natural_length(k, n, n)))
         before = xp.broadcast_to(zeros[0], (*A.batch_shape, max(k, 0)))
-        after = xp.zeros((*A.batch_shape, n - max(k, 0) - d.shape[-1]), dtype=A.dtype, device=A._context.device)
+        after = xp.zeros(
+            (*A.batch_shape, n - max(k, 0) - d.shape[-1]), dtype=A.dtype, device=A._context.device
+        )
         return xp.concat([before, xp.astype(d, A.dtype), after], axis=-1)
 
-    return BandedFactor._of(xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper))
+    return BandedFactor._of(
+        xp.stack([row(k) for k in range(upper, -lower - 1, -1)], axis=-2), (lower, upper)
+    )
 
 
-def judged_by_growth(rule: str, A: LinearOperator, factor: LinearOperator, entries: Any) -> LinearOperator:
-    """The inverse by `factor`, found by this rule; reports if it grows, unless that is left to the residual of a solve."""
+def judged_by_growth(
+    rule: str, A: LinearOperator, factor: LinearOperator, entries: Any
+) -> LinearOperator:
+    """The inverse by `factor`, found by this rule; reports if it grows, unless that is left to
+    the residual of a solve."""
     if not is_left_to_residual(rule):
         report_growth(A, factor, entries)
     return Inverse(A, factor)
 
 
 def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Array:
-    """Report SINGULAR where A^-1 applied to a vector without structure grows as the inverse of a singular matrix does.
+    """Report SINGULAR where A^-1 applied to a vector without structure grows as the inverse of a
+    singular matrix does.
 
-    `entries`: arrays that hold the entries of A. Returns the growth, 1 where A is singular to working accuracy.
+    `entries`: arrays that hold the entries of A. Returns the growth, 1 where A is singular to
+    working accuracy.
     """
     xp, n = A.xp, A.shape[-1]
     if 0 in A.shape:
@@ -202,7 +226,9 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
         p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
-        growth = MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
+        growth = (
+            MARGIN * n * xp.eps(A.dtype) * largest * column_norms(xp, x)[..., 0] / xp.vector_norm(p)
+        )
         status = xp.where(growth < 1, int(Status.SUCCESS), int(Status.SINGULAR))
         report_status(xp, xp.where(xp.isfinite(largest), status, int(Status.NONFINITE)))
     return growth
@@ -219,14 +245,16 @@ NARROW_BAND = 32  # diagonals up to which elimination beats the Fourier transfor
 
 
 def is_large_and_seen(A: Any) -> bool:
-    """Whether A is square, too large to be formed lightly, and its values can be seen on the host."""
+    """Whether A is square, too large to be formed lightly, and its values can be seen on the
+    host."""
     m, n = A.shape[-2:]
     return m == n > SMALL_TOEPLITZ and 0 not in A.shape and not A.xp.is_traced(A._diagonals())
 
 
 @rule(inv, Toeplitz, when=is_large_and_seen, like=identity_like, direct=True)
 def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
-    """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms; along the band if that is narrow"""
+    """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms;
+    along the band if that is narrow"""
     xp, n = A.xp, A.shape[-1]
     values = np.asarray(seen(xp, wide(xp, A._diagonals())))
     values = values.astype(np.result_type(values, np.float64))
@@ -234,26 +262,45 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     if is_narrow_band(used, n):
         offsets = tuple(range(n - 1 - used[-1], n - used[0]))
         held = xp.stop_gradient(A._diagonals())
-        lines = tuple(xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k))) for k in offsets)
+        lines = tuple(
+            xp.broadcast_to(held[..., n - 1 - k, None], (*A.batch_shape, n - abs(k)))
+            for k in offsets
+        )
         solver = inv_banded(Banded._of(lines, offsets, n, n), method).factor  # type: ignore[attr-defined]
         return Inverse(A, Implicit._of(A, solver, None))
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE))
         return ScaledIdentity(math.nan, n, like=A)
-    found = [columns_of_inverse(each[n - 1 :], each[n - 1 :: -1]) for each in values.reshape(-1, 2 * n - 1)]
+    found = [
+        columns_of_inverse(each[n - 1 :], each[n - 1 :: -1])
+        for each in values.reshape(-1, 2 * n - 1)
+    ]
     residual = max(each[2] for each in found)
     x, y = (np.reshape([each[i] for each in found], (*A.batch_shape, n)) for i in (0, 1))
     largest = np.abs(x).max(axis=-1)
-    if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):  # x_0 = 0 if the minor of size n - 1 is singular
+    if not residual < 1e-6 or bool(
+        (np.abs(x[..., 0]) <= 1e-8 * largest).any()
+    ):  # x_0 = 0 if the minor of size n - 1 is singular
         if math.prod(A.shape) <= LARGEST_DENSE**2:
             return perform(inverse(A, method))
-        report(Info(Status.INACCURATE, message="the first column of the inverse was not found to the accuracy needed"))
+        report(
+            Info(
+                Status.INACCURATE,
+                message="the first column of the inverse was not found to the accuracy needed",
+            )
+        )
     dtype = xp.result_type(wide(xp, A.col[..., :1]).dtype)
-    solver = gohberg_semencul(xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y)))
+    solver = gohberg_semencul(
+        xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y))
+    )
     with recording() as reports:
         growth = seen(xp, report_growth(A, solver, (A._diagonals(),)))
-    if not (growth < 100 * math.sqrt(xp.eps(dtype))).all() and math.prod(A.shape) <= LARGEST_DENSE**2:
-        # The formula loses as many digits as the condition has; a factorisation keeps the residual small.
+    if (
+        not (growth < 100 * math.sqrt(xp.eps(dtype))).all()
+        and math.prod(A.shape) <= LARGEST_DENSE**2
+    ):
+        # The formula loses as many digits as the condition has; a factorisation keeps the residual
+        # small.
         return perform(inverse(A, method))
     for info in reports:
         report(info)
@@ -261,27 +308,33 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
 
 
 def used_diagonals(values: Any) -> Any:
-    """Which of the diagonals, from the last to the first, are not zero in all matrices of a batch."""
+    """Which of the diagonals, from the last to the first, are not zero in all matrices of a
+    batch."""
     return np.flatnonzero(np.any(values.reshape(-1, values.shape[-1]) != 0, axis=0))
 
 
 def is_narrow_band(used: Any, n: int) -> bool:
-    """Whether they are so few, around the main one, that elimination along them is faster than Fourier transforms."""
-    return bool(len(used)) and bool(used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1)
+    """Whether they are so few, around the main one, that elimination along them is faster than
+    Fourier transforms."""
+    return bool(len(used)) and bool(
+        used[-1] - used[0] <= NARROW_BAND and used[0] < n <= used[-1] + 1
+    )
 
 
 LARGEST_TRACED = 2048  # rows of a traced Toeplitz matrix that is still formed
 
 
 def is_large_and_traced(A: Any) -> bool:
-    """Whether A is square, too large to be formed, and its values will be seen only when JAX runs the program."""
+    """Whether A is square, too large to be formed, and its values will be seen only when JAX
+    runs the program."""
     m, n = A.shape[-2:]
     return m == n > LARGEST_TRACED and A.xp.name == "jax" and A.xp.is_traced(A._diagonals())
 
 
 @rule(inv, Toeplitz, when=is_large_and_traced, direct=True)
 def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
-    """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the program runs"""
+    """T^-1 from its first and last columns (Gohberg and Semencul), which the host finds when the
+    program runs"""
     xp, n = A.xp, A.shape[-1]
     diagonals = xp.stop_gradient(A._diagonals())[..., None]
     both = xp.map_on_host(_both_columns, diagonals)[..., 0]
@@ -296,38 +349,64 @@ def inv_traced_toeplitz(A: Any, method: Any) -> LinearOperator:
 
 
 def _both_columns(diagonals: Any) -> Any:
-    """T^-1 e_1 and T^-1 e_n end to end, but the last entry of the latter, which is the first of the former."""
+    """T^-1 e_1 and T^-1 e_n end to end, but the last entry of the latter, which is the first of
+    the former."""
     n = (diagonals.shape[-2] + 1) // 2
     wide_values = diagonals.astype(np.result_type(diagonals, np.float64)).reshape(-1, 2 * n - 1)
     found = [columns_of_inverse(each[n - 1 :], each[n - 1 :: -1]) for each in wide_values]
-    return np.reshape([np.concatenate([x, y[:-1]]) for x, y, _ in found], diagonals.shape).astype(diagonals.dtype)
+    return np.reshape([np.concatenate([x, y[:-1]]) for x, y, _ in found], diagonals.shape).astype(
+        diagonals.dtype
+    )
 
 
 def is_sparse_and_seen(A: Any) -> bool:
     """Whether A is square, mostly zeros, and its values can be seen on the host."""
     m, n = A.shape[-2:]
-    return m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
+    return (
+        m == n and n > 0 and 4 * A.nnz <= n * n and 0 not in A.shape and not A.xp.is_traced(A.data)
+    )
 
 
 def fills_in(A: Any, method: Any = None) -> bool:
-    """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the factors fill in."""
-    return is_automatic(method) and is_sparse_and_seen(A) and prefers_iteration(examined(A), sparse_work(A))
+    """Whether sparse elimination is out of reach, or dearer by far than an iteration, since the
+    factors fill in."""
+    return (
+        is_automatic(method)
+        and is_sparse_and_seen(A)
+        and prefers_iteration(examined(A), sparse_work(A))
+    )
 
 
-@rule(inv, Sparse, when=fills_in, cost=lambda A: cost_of_iteration(examined(A)), like=identity_like, direct=True)
+@rule(
+    inv,
+    Sparse,
+    when=fills_in,
+    cost=lambda A: cost_of_iteration(examined(A)),
+    like=identity_like,
+    direct=True,
+)
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
     return Inverse(A, attempts(examined(A), method))
 
 
 def stays_sparse(A: Any, method: Any = None) -> bool:
-    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer by far than an iteration."""
+    """Whether A is square, mostly zeros, seen on the host, and sparse elimination is not dearer
+    by far than an iteration."""
     return not is_iterative(method) and is_sparse_and_seen(A) and not fills_in(A, method)
 
 
-@rule(inv, Sparse, when=stays_sparse, cost=lambda A: Cost(*sparse_work(A)[::2]), like=identity_like, direct=True)
+@rule(
+    inv,
+    Sparse,
+    when=stays_sparse,
+    cost=lambda A: Cost(*sparse_work(A)[::2]),
+    like=identity_like,
+    direct=True,
+)
 def inv_sparse(A: Any, method: Any) -> LinearOperator:
-    """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors sparse"""
+    """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors
+    sparse"""
     xp, structure = A.xp, A.structure
     values = np.asarray(seen(xp, wide(xp, A.data)))
     if not np.isfinite(values).all():
@@ -338,7 +417,10 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
         ways = definite and symmetric, symmetric
         try:
             factor = SparseFactor._of(
-                xp.stop_gradient(A.data), structure, SparseLU(values, structure.indptr, structure.columns, *ways), "N"
+                xp.stop_gradient(A.data),
+                structure,
+                SparseLU(values, structure.indptr, structure.columns, *ways),
+                "N",
             )
         except ArithmeticError:
             continue
@@ -352,9 +434,13 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
 
 
 def _reproduces(values: Any, factor: Any, structure: Any) -> bool:
-    """Whether elimination without pivoting was stable, as it is for a positive definite matrix, tried on one vector."""
+    """Whether elimination without pivoting was stable, as it is for a positive definite matrix,
+    tried on one vector."""
     numpy = get("numpy")
-    p = np.broadcast_to(probe(numpy, structure.shape[0], values.dtype, None), (*values.shape[:-1], structure.shape[0], 1))
+    p = np.broadcast_to(
+        probe(numpy, structure.shape[0], values.dtype, None),
+        (*values.shape[:-1], structure.shape[0], 1),
+    )
     x = factor.lu.solve(np.asarray(p, values.dtype), "N")
     residual = p - numpy.sparse_matmul(values, structure, x)
     return bool(np.linalg.norm(residual) <= math.sqrt(numpy.eps(values.dtype)) * np.linalg.norm(p))

@@ -27,18 +27,20 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     ----------
     A : operator or array, (*batch, n, n)
     method : Auto, Cholesky, LDL, LU or QR, optional
-        Of the dense base case. `Auto` takes Cholesky, LDL or LU by what is known of A, and falls back along that list and to QR
-        with column pivoting where one fails.
+        Of the dense base case. `Auto` takes Cholesky, LDL or LU by what is known of A, and falls
+        back along that list and to QR with column pivoting where one fails.
 
     Returns
     -------
     LinearOperator
-        Multiplying by it solves a system. One factorisation serves all right sides, transposes too. Of a singular A the status is
-        SINGULAR, and the operator gives basic solutions of least squares.
+        Multiplying by it solves a system. One factorisation serves all right sides, transposes too.
+        Of a singular A the status is SINGULAR, and the operator gives basic solutions of least
+        squares.
 
     Notes
     -----
-    The base case costs n^3 / 3 (Cholesky, LDL), 2 n^3 / 3 (LU) or 4 n^3 / 3 (QR) flops, and 2 n^2 for each product.
+    The base case costs n^3 / 3 (Cholesky, LDL), 2 n^3 / 3 (LU) or 4 n^3 / 3 (QR) flops, and 2 n^2
+    for each product.
 
     Examples
     --------
@@ -48,7 +50,7 @@ def inverse(A: LinearOperator, method: Method | None = None) -> Choice:
     array([1., 1.])
     """
     square_size("inv", A, "an inverse", "Use pinv(A).")
-    like = lambda: Inverse(A, identity_like(A))  # noqa: E731
+    like = lambda: Inverse(A, identity_like(A))
     if is_iterative(method):
         return iterate(A, method, lambda: Inverse(A, iterated(A, method)), like)  # type: ignore[arg-type]
     if A.properties & UNITARY:
@@ -76,10 +78,14 @@ def kept(A: LinearOperator, inverse: LinearOperator) -> LinearOperator:
     return inverse._claim(A._claims) if A._claims else inverse
 
 
-def by_equation(found: Callable[[Any, Any], LinearOperator]) -> Callable[[Any, Any], LinearOperator]:
-    """Decorate `found(A, method)`, an inverse by eigenvectors, to have the derivative of A x = b where derivatives are recorded.
+def by_equation(
+    found: Callable[[Any, Any], LinearOperator],
+) -> Callable[[Any, Any], LinearOperator]:
+    """Decorate `found(A, method)`, an inverse by eigenvectors, to have the derivative of A x = b
+    where derivatives are recorded.
 
-    Eigenvectors have no derivative where eigenvalues repeat, and a useless one where they almost do, or are almost parallel.
+    Eigenvectors have no derivative where eigenvalues repeat, and a useless one where they almost
+    do, or are almost parallel.
     """
 
     @wraps(found)
@@ -91,7 +97,9 @@ def by_equation(found: Callable[[Any, Any], LinearOperator]) -> Callable[[Any, A
 
     def implicit(A: Any, method: Any) -> Any:
         inverse = perform(found(A.detach(), method))
-        if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):  # iterations have that derivative anyway
+        if inverse.dtype != A.dtype or multiplies_by_iteration(
+            inverse
+        ):  # iterations have that derivative anyway
             return found(A, method)
         return Inverse._of(A, Implicit._of(A, inverse, found))
 

@@ -1,4 +1,5 @@
-"""Inverses of sums of Kronecker products whose factors are not all self-adjoint, or of two such products."""
+"""Inverses of sums of Kronecker products whose factors are not all self-adjoint, or of two such
+products."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ from .elimination import as_a_whole, judged
 from .inverse import by_equation, inv
 from .sums import kronecker_of_self_adjoint
 
-# ---------------------------------------------------------------------------------------------------- one product, any factors
+# --------------------------------------------------------------------------------------------------
 
 
 def factors_are_square(A: LinearOperator) -> bool:
@@ -70,7 +71,8 @@ def inv_shifted_kronecker_by_eigenvectors(A: Any, method: Any) -> Any:
 @rule(inv, KroneckerSum)
 @by_equation
 def inv_kronecker_sum_by_eigenvectors(A: Any, method: Any) -> Any:
-    """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms if these are ill-conditioned"""
+    """(A ⊕ B)^-1 = (V ⊗ W) (Λ ⊕ M)^-1 (V ⊗ W)^-1 for A = V Λ V^-1, B = W M W^-1; by Schur forms
+    if these are ill-conditioned"""
     return _by_eigenvectors(A, A, 0.0, method)
 
 
@@ -96,10 +98,13 @@ def inv_unitary_kronecker_sums(A: Any, method: Any) -> LinearOperator:
 
 
 def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
-    """The choice of the eigenvectors of the factors, or of their Schur forms where these are ill-conditioned."""
+    """The choice of the eigenvectors of the factors, or of their Schur forms where these are
+    ill-conditioned."""
 
     def pairs_of_factors() -> list[Any]:
-        return [eig(factor, info=True)[0] for factor in placed(kronecker)]  # judged by the condition of all together
+        return [
+            eig(factor, info=True)[0] for factor in placed(kronecker)
+        ]  # judged by the condition of all together
 
     def like() -> LinearOperator:
         pairs_of_factors()
@@ -108,11 +113,15 @@ def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
     return Choice(lambda: _in_eigenvectors(A, kronecker, c, method, pairs_of_factors()), like=like)
 
 
-def _in_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any, pairs: list[Any]) -> LinearOperator:
+def _in_eigenvectors(
+    A: Any, kronecker: Any, c: Any, method: Any, pairs: list[Any]
+) -> LinearOperator:
     xp = A.xp
     with quiet(xp):
         bases = [(V := vectors.to_dense(), _inverted(xp, V)) for _, vectors in pairs]
-        condition = math.prod([xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases])
+        condition = math.prod(
+            [xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases]
+        )
     fine = condition < 1 / math.sqrt(xp.eps(A.dtype))
     visible = seen(xp, fine)
     if visible is not None and not visible.all():
@@ -120,7 +129,9 @@ def _in_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any, pairs: list[An
     report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
     is_sum = isinstance(kronecker, KroneckerSum)
 
-    values = reduce(partial(outer, add if is_sum else mul), [values for values, _ in pairs]) + beside(c)
+    values = reduce(
+        partial(outer, add if is_sum else mul), [values for values, _ in pairs]
+    ) + beside(c)
     V, W = (Kronecker(*(Dense._of(basis[i]) for basis in bases)) for i in (0, 1))
     return Inverse(A, SpectralFactor._of(V, reciprocal_spectrum(xp, values), W, not A.is_complex))
 
@@ -134,8 +145,9 @@ MOST_ROWS = 5000  # that are solved one by one, in Python
 
 
 def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperator:
-    """Where there is no good basis of eigenvectors: substitution in the Schur forms, by LAPACK for two terms in NumPy (Bartels and
-    Stewart), else row by row; as a matrix where derivatives are recorded, of a batch and of a product."""
+    """Where there is no good basis of eigenvectors: substitution in the Schur forms, by LAPACK
+    for two terms in NumPy (Bartels and Stewart), else row by row; as a matrix where derivatives
+    are recorded, of a batch and of a product."""
     xp, terms = A.xp, kronecker.operands
     one_sum = isinstance(kronecker, KroneckerSum) and not A.batch_shape and A.dtype.itemsize >= 4
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
@@ -152,22 +164,27 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     if xp.name == "numpy" and len(terms) == 2:
         T, Q = schur(first, output="complex")
         R, P = schur(others[0].T, output="complex")
-        reciprocal_spectrum(xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))  # reports an eigenvalue of zero
+        reciprocal_spectrum(
+            xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1)
+        )  # reports an eigenvalue of zero
         return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
     triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
-    put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)  # noqa: E731
+    put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
     reciprocal_spectrum(xp, put(reduce(np.add.outer, [np.diag(T) for T in triangles]).reshape(-1)))
-    factor = SchurFactor._of(tuple(map(put, bases)), tuple(map(put, triangles)), "N", not A.is_complex)
+    factor = SchurFactor._of(
+        tuple(map(put, bases)), tuple(map(put, triangles)), "N", not A.is_complex
+    )
     return Inverse(A, factor)
 
 
-# ---------------------------------------------------------------------------------------------------- two products
+# --------------------------------------------------------------------------------------------------
 
 TERM: Any = Kronecker | Scaled[Kronecker]  # type: ignore[misc]
 
 
 def factors_fit(A: Any) -> bool:
-    """Whether the factors are square and face each other in pairs of equal size, not all but one of them the same."""
+    """Whether the factors are square and face each other in pairs of equal size, not all but one
+    of them the same."""
     (_, first), (_, second) = kronecker_terms(A)
     sizes = [[factor.shape[-2:] for factor in factors] for factors in (first, second)]
     return sizes[0] == sizes[1] and all(m == n for m, n in sizes[0]) and not share_factors(A)
@@ -179,9 +196,15 @@ def _definiteness(A: Any) -> int:
         return 0
     if isinstance(A, Diagonal | ScaledIdentity):
         values = A.xp.peek(A.d if isinstance(A, Diagonal) else A.xp.asarray(A.c))
-        if values is not None and not np.iscomplexobj(values) and bool((np.asarray(values) > 0).all()):
+        if (
+            values is not None
+            and not np.iscomplexobj(values)
+            and bool((np.asarray(values) > 0).all())
+        ):
             return 1
-    return 2 if A.properties & POSITIVE_DEFINITE else 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
+    return (
+        2 if A.properties & POSITIVE_DEFINITE else 3 if A.properties & POSITIVE_SEMIDEFINITE else 4
+    )
 
 
 def pairs_are_definite(A: Any) -> bool:
@@ -189,14 +212,18 @@ def pairs_are_definite(A: Any) -> bool:
     if not factors_fit(A):
         return False
     pairs = list(zip(*(factors for _, factors in kronecker_terms(A))))
-    return all(B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4 for B, C in pairs)
+    return all(
+        B.properties & C.properties & SELF_ADJOINT and min(map(_definiteness, (B, C))) < 4
+        for B, C in pairs
+    )
 
 
 @rule(inv, Sum[TERM, TERM], when=pairs_are_definite)  # type: ignore[misc]
 @by_equation
 @judged
 def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H B S = M, S^H D S = I"""
+    """(A ⊗ B + C ⊗ D)^-1 = (T ⊗ S) (Λ ⊗ M + 1)^-1 (T ⊗ S)^H for T^H A T = Λ, T^H C T = I and S^H
+    B S = M, S^H D S = I"""
     xp, ((a, first), (c, second)) = A.xp, kronecker_terms(A)
     pencils = [pencil(B, C, A) for B, C in zip(first, second)]
 
@@ -206,8 +233,11 @@ def inv_two_kroneckers(A: Any, method: Any) -> LinearOperator:
     return Product(T, Diagonal(reciprocal_spectrum(xp, values)), T.H)._claim(A.properties)
 
 
-def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple[Array, Array, LinearOperator]:
-    """β, γ and T with T^H B T = diag(β) and T^H C T = diag(γ), for self-adjoint B and C of which one is positive."""
+def pencil(
+    B: LinearOperator, C: LinearOperator, whole: LinearOperator
+) -> tuple[Array, Array, LinearOperator]:
+    """β, γ and T with T^H B T = diag(β) and T^H C T = diag(γ), for self-adjoint B and C of which
+    one is positive."""
     xp = whole.xp
     if isinstance(B, DIAGONAL) and isinstance(C, DIAGONAL):
         return (
@@ -219,7 +249,11 @@ def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple
         gamma, beta, T = pencil(C, B, whole)
         return beta, gamma, T
     L, ok = xp.cholesky(dense_part(C, whole))
-    report_status(xp, xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)), message=f"In {C._expression()}")
+    report_status(
+        xp,
+        xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE)),
+        message=f"In {C._expression()}",
+    )
     half = xp.solve_triangular(L, dense_part(B, whole))  # L^-1 B
     middle = xp.solve_triangular(L, xp.conj(xp.matrix_transpose(half)))  # L^-1 B L^-H
     values, Q = xp.eigh((middle + xp.conj(xp.matrix_transpose(middle))) / 2)
@@ -233,16 +267,26 @@ def pencil(B: LinearOperator, C: LinearOperator, whole: LinearOperator) -> tuple
 def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
     """(A ⊗ B + C ⊗ D)^-1 = (C^-1 A ⊗ D^-1 B + I)^-1 (C ⊗ D)^-1"""
     terms = sorted(
-        kronecker_terms(A), key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1])
+        kronecker_terms(A),
+        key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
     )  # the simpler to invert
     (c, simple), (a, other) = terms
     found = [inv(place(factor, A), method, info=True) for factor in simple]
     for _, info in found:
         if failed(info.status) is True:
-            report(info.replace(message="a factor is singular, so the other product cannot be divided by its product"))
+            report(
+                info.replace(
+                    message="a factor is singular, so the other product cannot be divided by its "
+                    "product"
+                )
+            )
             return ScaledIdentity(math.nan, A.shape[-1], like=A)
         report(info)
-    quotient = Kronecker(*(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other)))
+    quotient = Kronecker(
+        *(Dense(inverse @ dense_part(B, A)) for (inverse, _), B in zip(found, other))
+    )
     unit = reciprocal(c)
     shifted = Sum(Scaled(multiply_scalars(a, unit), quotient), Identity(A.shape[-1]))
-    return Product(inv(shifted, method), Scaled(unit, Kronecker(*(inverse for inverse, _ in found))))
+    return Product(
+        inv(shifted, method), Scaled(unit, Kronecker(*(inverse for inverse, _ in found)))
+    )

@@ -1,4 +1,5 @@
-"""Solves whose residual is bounded by that of their parts, and families solved by iterations at once."""
+"""Solves whose residual is bounded by that of their parts, and families solved by iterations at
+once."""
 
 from __future__ import annotations
 
@@ -30,7 +31,18 @@ from ...operators.toeplitz import Convolution, Toeplitz
 from ...operators.unitary import Permutation
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine, failed
-from ..common import MARGIN, in_groups, is_half, is_vector, is_watched, quiet, reciprocal, seen, values_are_seen, wide
+from ..common import (
+    MARGIN,
+    in_groups,
+    is_half,
+    is_vector,
+    is_watched,
+    quiet,
+    reciprocal,
+    seen,
+    values_are_seen,
+    wide,
+)
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
 from . import System, apply_inverse, right_side, solve, solve_by_inverse
@@ -50,37 +62,45 @@ from .sums import capacitance_by_entries, low_rank_and_diagonal, rank_is_low
 # seen, the solve takes the way of `solve.py`.
 
 
-TINY = 32  # rows of a product of matrices that is formed: the work is less than that of looking at its factors
+# rows of a product of matrices that is formed: the work is less than that of looking at its factors
+TINY = 32
 WORTH_A_BOUND = 10_000  # entries of a right side from which a bound costs less than it saves
 
 
 def unless_detailed(solution: Callable[[Any, Any, Any], Any], A: Any, b: Any, method: Any) -> Any:
-    """`solution(A, b, method)`; where an Info is asked for, by the inverse, of which more is reported."""
+    """`solution(A, b, method)`; where an Info is asked for, by the inverse, of which more is
+    reported."""
     return (solve_by_inverse if is_detailed() else solution)(A, b, method)
 
 
 def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
-    """Whether only the answer for arrays is asked for, not by an iteration, and its values can be seen."""
+    """Whether only the answer for arrays is asked for, not by an iteration, and its values can
+    be seen."""
     if getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
-    seen = A.xp.name == "numpy" or not any(is_watched(A.xp, x) for x in (b, *A.arrays()) if is_array(x))
+    seen = A.xp.name == "numpy" or not any(
+        is_watched(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
+    )
     return seen and not is_half(A.xp, A.dtype)
 
 
-# ---------------------------------------------------------------------------------------------------- Kronecker products
+# --------------------------------------------------------------------------------------------------
 #
-# Let W_i be the computed inverse of A_i, E_i = I - A_i W_i, and x the product (W_1 ⊗ ... ⊗ W_d) b computed one factor after
-# another: y_0 = b, y_i = W_i y_{i-1} + δ_i along axis i, x = y_d, where |δ_i| <= γ_{n_i} |W_i| |y_{i-1}|. Then
+# Let W_i be the computed inverse of A_i, E_i = I - A_i W_i, and x the product (W_1 ⊗ ... ⊗ W_d) b
+# computed one factor after another: y_0 = b, y_i = W_i y_{i-1} + δ_i along axis i, x = y_d, where
+# |δ_i| <= γ_{n_i} |W_i| |y_{i-1}|. Then
 #
 #     b - (A_1 ⊗ ... ⊗ A_d) x = (I - (I - E_1) ⊗ ... ⊗ (I - E_d)) b - sum_i (A_1 ⊗ ... ⊗ A_i ⊗ (I - E_{i+1}) ⊗ ...) δ_i,
 #
-# in norm at most  prod_i (1 + e_i) (prod_i (1 + e_i) - 1 + sum_i γ_{n_i} κ_1 ... κ_i) |b|  with e_i >= |E_i| and
-# κ_i >= |A_i| | |W_i| |, to first order in u. All norms here are |M|_2 <= (|M|_1 |M|_inf)^1/2, and E_i is itself computed
-# with an error of at most γ_{n_i + 1} κ_i. The bound is doubled for terms of higher order.
+# in norm at most  prod_i (1 + e_i) (prod_i (1 + e_i) - 1 + sum_i γ_{n_i} κ_1 ... κ_i) |b|  with e_i
+# >= |E_i| and κ_i >= |A_i| | |W_i| |, to first order in u. All norms here are |M|_2 <= (|M|_1
+# |M|_inf)^1/2, and E_i is itself computed with an error of at most γ_{n_i + 1} κ_i. The bound is
+# doubled for terms of higher order.
 
 
 def _bound(xp: Any, factors: Any, inverses: list[Array]) -> float:
-    """A bound of the relative residual of solving with a Kronecker product by these inverses of its factors."""
+    """A bound of the relative residual of solving with a Kronecker product by these inverses of
+    its factors."""
     product, rounding, condition = 1.0, 0.0, 1.0
     for A, W in zip(factors, inverses):
         n, same = W.shape[-1], xp.eye(W.shape[-1], dtype=A.dtype, device=A._context.device)
@@ -106,7 +126,13 @@ def factors_are_matrices(A: LinearOperator) -> bool:
 def is_tiny(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the product of the factors is so small that it is formed."""
     is_free = method is None or isinstance(method, Auto)
-    return is_free and A.shape[-1] <= TINY and not A.batch_shape and factors_are_matrices(A) and is_plain(A, b, method)
+    return (
+        is_free
+        and A.shape[-1] <= TINY
+        and not A.batch_shape
+        and factors_are_matrices(A)
+        and is_plain(A, b, method)
+    )
 
 
 @rule(solve, Kronecker, when=is_tiny)
@@ -117,17 +143,22 @@ def solve_tiny_kronecker(A: Any, b: Any, method: Any) -> Any:
 
 
 def inverses_pay(A: Any, b: Any = None, method: Any = None) -> bool:
-    """Whether there are so many right sides that the inverses of the factors, as matrices, are cheaper than solves with them."""
+    """Whether there are so many right sides that the inverses of the factors, as matrices, are
+    cheaper than solves with them."""
     columns = math.prod(getattr(b, "shape", ()))
-    # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for each entry of b.
+    # A matrix A^-1 and its residual cost 4 n^3, and save a product and half of a solve: 4 n for
+    # each entry of b.
     if columns < WORTH_A_BOUND or not factors_are_matrices(A) or not is_plain(A, b, method):
         return False
-    return all(4 * factor.shape[-1] ** 2 <= columns and factor.dtype == A.dtype for factor in A.operands)
+    return all(
+        4 * factor.shape[-1] ** 2 <= columns and factor.dtype == A.dtype for factor in A.operands
+    )
 
 
 @rule(solve, Kronecker, when=inverses_pay)
 def solve_kronecker(A: Any, b: Any, method: Any) -> Any:
-    """x = (A^-1 ⊗ B^-1) b by A^-1 and B^-1 as matrices, whose own residuals bound that of the whole"""
+    """x = (A^-1 ⊗ B^-1) b by A^-1 and B^-1 as matrices, whose own residuals bound that of the
+    whole"""
     b = right_side("solve", A, b, A.shape[-1])
 
     def like() -> Array:
@@ -158,12 +189,17 @@ def _by_matrices(A: Any, b: Any, method: Any) -> Any:
     return Kronecker(*map(Dense._of, matrices)) @ b
 
 
-# ---------------------------------------------------------------------------------------------------- blocks along a diagonal
+# --------------------------------------------------------------------------------------------------
 
 
 def blocks_are_alike_and_plain(A: Any, b: Any = None, method: Any = None) -> bool:
     """Whether the blocks are matrices of one size, and only the answer is asked for."""
-    return blocks_are_alike(A) and 0 not in A.shape and 0 not in getattr(b, "shape", ()) and is_plain(A, b, method)
+    return (
+        blocks_are_alike(A)
+        and 0 not in A.shape
+        and 0 not in getattr(b, "shape", ())
+        and is_plain(A, b, method)
+    )
 
 
 @rule(solve, BlockDiag, when=blocks_are_alike_and_plain)
@@ -181,7 +217,9 @@ def _by_blocks(A: Any, b: Any, method: Any) -> Any:
     parts, start = [], 0
     with recording() as reports:
         for group in in_groups(xp, blocks):
-            stacked = Dense._of(xp.stack([block.A for block in group], axis=-3))._claim(A.properties & ~(UNITARY | STIEFEL))
+            stacked = Dense._of(xp.stack([block.A for block in group], axis=-3))._claim(
+                A.properties & ~(UNITARY | STIEFEL)
+            )
             parts.append(solution(stacked, B[..., start : start + len(group), :, :], method).X)
             start += len(group)
     if failed(combine([info._status for info in reports])) is True:
@@ -193,7 +231,7 @@ def _by_blocks(A: Any, b: Any, method: Any) -> Any:
     return X[..., 0] if b.ndim == 1 else X
 
 
-# ---------------------------------------------------------------------------------------------------- low-rank corrections
+# --------------------------------------------------------------------------------------------------
 
 
 def is_plain_correction(A: Any, b: Any = None, method: Any = None) -> bool:
@@ -210,7 +248,8 @@ def solve_corrected_diagonal(A: Any, b: Any, method: Any) -> Any:
 
 
 def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
-    """The solution without an operator on the way; that of `solve.py`, which says what is wrong, where the residual is not small."""
+    """The solution without an operator on the way; that of `solve.py`, which says what is wrong,
+    where the residual is not small."""
     xp, (low_rank, D) = A.xp, low_rank_and_diagonal(A)
     d = (D.d if isinstance(D, Diagonal) else diagonal_of(D, A))[:, None]
     B, tol = b[:, None] if b.ndim == 1 else b, (method or Auto()).tolerance(xp, A.dtype)
@@ -244,7 +283,8 @@ def solve_by_entries(A: Any, b: Any, method: Any) -> Any:
 
 
 def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
-    """Whether all factors are one Kronecker sum of two real positive tridiagonals, the last one of constant diagonals, in NumPy."""
+    """Whether all factors are one Kronecker sum of two real positive tridiagonals, the last one
+    of constant diagonals, in NumPy."""
     grid: Any = A.operands[0] if isinstance(A, Product) else A
     if (
         is_iterative(method)
@@ -259,13 +299,19 @@ def lines_are_constant(A: Any, b: Any = None, method: Any = None) -> bool:
     first, last = grid.operands
     positive = first.properties & last.properties & POSITIVE_SEMIDEFINITE
     same = isinstance(A, KroneckerSum) or all(factor is grid for factor in A.operands)
-    return bool(positive) and same and diagonals_are_constant(last) and bool((first.lower == first.upper).all())
+    return (
+        bool(positive)
+        and same
+        and diagonals_are_constant(last)
+        and bool((first.lower == first.upper).all())
+    )
 
 
 @rule(solve, KroneckerSum[Tridiagonal, Tridiagonal], when=lines_are_constant)  # type: ignore[misc]
 @rule(solve, Product[KroneckerSum[Tridiagonal, Tridiagonal], ...], when=lines_are_constant)  # type: ignore[misc]
 def solve_by_lines(A: Any, b: Any, method: Any) -> Any:
-    """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along B: elimination in all at once"""
+    """(A ⊕ B) x = b is (A + λ I) y = c for each eigenvalue λ of B, after a sine transform along
+    B: elimination in all at once"""
     b = right_side("solve", A, b, A.shape[-1])
     return Choice(lambda: _by_lines(A, b, method), like=lambda: b)
 
@@ -275,15 +321,23 @@ def _by_lines(A: Any, b: Any, method: Any) -> Any:
     power = len(A.operands) if isinstance(A, Product) else 1
     first, last = grid.operands
     values = eig(last)[0].astype(A.dtype)
-    norm = float(np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1])  # at least |A|
+    norm = float(
+        np.max(np.abs(first.diag)) + 2 * np.max(np.abs(first.lower), initial=0) + values[-1]
+    )  # at least |A|
     with np.errstate(all="ignore"):
         multipliers, pivots = _factored(first, values)
-        safe = values[0] > MARGIN * np.finfo(values.dtype).eps * norm and pivots.min() > 0 and np.isfinite(norm)
+        safe = (
+            values[0] > MARGIN * np.finfo(values.dtype).eps * norm
+            and pivots.min() > 0
+            and np.isfinite(norm)
+        )
     if not safe:  # nearly singular, or not positive
         return solve_by_inverse(A, b, method)
     s = System.of(A, b)
     with np.errstate(all="ignore"):
-        return s.answer(apply_inverse(A, LineFactor._of(multipliers, pivots, power, norm**power), method, s))
+        return s.answer(
+            apply_inverse(A, LineFactor._of(multipliers, pivots, power, norm**power), method, s)
+        )
 
 
 def _factored(T: Any, values: Any) -> tuple[Any, Any]:
@@ -303,18 +357,26 @@ def _factored(T: Any, values: Any) -> tuple[Any, Any]:
 # takes two of them to find.
 
 
-BETTER = 1e-3  # than the tolerance: a step or two more, since the circulant preconditioner makes the convergence superlinear
+# than the tolerance: a step or two more, since the circulant preconditioner makes the convergence
+# superlinear
+BETTER = 1e-3
 
 
 def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
-    """Whether it is one square matrix of more rows than Levinson's recursion is good for, with one right side and no derivatives.
+    """Whether it is one square matrix of more rows than Levinson's recursion is good for, with one
+    right side and no derivatives.
 
     All values can be seen, and no band is so narrow that elimination is faster.
     """
     if A.batch_shape or A.shape[-1] <= LEVINSON or not (method is None or isinstance(method, Auto)):
         return False
     is_one = b is None or is_vector(b) or tuple(getattr(b, "shape", ()))[1:] == (1,)
-    if not is_one or isinstance(b, LinearOperator) or is_half(A.xp, A.dtype) or (is_array(b) and is_watched(A.xp, b)):
+    if (
+        not is_one
+        or isinstance(b, LinearOperator)
+        or is_half(A.xp, A.dtype)
+        or (is_array(b) and is_watched(A.xp, b))
+    ):
         return False
     if not is_large_and_seen(A) or not values_are_seen(A):
         return False
@@ -342,7 +404,9 @@ def _iterated(A: Any, b: Any, method: Any) -> Any:
     tol = (method or Auto()).tolerance(xp, dtype)
     side = np.asarray(seen(xp, wide(xp, b))).reshape(-1)
     exact = np.result_type(values, side, np.float64)
-    col, row, side = (x.astype(exact, copy=False) for x in (values[n - 1 :], values[n - 1 :: -1], side))
+    col, row, side = (
+        x.astype(exact, copy=False) for x in (values[n - 1 :], values[n - 1 :: -1], side)
+    )
     found = solve_by_iterations(col, row, side, max(BETTER * tol, 1e-13), tol, xp.dtype_name(dtype))
     if found is None:
         return None
@@ -356,7 +420,8 @@ def _iterated(A: Any, b: Any, method: Any) -> Any:
 
 
 def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> bool:
-    """Whether the grid has more than one dimension, many points, and zeros around it, and a solution is wanted by any method."""
+    """Whether the grid has more than one dimension, many points, and zeros around it, and a
+    solution is wanted by any method."""
     if isinstance(b, LinearOperator) or not (method is None or isinstance(method, Auto)):
         return False
     return A.boundary == "zero" and len(A.grid) > 1 and math.prod(A.grid) > LARGE_GRID
@@ -364,13 +429,19 @@ def is_large_with_zeros_around(A: Any, b: Any = None, method: Any = None) -> boo
 
 @rule(solve, Convolution, when=is_large_with_zeros_around, direct=True)
 def solve_convolution_with_zeros(A: Any, b: Any, method: Any) -> Any:
-    """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| / n_d), which transforms invert"""
-    return Choice(lambda: _by_iteration(A, b, method), like=lambda: right_side("solve", A, b, A.shape[-1]))
+    """x by CG or GMRES, preconditioned by the nearest periodic convolution, k_j ∏ (1 - |j_d| /
+    n_d), which transforms invert"""
+    return Choice(
+        lambda: _by_iteration(A, b, method), like=lambda: right_side("solve", A, b, A.shape[-1])
+    )
 
 
 def _by_iteration(A: Any, b: Any, method: Any) -> Any:
     periodic, info = inv(nearest_periodic(A), info=True)
-    limits: Any = {"tol": getattr(method, "tol", None), "max_iters": getattr(method, "max_iters", None)}
+    limits: Any = {
+        "tol": getattr(method, "tol", None),
+        "max_iters": getattr(method, "max_iters", None),
+    }
     preconditioner = None if failed(info._status) is True else periodic
     for kind in (CG, GMRES) if is_self_adjoint(A) else (GMRES,):
         x, info = solve(A, b, kind(preconditioner=preconditioner, **limits), info=True)
@@ -381,7 +452,8 @@ def _by_iteration(A: Any, b: Any, method: Any) -> Any:
 
 
 def nearest_periodic(A: Any) -> LinearOperator:
-    """The periodic convolution that is nearest to A in the Frobenius norm (T. Chan 1988, in each dimension)."""
+    """The periodic convolution that is nearest to A in the Frobenius norm (T. Chan 1988, in each
+    dimension)."""
     xp = A.xp
     kernel, origins = A._fitted()
     dimensions = len(A.grid)
@@ -400,6 +472,10 @@ def is_self_adjoint(A: Any) -> bool:
     kernel, origins = A._fitted()
     values = A.xp.peek(kernel)
     sizes = kernel.shape[-len(A.grid) :]
-    if values is None or any(size != 2 * origin + 1 for size, origin in zip(sizes, origins, strict=True)):
+    if values is None or any(
+        size != 2 * origin + 1 for size, origin in zip(sizes, origins, strict=True)
+    ):
         return False
-    return bool(np.array_equal(values, np.conj(np.flip(values, axis=tuple(range(-len(A.grid), 0))))))
+    return bool(
+        np.array_equal(values, np.conj(np.flip(values, axis=tuple(range(-len(A.grid), 0)))))
+    )

@@ -1,4 +1,5 @@
-"""Inverses of sums: shifts, sums of Kronecker products, and low-rank corrections (Woodbury, Kailath, Sherman and Morrison)."""
+"""Inverses of sums: shifts, sums of Kronecker products, and low-rank corrections (Woodbury,
+Kailath, Sherman and Morrison)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def rank_of(A: Any) -> int:
         return min(factor.shape[-1] for factor in A.operands[:-1])
     if isinstance(A, Scaled):
         return rank_of(A.A)
-    factor = getattr(A, "U", getattr(A, "Q", None)) if isinstance(A, (LowRank, Projection)) else None
+    factor = (
+        getattr(A, "U", getattr(A, "Q", None)) if isinstance(A, (LowRank, Projection)) else None
+    )
     return A.shape[-1] if factor is None else factor.shape[-1]
 
 
@@ -62,7 +65,8 @@ def as_low_rank(A: Any) -> LowRank:
 
 
 def is_narrow(A: LinearOperator) -> bool:
-    """Whether the rank is at most half of the size: where a correction costs less than a factorisation."""
+    """Whether the rank is at most half of the size: where a correction costs less than a
+    factorisation."""
     return 2 * rank_of(A) <= A.shape[-1]
 
 
@@ -76,12 +80,15 @@ def low_rank_and_rest(A: Any) -> tuple[LowRank, LinearOperator]:
 
 
 def correction_pays(A: Any) -> bool:
-    """Whether some terms are of low rank, together at most half of the size, and a rule inverts the others; not in a sparse sum."""
+    """Whether some terms are of low rank, together at most half of the size, and a rule inverts
+    the others; not in a sparse sum."""
     if is_sparse(A):
         return False
     ranks = [rank_of(term) for term in A.operands if is_narrow(term)]
     rest = [term for term in A.operands if not is_narrow(term)]
-    return bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
+    return (
+        bool(ranks and rest) and 2 * sum(ranks) <= A.shape[-1] and not inv.find(Sum(*rest)).is_base
+    )
 
 
 def low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
@@ -91,23 +98,28 @@ def low_rank_and_diagonal(A: Any) -> tuple[Any, Any]:
 
 
 def rank_is_low(A: LinearOperator) -> bool:
-    """Whether the rank is at most half of the size, and the diagonal term, if it is c I, is not zero."""
+    """Whether the rank is at most half of the size, and the diagonal term, if it is c I, is not
+    zero."""
     low_rank, D = low_rank_and_diagonal(A)
     return is_narrow(low_rank) and not shift_is_zero(D)
 
 
 def shift_is_zero(D: Any) -> bool:
     """Whether D is c I, and c seen to be zero."""
-    return isinstance(D, ScaledIdentity) and not (D.c != 0 if namespace_of(D.c) is None else has_no_zero(D.c))
+    return isinstance(D, ScaledIdentity) and not (
+        D.c != 0 if namespace_of(D.c) is None else has_no_zero(D.c)
+    )
 
 
 def rank_is_low_and_diagonal_strong(A: LinearOperator) -> bool:
-    """Whether the rank is at most half of n, and no entry of D too small to be divided by (none is where values cannot be seen)."""
+    """Whether the rank is at most half of n, and no entry of D too small to be divided by (none
+    is where values cannot be seen)."""
     return rank_is_low(A) and not len(weak_entries(*low_rank_and_diagonal(A)))
 
 
 def both_terms_are_positive(A: LinearOperator) -> bool:
-    """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I + U^H D^-1 U."""
+    """Whether the sum is D + U U^H with D seen to be positive, so that nothing cancels in I +
+    U^H D^-1 U."""
     low_rank, D = low_rank_and_diagonal(A)
     if low_rank.V is not None or low_rank.core is not None:
         return False
@@ -130,18 +142,25 @@ def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOpe
     if low_rank.V is None and low_rank.core is None and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
         K_inverse = part(CAPACITANCE, inv, capacitance_of(S), method)
-        return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(A.properties)
+        return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
+            A.properties
+        )
     U, right = D_inverse @ low_rank.U, right_factor(low_rank)  # D^-1 U and C V^H
     K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
-    return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(A.properties)
+    return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(
+        A.properties
+    )
 
 
-NO_CORRECTION = "the sum without its low-rank terms is singular, so they cannot be a correction of it"
+NO_CORRECTION = (
+    "the sum without its low-rank terms is singular, so they cannot be a correction of it"
+)
 CAPACITANCE = "In the capacitance I + C V^H A^-1 U of Woodbury's formula, singular where the sum is"
 
 
 def has_few_weak_entries(A: LinearOperator) -> bool:
-    """Whether D has entries too small to be divided by, so few that they and the low rank together are at most half of the size."""
+    """Whether D has entries too small to be divided by, so few that they and the low rank
+    together are at most half of the size."""
     low_rank, D = low_rank_and_diagonal(A)
     weak = weak_entries(low_rank, D)
     return bool(len(weak)) and 2 * (rank_of(low_rank) + len(weak)) <= A.shape[-1]
@@ -150,7 +169,8 @@ def has_few_weak_entries(A: LinearOperator) -> bool:
 @rule(inv, Sum[LowRank, Diagonal], when=has_few_weak_entries)  # type: ignore[misc]
 @judged(is_final=True)
 def woodbury_with_zeros(A: Any, method: Any) -> LinearOperator:
-    """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near zero: two low-rank terms, which merge"""
+    """D + U C V^H = D' + U C V^H - E S E^H, where D' is D with larger numbers for those near
+    zero: two low-rank terms, which merge"""
     low_rank, D = arrange(A, LowRank, Diagonal)
     return _corrected_diagonal(A, low_rank, D, method)
 
@@ -170,9 +190,16 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     """(A + U C V^H)^-1 = (I - A^-1 U (I + C V^H A^-1 U)^-1 C V^H) A^-1"""
     low_rank, rest = low_rank_and_rest(A)
     if isinstance(rest, DIAGONAL):
-        if shift_is_zero(rest) or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]:
-            return as_a_whole(A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION)
-        return woodbury(Sum(low_rank, rest)._claim(A.properties), method)  # half of the work for U U^H
+        if (
+            shift_is_zero(rest)
+            or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]
+        ):
+            return as_a_whole(
+                A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION
+            )
+        return woodbury(
+            Sum(low_rank, rest)._claim(A.properties), method
+        )  # half of the work for U U^H
     rest_inverse, info = inv(rest, method, info=True)
     if failed(info.status) is True:
         report(info.replace(message=NO_CORRECTION))  # then the whole is inverted, if it can be
@@ -182,7 +209,9 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     right = right_factor(low_rank)
     K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
-    return Product(Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse)._claim(A.properties)
+    return Product(
+        Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse
+    )._claim(A.properties)
 
 
 def right_factor(low_rank: Any) -> LinearOperator:
@@ -193,16 +222,20 @@ def right_factor(low_rank: Any) -> LinearOperator:
 
 
 def capacitance(A: Any, low_rank: Any, rest: LinearOperator, U: Any) -> LinearOperator:
-    """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H and positive A."""
+    """I + C V^H A^-1 U, from U = A^-1 U: of the size of the rank; positive definite for U U^H
+    and positive A."""
     xp, right = A.xp, right_factor(low_rank)
     inner = right @ U
     K = Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))
-    positive = low_rank.V is None and low_rank.core is None and rest.properties & POSITIVE_SEMIDEFINITE
+    positive = (
+        low_rank.V is None and low_rank.core is None and rest.properties & POSITIVE_SEMIDEFINITE
+    )
     return K._claim(POSITIVE_SEMIDEFINITE) if positive else K
 
 
 def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
-    """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H S where that saves work."""
+    """I + C V^H D^-1 U, and C V^H, for the entries d of D as a column; both as matrices, and S^H
+    S where that saves work."""
     xp, U, V, core = low_rank.xp, low_rank.U, low_rank.V, low_rank.core
     right = xp.conj(xp.matrix_transpose(U if V is None else V))
     right = right if core is None else xp.matmul(core, right)
@@ -213,19 +246,24 @@ def capacitance_by_entries(low_rank: Any, d: Array) -> tuple[Dense, Array]:
 
 
 def scaled_factor(U: Array, D_inverse: Any) -> tuple[Any, LinearOperator]:
-    """S = D^-1/2 U and D^-1/2, for positive D: with S^H S, which BLAS knows to be symmetric, half of the work is saved."""
+    """S = D^-1/2 U and D^-1/2, for positive D: with S^H S, which BLAS knows to be symmetric,
+    half of the work is saved."""
     root = D_inverse
     if isinstance(D_inverse, Diagonal):
         root = Diagonal._of(D_inverse.xp.sqrt(D_inverse.d))
     elif isinstance(D_inverse, ScaledIdentity):
-        root = D_inverse._replace(c=math.sqrt(c) if namespace_of(c := D_inverse.c) is None else D_inverse.xp.sqrt(c))
+        root = D_inverse._replace(
+            c=math.sqrt(c) if namespace_of(c := D_inverse.c) is None else D_inverse.xp.sqrt(c)
+        )
     return Dense._of(root @ U), root
 
 
 def capacitance_of(S: Any) -> LinearOperator:
     """I + S^H S, positive definite"""
     xp, inner = S.xp, gram(S.A)
-    return Dense._of(inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner)))._claim(POSITIVE_SEMIDEFINITE)
+    return Dense._of(
+        inner + xp.eye(inner.shape[-1], dtype=inner.dtype, device=xp.device_of(inner))
+    )._claim(POSITIVE_SEMIDEFINITE)
 
 
 def gram(S: Array) -> Array:
@@ -238,7 +276,7 @@ def gram(S: Array) -> Array:
 # inverse_low_rank.py.
 
 
-# ---------------------------------------------------------------------------------------------------- shifts
+# --------------------------------------------------------------------------------------------------
 
 
 @rule(inv, Sum[Projection, SHIFT])  # type: ignore[misc]
@@ -246,17 +284,24 @@ def gram(S: Array) -> Array:
 def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
     """(a Q Q^H + c I)^-1 = c^-1 (I - a (a + c)^-1 Q Q^H)"""
     projection, shift = arrange(A, Projection | Scaled[Projection], SHIFT)  # type: ignore[misc]
-    a, P = (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
+    a, P = (
+        (projection.scalar, projection.A) if isinstance(projection, Scaled) else (1.0, projection)
+    )
     Q: Any = P.Q  # type: ignore[union-attr]
     c = scalar_of(shift)
     if Q.shape[-1] == P.shape[-1]:  # nothing is off the range of Q: a + c alone is divided by
-        return inv(broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method)._claim(A.properties)
+        return inv(
+            broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method
+        )._claim(A.properties)
     inner = a * part("On the range of Q", reciprocal, a + c)
-    return Sum(inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P))._claim(A.properties)
+    return Sum(
+        inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P)
+    )._claim(A.properties)
 
 
 def factor_divides_shift(multiple: Any, shift: Any) -> bool:
-    """Whether 1 / a and c / a are finite for a A + c I (taken for granted where values cannot be seen)."""
+    """Whether 1 / a and c / a are finite for a A + c I (taken for granted where values cannot be
+    seen)."""
     a, c = multiple.scalar, scalar_of(shift)
     if isinstance(a, float) and isinstance(c, float) and abs(a) > 1e-150 and abs(c) < 1e150:
         return True
@@ -264,11 +309,14 @@ def factor_divides_shift(multiple: Any, shift: Any) -> bool:
     if any(value is None for value in values):
         return True
     with np.errstate(all="ignore"):
-        return bool(np.all(np.isfinite(1 / values[0])) and np.all(np.isfinite(values[1] / values[0])))
+        return bool(
+            np.all(np.isfinite(1 / values[0])) and np.all(np.isfinite(values[1] / values[0]))
+        )
 
 
 def is_zero(multiple: Any) -> bool:
-    """Whether the factor of a A is seen to be zero, in all matrices of a batch, and has no derivative."""
+    """Whether the factor of a A is seen to be zero, in all matrices of a batch, and has no
+    derivative."""
     a = multiple.scalar
     xp = namespace_of(a)
     if xp is not None and xp.is_differentiated(a):
@@ -290,15 +338,22 @@ def inv_shifted_multiple(A: Any, method: Any) -> Any:
     """(a A + c I)^-1 = a^-1 (A + c a^-1 I)^-1, and c^-1 I if a is zero"""
     multiple, shift = arrange(A, Scaled, SHIFT)
     if is_zero(multiple):
-        return inv(broadcast_batch(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), A.batch_shape), method)
+        return inv(
+            broadcast_batch(ScaledIdentity(scalar_of(shift), A.shape[-1], like=A), A.batch_shape),
+            method,
+        )
     if not factor_divides_shift(multiple, shift):
         return inverse(A, method)
     a = part("In the factor of a term", reciprocal, multiple.scalar)
-    # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by its value, or (under tracing) by
-    # what is known of a A and of A.
+    # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by
+    # its value, or (under tracing) by what is known of a A and of A.
     is_positive = multiple.properties & multiple.A.properties & POSITIVE_SEMIDEFINITE
-    known = A.properties & DEFINITE if is_positive else kept_by_scalar(A.properties, multiple.scalar)
-    return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift))._claim(known), method))._claim(A.properties)
+    known = (
+        A.properties & DEFINITE if is_positive else kept_by_scalar(A.properties, multiple.scalar)
+    )
+    return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift))._claim(known), method))._claim(
+        A.properties
+    )
 
 
 SIMILAR = Product[LinearOperator, ..., LinearOperator]  # type: ignore[type-arg, misc]
@@ -316,15 +371,21 @@ def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
     V, *middle, W = product.operands
     inner = Sum(Product(*middle), shift)
     inner = inner._claim(A.properties) if V.properties & UNITARY else inner
-    return Product(V, part("In the middle of the similarity", inv, inner, method), W)._claim(A.properties)
+    return Product(V, part("In the middle of the similarity", inv, inner, method), W)._claim(
+        A.properties
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- sums of Kronecker products
+# --------------------------------------------------------------------------------------------------
 
 
 def kronecker_of_self_adjoint(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are self-adjoint."""
-    return all(factors_self_adjoint(term) for term in A.operands if isinstance(term, (Kronecker, KroneckerSum)))
+    return all(
+        factors_self_adjoint(term)
+        for term in A.operands
+        if isinstance(term, (Kronecker, KroneckerSum))
+    )
 
 
 @rule(inv, Sum[Kronecker | KroneckerSum, SHIFT], when=kronecker_of_self_adjoint)  # type: ignore[misc]
@@ -343,7 +404,9 @@ def inv_kronecker_sum(A: Any, method: Any) -> LinearOperator:
 @by_equation
 def _by_spectrum(A: Any, method: Any) -> LinearOperator:
     values, vectors = shifted_spectrum(A)
-    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(A.properties)
+    return Product(vectors, Diagonal(reciprocal_spectrum(A.xp, values)), vectors.H)._claim(
+        A.properties
+    )
 
 
 def shifted_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:

@@ -25,7 +25,17 @@ from ...operators.unitary import Sine
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine
 from ..common import is_watched, narrow, quiet, seen
-from . import Pairs, asked, check_algebraic, checked, eig, finish, is_hermitian_by, judge_pairs, pairs_like
+from . import (
+    Pairs,
+    asked,
+    check_algebraic,
+    checked,
+    eig,
+    finish,
+    is_hermitian_by,
+    judge_pairs,
+    pairs_like,
+)
 from .order import by_key
 
 # Eigenpairs of a sparse matrix whose graph falls apart: those of its components, each found alone.
@@ -40,8 +50,8 @@ TINY = 64  # rows up to which components are solved apart, those of one size tog
 
 
 class Part(NamedTuple):
-    """Components of one size, or all that are not tiny as one: the rows of each, (count, size); where their entries stand in the
-    data, and in their matrices."""
+    """Components of one size, or all that are not tiny as one: the rows of each, (count, size);
+    where their entries stand in the data, and in their matrices."""
 
     rows: np.ndarray
     entries: np.ndarray
@@ -50,9 +60,15 @@ class Part(NamedTuple):
 
 
 def falls_apart(A: Any) -> bool:
-    """Whether A is square and large, its graph has several components, and its values can be seen."""
+    """Whether A is square and large, its graph has several components, and its values can be
+    seen."""
     m, n = A.shape[-2:]
-    return m == n >= SMALLEST and A.data.ndim == 1 and not A.xp.is_differentiated(A.data) and len(parts(A.structure)) > 1
+    return (
+        m == n >= SMALLEST
+        and A.data.ndim == 1
+        and not A.xp.is_differentiated(A.data)
+        and len(parts(A.structure)) > 1
+    )
 
 
 def parts(structure: SparseStructure) -> list[Part]:
@@ -66,11 +82,21 @@ def _parts(structure: SparseStructure) -> list[Part]:
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    graph = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+    graph = csr_array(
+        (np.ones(structure.nnz, np.int8), structure.columns, structure.indptr),
+        shape=structure.shape,
+    )
     count, label = connected_components(graph, directed=False)
     sizes = np.bincount(label, minlength=count)
     if count == 1 or sizes.min() > TINY:
-        return [Part(np.arange(structure.shape[0])[None], np.arange(structure.nnz), np.zeros(0, int), structure)]
+        return [
+            Part(
+                np.arange(structure.shape[0])[None],
+                np.arange(structure.nnz),
+                np.zeros(0, int),
+                structure,
+            )
+        ]
     large = np.flatnonzero(sizes > TINY)
     label[np.isin(label, large)] = large[0] if len(large) else 0
     sizes = np.bincount(label, minlength=count)
@@ -89,9 +115,18 @@ def _parts(structure: SparseStructure) -> list[Part]:
         i, j = inside[structure.rows[entries]], inside[structure.columns[entries]]
         if size > TINY:
             indptr = np.concatenate([[0], np.cumsum(np.bincount(i, minlength=size))])
-            found.append(Part(rows, entries, np.zeros(0, int), SparseStructure(indptr, j, (int(size), int(size)))))
+            found.append(
+                Part(
+                    rows,
+                    entries,
+                    np.zeros(0, int),
+                    SparseStructure(indptr, j, (int(size), int(size))),
+                )
+            )
         else:
-            found.append(Part(rows, entries, (number[of_entry[entries]] * size + i) * size + j, None))
+            found.append(
+                Part(rows, entries, (number[of_entry[entries]] * size + i) * size + j, None)
+            )
     return found
 
 
@@ -131,17 +166,31 @@ def _together(
         for arrays in ([values for values, _ in found], [info.residual for info in infos])
     )
     order = by_key(xp, values, which)[:k]
-    order = xp.take(order, xp.argsort(xp.take(values, order, axis=0), axis=-1, stable=True), axis=0) if is_hermitian else order
+    order = (
+        xp.take(order, xp.argsort(xp.take(values, order, axis=0), axis=-1, stable=True), axis=0)
+        if is_hermitian
+        else order
+    )
     values, residual = (xp.take(x, order, axis=0) for x in (values, residual))
     counts = ([getattr(info, name) or 0 for info in infos] for name in ("iterations", "matvecs"))
     iterations, matvecs = map(sum, counts)
     status = combine([info._status for info in infos])
-    report(Info(status, residual <= _tolerance(A, method), iterations, matvecs, residual, children=tuple(infos)))
+    report(
+        Info(
+            status,
+            residual <= _tolerance(A, method),
+            iterations,
+            matvecs,
+            residual,
+            children=tuple(infos),
+        )
+    )
     return values, _vectors(A, found, seen(xp, order), is_hermitian)
 
 
 def _is_unbeatable(A: Any, k: int, found: list[Any]) -> bool:
-    """Whether k eigenvalues have been found to be zero, and A is positive semidefinite: no other is smaller."""
+    """Whether k eigenvalues have been found to be zero, and A is positive semidefinite: no other
+    is smaller."""
     if not A.properties & POSITIVE_SEMIDEFINITE:
         return False
     xp = A.xp
@@ -166,7 +215,8 @@ def _block(A: Any, part: Part) -> LinearOperator:
 
 
 def _vectors(A: Any, found: list[Any], order: np.ndarray, is_hermitian: bool) -> LinearOperator:
-    """The eigenvectors at these places of all that were found, each in the rows of its component."""
+    """The eigenvectors at these places of all that were found, each in the rows of its
+    component."""
     xp, n = A.xp, A.shape[-1]
     dtype = found[0][1].dtype
     V = xp.zeros((n, len(order)), dtype=dtype, device=A._context.device)
@@ -192,18 +242,21 @@ def _vectors(A: Any, found: list[Any], order: np.ndarray, is_hermitian: bool) ->
 # cannot be seen, and where derivatives are recorded.
 
 
-# ---------------------------------------------------------------------------------------------------- constant diagonals
+# --------------------------------------------------------------------------------------------------
 
 
 def diagonals_are_constant(A: Any) -> bool:
-    """Whether the diagonals are seen to be constant, and similar to those of a symmetric matrix by a well-conditioned D."""
+    """Whether the diagonals are seen to be constant, and similar to those of a symmetric matrix
+    by a well-conditioned D."""
     if 0 in A.shape or not _can_be_seen(A):
         return False
     if not all(_is_constant(A.xp, d) for d in (A.lower, A.diag, A.upper)):
         return False
     lower, diag, upper = _on_host(A, 1)
     if A.shape[-1] == 1:
-        return bool(np.isfinite(diag).all() and (not A.properties & SELF_ADJOINT or (diag.imag == 0).all()))
+        return bool(
+            np.isfinite(diag).all() and (not A.properties & SELF_ADJOINT or (diag.imag == 0).all())
+        )
     if not np.isfinite(lower + diag + upper).all() or (lower * upper == 0).any():
         return False
     if A.properties & SELF_ADJOINT:
@@ -214,8 +267,12 @@ def diagonals_are_constant(A: Any) -> bool:
 
 
 def _is_constant(xp: Any, d: Array) -> bool:
-    values = xp.peek(d)  # JAX traces what is computed inside a program, even of arrays that can be seen
-    return bool(xp.all(d == d[..., :1])) if values is None else bool(np.all(values == values[..., :1]))
+    values = xp.peek(
+        d
+    )  # JAX traces what is computed inside a program, even of arrays that can be seen
+    return (
+        bool(xp.all(d == d[..., :1])) if values is None else bool(np.all(values == values[..., :1]))
+    )
 
 
 def _can_be_seen(A: Any) -> bool:
@@ -233,7 +290,9 @@ def _on_host(A: Any, count: int | None = None) -> tuple[Any, Any, Any]:
 
     def beginning(d: Array) -> Any:
         values = A.xp.peek(d)
-        values = A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]  # of a GPU no more than is needed
+        values = (
+            A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]
+        )  # of a GPU no more than is needed
         return np.broadcast_to(values.astype(wide), (*A.batch_shape, values.shape[-1]))
 
     return beginning(A.lower), beginning(A.diag), beginning(A.upper)
@@ -243,19 +302,27 @@ def _put(A: Any, x: Any) -> Array:
     """Numbers of the host in A's framework and precision, real or complex as they are."""
     xp = A.xp
     real = xp.real_dtype(A.dtype)
-    return xp.asarray(x, dtype=xp.complex_dtype(A.dtype) if np.iscomplexobj(x) else real, device=A._context.device)
+    return xp.asarray(
+        x, dtype=xp.complex_dtype(A.dtype) if np.iscomplexobj(x) else real, device=A._context.device
+    )
 
 
 @rule(eig, Tridiagonal, when=diagonals_are_constant)
 def eig_sines(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """tridiag(c, a, b) has the eigenvalues a + 2 (b c)^1/2 cos(π j / (n + 1)) and eigenvectors D S: sines S, D_i = (c / b)^(i/2)"""
+    """tridiag(c, a, b) has the eigenvalues a + 2 (b c)^1/2 cos(π j / (n + 1)) and eigenvectors D
+    S: sines S, D_i = (c / b)^(i/2)"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     lower, a, upper = _on_host(A, 1)
     s, r = _symmetrised(lower, upper, A) if n > 1 else (0 * a, np.ones_like(a))
     half = np.pi * np.arange(1, n + 1) / (2 * n + 2)
-    # a + 2 s cos(2 x) about that of its ends that is the smaller, so that it is found without cancellation.
+    # a + 2 s cos(2 x) about that of its ends that is the smaller, so that it is found without
+    # cancellation.
     low, high = a + 2 * s, a - 2 * s
-    values = np.where(np.abs(low) <= np.abs(high), low - 4 * s * np.sin(half) ** 2, high + 4 * s * np.cos(half) ** 2)
+    values = np.where(
+        np.abs(low) <= np.abs(high),
+        low - 4 * s * np.sin(half) ** 2,
+        high + 4 * s * np.cos(half) ** 2,
+    )
     vectors = _scaled_sines(A, r, n)
     if is_hermitian and k == n:  # s < 0, so they ascend
         return _put(A, values.real), vectors
@@ -268,7 +335,11 @@ def _symmetrised(lower: Any, upper: Any, A: Any) -> tuple[Any, Any]:
         s = -np.abs(lower)
     else:
         product = lower * upper
-        s = -np.sqrt(product if (product.imag == 0).all() and (product.real >= 0).all() else product.astype(complex))
+        s = -np.sqrt(
+            product
+            if (product.imag == 0).all() and (product.real >= 0).all()
+            else product.astype(complex)
+        )
     return s, np.where(s == 0, 1, lower / np.where(s == 0, 1, s))
 
 
@@ -278,7 +349,11 @@ def _scaled_sines(A: Any, r: Any, n: int) -> LinearOperator:
     if (r == 1).all():
         return S
     size = np.abs(r)
-    powers = np.exp(1j * np.angle(r) * np.arange(n)) if np.iscomplexobj(r) else np.sign(r) ** np.arange(n)
+    powers = (
+        np.exp(1j * np.angle(r) * np.arange(n))
+        if np.iscomplexobj(r)
+        else np.sign(r) ** np.arange(n)
+    )
     if (np.abs(size - 1) <= 4 * np.finfo(float).eps).all():
         return Product(Diagonal(_put(A, powers)), S)._claim(UNITARY)
     grown = size ** np.arange(n)
@@ -289,11 +364,12 @@ def _scaled_sines(A: Any, r: Any, n: int) -> LinearOperator:
     return Product(Diagonal(_put(A, powers * grown)), S, Diagonal(_put(A, 1 / norms)))
 
 
-# ---------------------------------------------------------------------------------------------------- any diagonals
+# --------------------------------------------------------------------------------------------------
 
 
 def is_symmetrisable(A: Any) -> bool:
-    """Whether its values are seen, and it is self-adjoint or similar to a symmetric matrix by a well-conditioned D."""
+    """Whether its values are seen, and it is self-adjoint or similar to a symmetric matrix by a
+    well-conditioned D."""
     if 0 in A.shape or not _can_be_seen(A):
         return False
     lower, diag, upper = _on_host(A)
@@ -303,30 +379,50 @@ def is_symmetrisable(A: Any) -> bool:
     if A.is_complex or not ((lower * upper > 0) | ((lower == 0) & (upper == 0))).all():
         return False
     with np.errstate(all="ignore"):
-        logarithms = np.cumsum(np.where(lower == 0, 0, 0.5 * np.log(lower / np.where(upper == 0, 1, upper))), axis=-1)
-    return bool((np.max(logarithms, axis=-1, initial=0) - np.min(logarithms, axis=-1, initial=0) < _most(A)).all())
+        logarithms = np.cumsum(
+            np.where(lower == 0, 0, 0.5 * np.log(lower / np.where(upper == 0, 1, upper))), axis=-1
+        )
+    return bool(
+        (
+            np.max(logarithms, axis=-1, initial=0) - np.min(logarithms, axis=-1, initial=0)
+            < _most(A)
+        ).all()
+    )
 
 
 @rule(eig, Tridiagonal, when=is_symmetrisable, direct=True)
 def eig_tridiagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """T = D S D^-1 with S real, symmetric and tridiagonal has the eigenvalues of S and eigenvectors D V; D is unitary for self-adjoint T"""
+    """T = D S D^-1 with S real, symmetric and tridiagonal has the eigenvalues of S and
+    eigenvectors D V; D is unitary for self-adjoint T"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     lower, diag, upper = _on_host(A)
     s, r = _symmetrised(lower, upper, A)
     D = np.concatenate([np.ones((*A.batch_shape, 1)), np.cumprod(r, axis=-1)], axis=-1)
     few = is_hermitian and 0 < k < n
-    order = {"LM": "LA", "SM": "SA"}.get(which, which) if A.properties & POSITIVE_SEMIDEFINITE else which
+    order = (
+        {"LM": "LA", "SM": "SA"}.get(which, which)
+        if A.properties & POSITIVE_SEMIDEFINITE
+        else which
+    )
     count = k if few else n
     values, V = np.empty((*A.batch_shape, count)), np.empty((*A.batch_shape, n, count))
     for i in np.ndindex(A.batch_shape):
         d = diag[i].real
         values[i], V[i] = few_pairs(d, s[i], k, order) if few else all_pairs(d, s[i])
     vectors = D[..., None] * V
-    vectors = vectors if is_hermitian else vectors / np.linalg.vector_norm(vectors, axis=-2, keepdims=True)
+    vectors = (
+        vectors
+        if is_hermitian
+        else vectors / np.linalg.vector_norm(vectors, axis=-2, keepdims=True)
+    )
     found, Q = _put(A, values), Dense(_put(A, vectors))
     _report(A, found, Q.A, method, is_hermitian)
     Q = Q._claim(STIEFEL) if A.properties & SELF_ADJOINT else Q
-    return (found, Q) if few or (is_hermitian and k == n) else finish(A, found, Q, k, which, is_hermitian)
+    return (
+        (found, Q)
+        if few or (is_hermitian and k == n)
+        else finish(A, found, Q, k, which, is_hermitian)
+    )
 
 
 def _report(A: Any, values: Array, V: Array, method: Any, is_hermitian: bool) -> None:
@@ -335,4 +431,13 @@ def _report(A: Any, values: Array, V: Array, method: Any, is_hermitian: bool) ->
         size = xp.sqrt(sum(xp.sum(xp.abs(d) ** 2, axis=-1) for d in (A.lower, A.diag, A.upper)))
         finite = xp.all(xp.isfinite(A.diag), axis=-1)[..., None]
         chosen = fitting("eig", method, *EIGEN)
-        judge_pairs(xp, A @ V - V * values[..., None, :], size[..., None], finite, None, chosen, "tridiagonal", A)
+        judge_pairs(
+            xp,
+            A @ V - V * values[..., None, :],
+            size[..., None],
+            finite,
+            None,
+            chosen,
+            "tridiagonal",
+            A,
+        )

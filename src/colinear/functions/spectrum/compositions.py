@@ -1,4 +1,5 @@
-"""The rules of `eig` for what is composed: products, sums, blocks, multiples, shifts, powers, inverses and transposes."""
+"""The rules of `eig` for what is composed: products, sums, blocks, multiples, shifts, powers,
+inverses and transposes."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def factors_fit(A: LinearOperator) -> bool:
 def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """(A ⊗ B) (V ⊗ W) = (V ⊗ W) (Λ ⊗ M) for A V = V Λ, B W = W M; Λ ⊕ M for A ⊕ B
 
-    The largest products are products of the largest: of each factor k pairs are enough where `which` is monotone in every one.
+    The largest products are products of the largest: of each factor k pairs are enough where
+    `which` is monotone in every one.
     """
     n, k, is_hermitian = asked(A, k, which, method)
     xp, is_sum = A.xp, isinstance(A, KroneckerSum)
@@ -78,7 +80,9 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
         def count(m: int) -> int | None:
             return min(k, m) if is_hermitian or m > ALL_PAIRS else None  # all are judged together
 
-        pairs = once_each(lambda factor: eig(factor, count(factor.shape[-1]), which, method), factors)
+        pairs = once_each(
+            lambda factor: eig(factor, count(factor.shape[-1]), which, method), factors
+        )
     else:
         pairs = once_each(lambda factor: eig(factor, None, "LM", method), factors)
 
@@ -88,7 +92,9 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
             return None
         if monotone:
             return selection(xp, values, min(k, m), which, False)
-        if is_hermitian and (which[1] != "M" or which[0] == "L") and 2 * k < m:  # then both ends are enough
+        if (
+            is_hermitian and (which[1] != "M" or which[0] == "L") and 2 * k < m
+        ):  # then both ends are enough
             order = xp.argsort(values, axis=-1, stable=True)
             return xp.concat([order[:k], order[m - k :]], axis=-1)
         return None
@@ -102,15 +108,22 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     if values.shape[-1] == vectors.shape[-1]:
         return finish(A, values, vectors, k, which, is_hermitian)
     order = by_key(xp, values, which)[:k]
-    order = xp.take(order, xp.argsort(xp.take(values, order, axis=-1), stable=True), axis=-1) if is_hermitian else order
+    order = (
+        xp.take(order, xp.argsort(xp.take(values, order, axis=-1), stable=True), axis=-1)
+        if is_hermitian
+        else order
+    )
     return xp.take(values, order, axis=-1), columns(vectors, xp.take(places, order, axis=-1), k)
 
 
 ALL_PAIRS = 256  # rows of a factor of which all pairs cost as much as a few
 
 
-def _judge_together(A: LinearOperator, bases: list[LinearOperator], places: Array, order: Array | None) -> None:
-    """Report if eigenvectors V ⊗ W are almost parallel, which those of V and of W alone need not be: how sensitive they are multiplies.
+def _judge_together(
+    A: LinearOperator, bases: list[LinearOperator], places: Array, order: Array | None
+) -> None:
+    """Report if eigenvectors V ⊗ W are almost parallel, which those of V and of W alone need not
+    be: how sensitive they are multiplies.
 
     `places` are those of the pairs in V ⊗ W, of which `order` picks those that are returned.
     """
@@ -136,15 +149,21 @@ def eig_block_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method)
     xp, kept = A.xp, A.properties & (SELF_ADJOINT | POSITIVE)
     blocks = [block._claim(kept) for block in placed(A)]
-    pairs = [eig(block, None if k == n else min(k, block.shape[-1]), which, method) for block in blocks]
+    pairs = [
+        eig(block, None if k == n else min(k, block.shape[-1]), which, method) for block in blocks
+    ]
     parts = [typed(xp, values, is_hermitian) for values, _ in pairs]
-    values = xp.concat([xp.broadcast_to(part, (*A.batch_shape, part.shape[-1])) for part in parts], axis=-1)
+    values = xp.concat(
+        [xp.broadcast_to(part, (*A.batch_shape, part.shape[-1])) for part in parts], axis=-1
+    )
     return finish(A, values, BlockDiag(*(vectors for _, vectors in pairs)), k, which, is_hermitian)
 
 
 def scalar_keeps_adjoint(A: Any) -> bool:
     """Whether A is square and the operator that is scaled is self-adjoint if A is."""
-    return A.shape[-1] == A.shape[-2] and bool(A.A.properties & SELF_ADJOINT or not A.properties & SELF_ADJOINT)
+    return A.shape[-1] == A.shape[-2] and bool(
+        A.A.properties & SELF_ADJOINT or not A.properties & SELF_ADJOINT
+    )
 
 
 @rule(eig, Scaled, when=scalar_keeps_adjoint)
@@ -154,18 +173,25 @@ def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method)
     if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.leaves()):
         report_leaves(A)  # A may lack eigenvectors, and 0 does not
-        return finish(A, filled(A, 0.0, n, A.batch_shape), identity_like(A, n), k, which, is_hermitian)
+        return finish(
+            A, filled(A, 0.0, n, A.batch_shape), identity_like(A, n), k, which, is_hermitian
+        )
     inner = which if which[1] == "M" else _scaled_order(A.scalar, which)
-    values, vectors = eig(place(A.A, A), None if inner is None or k == n else k, inner or "LM", method)
+    values, vectors = eig(
+        place(A.A, A), None if inner is None or k == n else k, inner or "LM", method
+    )
     return finish(A, beside(A.scalar) * values, vectors, k, which, is_hermitian)
 
 
 def _scaled_order(c: Any, which: str) -> str | None:
-    """Which eigenvalues of A are those that `which` names of c A; None if that is not to be told."""
+    """Which eigenvalues of A are those that `which` names of c A; None if that is not to be
+    told."""
     value = peek_scalar(c)
     if value is None or not is_real(c):
         return None
-    return which if value.real >= 0 or which[1] == "I" else {"L": "S", "S": "L"}[which[0]] + which[1]
+    return (
+        which if value.real >= 0 or which[1] == "I" else {"L": "S", "S": "L"}[which[0]] + which[1]
+    )
 
 
 def shift_keeps_adjoint(A: Any) -> bool:
@@ -211,27 +237,48 @@ def eig_power(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method)
     p = len(A.operands)
     by_size = which[1] == "M" or (is_hermitian and p % 2 == 0)
-    values, vectors = eig(place(A.operands[0], A), k if by_size and k < n else None, which[0] + "M", method)
+    values, vectors = eig(
+        place(A.operands[0], A), k if by_size and k < n else None, which[0] + "M", method
+    )
     return finish(A, values**p, vectors, k, which, is_hermitian)
 
 
 def is_a_similarity(A: Any) -> bool:
     """Whether the outer factors are known to be Q and Q^H."""
-    return len(A.operands) >= 3 and A.shape[-1] == A.shape[-2] and are_adjoint(A.operands[0], A.operands[-1])
+    return (
+        len(A.operands) >= 3
+        and A.shape[-1] == A.shape[-2]
+        and are_adjoint(A.operands[0], A.operands[-1])
+    )
 
 
 @rule(eig, Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
 def eig_similarity(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """Q A Q^H has the eigenvalues of A and eigenvectors Q V; 0 for the orthogonal complement of Q"""
+    """Q A Q^H has the eigenvalues of A and eigenvectors Q V; 0 for the orthogonal complement of
+    Q"""
     n, k, is_hermitian = asked(A, k, which, method)
-    Q, inner = place(A.operands[0], A), place(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE))
+    Q, inner = (
+        place(A.operands[0], A),
+        place(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE)),
+    )
     r = Q.shape[-1]
-    if r == n or (k <= r and which[0] == "L" and (which[1] == "M" or A.properties & POSITIVE_SEMIDEFINITE)):
+    if r == n or (
+        k <= r and which[0] == "L" and (which[1] == "M" or A.properties & POSITIVE_SEMIDEFINITE)
+    ):
         values, V = eig(inner, k, which, method)
-        return A.xp.broadcast_to(typed(A.xp, values, is_hermitian), (*A.batch_shape, k)), Product(Q, V)
+        return A.xp.broadcast_to(typed(A.xp, values, is_hermitian), (*A.batch_shape, k)), Product(
+            Q, V
+        )
     values, V = eig(inner, None, "LM", method)
     values = with_zeros(A.xp, values, n - r)
-    return finish(A, values, Product(completed(Q.to_dense(), A.xp), BlockDiag(V, Identity(n - r))), k, which, is_hermitian)
+    return finish(
+        A,
+        values,
+        Product(completed(Q.to_dense(), A.xp), BlockDiag(V, Identity(n - r))),
+        k,
+        which,
+        is_hermitian,
+    )
 
 
 ITERATIVE = (Lanczos, Arnoldi, LOBPCG, PowerIteration)
@@ -243,10 +290,20 @@ def eig_inverse(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method)
     by_size = which[1] == "M" or A.properties & POSITIVE_SEMIDEFINITE
     iterates = isinstance(method, ITERATIVE) or (is_automatic(method) and not is_affordable(A.A))
-    if iterates and by_size and k < n and which[0] == "L" and isinstance(A.factor, Iterated | Attempts):
-        return eig(opaque(A), k, which, method)  # inside the spectrum of A, at the end of that of A^-1, which is at hand
+    if (
+        iterates
+        and by_size
+        and k < n
+        and which[0] == "L"
+        and isinstance(A.factor, Iterated | Attempts)
+    ):
+        return eig(
+            opaque(A), k, which, method
+        )  # inside the spectrum of A, at the end of that of A^-1, which is at hand
     inner = {"L": "S", "S": "L"}[which[0]] + "M"
-    values, vectors = eig(A.A._claim(A.properties & SELF_ADJOINT), k if by_size and k < n else None, inner, method)
+    values, vectors = eig(
+        A.A._claim(A.properties & SELF_ADJOINT), k if by_size and k < n else None, inner, method
+    )
     return finish(A, reciprocal_spectrum(A.xp, values), vectors, k, which, is_hermitian)
 
 
@@ -260,7 +317,8 @@ def eig_conjugate(A: Any, k: Any, which: str, method: Any) -> Pairs:
 
 @rule(eig, Adjoint | Transpose, hereditary=True)
 def eig_adjoint(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """A^H has the eigenvalues conj(λ) and eigenvectors V^-H, A^T has λ and V^-T; for unitary V these are V and conj(V)"""
+    """A^H has the eigenvalues conj(λ) and eigenvectors V^-H, A^T has λ and V^-T; for unitary V
+    these are V and conj(V)"""
     _, k, is_hermitian = asked(A, k, which, method)
     xp, is_adjoint = A.xp, isinstance(A, Adjoint)
     values, vectors = eig(A.A._claim(A.properties & SELF_ADJOINT), None, "LM", method)
@@ -269,4 +327,11 @@ def eig_adjoint(A: Any, k: Any, which: str, method: Any) -> Pairs:
     else:
         V = wide(xp, inv(vectors).H.to_dense())
         left = Dense(narrow(xp, V / xp.vector_norm(V, axis=-2)[..., None, :], A.dtype))
-    return finish(A, xp.conj(values) if is_adjoint else values, left if is_adjoint else left.conj(), k, which, is_hermitian)
+    return finish(
+        A,
+        xp.conj(values) if is_adjoint else values,
+        left if is_adjoint else left.conj(),
+        k,
+        which,
+        is_hermitian,
+    )

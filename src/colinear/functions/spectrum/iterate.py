@@ -1,4 +1,5 @@
-"""Some eigenpairs by iteration: on which operator, how one run goes, and how its answer is judged."""
+"""Some eigenpairs by iteration: on which operator, how one run goes, and how its answer is
+judged."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, 
 
 
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
-CHEAPER = 6  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
+CHEAPER = (
+    6  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
+)
 COLUMNS = 4  # multiplied at a time, to judge pairs
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
 
@@ -55,10 +58,15 @@ class Found(NamedTuple):
 
 
 def program_of(name: str, method: Any, *static: Any) -> Callable[..., Found]:
-    """The run as a function of operators and arrays, compiled by JAX unless someone is called from it."""
+    """The run as a function of operators and arrays, compiled by JAX unless someone is called
+    from it."""
     xp = backends.get(name)
     watched = method.callback is not None or method.progress
-    return functools.partial(_run, xp, method, *static) if watched else program(name, _run, method, *static)
+    return (
+        functools.partial(_run, xp, method, *static)
+        if watched
+        else program(name, _run, method, *static)
+    )
 
 
 def _run(
@@ -74,7 +82,8 @@ def _run(
     start: Array,
     noise: Array,
 ) -> Found:
-    """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest pairs are those that `which` names."""
+    """One run. `is_inverse` says whether it is on the inverse B of A less a shift, whose largest
+    pairs are those that `which` names."""
     shift = getattr(method, "shift", None) or 0.0
     A, B = (linearised(A),) * 2 if A is B else (linearised(A), linearised(B))
     if isinstance(method, (LOBPCG, PowerIteration)):
@@ -83,22 +92,33 @@ def _run(
         pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
     V = xp.matrix_transpose(pairs.vectors)
     pairs = pairs._replace(vectors=None)  # so that they can go
-    if is_hermitian:  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
+    if (
+        is_hermitian
+    ):  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
         G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
         V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
     size = _size(xp, A, noise) if is_inverse else pairs.size
     residual = residual / xp.where(size == 0, 1, size)[..., None]
-    residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)  # no vector was found
-    order = xp.argsort(values, axis=-1, stable=True) if is_hermitian else by_key(xp, values - shift if shift else values, which)
+    residual = xp.where(
+        xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual
+    )  # no vector was found
+    order = (
+        xp.argsort(values, axis=-1, stable=True)
+        if is_hermitian
+        else by_key(xp, values - shift if shift else values, which)
+    )
     values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
     V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)
     matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
-    return Found(values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped)
+    return Found(
+        values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped
+    )
 
 
 def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tuple[Array, Array]:
-    """The Rayleigh quotients v^H A v and |A v - λ v| of the columns of V, a few at a time: products may take memory of their own."""
+    """The Rayleigh quotients v^H A v and |A v - λ v| of the columns of V, a few at a time:
+    products may take memory of their own."""
     k = V.shape[-1]
     width = k if xp.name == "jax" else COLUMNS
     parts = []
@@ -121,7 +141,9 @@ def _size(xp: Any, A: LinearOperator, x: Array) -> Array:
     return size
 
 
-def _krylov(xp: Any, method: Any, B: Any, start: Array, noise: Array, k: int, which: str, inverse: bool) -> Pairs:
+def _krylov(
+    xp: Any, method: Any, B: Any, start: Array, noise: Array, k: int, which: str, inverse: bool
+) -> Pairs:
     if start.ndim > 1 and isinstance(method, Arnoldi):
         return _one_by_one(xp, method, B, start, noise, k, which, inverse)
     n = start.shape[-1]
@@ -137,34 +159,47 @@ def _krylov(xp: Any, method: Any, B: Any, start: Array, noise: Array, k: int, wh
     }
     shift = 0.0 if inverse else method.shift or 0.0
     if isinstance(method, Arnoldi):
-        return arnoldi(xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options)
+        return arnoldi(
+            xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options
+        )
     most = limit * (CHEAPER if method.max_iters is None else 1)
     if which == "SM" and m < n:  # inside the spectrum
         options["max_iters"] = most
         return filtered(xp, B.__matmul__, start, noise, k, which, shift=shift, **options)
     if which != "SA" or inverse or xp.name == "jax" or limit <= PATIENCE * m:
-        return lanczos(xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options)
+        return lanczos(
+            xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options
+        )
     pairs = lanczos(xp, B.__matmul__, start, noise, k, which, patience=PATIENCE * m, **options)
     if pairs.done or pairs.stopped or not pairs.finite:
         return pairs
     start, options["max_iters"] = xp.sum(pairs.vectors, axis=-2), most - pairs.iterations
     more = filtered(xp, B.__matmul__, start, noise, k, which, shift=None, **options)
-    return more._replace(matvecs=pairs.matvecs + more.matvecs, iterations=pairs.iterations + more.iterations)
+    return more._replace(
+        matvecs=pairs.matvecs + more.matvecs, iterations=pairs.iterations + more.iterations
+    )
 
 
 def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest: Any) -> Pairs:
     """The elements of a batch, one after the other."""
     batch = start.shape[:-1]
-    runs: list[Any] = [_krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)]
+    runs: list[Any] = [
+        _krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)
+    ]
     values, vectors, size = (
-        xp.reshape(xp.stack([run[i] for run in runs], axis=0), (*batch, *runs[0][i].shape)) for i in range(3)
+        xp.reshape(xp.stack([run[i] for run in runs], axis=0), (*batch, *runs[0][i].shape))
+        for i in range(3)
     )
     matvecs, iterations = (sum(run[i] for run in runs) for i in (3, 4))
     done, finite = (functools.reduce(lambda a, b: a & b, [run[i] for run in runs]) for i in (5, 6))
-    return Pairs(values, vectors, size, matvecs, iterations, done, finite, any(run.stopped for run in runs))
+    return Pairs(
+        values, vectors, size, matvecs, iterations, done, finite, any(run.stopped for run in runs)
+    )
 
 
-def _simple(xp: Any, method: Any, B: Any, M: Any, start: Array, noise: Array, k: int, which: str) -> Pairs:
+def _simple(
+    xp: Any, method: Any, B: Any, M: Any, start: Array, noise: Array, k: int, which: str
+) -> Pairs:
     n = start.shape[-1]
     size, tol, watch = method.size(n, k), method.tolerance(xp, start.dtype), watcher(method, k)
     limit = method.limit(n, size)
@@ -172,7 +207,19 @@ def _simple(xp: Any, method: Any, B: Any, M: Any, start: Array, noise: Array, k:
         return power_iteration(xp, B.__matmul__, start, tol=tol, max_iters=limit, watch=watch)
     precondition = None if M is None else M.__matmul__
     largest = which == "LA"
-    return lobpcg(xp, B.__matmul__, precondition, start, noise, k, largest, block=size, tol=tol, max_iters=limit, watch=watch)
+    return lobpcg(
+        xp,
+        B.__matmul__,
+        precondition,
+        start,
+        noise,
+        k,
+        largest,
+        block=size,
+        tol=tol,
+        max_iters=limit,
+        watch=watch,
+    )
 
 
 def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
@@ -189,7 +236,7 @@ def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
                 bar(None, None)
         if method.callback is None:
             return False
-        vectors = lambda: state.V[..., :k, :]  # noqa: E731
+        vectors = lambda: state.V[..., :k, :]
         return bool(method.callback(Progress(int(state.iterations), residual, vectors)))
 
     return watch
@@ -205,8 +252,11 @@ def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
 FLOOR = 100  # roundings below which no tolerance is met
 
 
-def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool) -> tuple[Found, Any, list[Info]]:
-    """The pairs that `which` names, by this method, the status, and what was reported on the way."""
+def iterated(
+    A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool
+) -> tuple[Found, Any, list[Info]]:
+    """The pairs that `which` names, by this method, the status, and what was reported on the
+    way."""
     xp = A.xp
     check_visible("eig", A, method.name)
     fixed = A.detach()
@@ -214,13 +264,17 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
     shift = getattr(method, "shift", None)
     if shift is not None and which != "SM":
-        raise ValueError(f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it.")
+        raise ValueError(
+            f"eig: which={which!r} with a shift; use which='SM', the pairs nearest to it."
+        )
     which = {"LR": "LA", "SR": "SA"}.get(which, which) if is_hermitian else which
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     if positive and shift is None and which in ("LM", "SM"):
         which = which[0] + "A"
     n, edge, inverse = A.shape[-1], None, None
-    is_whole = hasattr(method, "basis") and method.size(n, k) >= n  # the basis spans the space: no pair can be missed
+    is_whole = (
+        hasattr(method, "basis") and method.size(n, k) >= n
+    )  # the basis spans the space: no pair can be missed
     if shift is not None:
         inverse = inverse_at(fixed, shift, form=isinstance(method, Arnoldi) and not is_whole)
     elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
@@ -231,41 +285,65 @@ def iterated(A: LinearOperator, k: int, which: str, method: Any, is_hermitian: b
         inverse = None if edge is None else beyond(fixed, edge, far=False)
     if shift is not None and inverse is None and isinstance(method, Arnoldi) and not is_whole:
         raise MethodError(
-            "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the pairs nearest to a number inside the "
+            "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the "
+            "pairs nearest to a number inside the "
             "spectrum of an operator that is not self-adjoint cannot be found from products alone. "
             "Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
         )
     if method.callback is not None or method.progress:
         if xp.is_traced(next(fixed.leaves(), 0)):
             raise MethodError(
-                f"eig: {method.name} cannot call back from inside a traced program; leave out callback and progress."
+                f"eig: {method.name} cannot call back from inside a traced program; leave out "
+                "callback and progress."
             )
     batch, dtype = A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
-    dtype = xp.complex_dtype(dtype) if isinstance(shift, Number) and not isinstance(shift, Real) else dtype
+    dtype = (
+        xp.complex_dtype(dtype)
+        if isinstance(shift, Number) and not isinstance(shift, Real)
+        else dtype
+    )
     generators = xp.split(xp.generator(method.seed))
-    start, noise = (xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators)
+    start, noise = (
+        xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators
+    )
     if method.x0 is not None:
         start = _given_start(xp, A, method, dtype)
-    from ...preconditioners import as_preconditioner  # which is made of functions, so it comes after them
+    from ...preconditioners import (
+        as_preconditioner,
+    )  # which is made of functions, so it comes after them
 
     with recording() as dropped, quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
 
         def run() -> Found:
-            program = program_of(xp.name, method.without_arrays(), k, which, inverse is not None, is_hermitian)
+            program = program_of(
+                xp.name, method.without_arrays(), k, which, inverse is not None, is_hermitian
+            )
             return program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
 
         found = run()
-        if edge is not None and inverse is not None and edge.is_beyond(seen(xp, found.values), inverse.shift.real):
+        if (
+            edge is not None
+            and inverse is not None
+            and edge.is_beyond(seen(xp, found.values), inverse.shift.real)
+        ):
             inverse, first = beyond(fixed, edge, far=True), found
             found = run()
             counts = found.matvecs + first.matvecs, found.iterations + first.iterations
             found = found._replace(matvecs=counts[0], iterations=counts[1])
-    if inverse is not None and inverse.failed is not False:  # pairs of what is no inverse may not be the nearest
+    if (
+        inverse is not None and inverse.failed is not False
+    ):  # pairs of what is no inverse may not be the nearest
         found = found._replace(done=found.done & xp.logical_not(inverse.failed))
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and not is_whole:
-        found = found._replace(done=False)  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
-    return found, _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))), dropped
+        found = found._replace(
+            done=False
+        )  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
+    return (
+        found,
+        _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))),
+        dropped,
+    )
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
@@ -273,15 +351,26 @@ def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
     size = xp.where(run.norm > 0, run.norm, 1)
     status = run.status if xp.is_traced(run.status) else Status(int(run.status))
     finite = run.status != int(Status.NONFINITE)
-    found = Found(run.values, run.vectors, run.residual / size, run.matvecs, run.epochs, run.status == 0, finite, False)
+    found = Found(
+        run.values,
+        run.vectors,
+        run.residual / size,
+        run.matvecs,
+        run.epochs,
+        run.status == 0,
+        finite,
+        False,
+    )
     return found, status
 
 
 def check_visible(function: str, A: LinearOperator, method: str) -> None:
-    """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has converged."""
+    """An error inside torch.func.vmap or torch.compile, where a run cannot see whether it has
+    converged."""
     if A.xp.name == "torch" and any(A.xp.is_traced(leaf) for leaf in A.arrays()):
         raise MethodError(
-            f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. Give it the whole batch, "
+            f"{function}: {method} looks at values, which torch.func.vmap and torch.compile hide. "
+            "Give it the whole batch, "
             f"as an operator of shape (*batch, n, n), or use the dense method."
         )
 
@@ -289,45 +378,71 @@ def check_visible(function: str, A: LinearOperator, method: str) -> None:
 def _check(method: Any, k: int, which: str) -> None:
     if isinstance(method, LOBPCG) and which not in ("LA", "SA"):
         raise MethodError(
-            f"eig: LOBPCG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an operator of any sign."
+            f"eig: LOBPCG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an "
+            "operator of any sign."
         )
     if isinstance(method, PowerIteration) and (k != 1 or which[0] != "L"):
-        raise MethodError("eig: PowerIteration finds one eigenvalue, the largest in magnitude: k=1, which='LM'.")
+        raise MethodError(
+            "eig: PowerIteration finds one eigenvalue, the largest in magnitude: k=1, which='LM'."
+        )
 
 
 def _given_start(xp: Any, A: LinearOperator, method: Any, dtype: Any) -> Array:
     x0 = xp.asarray(method.x0, dtype=dtype, device=A._context.device)
     if x0.shape[-1] != A.shape[-1] or x0.ndim > len(A.batch_shape) + 1:
-        raise ValueError(f"eig: x0 has shape {tuple(x0.shape)}; it must be (*batch, {A.shape[-1]}).")
+        raise ValueError(
+            f"eig: x0 has shape {tuple(x0.shape)}; it must be (*batch, {A.shape[-1]})."
+        )
     return xp.broadcast_to(x0, (*A.batch_shape, A.shape[-1]))
 
 
 def _status(xp: Any, found: Found, tol: float, certain: bool) -> Any:
-    """A `Status`, or an array of its value under tracing. `certain`: whether pairs that are right may not be the ones asked for, unless
-    the run came to its end."""
+    """A `Status`, or an array of its value under tracing. `certain`: whether pairs that are
+    right may not be the ones asked for, unless the run came to its end."""
     right = plain(xp, xp.all(found.residual <= tol)) & (found.done if certain else True)
-    poor = int(Status.STAGNATION if tol < FLOOR * xp.eps(found.residual.dtype) else Status.INACCURATE)
+    poor = int(
+        Status.STAGNATION if tol < FLOOR * xp.eps(found.residual.dtype) else Status.INACCURATE
+    )
     late = pick(xp, found.stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
     status = pick(xp, right, int(Status.SUCCESS), pick(xp, found.done, poor, late))
     status = pick(xp, found.finite, status, int(Status.NONFINITE))
     return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
 
 
-# ---------------------------------------------------------------------------------------------------- for `eig`
+# --------------------------------------------------------------------------------------------------
 
 
 def iterative_pairs(
-    A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool, otherwise: Callable[[], Any] | None
+    A: LinearOperator,
+    k: int,
+    which: str,
+    method: Any,
+    is_hermitian: bool,
+    otherwise: Callable[[], Any] | None,
 ) -> tuple[Array, LinearOperator]:
-    """Eigenpairs as `eig` returns them. Where the run fails, and there is one, `otherwise()` is returned."""
+    """Eigenpairs as `eig` returns them. Where the run fails, and there is one, `otherwise()` is
+    returned."""
     xp = A.xp
     found, status, dropped = iterated(A, k, which, method, is_hermitian)
     converged = found.residual <= method.tolerance(xp, A.dtype)
     message = _message(xp, found, status, converged, is_hermitian, method)
-    info = Info(status, converged, found.iterations, found.matvecs, found.residual, method=method.name, message=message)
+    info = Info(
+        status,
+        converged,
+        found.iterations,
+        found.matvecs,
+        found.residual,
+        method=method.name,
+        message=message,
+    )
     info = heard(info, A, xp.stop_gradient(found.vectors), dropped)
     status = info._status
-    if otherwise is not None and isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE:
+    if (
+        otherwise is not None
+        and isinstance(status, Status)
+        and status.is_failure
+        and status is not Status.NONFINITE
+    ):
         report(
             Info(
                 Status.FELL_BACK,
@@ -345,7 +460,9 @@ def iterative_pairs(
     return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
 
 
-def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool, method: Any) -> str:
+def _message(
+    xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool, method: Any
+) -> str:
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
     if status is Status.BREAKDOWN:
@@ -354,7 +471,10 @@ def _message(xp: Any, found: Found, status: Any, converged: Array, is_hermitian:
         return "A is not self-adjoint, as was claimed"
     if isinstance(status, Status) and status.is_failure:
         if bool(seen(xp, converged).all()):
-            return "the pairs are right, but whether they are the ones that were asked for is not certain"
+            return (
+                "the pairs are right, but whether they are the ones that were asked for is not "
+                "certain"
+            )
         count = f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
         is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
         return f"{count}; {method.advice}" if is_short else count

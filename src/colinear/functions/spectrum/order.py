@@ -1,4 +1,5 @@
-"""What the rules for eigenvalues share: orders, eigenvectors of triangles, completed bases; and when `Auto` iterates."""
+"""What the rules for eigenvalues share: orders, eigenvectors of triangles, completed bases; and
+when `Auto` iterates."""
 
 from __future__ import annotations
 
@@ -35,23 +36,27 @@ from .shift_invert import is_cheap
 # symbols.
 
 
-# ---------------------------------------------------------------------------------------------------- orders
+# --------------------------------------------------------------------------------------------------
 
 
 def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) -> Array | None:
-    """The places of the k values that `which` names, in the order in which they are returned; None for all as they are."""
+    """The places of the k values that `which` names, in the order in which they are returned;
+    None for all as they are."""
     n = values.shape[-1]
     if is_hermitian and k == n:
         return None  # ascending as they come
     order = by_key(xp, values, which)[..., :k]
-    return xp.sort(order, axis=-1) if is_hermitian else order  # of ascending values, their places ascend
+    return (
+        xp.sort(order, axis=-1) if is_hermitian else order
+    )  # of ascending values, their places ascend
 
 
 def by_key(xp: Any, values: Array, which: str) -> Array:
-    """The places of all values as `which` orders them; where it ties, the larger real part, then the larger imaginary part.
+    """The places of all values as `which` orders them; where it ties, the larger real part, then
+    the larger imaginary part.
 
-    Numbers that differ by rounding tie too: conjugate pairs and the spectra of unitary operators would otherwise come in an order
-    that is an accident of the library that found them.
+    Numbers that differ by rounding tie too: conjugate pairs and the spectra of unitary operators
+    would otherwise come in an order that is an accident of the library that found them.
     """
     seen = None if xp.name == "numpy" else xp.peek(values)
     if seen is None:
@@ -62,7 +67,9 @@ def by_key(xp: Any, values: Array, which: str) -> Array:
 
 @cache
 def _ordering(xp: Any, which: str) -> Callable[[Array], Array]:
-    return xp.jit(lambda values: _by_key(xp, values, which))  # one program, where every operation would be one
+    return xp.jit(
+        lambda values: _by_key(xp, values, which)
+    )  # one program, where every operation would be one
 
 
 def _by_key(xp: Any, values: Array, which: str) -> Array:
@@ -76,77 +83,121 @@ def _by_key(xp: Any, values: Array, which: str) -> Array:
     group: Any = None
     with quiet(xp):
         for before, key in pairwise(keys):
-            group = _groups(xp, xp.take_along_axis(before, order, axis=-1), xp.take_along_axis(size, order, axis=-1), group)
+            group = _groups(
+                xp,
+                xp.take_along_axis(before, order, axis=-1),
+                xp.take_along_axis(size, order, axis=-1),
+                group,
+            )
             if group is None:
                 break
             step = xp.argsort(xp.take_along_axis(key, order, axis=-1), axis=-1, stable=True)
-            step = xp.take_along_axis(step, xp.argsort(xp.take_along_axis(group, step, axis=-1), axis=-1, stable=True), axis=-1)
-            order = xp.take_along_axis(order, step, axis=-1)  # the groups keep their places, so `group` needs no sorting
+            step = xp.take_along_axis(
+                step,
+                xp.argsort(xp.take_along_axis(group, step, axis=-1), axis=-1, stable=True),
+                axis=-1,
+            )
+            order = xp.take_along_axis(
+                order, step, axis=-1
+            )  # the groups keep their places, so `group` needs no sorting
     return order
 
 
 def _groups(xp: Any, key: Array, size: Array, within: Array | None) -> Array | None:
-    """Numbers of the groups of neighbours that tie: ascending keys (of values of these sizes, in each group of `within`) whose
-    gaps are rounding. A chain of such gaps that is long in all is no tie. None if nothing is seen to tie."""
+    """Numbers of the groups of neighbours that tie: ascending keys (of values of these sizes, in
+    each group of `within`) whose gaps are rounding. A chain of such gaps that is long in all is
+    no tie. None if nothing is seen to tie."""
     n = key.shape[-1]
     rounding = min(16 * math.sqrt(n), 512) * xp.eps(key.dtype)
     gap = key[..., 1:] - key[..., :-1]
-    joined = xp.logical_and(gap <= rounding * xp.maximum(size[..., 1:], size[..., :-1]), xp.isfinite(gap))
+    joined = xp.logical_and(
+        gap <= rounding * xp.maximum(size[..., 1:], size[..., :-1]), xp.isfinite(gap)
+    )
     if within is not None:
         joined = xp.logical_and(joined, within[..., 1:] == within[..., :-1])
     if xp.name == "numpy" and not joined.any():
         return None
-    begins = xp.concat([xp.broadcast_to(xp.asarray(True, device=xp.device_of(key)), key[..., :1].shape), ~joined], axis=-1)
+    begins = xp.concat(
+        [xp.broadcast_to(xp.asarray(True, device=xp.device_of(key)), key[..., :1].shape), ~joined],
+        axis=-1,
+    )
     number = xp.cumsum(xp.where(begins, 1, 0), axis=-1)
     places = xp.broadcast_to(xp.arange(n, device=xp.device_of(key)), key.shape)
     starts = xp.sort(xp.where(begins, places, n), axis=-1)
     bounds = xp.concat([starts, xp.where(starts[..., :1] < 0, 0, n)], axis=-1)
-    first, last = xp.take_along_axis(bounds, number - 1, axis=-1), xp.take_along_axis(bounds, number, axis=-1) - 1
+    first, last = (
+        xp.take_along_axis(bounds, number - 1, axis=-1),
+        xp.take_along_axis(bounds, number, axis=-1) - 1,
+    )
     spread = xp.take_along_axis(key, last, axis=-1) - xp.take_along_axis(key, first, axis=-1)
-    largest = xp.maximum(xp.take_along_axis(size, first, axis=-1), xp.take_along_axis(size, last, axis=-1))
-    return xp.cumsum(xp.where(xp.logical_or(begins, spread > 4 * rounding * largest), 1, 0), axis=-1)
+    largest = xp.maximum(
+        xp.take_along_axis(size, first, axis=-1), xp.take_along_axis(size, last, axis=-1)
+    )
+    return xp.cumsum(
+        xp.where(xp.logical_or(begins, spread > 4 * rounding * largest), 1, 0), axis=-1
+    )
 
 
 def ordered(
     xp: Any, values: Array, vectors: LinearOperator, k: int, which: str, is_hermitian: bool
 ) -> tuple[Array, LinearOperator]:
-    """The k of these eigenpairs, in any order, that `which` names, in the order that `eig` promises."""
+    """The k of these eigenpairs, in any order, that `which` names, in the order that `eig`
+    promises."""
     if is_hermitian and k == values.shape[-1]:
         order = xp.argsort(values, axis=-1, stable=True)
     else:
         order = by_key(xp, values, which)
         if is_hermitian:  # ascending
-            rising = xp.argsort(xp.take_along_axis(values, order[..., :k], axis=-1), axis=-1, stable=True)
+            rising = xp.argsort(
+                xp.take_along_axis(values, order[..., :k], axis=-1), axis=-1, stable=True
+            )
             order = xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
     return xp.take_along_axis(values, order[..., :k], axis=-1), columns(vectors, order, k)
 
 
 def columns(vectors: LinearOperator, order: Array, k: int) -> LinearOperator:
-    """The columns order[:k] of an operator, whose structure stays: they are picked by an operator."""
+    """The columns order[:k] of an operator, whose structure stays: they are picked by an
+    operator."""
     xp, n = vectors.xp, vectors.shape[-1]
     kept = vectors.properties & STIEFEL
     if isinstance(vectors, Dense):
         batch = broadcast_batches(vectors.batch_shape, order.shape[:-1])
         V = xp.broadcast_to(vectors.A, (*batch, *vectors.shape[-2:]))
-        return Dense(xp.take_along_axis(V, xp.broadcast_to(order[..., None, :k], (*V.shape[:-1], k)), axis=-1))._claim(kept)
+        return Dense(
+            xp.take_along_axis(
+                V, xp.broadcast_to(order[..., None, :k], (*V.shape[:-1], k)), axis=-1
+            )
+        )._claim(kept)
     if order.ndim == 1 and k < n:
         return Sliced(vectors, slice(None), order[:k])._claim(kept)
     V = Product(vectors, Permutation(order, like=vectors).T)
     return (V if k == n else Sliced(V, slice(None), slice(0, k)))._claim(kept)
 
 
-def combinations(xp: Any, spectra: list[Array], is_sum: bool, keep: Callable[[Array], Array | None]) -> tuple[Array, Array]:
-    """All sums or products of one value of each spectrum, or those that `keep` picks on the way, and their places."""
+def combinations(
+    xp: Any, spectra: list[Array], is_sum: bool, keep: Callable[[Array], Array | None]
+) -> tuple[Array, Array]:
+    """All sums or products of one value of each spectrum, or those that `keep` picks on the way,
+    and their places."""
 
     def add_factor(state: tuple[Array, Array], w: Array) -> tuple[Array, Array]:
         values, places = state
         m = w.shape[-1]
-        values, places = outer(add if is_sum else mul, values, w), outer(add, m * places, xp.arange(m, device=xp.device_of(w)))
+        values, places = (
+            outer(add if is_sum else mul, values, w),
+            outer(add, m * places, xp.arange(m, device=xp.device_of(w))),
+        )
         kept = keep(values)
-        return (values, places) if kept is None else (xp.take(values, kept, axis=-1), xp.take(places, kept, axis=-1))
+        return (
+            (values, places)
+            if kept is None
+            else (xp.take(values, kept, axis=-1), xp.take(places, kept, axis=-1))
+        )
 
     first = spectra[0]
-    return reduce(add_factor, spectra[1:], (first, xp.arange(first.shape[-1], device=xp.device_of(first))))
+    return reduce(
+        add_factor, spectra[1:], (first, xp.arange(first.shape[-1], device=xp.device_of(first)))
+    )
 
 
 def kronecker(factors: list[LinearOperator]) -> LinearOperator:
@@ -156,13 +207,15 @@ def kronecker(factors: list[LinearOperator]) -> LinearOperator:
     return Kronecker(*factors)
 
 
-# ---------------------------------------------------------------------------------------------------- triangles
+# --------------------------------------------------------------------------------------------------
 
 
 def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
-    """Eigenvectors, not normalised, of upper triangular T for the eigenvalues at `places` of its diagonal, by back-substitution.
+    """Eigenvectors, not normalised, of upper triangular T for the eigenvalues at `places` of its
+    diagonal, by back-substitution.
 
-    As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and vectors that grow are scaled down.
+    As LAPACK's trevc: a gap that is too small to divide by is taken to be eps |T|, and vectors that
+    grow are scaled down.
     """
     n, k = T.shape[-1], places.shape[-1]
     t, strict = xp.diagonal(T), xp.triu(T, 1)
@@ -177,7 +230,11 @@ def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
         below = i + 1 if in_place else 0  # `strict` is zero above
         r = xp.matmul(strict[..., i, None, below:], X[..., below:, :])[..., 0, :]
         gap = values - t[..., i, None]
-        row = xp.where(places > i, r / xp.where(xp.abs(gap) < least, least, gap), xp.astype(places == i, T.dtype))
+        row = xp.where(
+            places > i,
+            r / xp.where(xp.abs(gap) < least, least, gap),
+            xp.astype(places == i, T.dtype),
+        )
         if in_place:
             X[..., i, :] = row
         else:
@@ -192,25 +249,30 @@ def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
 
 
 def reversed_transpose(xp: Any, T: Array) -> Array:
-    """T^T with rows and columns in reverse: upper triangular again, with the left eigenvectors of T (reversed) for its own."""
+    """T^T with rows and columns in reverse: upper triangular again, with the left eigenvectors
+    of T (reversed) for its own."""
     return xp.flip(xp.matrix_transpose(T), axis=(-2, -1))
 
 
-# ---------------------------------------------------------------------------------------------------- bases
+# --------------------------------------------------------------------------------------------------
 
 
 def completed(Q: Array, xp: Any) -> LinearOperator:
-    """A unitary operator whose first columns are Q's, for Q of orthonormal columns: O(n r) numbers, not n^2.
+    """A unitary operator whose first columns are Q's, for Q of orthonormal columns: O(n r) numbers,
+    not n^2.
 
-    The block reflector H = I - W K W^H with W = E - Q and K = (I - Q^H E)^-1 takes E = [S; 0] to Q, for any unitary S: so
-    H diag(S, I) begins with Q. With S = -(the polar factor of Q's head), I - Q^H E is I plus a positive matrix.
+    The block reflector H = I - W K W^H with W = E - Q and K = (I - Q^H E)^-1 takes E = [S; 0] to Q,
+    for any unitary S: so H diag(S, I) begins with Q. With S = -(the polar factor of Q's head), I -
+    Q^H E is I plus a positive matrix.
     """
     n, r = Q.shape[-2:]
     if r == 0:
         return Identity(n, like=Q)
     X, _, Y = xp.svd(xp.stop_gradient(Q[..., :r, :]))
     S = -xp.matmul(X, Y)
-    E = xp.concat([S, xp.zeros((*S.shape[:-2], n - r, r), dtype=Q.dtype, device=xp.device_of(Q))], axis=-2)
+    E = xp.concat(
+        [S, xp.zeros((*S.shape[:-2], n - r, r), dtype=Q.dtype, device=xp.device_of(Q))], axis=-2
+    )
     I = xp.eye(r, dtype=Q.dtype, device=xp.device_of(Q))
     capacitance = I - xp.matmul(xp.conj(xp.matrix_transpose(Q)), E)
     K = xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
@@ -218,12 +280,12 @@ def completed(Q: Array, xp: Any) -> LinearOperator:
     return Product(H, BlockDiag(Dense(S)._claim(UNITARY), Identity(n - r)))
 
 
-# ---------------------------------------------------------------------------------------------------- permutations
+# --------------------------------------------------------------------------------------------------
 
 
 def cycles(perm: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The places of a permutation along its cycles, i, perm[i], perm[perm[i]], ..., the shorter cycles first, and the pairs (how
-    many cycles, of what length)."""
+    """The places of a permutation along its cycles, i, perm[i], perm[perm[i]], ..., the shorter
+    cycles first, and the pairs (how many cycles, of what length)."""
     n = len(perm)
     found: dict[int, list[list[int]]] = {}
     unseen = np.ones(n, dtype=bool)
@@ -240,7 +302,7 @@ def cycles(perm: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     return np.asarray(order, dtype=np.int64), [(len(found[length]), length) for length in lengths]
 
 
-# ---------------------------------------------------------------------------------------------------- symbols
+# --------------------------------------------------------------------------------------------------
 
 
 def is_periodic(A: LinearOperator) -> bool:
@@ -254,7 +316,8 @@ def grid_of(A: Any) -> tuple[int, ...]:
 
 
 def symbol(A: Any) -> Array:
-    """The eigenvalues of a Circulant or a periodic Convolution at the frequencies of the transform, (*batch, *grid).
+    """The eigenvalues of a Circulant or a periodic Convolution at the frequencies of the transform,
+    (*batch, *grid).
 
     Of a real A those of opposite frequencies are conjugate, and here exactly so.
     """
@@ -279,7 +342,9 @@ def mirrored(xp: Any, x: Array, axes: tuple[int, ...]) -> Array:
 
 
 SMALLEST = 400  # rows from which iterating may pay
-DIFFERENTIABLE = 1500  # rows up to which derivatives are wanted more than speed: the dense way has all of them
+DIFFERENTIABLE = (
+    1500  # rows up to which derivatives are wanted more than speed: the dense way has all of them
+)
 STEPS = 8  # bases that a run is expected to fill, for the choice
 PENALTY = 3  # on the expected cost of a run: it is a guess, and the dense way is certain
 INSIDE = 20  # products to a row that pairs inside the spectrum are expected to take
@@ -290,8 +355,11 @@ def is_affordable(A: LinearOperator) -> bool:
     return isinstance(A, Dense) or A.shape[-1] <= LARGEST_DENSE
 
 
-def automatic(A: LinearOperator, k: int, which: str, method: Auto, is_hermitian: bool) -> Method | None:
-    """The method that `Auto` iterates by; None for the dense way, which is for small matrices and for most of the spectrum."""
+def automatic(
+    A: LinearOperator, k: int, which: str, method: Auto, is_hermitian: bool
+) -> Method | None:
+    """The method that `Auto` iterates by; None for the dense way, which is for small matrices
+    and for most of the spectrum."""
     n = A.shape[-1]
     chosen: Any = (Lanczos if is_hermitian else Arnoldi)(tol=method.tol, max_iters=method.max_iters)
     affordable = is_affordable(A)

@@ -27,7 +27,17 @@ from ...operators.tree import Index
 from ...operators.unitary import FFT, Permutation
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import Status
-from ..common import identity_like, is_watched, narrow, quiet, report_finite, report_status, reports_nonfinite, seen, wide
+from ..common import (
+    identity_like,
+    is_watched,
+    narrow,
+    quiet,
+    report_finite,
+    report_status,
+    reports_nonfinite,
+    seen,
+    wide,
+)
 from . import Pairs, asked, eig, filled, finish, not_empty, report_pairs, typed, with_zeros
 from .order import (
     by_key,
@@ -47,12 +57,14 @@ from .order import (
 
 
 def is_similarity(A: Any) -> bool:
-    """Whether the outer factors of a product of three or more are known to be inverse to each other."""
+    """Whether the outer factors of a product of three or more are known to be inverse to each
+    other."""
     return len(A.operands) > 2 and are_inverse(A.operands[0], A.operands[-1])
 
 
 def are_inverse(A: Any, B: Any) -> bool:
-    """Whether A B = I is known: B was made as the inverse or, for unitary A, the adjoint of A, or their parts were."""
+    """Whether A B = I is known: B was made as the inverse or, for unitary A, the adjoint of A,
+    or their parts were."""
     if A.properties & UNITARY and are_adjoint(A, B):
         return True
     if (isinstance(B, Inverse) and B.A is A) or (isinstance(A, Inverse) and A.A is B):
@@ -78,8 +90,14 @@ def multiplicities(n: int) -> dict[complex, int]:
 
 
 def few_pairs(xp: Any, n: int, inverse: bool, k: int, which: str) -> tuple[Any, Any] | None:
-    """k eigenvalues, in order, and orthonormal eigenvectors, on the host; None if that is too many for this way."""
-    values = np.concatenate([np.full(count, np.conj(value) if inverse else value) for value, count in multiplicities(n).items()])
+    """k eigenvalues, in order, and orthonormal eigenvectors, on the host; None if that is too
+    many for this way."""
+    values = np.concatenate(
+        [
+            np.full(count, np.conj(value) if inverse else value)
+            for value, count in multiplicities(n).items()
+        ]
+    )
     if FEW * k > n // 4:
         return None
     order = selection(xp, xp.asarray(values), k, which, False)
@@ -109,7 +127,9 @@ def _projected(n: int, direction: int, value: complex, count: int) -> Any:
 # where A is real and symmetric: that keeps them O(n log n).
 
 
-PARALLEL_TO_NULL = "the eigenvalue 0 is defective, or close to it: some eigenvectors are almost parallel"
+PARALLEL_TO_NULL = (
+    "the eigenvalue 0 is defective, or close to it: some eigenvectors are almost parallel"
+)
 
 
 @rule(eig, Identity | ScaledIdentity)
@@ -119,7 +139,9 @@ def eig_identity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     c = scalar_of(A)
     I = identity_like(A, n)
-    return typed(A.xp, beside(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
+    return typed(A.xp, beside(c) * filled(A, 1.0, k), is_hermitian), I if k == n else I[
+        :, :k
+    ]._claim(STIEFEL)
 
 
 @rule(eig, Zero)
@@ -127,7 +149,9 @@ def eig_zero(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """0 has the eigenvalue 0, and I for eigenvectors"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     I = identity_like(A, n)
-    return typed(A.xp, filled(A, 0.0, k, A.batch_shape), is_hermitian), I if k == n else I[:, :k]._claim(STIEFEL)
+    return typed(A.xp, filled(A, 0.0, k, A.batch_shape), is_hermitian), I if k == n else I[
+        :, :k
+    ]._claim(STIEFEL)
 
 
 @rule(eig, Diagonal)
@@ -150,7 +174,10 @@ def eig_triangular(A: Any, k: Any, which: str, method: Any) -> Pairs:
         rising = xp.argsort(xp.take_along_axis(xp.real(t), places, axis=-1), axis=-1, stable=True)
         places = xp.take_along_axis(places, rising, axis=-1)
     with quiet(xp):
-        X, Y = triangular_vectors(xp, T, places), triangular_vectors(xp, reversed_transpose(xp, T), n - 1 - places)
+        X, Y = (
+            triangular_vectors(xp, T, places),
+            triangular_vectors(xp, reversed_transpose(xp, T), n - 1 - places),
+        )
         X, x = _normalised(xp, X, places)
         y = _normalised(xp, Y, n - 1 - places)[1]
         sensitivity = 1 / (x * y)  # |y| |x| / |y^H x|: x and y share one entry
@@ -160,8 +187,12 @@ def eig_triangular(A: Any, k: Any, which: str, method: Any) -> Pairs:
         X, M = (xp.astype(Z, values.dtype) for Z in (X, M))
     with quiet(xp):
         chosen = fitting("eig", method, *EIGEN)
-        report_pairs(xp, M, values, X, None if is_hermitian else sensitivity, chosen, "substitution", A)
-    return narrow(xp, values, A.dtype), Dense(narrow(xp, X, A.dtype))._claim(STIEFEL if is_hermitian else 0)
+        report_pairs(
+            xp, M, values, X, None if is_hermitian else sensitivity, chosen, "substitution", A
+        )
+    return narrow(xp, values, A.dtype), Dense(narrow(xp, X, A.dtype))._claim(
+        STIEFEL if is_hermitian else 0
+    )
 
 
 def _normalised(xp: Any, X: Array, places: Array) -> tuple[Array, Array]:
@@ -178,7 +209,9 @@ def eig_projection(A: Any, k: Any, which: str, method: Any) -> Pairs:
     r, batch = A.Q.shape[-1], A.batch_shape
     report_finite(A.xp, A.Q)
     if which[0] == "L" and k <= r:
-        return typed(A.xp, filled(A, 1.0, k, batch), is_hermitian), Dense(A.Q[..., :k])._claim(STIEFEL)
+        return typed(A.xp, filled(A, 1.0, k, batch), is_hermitian), Dense(A.Q[..., :k])._claim(
+            STIEFEL
+        )
     values = A.xp.concat([filled(A, 1.0, r, batch), filled(A, 0.0, n - r, batch)], axis=-1)
     return finish(A, values, completed(A.Q, A.xp), k, which, is_hermitian)
 
@@ -209,7 +242,8 @@ def _ranks(A: Any) -> tuple[int, int]:
 
 @rule(eig, LowRank, when=rank_is_small, hereditary=True)
 def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """U V^H has the eigenvalues of R V^H Q for U = Q R, with eigenvectors Q z, and 0 for the orthogonal complement of V"""
+    """U V^H has the eigenvalues of R V^H Q for U = Q R, with eigenvectors Q z, and 0 for the
+    orthogonal complement of V"""
     n, k, is_hermitian = asked(A, k, which, method)
     xp = A.xp
     Q, small, V = compressed(A)
@@ -222,11 +256,17 @@ def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
     values, Z = eig(small, None, "LM", method)
     values = with_zeros(xp, values, n - r)
     if is_hermitian:  # the orthogonal complement of V is that of Q
-        return finish(A, values, Product(completed(Q, xp), BlockDiag(Z, Identity(n - r))), k, which, True)
+        return finish(
+            A, values, Product(completed(Q, xp), BlockDiag(Z, Identity(n - r))), k, which, True
+        )
     P = autodiff.qr(xp, V)[0]
-    status = _status_of_basis(A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z)._dense()))
+    status = _status_of_basis(
+        A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z)._dense())
+    )
     known = seen(xp, status)
-    if not planning() and known is not None and known.any() and is_affordable(A):  # U may lack rank: then 0 need not be defective
+    if (
+        not planning() and known is not None and known.any() and is_affordable(A)
+    ):  # U may lack rank: then 0 need not be defective
         return eig.base(A, k, which, method)
     report_status(xp, status, message=PARALLEL_TO_NULL)
     null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)
@@ -255,7 +295,8 @@ def compressed(A: Any) -> tuple[Array, LinearOperator, Array]:
 
 
 def _status_of_basis(A: Any, overlap: Array) -> Array:
-    """Whether no eigenvectors Q z nearly lie in the orthogonal complement P of V, from P^H Q z: else they are no basis with it."""
+    """Whether no eigenvectors Q z nearly lie in the orthogonal complement P of V, from P^H Q z:
+    else they are no basis with it."""
     xp = A.xp
     with quiet(xp):
         smallest = xp.min(xp.svd(overlap)[1], axis=-1)
@@ -274,24 +315,31 @@ def cycles_can_be_seen(A: Any) -> bool:
 
 @rule(eig, Permutation, when=cycles_can_be_seen)
 def eig_permutation(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """a cycle of length m has the m-th roots of unity for eigenvalues, and Fourier's eigenvectors"""
+    """a cycle of length m has the m-th roots of unity for eigenvalues, and Fourier's
+    eigenvectors"""
     _, k, is_hermitian = asked(A, k, which, method, known=True)
     xp = A.xp
     order, counts = cycles(A.perm.host)
-    roots = np.concatenate([np.tile(np.exp(2j * math.pi * np.arange(m) / m), count) for count, m in counts])
+    roots = np.concatenate(
+        [np.tile(np.exp(2j * math.pi * np.arange(m) / m), count) for count, m in counts]
+    )
     values = xp.asarray(roots, dtype=xp.complex_dtype(A.dtype), device=A._context.device)
     like = None if A.is_neutral else A
 
     def waves(m: int) -> LinearOperator:
         if is_hermitian and m == 2:  # those of an exchange of two are real
-            half = xp.asarray([[1.0, 1.0], [1.0, -1.0]], dtype=A.dtype, device=A._context.device) / math.sqrt(2)
+            half = xp.asarray(
+                [[1.0, 1.0], [1.0, -1.0]], dtype=A.dtype, device=A._context.device
+            ) / math.sqrt(2)
             return Dense(half)._claim(UNITARY)
         return Identity(1, like=like) if is_hermitian and m == 1 else FFT(m, like=like).H
 
     blocks = [Kronecker(Identity(count, like=like), waves(m)) for count, m in counts]
     vectors = Product(Permutation(order, like=like).T, BlockDiag(*blocks))
     # All are of magnitude 1, so that is a tie, whatever rounding makes of it.
-    return finish(A, values, vectors, k, "LR" if which[1] == "M" and not is_hermitian else which, is_hermitian)
+    return finish(
+        A, values, vectors, k, "LR" if which[1] == "M" and not is_hermitian else which, is_hermitian
+    )
 
 
 def permutations_can_be_seen(A: Any) -> bool:
@@ -313,7 +361,8 @@ def is_seen_and_not_self_adjoint(A: Any) -> bool:
 
 @rule(eig, Unitary[Dense], when=is_seen_and_not_self_adjoint, direct=True)
 def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """Schur's form of a unitary matrix is diagonal, Q = Z diag(λ) Z^H: orthonormal eigenvectors also of repeated eigenvalues"""
+    """Schur's form of a unitary matrix is diagonal, Q = Z diag(λ) Z^H: orthonormal eigenvectors
+    also of repeated eigenvalues"""
     from scipy.linalg import schur
 
     _, k, is_hermitian = asked(A, k, which, method, known=True)
@@ -323,27 +372,41 @@ def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
         return eig.base(A, k, which, method)
     forms = [schur(matrix, output="complex") for matrix in host.reshape(-1, *host.shape[-2:])]
     w, Z = (
-        np.reshape(np.stack(parts), (*host.shape[:-2], *parts[0].shape)) for parts in zip(*((np.diag(T), Z) for T, Z in forms))
+        np.reshape(np.stack(parts), (*host.shape[:-2], *parts[0].shape))
+        for parts in zip(*((np.diag(T), Z) for T, Z in forms))
     )
-    values, V = (xp.asarray(x, dtype=xp.complex_dtype(M.dtype), device=A._context.device) for x in (w, Z))
+    values, V = (
+        xp.asarray(x, dtype=xp.complex_dtype(M.dtype), device=A._context.device) for x in (w, Z)
+    )
     chosen = fitting("eig", method, *EIGEN)
     report_pairs(xp, xp.astype(M, V.dtype), values, V, None, chosen, "Schur", A)
-    return finish(A, narrow(xp, values, A.dtype), Dense(narrow(xp, V, A.dtype))._claim(UNITARY), k, which, is_hermitian)
+    return finish(
+        A,
+        narrow(xp, values, A.dtype),
+        Dense(narrow(xp, V, A.dtype))._claim(UNITARY),
+        k,
+        which,
+        is_hermitian,
+    )
 
 
 @rule(eig, Circulant, when=not_empty)
 @rule(eig, Convolution, when=is_periodic)
 def eig_circulant(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """C = F^H diag(F c) F with the Fourier transform F: unitary, complex eigenvectors also of a real symmetric C"""
+    """C = F^H diag(F c) F with the Fourier transform F: unitary, complex eigenvectors also of a
+    real symmetric C"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     values = A.xp.reshape(symbol(A), (*A.batch_shape, n))
     report_finite(A.xp, values)
-    return finish(A, narrow(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H, k, which, is_hermitian)
+    return finish(
+        A, narrow(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H, k, which, is_hermitian
+    )
 
 
 @rule(eig, FFT)
 def eig_fft(A: Any, k: Any, which: str, method: Any) -> Pairs:
-    """F is C on even vectors and -i S on odd ones, with real symmetric C and S of eigenvalues 1 and -1; Kronecker over a grid"""
+    """F is C on even vectors and -i S on odd ones, with real symmetric C and S of eigenvalues 1
+    and -1; Kronecker over a grid"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
     if len(A.grid) > 1:
         lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
@@ -361,9 +424,14 @@ def eig_fft(A: Any, k: Any, which: str, method: Any) -> Pairs:
     angles = 2 * np.pi * (np.outer(j, j) % max(n, 1)) / max(n, 1)
     sign = 1 if A.inverse else -1
     parts = [(even, np.cos(angles), 1), (odd, np.sin(angles), sign * 1j)]
-    found = [(unit, basis, *np.linalg.eigh(basis.T @ M @ basis / math.sqrt(max(n, 1)))) for basis, M, unit in parts]
+    found = [
+        (unit, basis, *np.linalg.eigh(basis.T @ M @ basis / math.sqrt(max(n, 1))))
+        for basis, M, unit in parts
+    ]
     values = np.concatenate([unit * np.sign(w) for unit, _, w, _ in found])
     V = np.concatenate([basis @ Q for _, basis, _, Q in found], axis=1)
     xp, device = A.xp, A._context.device
     vectors = Dense(xp.asarray(V, dtype=A.dtype, device=device))._claim(UNITARY)
-    return finish(A, xp.asarray(values, dtype=A.dtype, device=device), vectors, k, which, is_hermitian)
+    return finish(
+        A, xp.asarray(values, dtype=A.dtype, device=device), vectors, k, which, is_hermitian
+    )

@@ -1,4 +1,5 @@
-"""Eigenpairs nearest to a shift by (A - shift I)^-1 where that is cheap, and of sums by stochastic gradients."""
+"""Eigenpairs nearest to a shift by (A - shift I)^-1 where that is cheap, and of sums by
+stochastic gradients."""
 
 from __future__ import annotations
 
@@ -37,16 +38,25 @@ from ..solve.inverse import LARGEST_DENSE, inv
 
 
 FILL = 40_000_000  # entries of triangular factors that are affordable
-FUNCTIONS = (GaussNewton, Hessian, Jacobian, MatrixFree, Opaque)  # operators of which nothing but products is known
+FUNCTIONS = (
+    GaussNewton,
+    Hessian,
+    Jacobian,
+    MatrixFree,
+    Opaque,
+)  # operators of which nothing but products is known
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
 EDGE = (
     0.05,
     0.5,
-)  # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if that was not enough
+    # of the width of the outermost Ritz values, by which the shift is beyond them: first, and if
+    # that was not enough
+)
 
 
 class Shifted(NamedTuple):
-    """(A - shift I)^-1, and whether it failed: an array where that cannot be seen yet, and else False."""
+    """(A - shift I)^-1, and whether it failed: an array where that cannot be seen yet, and else
+    False."""
 
     inverse: LinearOperator
     shift: complex
@@ -54,10 +64,12 @@ class Shifted(NamedTuple):
 
 
 def inverse_at(A: LinearOperator, shift: complex, form: bool) -> Shifted | None:
-    """The inverse of A less a shift, where A is a stored matrix or structure makes it cheap; None where neither is so.
+    """The inverse of A less a shift, where A is a stored matrix or structure makes it cheap; None
+    where neither is so.
 
-    `form` says whether the matrix of another A may be formed for it. At an eigenvalue, where there is no inverse, the one beside it
-    is taken: the pairs nearest to the shift are nearest to that too, but for ties.
+    `form` says whether the matrix of another A may be formed for it. At an eigenvalue, where there
+    is no inverse, the one beside it is taken: the pairs nearest to the shift are nearest to that
+    too, but for ties.
     """
     if not is_cheap(shifted(A, shift)):
         if not form or A.shape[-1] > LARGEST_DENSE or is_known_by_products(A):
@@ -80,7 +92,9 @@ def cheap_inverse(A: LinearOperator) -> Shifted | None:
     Of a singular A it is the inverse at a small shift, below the spectrum if A is positive.
     """
     if isinstance(A, Sparse) and A.properties & POSITIVE_SEMIDEFINITE and fills_in(A):
-        return None  # the inverse would be an iteration, which fails where A is singular; products with A find its lower end
+        # the inverse would be an iteration, which fails where A is singular; products with A find
+        # its lower end
+        return None
     if not is_cheap(A):
         return None
     found = _inverse(A, 0.0)
@@ -94,11 +108,14 @@ def _small_shift(A: LinearOperator) -> float:
     xp = A.xp
     p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
     size = seen(xp, xp.max(xp.abs(A @ p)))
-    return -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
+    return (
+        -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
+    )
 
 
 class Edge(NamedTuple):
-    """The outermost eigenvalue on one side of the spectrum, and how far the k wanted reach from there; negative on the right side."""
+    """The outermost eigenvalue on one side of the spectrum, and how far the k wanted reach from
+    there; negative on the right side."""
 
     outer: float
     width: float
@@ -115,25 +132,43 @@ class Edge(NamedTuple):
 def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
     """Where the outermost eigenvalues of a large sparse matrix are, by a short run.
 
-    Only if they are real, as far as that run can see: of complex ones those nearest to a shift need not be the outermost.
+    Only if they are real, as far as that run can see: of complex ones those nearest to a shift need
+    not be the outermost.
     """
     xp, n = A.xp, A.shape[-1]
-    if n < LARGE or A.batch_shape or not isinstance(A, Sparse) or xp.is_traced(A.data) or not is_cheap(A):
+    if (
+        n < LARGE
+        or A.batch_shape
+        or not isinstance(A, Sparse)
+        or xp.is_traced(A.data)
+        or not is_cheap(A)
+    ):
         return None
     generators = xp.split(xp.generator(method.seed))
     start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
     m = method.size(n, k)
     with quiet(xp):
-        edge = arnoldi(xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_iters=3 * m, again=False)
+        edge = arnoldi(
+            xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_iters=3 * m, again=False
+        )
     values, size = seen(xp, edge.values), seen(xp, edge.size)
     width = float(np.ptp(values.real))
-    if not np.isfinite(values).all() or np.abs(values.imag).max() > 1e-2 * width or width <= 1e-6 * float(size):
+    if (
+        not np.isfinite(values).all()
+        or np.abs(values.imag).max() > 1e-2 * width
+        or width <= 1e-6 * float(size)
+    ):
         return None
-    return Edge(float(values.real.min()), width) if which == "SR" else Edge(float(values.real.max()), -width)
+    return (
+        Edge(float(values.real.min()), width)
+        if which == "SR"
+        else Edge(float(values.real.max()), -width)
+    )
 
 
 def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
-    """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost. The nearer the shift, the faster."""
+    """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost.
+    The nearer the shift, the faster."""
     shift, B = edge.shift(far), shifted(A, edge.shift(far))
     return _inverse(B, shift) if is_cheap(B) else None
 
@@ -169,8 +204,9 @@ def is_cheap(A: LinearOperator) -> bool:
 
 
 def envelope(A: Any) -> float:
-    """How many entries lie inside the envelope of a sparse matrix, rows and columns in the order of Cuthill and McKee: the factors
-    have no more there, and in the order that is used mostly fewer."""
+    """How many entries lie inside the envelope of a sparse matrix, rows and columns in the order
+    of Cuthill and McKee: the factors have no more there, and in the order that is used mostly
+    fewer."""
     memo = A.structure.memo
     if "envelope" not in memo:
         from scipy.sparse import csr_array
@@ -178,7 +214,10 @@ def envelope(A: Any) -> float:
 
         structure = A.structure
         n = structure.shape[0]
-        graph = csr_array((np.ones(structure.nnz, np.int8), structure.columns, structure.indptr), shape=structure.shape)
+        graph = csr_array(
+            (np.ones(structure.nnz, np.int8), structure.columns, structure.indptr),
+            shape=structure.shape,
+        )
         order = reverse_cuthill_mckee(graph + graph.T, symmetric_mode=True)
         place = np.empty(n, np.int64)
         place[order] = np.arange(n)
@@ -193,7 +232,8 @@ def envelope(A: Any) -> float:
 # how the answer is judged.
 
 
-FIRST = 8  # vectors that a null space is looked for with; twice as many whenever all are found to be in it
+# vectors that a null space is looked for with; twice as many whenever all are found to be in it
+FIRST = 8
 SURE = 0.3  # of a Ritz value, its residual, from which it counts as one that is not zero
 DIVERGED = "it diverged: the step is too large. Leave out `step`, which finds one, or take a larger batch_size"
 
@@ -201,33 +241,53 @@ DIVERGED = "it diverged: the step is too large. Leave out `step`, which finds on
 def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspace:
     """k eigenpairs at an end of the spectrum."""
     positive = A.properties & POSITIVE_SEMIDEFINITE
-    ends = {"LA": True, "LR": True, "SA": False, "SR": False} | ({"LM": True, "SM": False} if positive else {})
+    ends = {"LA": True, "LR": True, "SA": False, "SR": False} | (
+        {"LM": True, "SM": False} if positive else {}
+    )
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
-            "eig: SVRG finds eigenvectors of self-adjoint sums, and A is not known to be one. Say SelfAdjoint(A) if it is so, "
+            "eig: SVRG finds eigenvectors of self-adjoint sums, and A is not known to be one. Say "
+            "SelfAdjoint(A) if it is so, "
             "or use Arnoldi()."
         )
     if which not in ends:
-        raise MethodError(f"eig: SVRG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an A of any sign.")
+        raise MethodError(
+            f"eig: SVRG finds the ends of the spectrum, which='LA' or 'SA', not {which!r} of an A "
+            "of any sign."
+        )
     _plain_steps("eig", method)
     method = replace(method, seed=drawn_seed(method.seed))
     xp, n = A.xp, A.shape[-1]
     start = _start(A, k, method) if method.x0 is None else _given(A, k, method)
     tol = method.tolerance(xp, A.dtype)
-    run = program(xp.name, _program, method.without_arrays(), ends[which], False, float(tol), method.iterations(n, n))
+    run = program(
+        xp.name,
+        _program,
+        method.without_arrays(),
+        ends[which],
+        False,
+        float(tol),
+        method.iterations(n, n),
+    )
     with recording():
         return run(seeded(A, method.seed), start)
 
 
 def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> LinearOperator:
-    """An orthonormal basis of the null space, from more and more vectors until some are not in it."""
+    """An orthonormal basis of the null space, from more and more vectors until some are not in
+    it."""
     _plain_steps("nullspace", method)
     method = replace(method, seed=static_seed(method.seed))
     xp, (m, n) = A.xp, A.shape[-2:]
     if A.batch_shape:
-        raise MethodError("nullspace: SVRG works on one operator at a time. Call it for each matrix: nullspace(A[i]).")
+        raise MethodError(
+            "nullspace: SVRG works on one operator at a time. Call it for each matrix: "
+            "nullspace(A[i])."
+        )
     tol = max(method.tolerance(xp, A.dtype), max(m, n) * xp.eps(A.dtype) if rtol is None else rtol)
-    run = program(xp.name, _program, method.without_arrays(), False, True, float(tol), method.iterations(m, n))
+    run = program(
+        xp.name, _program, method.without_arrays(), False, True, float(tol), method.iterations(m, n)
+    )
     squared = not A.properties & POSITIVE_SEMIDEFINITE
     start, matvecs, epochs = _start(A, min(n, FIRST), method), 0, 0
     while True:
@@ -266,29 +326,49 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
 def _plain_steps(function: str, method: SVRG) -> None:
     """An error if options were given that are for linear systems alone."""
     if method.preconditioner is not None:
-        raise MethodError(f"{function}: the preconditioner of SVRG is for linear systems. Leave it out, or use LOBPCG().")
+        raise MethodError(
+            f"{function}: the preconditioner of SVRG is for linear systems. Leave it out, or use "
+            "LOBPCG()."
+        )
     if method.momentum or method.averaging:
-        raise MethodError(f"{function}: momentum and averaging of SVRG are for linear systems. Leave them out.")
+        raise MethodError(
+            f"{function}: momentum and averaging of SVRG are for linear systems. Leave them out."
+        )
 
 
 def _start(A: LinearOperator, k: int, method: SVRG) -> Array:
     xp = A.xp
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
     generator = xp.split(xp.generator(method.seed), 3)[2]
-    return xp.normal(generator, (*A.batch_shape, A.shape[-1], k), dtype=dtype, device=A._context.device)
+    return xp.normal(
+        generator, (*A.batch_shape, A.shape[-1], k), dtype=dtype, device=A._context.device
+    )
 
 
 def _given(A: LinearOperator, k: int, method: SVRG) -> Array:
     xp = A.xp
-    x0 = method.x0 if namespace_of(method.x0) is not None else xp.asarray(method.x0, dtype=A.dtype, device=A._context.device)
+    x0 = (
+        method.x0
+        if namespace_of(method.x0) is not None
+        else xp.asarray(method.x0, dtype=A.dtype, device=A._context.device)
+    )
     x0 = x0[..., None] if x0.ndim == 1 else x0
     if tuple(x0.shape[-2:]) != (A.shape[-1], k):
-        raise ValueError(f"eig: x0 has shape {tuple(x0.shape)}; SVRG starts from {A.shape[-1]} x {k}.")
+        raise ValueError(
+            f"eig: x0 has shape {tuple(x0.shape)}; SVRG starts from {A.shape[-1]} x {k}."
+        )
     return xp.broadcast_to(x0, (*A.batch_shape, *x0.shape[-2:]))
 
 
 def _program(
-    xp: Any, method: Any, largest: bool, null: bool, tol: float, max_iters: int, A: LinearOperator, W: Array
+    xp: Any,
+    method: Any,
+    largest: bool,
+    null: bool,
+    tol: float,
+    max_iters: int,
+    A: LinearOperator,
+    W: Array,
 ) -> Subspace:
     """One run, a program in JAX."""
     watch = Watch(False, method.callback, method.progress, method.name, False)
@@ -300,7 +380,9 @@ def _program(
             return (values <= limit * norm) | (residual <= SURE * values)
         return residual <= tol * norm
 
-    products = Products(A.__matmul__, A.H.__matmul__ if terms.squared else None, None, None, A.shape[-1], terms)
+    products = Products(
+        A.__matmul__, A.H.__matmul__ if terms.squared else None, None, None, A.shape[-1], terms
+    )
     return svrg_subspace(
         xp, products, W, largest=largest, step=method.step, seed=method.seed, settled=settled, max_iters=max_iters, watch=watch
     )  # fmt: skip

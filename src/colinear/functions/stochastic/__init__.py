@@ -1,1 +1,2 @@
-"""Answers from random vectors: estimates of traces and diagonals, Lanczos quadrature, `solve_and_logdet`."""
+"""Answers from random vectors: estimates of traces and diagonals, Lanczos quadrature,
+`solve_and_logdet`."""

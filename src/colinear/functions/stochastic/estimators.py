@@ -39,13 +39,17 @@ from .terms import count_terms, probe_shape, shared_out, terms_of
 # the whole from theirs.
 
 
-def _parts(f: Any, parts: Sequence[LinearOperator], method: Any) -> tuple[list[Array], list[Array], list[Info]]:
+def _parts(
+    f: Any, parts: Sequence[LinearOperator], method: Any
+) -> tuple[list[Array], list[Array], list[Info]]:
     """Values, standard errors and what else is known of f of each part."""
     values, errors, infos = [], [], []
     for A, seed in zip(parts, part_seeds(method.seed, len(parts)), strict=True):
         value, info = f(A, method.part(seed, len(parts)), info=True)
         error = info.error
-        errors.append(0 * A.xp.abs(value) if error is None else error)  # what is known exactly tells no error
+        errors.append(
+            0 * A.xp.abs(value) if error is None else error
+        )  # what is known exactly tells no error
         values.append(value)
         infos.append(info)
     return values, errors, infos
@@ -58,11 +62,21 @@ def _tell_whole(xp: Any, method: Any, value: Array, error: Array, infos: list[In
         size, half = xp.abs(value), quantile(method.confidence, 1e9) * error
         met = xp.sqrt(xp.sum(half**2)) <= method.tol * xp.sqrt(xp.sum(size**2))
         missed = int(Status.MAX_ITERATIONS)
-        status = xp.where(met, 0, missed) if xp.is_traced(met) else Status(0 if bool(met) else missed)
+        status = (
+            xp.where(met, 0, missed) if xp.is_traced(met) else Status(0 if bool(met) else missed)
+        )
     for info in infos:
         status = worse(xp, status, info._status)
     status = Status(status) if isinstance(status, int) else status
-    report(Info(status, error=error, matvecs=total(i.matvecs for i in infos), method=method.name, children=tuple(infos)))
+    report(
+        Info(
+            status,
+            error=error,
+            matvecs=total(i.matvecs for i in infos),
+            method=method.name,
+            children=tuple(infos),
+        )
+    )
 
 
 def scaled_estimate(f: Any, c: Any, A: LinearOperator, method: Any, event: int) -> Array:
@@ -70,11 +84,15 @@ def scaled_estimate(f: Any, c: Any, A: LinearOperator, method: Any, event: int) 
     value, info = f(A, method, info=True)
     c = beside(c, event)
     size = abs(c) if namespace_of(c) is None else namespace_of(c).abs(c)
-    report(info.replace(error=None if info.error is None else size * info.error, function="", rule=""))
+    report(
+        info.replace(error=None if info.error is None else size * info.error, function="", rule="")
+    )
     return c * value
 
 
-def added_estimates(f: Any, parts: Sequence[LinearOperator], method: Any, weights: Sequence[float]) -> Array:
+def added_estimates(
+    f: Any, parts: Sequence[LinearOperator], method: Any, weights: Sequence[float]
+) -> Array:
     """Σ_i w_i f(A_i), of variance Σ_i w_i^2 σ_i^2."""
     xp = parts[0].xp
     values, errors, infos = _parts(f, parts, method)
@@ -84,7 +102,9 @@ def added_estimates(f: Any, parts: Sequence[LinearOperator], method: Any, weight
     return value
 
 
-def multiplied_estimates(f: Any, parts: Sequence[LinearOperator], method: Any, multiply: Callable[[Any, Any], Any]) -> Array:
+def multiplied_estimates(
+    f: Any, parts: Sequence[LinearOperator], method: Any, multiply: Callable[[Any, Any], Any]
+) -> Array:
     """∏_i f(A_i), of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
     xp = parts[0].xp
     values, errors, infos = _parts(f, parts, method)
@@ -96,7 +116,9 @@ def multiplied_estimates(f: Any, parts: Sequence[LinearOperator], method: Any, m
     return value
 
 
-def concatenated(f: Any, parts: Sequence[LinearOperator], method: Any, beside: Callable[..., Array]) -> Array:
+def concatenated(
+    f: Any, parts: Sequence[LinearOperator], method: Any, beside: Callable[..., Array]
+) -> Array:
     """f(A_1), f(A_2), ... one after the other."""
     xp = parts[0].xp
     values, errors, infos = _parts(f, parts, method)
@@ -108,7 +130,8 @@ def concatenated(f: Any, parts: Sequence[LinearOperator], method: Any, beside: C
 def powers_of_estimates(
     A: LinearOperator, f: Any, parts: Sequence[LinearOperator], method: Any, powers: Sequence[int]
 ) -> tuple[Array, Array]:
-    """Sign and logarithm of ∏_i det(A_i)^p_i for positive definite parts, whose logarithms are estimated."""
+    """Sign and logarithm of ∏_i det(A_i)^p_i for positive definite parts, whose logarithms are
+    estimated."""
     logarithm = added_estimates(f, parts, method, powers)
     return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
 
@@ -125,7 +148,8 @@ Exact = Callable[[], Array]
 
 
 def estimated(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Array:
-    """The trace (*batch,) or the diagonal (*batch, n) of square A by a stochastic method; `exact()` by n products."""
+    """The trace (*batch,) or the diagonal (*batch, n) of square A by a stochastic method;
+    `exact()` by n products."""
     n = A.shape[-1]
     if isinstance(method, Hutchinson) and method.is_doubly_stochastic:
         _group_size(A, method)  # an error if that does not fit, whatever comes of it
@@ -148,15 +172,23 @@ def _exactly(A: LinearOperator, exact: Exact, diagonal: bool, method: Any) -> Ar
     """By n products, which is no more than the estimate would take."""
     value = exact()
     error = A.xp.zeros(value.shape, dtype=A.xp.real_dtype(value.dtype), device=A._context.device)
-    report(Info(error=error, matvecs=A.shape[-1], method=method.name, message="exact, by as many products as A has columns"))
+    report(
+        Info(
+            error=error,
+            matvecs=A.shape[-1],
+            method=method.name,
+            message="exact, by as many products as A has columns",
+        )
+    )
     return value
 
 
-# ---------------------------------------------------------------------------------------------------- means of samples
+# --------------------------------------------------------------------------------------------------
 
 
 def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Array:
-    """Hutchinson's mean, with one random vector for A or with one for each term; Hutch++ if a range is to be taken out first."""
+    """Hutchinson's mean, with one random vector for A or with one for each term; Hutch++ if a
+    range is to be taken out first."""
     xp, n, batch, device = A.xp, A.shape[-1], A.batch_shape, A._context.device
     gen, most = xp.generator(method.seed), method.most
     multiply: Any = A.__matmul__
@@ -193,13 +225,21 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
         0,
     )
     traced = is_traced(A, method.seed)
-    options: Any = {"width": width, "event": int(diagonal), "tol": method.tol, "confidence": method.confidence, "traced": traced}
+    options: Any = {
+        "width": width,
+        "event": int(diagonal),
+        "tol": method.tol,
+        "confidence": method.confidence,
+        "traced": traced,
+    }
     reach = n if method.probes is None and n <= most else math.inf
     found, met = averaged(xp, sample, start, most=most, reach=reach, **options)
     error = standard_error(xp, found.count, found.spread, int(diagonal))
     value, status = found.mean, worse(xp, status, found.status)
     matvecs: Any = found.drawn + spent
-    if reach < math.inf and method.tol is not None:  # where the tolerance needs more than n products, n products give all
+    if (
+        reach < math.inf and method.tol is not None
+    ):  # where the tolerance needs more than n products, n products give all
         if not traced and not met:
             return _exactly(A, exact, diagonal, method)
         if traced:
@@ -215,33 +255,53 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
 def _group_size(A: LinearOperator, method: Hutchinson) -> int:
     terms, size = count_terms(A), method.batch_size or 1
     if size > terms:
-        raise ValueError(f"Hutchinson: batch_size is {size} and A is a sum of {terms} terms; it must not exceed them.")
+        raise ValueError(
+            f"Hutchinson: batch_size is {size} and A is a sum of {terms} terms; it must not "
+            "exceed them."
+        )
     return size
 
 
-def _summed_terms(A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
-    """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i z_i, each z_i drawn anew."""
+def _summed_terms(
+    A: Any, method: Any, key: Any, size: int, k: int, diagonal: bool
+) -> tuple[Array, Array, Any]:
+    """One sample of the doubly stochastic estimator for each of k probes: Σ_i conj(z_i) * A_i
+    z_i, each z_i drawn anew."""
     xp, worst = A.xp, 0
     total: Any = 0
     all_good: Any = None
     for i, terms in enumerate(terms_of(A, size, k)):
         operator = terms.operator
-        Z = draw(xp, xp.fold_in(key, i), method.distribution, probe_shape(terms, k), A.dtype, A._context.device)
+        Z = draw(
+            xp,
+            xp.fold_in(key, i),
+            method.distribution,
+            probe_shape(terms, k),
+            A.dtype,
+            A._context.device,
+        )
         Z = shared_out(A, terms, Z)
         Y, good, status = product(xp, operator.__matmul__, Z)
         X = samples(xp, Z, Y, diagonal)
         if terms.axis is not None:
-            X = xp.sum(xp.where(good[..., None, :] if diagonal else good, X, 0), axis=terms.axis - (2 if diagonal else 1))
+            X = xp.sum(
+                xp.where(good[..., None, :] if diagonal else good, X, 0),
+                axis=terms.axis - (2 if diagonal else 1),
+            )
             good = xp.all(good, axis=terms.axis - 1)
         all_good = good if all_good is None else xp.logical_and(good, all_good)
-        total, worst = total + beside(terms.factor, 2 if diagonal else 1) * X, worse(xp, worst, status)
+        total, worst = (
+            total + beside(terms.factor, 2 if diagonal else 1) * X,
+            worse(xp, worst, status),
+        )
     assert all_good is not None
     shape = (*A.batch_shape, *total.shape[-2 if diagonal else -1 :])
     return xp.broadcast_to(total, shape), xp.broadcast_to(all_good, (*A.batch_shape, k)), worst
 
 
 def _taken_out(A: LinearOperator, key: Any, k: int, diagonal: bool) -> tuple[Array, Array, Any]:
-    """A basis Q of the range of A S for k random vectors, tr(Q^H A Q) or diag(Q Q^H A), and how the products went."""
+    """A basis Q of the range of A S for k random vectors, tr(Q^H A Q) or diag(Q Q^H A), and how
+    the products went."""
     xp = A.xp
     S = draw(xp, key, "rademacher", (*A.batch_shape, A.shape[-1], k), A.dtype, A._context.device)
     Y, good, status = product(xp, A.__matmul__, S)
@@ -256,7 +316,9 @@ def _if_good(xp: Any, good: Array, value: Array, diagonal: bool) -> Array:
     return xp.where(fine[..., None] if diagonal else fine, value, math.nan)
 
 
-def _both_if_good(xp: Any, good: Array, value: Array, error: Array, diagonal: bool) -> tuple[Array, Array]:
+def _both_if_good(
+    xp: Any, good: Array, value: Array, error: Array, diagonal: bool
+) -> tuple[Array, Array]:
     """The same for a value and its standard error, which is then infinite."""
     value = _if_good(xp, good, value, diagonal)
     return value, xp.where(xp.isfinite(value), error, math.inf)
@@ -270,18 +332,23 @@ def _remaining(A: LinearOperator, Q: Array, diagonal: bool) -> Callable[[Array],
     return lambda Z: outside(xp, Q, A @ outside(xp, Q, Z))
 
 
-# ---------------------------------------------------------------------------------------------------- exchangeable estimates
+# --------------------------------------------------------------------------------------------------
 
 
 def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Array:
-    """A method whose products depend on each other: with a tolerance it is run again with twice as many until that is met."""
+    """A method whose products depend on each other: with a tolerance it is run again with twice
+    as many until that is met."""
     xp, n, tol = A.xp, A.shape[-1], method.tol
     if isinstance(method, XNysTrace) and not A.properties & POSITIVE_SEMIDEFINITE:
-        raise MethodError("XNysTrace: for positive semidefinite A alone, and A is not known to be. Say PSD(A), or use XTrace().")
+        raise MethodError(
+            "XNysTrace: for positive semidefinite A alone, and A is not known to be. Say PSD(A), "
+            "or use XTrace()."
+        )
     if tol is not None and is_traced(A, method.seed):
         if method.probes is None:
             raise MethodError(
-                f"{method.name}: under jit the number of products must be fixed: give probes, or use Hutchinson(tol=...)."
+                f"{method.name}: under jit the number of products must be fixed: give probes, or "
+                "use Hutchinson(tol=...)."
             )
         counts = [method.most]
     else:
@@ -290,7 +357,11 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
             counts = [c for c in (FIRST * 2**i for i in range(30)) if c < method.most] + counts
     gen, spent = xp.generator(method.seed), 0
     for i, count in enumerate(counts):
-        columns = count if isinstance(method, XNysTrace) else count // (3 if isinstance(method, HutchPP) else 2)
+        columns = (
+            count
+            if isinstance(method, XNysTrace)
+            else count // (3 if isinstance(method, HutchPP) else 2)
+        )
         if columns >= n or (tol is not None and method.probes is None and count >= n):
             return _exactly(A, exact, diagonal, method)
         value, error, status = _one_run(A, method, xp.fold_in(gen, i), columns, count, diagonal)
@@ -313,7 +384,9 @@ def _meets(xp: Any, method: Any, value: Array, error: Array, columns: int, diago
     return xp.all(quantile(method.confidence, max(1, columns - 1)) * error <= method.tol * size)
 
 
-def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int, diagonal: bool) -> tuple[Array, Array, Any]:
+def _one_run(
+    A: LinearOperator, method: Any, key: Any, columns: int, count: int, diagonal: bool
+) -> tuple[Array, Array, Any]:
     """The estimate, its standard error and the status."""
     xp, n, device = A.xp, A.shape[-1], A._context.device
     if isinstance(method, HutchPP):
@@ -331,7 +404,9 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
         value, error, positive = program(xp.name, nystrom_summary)(W, Y)
-        return *_both_if_good(xp, good, value, error, diagonal), worse(xp, status, _indefinite(xp, positive))
+        return *_both_if_good(xp, good, value, error, diagonal), worse(
+            xp, status, _indefinite(xp, positive)
+        )
     Q, R, S, lost = program(xp.name, range_of)(Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
@@ -339,7 +414,9 @@ def _one_run(A: LinearOperator, method: Any, key: Any, columns: int, count: int,
         value, error = program(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
     else:
         value, error = program(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
-    return *_both_if_good(xp, xp.logical_and(good, fine), value, error, diagonal), worse(xp, status, worst)
+    return *_both_if_good(xp, xp.logical_and(good, fine), value, error, diagonal), worse(
+        xp, status, worst
+    )
 
 
 def _summary(xp: Any, X: Array) -> tuple[Array, Array]:
@@ -357,10 +434,12 @@ def _indefinite(xp: Any, positive: Array) -> Any:
     return 0 if bool(fine) else int(Status.NOT_POSITIVE_DEFINITE)
 
 
-# ---------------------------------------------------------------------------------------------------- what is said of it
+# --------------------------------------------------------------------------------------------------
 
 
-def _tell(xp: Any, method: Stochastic, value: Array, error: Array, status: Any, met: Any, matvecs: Any) -> None:
+def _tell(
+    xp: Any, method: Stochastic, value: Array, error: Array, status: Any, met: Any, matvecs: Any
+) -> None:
     """Report an estimate: a failure of a product, or a tolerance that was missed."""
     missed = int(Status.MAX_ITERATIONS)
     if met is False:
@@ -373,24 +452,34 @@ def _tell(xp: Any, method: Stochastic, value: Array, error: Array, status: Any, 
         status = Status(int(status))
     message = ""
     if met is False:
-        message = f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
+        message = (
+            f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
+        )
     report(Info(status, error=error, matvecs=matvecs, method=method.name, message=message))
 
 
 def announce(function: str, A: LinearOperator, name: str) -> None:
     """Warn that `Auto` estimates, for want of an affordable exact answer."""
     warnings.warn(
-        f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of reach, so it is an estimate by {name}(): "
-        f"info=True gives its standard error. Name a method, or use Auto(exact=True), to have it otherwise.",
+        f"{function}: an exact answer for this {A.shape[-2]}x{A.shape[-1]} operator is out of "
+        f"reach, so it is an estimate by {name}(): "
+        "info=True gives its standard error. Name a method, or use Auto(exact=True), to have it "
+        "otherwise.",
         ApproximationWarning,
         stacklevel=users_level(),
     )
 
 
 def estimate(
-    function: str, A: LinearOperator, method: Any, is_free: bool, run: Callable[[], Any], like: Callable[[], Any]
+    function: str,
+    A: LinearOperator,
+    method: Any,
+    is_free: bool,
+    run: Callable[[], Any],
+    like: Callable[[], Any],
 ) -> Choice:
-    """The choice of an estimate from random vectors: asked for, or (`is_free`) because n products would take too long."""
+    """The choice of an estimate from random vectors: asked for, or (`is_free`) because n
+    products would take too long."""
 
     def announced() -> Any:
         if is_free:

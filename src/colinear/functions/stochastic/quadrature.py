@@ -1,4 +1,5 @@
-"""Stochastic Lanczos quadrature: log-determinants and traces of functions of self-adjoint A, their derivatives and error bars."""
+"""Stochastic Lanczos quadrature: log-determinants and traces of functions of self-adjoint A,
+their derivatives and error bars."""
 
 from __future__ import annotations
 
@@ -38,12 +39,17 @@ ROOM = 1 << 24  # numbers in a block of random vectors
 IDENTITY = Scalar("trace", lambda xp, x: x, principal=False)
 
 
-# ---------------------------------------------------------------------------------------------------- what is asked
+# --------------------------------------------------------------------------------------------------
 
 
 def function_inside(A: LinearOperator) -> Any:
-    """The function f, a `Scalar`, if the operator is f(B) of a self-adjoint B known by products; else None."""
-    if isinstance(A, FunctionOf) and isinstance(A.evaluate, functools.partial) and A.A.properties & SELF_ADJOINT:
+    """The function f, a `Scalar`, if the operator is f(B) of a self-adjoint B known by products;
+    else None."""
+    if (
+        isinstance(A, FunctionOf)
+        and isinstance(A.evaluate, functools.partial)
+        and A.A.properties & SELF_ADJOINT
+    ):
         return A.evaluate.args[0]
     return None
 
@@ -52,10 +58,15 @@ def trace_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
     """tr A for self-adjoint A; of f(B), by quadrature in B."""
     f = function_inside(A)
     if method.quadrature != "gauss" or method.preconditioner is not None:
-        raise MethodError("trace: SLQ's bounds and preconditioners are for logdet alone. Use SLQ() without them.")
+        raise MethodError(
+            "trace: SLQ's bounds and preconditioners are for logdet alone. Use SLQ() without them."
+        )
     B = A.A if f is not None else A  # type: ignore[attr-defined]
     if not B.properties & SELF_ADJOINT:
-        raise MethodError("trace: SLQ is for self-adjoint A, which this is not known to be. Say SelfAdjoint(A), or use XTrace().")
+        raise MethodError(
+            "trace: SLQ is for self-adjoint A, which this is not known to be. Say SelfAdjoint(A), "
+            "or use XTrace()."
+        )
     return A.xp.astype(run(B, method, f or IDENTITY), A.dtype)
 
 
@@ -63,13 +74,14 @@ def logarithm_by_quadrature(A: LinearOperator, method: SLQ) -> Array:
     """log det A for positive definite A."""
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
-            "slogdet: SLQ is for positive definite A, which this is not known to be. Say PSD(A), use logdet(A.H @ A, SLQ()) / 2 for "
+            "slogdet: SLQ is for positive definite A, which this is not known to be. Say PSD(A), "
+            "use logdet(A.H @ A, SLQ()) / 2 for "
             "log|det A| of any other, or LU()."
         )
     return run(A, method, LOG)
 
 
-# ---------------------------------------------------------------------------------------------------- the run
+# --------------------------------------------------------------------------------------------------
 
 
 def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
@@ -77,7 +89,9 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
     hidden = closed_over(f, A)
     if not hidden:
         return _run(A, method, f, is_traced(A, method.seed))
-    zero = refuse_derivative(A, hidden, "SLQ()")  # before the run: there JAX notices that a derivative is asked for
+    zero = refuse_derivative(
+        A, hidden, "SLQ()"
+    )  # before the run: there JAX notices that a derivative is asked for
     return zero + _run(A, method, f, is_traced(A, method.seed) or any(map(A.xp.is_traced, hidden)))
 
 
@@ -88,7 +102,12 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
         report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
         return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     leaves = A.arrays()
-    if f is LOG and method.quadrature == "gauss" and xp.name != "numpy" and (traced or xp.is_differentiated(*leaves)):
+    if (
+        f is LOG
+        and method.quadrature == "gauss"
+        and xp.name != "numpy"
+        and (traced or xp.is_differentiated(*leaves))
+    ):
         from .solve_and_logdet import differentiable_logdet
 
         return differentiable_logdet(A, method)
@@ -104,35 +123,59 @@ def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     xp = A.xp
 
     def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
-        raise NotImplementedError('SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".')
+        raise NotImplementedError(
+            'SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".'
+        )
 
     leaves, told = A.arrays(), []
 
     def value(*arrays: Array) -> tuple[Array, ...]:
         given = iter(arrays)
         with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found = _mean(A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced)[0]
+            found = _mean(
+                A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced
+            )[0]
         info = reports[-1]
         told.append(info.replace(status=0, converged=True, error=None))
-        status = info._status if is_array(info._status) else xp.asarray(int(info._status), device=A._context.device)
+        status = (
+            info._status
+            if is_array(info._status)
+            else xp.asarray(int(info._status), device=A._context.device)
+        )
         return found, info.error, xp.astype(status, info.error.dtype)
 
     found, error, status = xp.custom_derivative(value, jvp=no_derivative)(*leaves)
-    worst: Any = xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
-    report(told[-1].replace(status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)))
+    worst: Any = (
+        xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
+    )
+    report(
+        told[-1].replace(
+            status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
+        )
+    )
     return found
 
 
-def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool, slope: Any = None) -> tuple[Any, ...]:
-    """tr f(A); and for its derivative, if `slope` is f', the random vectors R, f'(A) R and how small its last coefficients are."""
+def _mean(
+    A: LinearOperator, method: SLQ, f: Scalar, traced: bool, slope: Any = None
+) -> tuple[Any, ...]:
+    """tr f(A); and for its derivative, if `slope` is f', the random vectors R, f'(A) R and how
+    small its last coefficients are."""
     xp, n, batch, most = A.xp, A.shape[-1], A.batch_shape, method.most
     M, directions, logarithm = prepared(A, method)
     gen = xp.generator(method.seed)
     if traced:
-        R = one_of_each(A, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32)))
+        R = one_of_each(
+            A, directions(xp.fold_in(gen, 0), min(most, 10_000 if method.probes else 32))
+        )
         return traced_quadrature(A, M, R, method, f, logarithm, slope)
-    width = max(1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most))
-    host, real = backends.get("numpy"), xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
+    width = max(
+        1, min(most, ROOM // (n * math.prod(batch)), FEWEST * 2 if method.tol is not None else most)
+    )
+    host, real = (
+        backends.get("numpy"),
+        xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype),
+    )
     array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
     state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
     rest, status, matvecs, converged, met = np.zeros(batch), Status.SUCCESS, 0, True, False
@@ -143,13 +186,19 @@ def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool, slope: Any = 
             R = directions(xp.fold_in(gen, state.block), k)
             found = quadrature(A, M, R, method, f, slope)
             if slope is not None:
-                kept.append((R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail)))
-            state = merged(host, state, found.values, np.isfinite(found.values), int(found.status), 0)
+                kept.append(
+                    (R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail))
+                )
+            state = merged(
+                host, state, found.values, np.isfinite(found.values), int(found.status), 0
+            )
             rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
             status, converged = max(status, found.status), converged and found.converged
             matvecs += k * found.steps
             whole = state._replace(mean=state.mean + on_host(xp, logarithm))
-            met = method.tol is not None and bool((ratio_to_goal(host, whole, method.tol, method.confidence, 0) <= 1).all())
+            met = method.tol is not None and bool(
+                (ratio_to_goal(host, whole, method.tol, method.confidence, 0) <= 1).all()
+            )
             if (met and state.drawn >= min(FEWEST, most)) or status >= Status.BREAKDOWN:
                 break
         error = standard_error(host, state.count, state.spread)
@@ -160,7 +209,16 @@ def _mean(A: LinearOperator, method: SLQ, f: Scalar, traced: bool, slope: Any = 
     message = _message(status, method, converged, met)
     if status is Status.SUCCESS and message:
         status = Status.MAX_ITERATIONS
-    report(Info(status, error=array(error), matvecs=matvecs, iterations=matvecs // state.drawn, method="SLQ", message=message))
+    report(
+        Info(
+            status,
+            error=array(error),
+            matvecs=matvecs,
+            iterations=matvecs // state.drawn,
+            method="SLQ",
+            message=message,
+        )
+    )
     value = narrow(xp, array(value), A.dtype)
     return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
 
@@ -174,7 +232,9 @@ def _message(status: Status, method: SLQ, converged: bool, met: bool) -> str:
     if status is Status.SUCCESS and not converged:
         return "the quadrature has not converged; raise max_iters, or use a preconditioner"
     if status is Status.SUCCESS and method.tol is not None and not met:
-        return f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
+        return (
+            f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
+        )
     return ""
 
 
@@ -186,7 +246,9 @@ def _message(status: Status, method: SLQ, converged: bool, met: bool) -> str:
 # is kept: the run is made once more and its vectors are added up as they come.
 
 
-LOOSE = "trace: SLQ's run is too short for this derivative: f'(A) z has not converged. Raise max_iters."
+LOOSE = (
+    "trace: SLQ's run is too short for this derivative: f'(A) z has not converged. Raise max_iters."
+)
 
 
 def slope_of(f: Scalar) -> Any:
@@ -202,8 +264,9 @@ def slope_of(f: Scalar) -> Any:
 def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
     """tr f(A) with its derivatives.
 
-    `mean(A)` computes the trace and reports on it; it returns the trace, the random vectors Z, Y = f'(A) Z (*batch, n, k), and how
-    small the last coefficients of f'(A) z are, relative to all of them.
+    `mean(A)` computes the trace and reports on it; it returns the trace, the random vectors Z, Y =
+    f'(A) Z (*batch, n, k), and how small the last coefficients of f'(A) z are, relative to all of
+    them.
     """
     xp = A.xp
     leaves, told = A.arrays(), []
@@ -213,14 +276,20 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
             found, Z, Y, tail = mean(A.with_arrays(arrays))
         info = reports[-1]
         told.append(info.replace(status=0, converged=True, error=None))
-        status = info._status if is_array(info._status) else xp.asarray(int(info._status), device=A._context.device)
+        status = (
+            info._status
+            if is_array(info._status)
+            else xp.asarray(int(info._status), device=A._context.device)
+        )
         return found, Z, Y, tail, info.error, xp.astype(status, info.error.dtype)
 
     def held(primals: Any, output: Any) -> tuple[Array, Array]:
         """Z and f'(A) Z, of which derivatives of second order are refused."""
         _, Z, Y, tail, *_ = (xp.stop_gradient(x) for x in output)
         xp.warn_later(xp.any(tail > math.sqrt(xp.eps(Z.dtype))), LOOSE, category=DerivativeWarning)
-        return Z, autodiff.refused(xp, Y, primals, "trace: the first derivative by SLQ", "Eigh(), or logdet(A, SLQ())")
+        return Z, autodiff.refused(
+            xp, Y, primals, "trace: the first derivative by SLQ", "Eigh(), or logdet(A, SLQ())"
+        )
 
     def jvp(primals: Any, tangents: Any, output: Any) -> Any:
         Z, Y = held(primals, output)
@@ -234,8 +303,14 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
         return pullback(A.with_arrays(primals), lambda A: A @ Z, share * Y)
 
     found, _, _, _, error, status = xp.custom_derivative(value, jvp=jvp, vjp=vjp)(*leaves)
-    worst: Any = xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
-    report(told[-1].replace(status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)))
+    worst: Any = (
+        xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
+    )
+    report(
+        told[-1].replace(
+            status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
+        )
+    )
     return found
 
 
@@ -243,21 +318,29 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
 # the distribution of P^1/2 w.
 
 
-def sampled(A: LinearOperator, M: LinearOperator) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
+def sampled(
+    A: LinearOperator, M: LinearOperator
+) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
     """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
     from ..determinant import logdet
 
     xp, device = A.xp, A._context.device
     if isinstance(M, Diagonal):
         root = xp.sqrt(1 / xp.real(M.d))
-        return lambda gen, shape: root[..., :, None] * xp.normal(gen, shape, dtype=A.dtype, device=device), -logdet(M)
+        return (
+            lambda gen, shape: (
+                root[..., :, None] * xp.normal(gen, shape, dtype=A.dtype, device=device)
+            ),
+            -logdet(M),
+        )
     P = M.A if isinstance(M, Inverse) else None
     terms = P.operands if isinstance(P, Sum) else ()
     low = [t for t in terms if isinstance(t, LowRank) and t.V is None and t.core is None]
     flat = [t for t in terms if isinstance(t, (Diagonal, ScaledIdentity, Identity))]
     if P is None or len(low) != 1 or len(flat) != 1 or len(terms) != 2:
         raise MethodError(
-            f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), PivotedCholesky(rank) or Nystrom(rank)."
+            f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), "
+            "PivotedCholesky(rank) or Nystrom(rank)."
         )
     from ..diagonal import diag
 
@@ -267,13 +350,16 @@ def sampled(A: LinearOperator, M: LinearOperator) -> tuple[Callable[[Any, tuple[
         inner = (*shape[:-2], U.shape[-1], shape[-1])
         first, second = xp.fold_in(gen, 0), xp.fold_in(gen, 1)
         W = xp.normal(first, inner, dtype=A.dtype, device=device)
-        return xp.matmul(U, W) + root[..., :, None] * xp.normal(second, shape, dtype=A.dtype, device=device)
+        return xp.matmul(U, W) + root[..., :, None] * xp.normal(
+            second, shape, dtype=A.dtype, device=device
+        )
 
     return drawn, logdet(place(P, A))
 
 
 def one_of_each(A: LinearOperator, R: Array) -> Array:
-    """R, of which torch.func.vmap over operators makes one for each: what is written in place must have room for all."""
+    """R, of which torch.func.vmap over operators makes one for each: what is written in place
+    must have room for all."""
     xp = A.xp
     hidden = [leaf for leaf in A.arrays() if 0 not in leaf.shape and xp.is_traced(leaf)]
     if xp.name != "torch" or not hidden or xp.is_traced(R):
@@ -282,14 +368,20 @@ def one_of_each(A: LinearOperator, R: Array) -> Array:
     return R + xp.astype(xp.where(first == first, 0, 0), R.dtype)
 
 
-def prepared(A: LinearOperator, method: SLQ) -> tuple[LinearOperator | None, Callable[[Any, int], Array], Any]:
+def prepared(
+    A: LinearOperator, method: SLQ
+) -> tuple[LinearOperator | None, Callable[[Any, int], Array], Any]:
     """The preconditioner M, a function that draws so many start vectors, and log det M^-1."""
     from ...preconditioners import as_preconditioner
 
     xp, device, shape = A.xp, A._context.device, (*A.batch_shape, A.shape[-1])
     work = xp.float32 if is_half(xp, A.dtype) else A.dtype
     if method.preconditioner is None:
-        return None, lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device), 0.0
+        return (
+            None,
+            lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device),
+            0.0,
+        )
     M = as_preconditioner(method.preconditioner, A)
     assert M is not None
     with recording() as reports:

@@ -1,4 +1,5 @@
-"""The Lanczos runs of stochastic quadrature: where values can be seen, inside a traced program, and within conjugate gradients."""
+"""The Lanczos runs of stochastic quadrature: where values can be seen, inside a traced program,
+and within conjugate gradients."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ SLOWEST = 0.98  # ratio of two differences from which convergence is no longer b
 
 
 class Found(NamedTuple):
-    """Estimates of z^H f(A) z, one for each random vector, on the host: what they are, how far they are off, and what went wrong."""
+    """Estimates of z^H f(A) z, one for each random vector, on the host: what they are, how far
+    they are off, and what went wrong."""
 
     values: Any  # (*batch, k)
     rest: Any  # of the quadrature, estimated
@@ -63,8 +65,11 @@ def on_host(xp: Any, x: Any) -> Any:
     return x if not is_array(x) else np.asarray(xp.to_numpy(x), dtype=float)
 
 
-def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SLQ, f: Scalar, slope: Any = None) -> Found:
-    """z^H f(A) z for each column of R, in steps until the differences between looks say that it has converged.
+def quadrature(
+    A: LinearOperator, M: LinearOperator | None, R: Array, method: SLQ, f: Scalar, slope: Any = None
+) -> Found:
+    """z^H f(A) z for each column of R, in steps until the differences between looks say that it has
+    converged.
 
     With `slope`, that is f', also until f'(A) z has: that takes about twice as many.
     """
@@ -112,16 +117,27 @@ def quadrature(A: LinearOperator, M: LinearOperator | None, R: Array, method: SL
             break
         if before is not None:
             now = np.abs(values - before)
-            ratio = SLOWEST if difference is None else np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
+            ratio = (
+                SLOWEST
+                if difference is None
+                else np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
+            )
             rest = now * ratio / (1 - ratio) if difference is not None else np.maximum(now, 0)
             rest = np.where((now == 0) | ~alive, 0, rest)
             difference = now
         else:
             rest = np.where(alive, np.inf, 0)
         before = values
-        spread = np.std(values, axis=-1) / math.sqrt(max(1, shape[-1])) if shape[-1] > 1 else 0 * values[..., 0]
+        spread = (
+            np.std(values, axis=-1) / math.sqrt(max(1, shape[-1]))
+            if shape[-1] > 1
+            else 0 * values[..., 0]
+        )
         mean = np.mean(values, axis=-1)
-        goal = np.maximum(SHARE * spread, (math.sqrt(eps) if method.tol is None else SHARE * method.tol) * np.abs(mean))
+        goal = np.maximum(
+            SHARE * spread,
+            (math.sqrt(eps) if method.tol is None else SHARE * method.tol) * np.abs(mean),
+        )
         if (np.mean(rest, axis=-1) <= goal).all():
             converged = True
             if tail is None or (tail <= math.sqrt(eps)).all():
@@ -134,19 +150,28 @@ def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
 
     def of(nodes: Any) -> Any:
-        nodes = np.where(nodes > 0, nodes, 1) if f.principal else nodes  # others have failed the status
+        nodes = (
+            np.where(nodes > 0, nodes, 1) if f.principal else nodes
+        )  # others have failed the status
         return np.asarray(xp.to_numpy(slope(xp, xp.asarray(nodes, dtype=xp.float64))))
 
     return first_column(np.where(ended, a[0], a), b, of)
 
 
-def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int) -> tuple[Any, Status, Any]:
-    """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be real for positive numbers only."""
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0  # rows behind the end of a run: decoupled, and of weight zero
+def _values(
+    xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int
+) -> tuple[Any, Status, Any]:
+    """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be
+    real for positive numbers only."""
+    ended = (
+        np.cumsum(b == 0, axis=0) - (b == 0) > 0
+    )  # rows behind the end of a run: decoupled, and of weight zero
     a = np.where(ended, a[0], a)
     if method.interval is not None and method.quadrature != "gauss":
         _checked_interval(method.interval, a, b, eps)
-        a, b = with_node(backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1])
+        a, b = with_node(
+            backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1]
+        )
     nodes, weights = nodes_and_weights(a, b)
     failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
     if f.principal:
@@ -164,13 +189,18 @@ def _values(xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int)
 
 
 def _checked_interval(interval: tuple[float, float], a: Any, b: Any, eps: float) -> None:
-    """An error if a Ritz value, which lies between eigenvalues, lies outside of the interval that is said to hold them all."""
+    """An error if a Ritz value, which lies between eigenvalues, lies outside of the interval
+    that is said to hold them all."""
     nodes, weights = nodes_and_weights(a, b)
     nodes = nodes[weights > eps]
     slack = 100 * eps * np.abs(nodes).max(initial=0)
-    if nodes.min(initial=np.inf) < interval[0] - slack or nodes.max(initial=-np.inf) > interval[1] + slack:
+    if (
+        nodes.min(initial=np.inf) < interval[0] - slack
+        or nodes.max(initial=-np.inf) > interval[1] + slack
+    ):
         raise ValueError(
-            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from {nodes.min():.4g} to {nodes.max():.4g}. "
+            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from "
+            f"{nodes.min():.4g} to {nodes.max():.4g}. "
             "Give one that holds them all; what it gives is no bound otherwise."
         )
 
@@ -179,7 +209,9 @@ def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
     """A user's function is one of the arrays of his framework."""
     found = np.asarray(xp.to_numpy(f.of(xp, xp.asarray(nodes, dtype=xp.default_float()))))
     if np.iscomplexobj(found):
-        raise MethodError("trace: SLQ is for functions that are real on the spectrum. Use XTrace().")
+        raise MethodError(
+            "trace: SLQ is for functions that are real on the spectrum. Use XTrace()."
+        )
     return found
 
 
@@ -190,7 +222,8 @@ class _Program(NamedTuple):
 
 @functools.lru_cache(maxsize=3)
 def _program(name: str) -> _Program:
-    """The two parts of a run as functions of operators and arrays: compiled by JAX once for each structure and shape."""
+    """The two parts of a run as functions of operators and arrays: compiled by JAX once for each
+    structure and shape."""
     xp = backends.get(name)
 
     def product(A: LinearOperator | None) -> Any:
@@ -225,7 +258,8 @@ TRACED_STEPS = 64
 def traced_quadrature(
     A: Any, M: Any, R: Array, method: SLQ, f: Scalar, logarithm: Any, slope: Any = None
 ) -> tuple[Array, Array, Array, Array]:
-    """tr f(A) from runs that start at the columns of R: so many steps, and three quarters of them for comparison.
+    """tr f(A) from runs that start at the columns of R: so many steps, and three quarters of them
+    for comparison.
 
     And R, f'(A) R and how small its last coefficients are, for derivatives, if `slope` is f'.
     """
@@ -233,7 +267,9 @@ def traced_quadrature(
     m = method.max_iters or TRACED_STEPS
     runs, length = start(xp, R, None if M is None else M.__matmul__)
     runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
-    ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
+    ended = (
+        xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
+    )
     alpha = xp.where(ended, alpha[:1], alpha)
     values, inside = [], None
     for j in (max(1, 3 * m // 4), m):
@@ -250,10 +286,16 @@ def traced_quadrature(
     rest = xp.abs(mean - xp.mean(values[0], axis=-1))
     spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
     error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    status = worse(xp, xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE)), runs.status)
+    status = worse(
+        xp,
+        xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE)),
+        runs.status,
+    )
     mean = mean + logarithm
     if method.tol is not None:
-        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean))
+        met = xp.all(
+            quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean)
+        )
         status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
     if slope is None:
@@ -264,12 +306,14 @@ def traced_quadrature(
 
 
 def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:
-    """Nodes as f takes them: a function that is real for positive numbers only must not see others (the value says so already)."""
+    """Nodes as f takes them: a function that is real for positive numbers only must not see
+    others (the value says so already)."""
     return xp.where(nodes > 0, nodes, 1) if f.principal else nodes
 
 
 def _holds(xp: Any, interval: tuple[float, float], alpha: Array, beta: Array) -> Array:
-    """Whether all Ritz values of each run lie in the interval that is said to hold the eigenvalues."""
+    """Whether all Ritz values of each run lie in the interval that is said to hold the
+    eigenvalues."""
     nodes, weights = traced_nodes_and_weights(xp, alpha, beta)
     slack = 100 * xp.eps(nodes.dtype) * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
     outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
@@ -294,7 +338,8 @@ class Block(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """What all runs give: log det A, its standard error, whether that is small enough, and how they went."""
+    """What all runs give: log det A, its standard error, whether that is small enough, and how
+    they went."""
 
     probes: int
     value: Array
@@ -310,20 +355,37 @@ def pooled(xp: Any, blocks: list[Block], logarithm: Any, method: SLQ) -> Pooled:
     error = xp.stop_gradient(blocks[0].error)
     if len(blocks) > 1:  # the squares within blocks, and between them
         still = [xp.stop_gradient(block.mean - value) for block in blocks]
-        squares = (k * (k - 1) * xp.stop_gradient(b.error) ** 2 + k * d**2 for k, b, d in zip(counts, blocks, still))
+        squares = (
+            k * (k - 1) * xp.stop_gradient(b.error) ** 2 + k * d**2
+            for k, b, d in zip(counts, blocks, still)
+        )
         error = xp.sqrt(reduce(add, squares) / (total * (total - 1)))
     value, met = value + logarithm, True
     if method.tol is not None:
-        met = xp.all(quantile(method.confidence, max(1, total - 1)) * error <= method.tol * xp.abs(xp.stop_gradient(value)))
-    status, steps = (reduce(xp.maximum, (xp.max(x) for x in each)) for each in zip(*((b.status, b.steps) for b in blocks)))
+        met = xp.all(
+            quantile(method.confidence, max(1, total - 1)) * error
+            <= method.tol * xp.abs(xp.stop_gradient(value))
+        )
+    status, steps = (
+        reduce(xp.maximum, (xp.max(x) for x in each))
+        for each in zip(*((b.status, b.steps) for b in blocks))
+    )
     return Pooled(total, value, error, met, status, steps)
 
 
 def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
-    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what rows that were not kept may have cost."""
-    alpha, beta, length = solved.alpha[..., count:], solved.beta[..., count:], solved.length[..., count:]
+    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
+    rows that were not kept may have cost."""
+    alpha, beta, length = (
+        solved.alpha[..., count:],
+        solved.beta[..., count:],
+        solved.length[..., count:],
+    )
     if traced:
-        ended = xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
+        ended = (
+            xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype)
+            > 0
+        )
         alpha, found = xp.where(ended, alpha[:1], alpha), []
         for j in (3 * len(alpha) // 4, len(alpha)):
             nodes, weights = traced_nodes_and_weights(xp, alpha[: max(1, j)], beta[: max(1, j)])
@@ -333,7 +395,9 @@ def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[
     a, b = (np.asarray(xp.to_numpy(x), float)[:j].reshape(j, -1) for x in (alpha, beta))
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
     fine = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
-    nodes, weights = nodes_and_weights(np.where(fine, np.where(ended, a[0], a), 1.0), np.where(fine, b, 0.0))
+    nodes, weights = nodes_and_weights(
+        np.where(fine, np.where(ended, a[0], a), 1.0), np.where(fine, b, 0.0)
+    )
     with np.errstate(all="ignore"):
         means = np.sum(weights * np.log(nodes), axis=-1)
     means = np.where(fine, means, np.nan).reshape(tuple(length.shape))
@@ -351,7 +415,21 @@ def tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
     else:
         worst, steps, matvecs = Status(int(worst)), int(steps), int(matvecs)
         if not bool(found.met):
-            message = "the confidence interval did not shrink to the tolerance; raise probes or tol" if worst <= missed else ""
+            message = (
+                "the confidence interval did not shrink to the tolerance; raise probes or tol"
+                if worst <= missed
+                else ""
+            )
             worst = max(worst, Status.MAX_ITERATIONS)
     shown = xp.stop_gradient(residual) if residual.shape[-1] else None
-    report(Info(worst, error=found.error, iterations=steps, matvecs=matvecs, residual=shown, method="SLQ", message=message))
+    report(
+        Info(
+            worst,
+            error=found.error,
+            iterations=steps,
+            matvecs=matvecs,
+            residual=shown,
+            method="SLQ",
+            message=message,
+        )
+    )

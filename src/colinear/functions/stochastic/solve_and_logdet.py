@@ -1,4 +1,5 @@
-"""A^-1 b and log det A together: from one factorisation, or from one run of conjugate gradients with random vectors beside b."""
+"""A^-1 b and log det A together: from one factorisation, or from one run of conjugate gradients
+with random vectors beside b."""
 
 from __future__ import annotations
 
@@ -43,9 +44,10 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     A : operator or array, (*batch, n, n)
     b : array, (n,) or (*batch, n, k)
     method : Auto, Cholesky or SLQ, optional
-        `Auto` shares one factorisation where A has no structure. `SLQ` takes A positive definite: one run of conjugate gradients on b
-        and random vectors together gives x, the logarithm with its standard error (`info.error`), and what the gradient needs:
-        tr(A^-1 dA) is estimated from the same vectors.
+        `Auto` shares one factorisation where A has no structure. `SLQ` takes A positive definite:
+        one run of conjugate gradients on b and random vectors together gives x, the logarithm with
+        its standard error (`info.error`), and what the gradient needs: tr(A^-1 dA) is estimated
+        from the same vectors.
 
     Returns
     -------
@@ -69,19 +71,38 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     if is_free or isinstance(chosen, SLQ):
         found = SLQ(tol=chosen.tol) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
-        like = lambda: (b, A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device))  # noqa: E731
-        return Choice(lambda: _fused(A, b, found, is_free), "SLQ", cost, "conjugate gradients with random vectors", like)
+        like = lambda: (
+            b,
+            A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device),
+        )
+        return Choice(
+            lambda: _fused(A, b, found, is_free),
+            "SLQ",
+            cost,
+            "conjugate gradients with random vectors",
+            like,
+        )
     found_rule = inv.find(A, (method,))
     if not found_rule.is_base or iterates(A, method):
         why = "each by the structure of A"
-        return Choice(lambda: (solve(A, b, method), logdet(A, method)), "solution_and_logarithm", None, why)
+        return Choice(
+            lambda: (solve(A, b, method), logdet(A, method)), "solution_and_logarithm", None, why
+        )
 
     def like_factored() -> tuple[Array, Array]:
         inv.using(found_rule, A, method)
-        return b, A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+        return b, A.xp.zeros(
+            A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device
+        )
 
     why = "both from one factorisation: A has no structure"
-    return Choice(lambda: _factored(A, b, found_rule, method), "solution_and_logarithm", None, why, like_factored)
+    return Choice(
+        lambda: _factored(A, b, found_rule, method),
+        "solution_and_logarithm",
+        None,
+        why,
+        like_factored,
+    )
 
 
 def _fused(A: LinearOperator, b: Any, method: SLQ, is_free: bool) -> tuple[Array, Array]:
@@ -102,14 +123,17 @@ def _estimates(A: LinearOperator, method: Any) -> bool:
     return needs_estimate(A, method) and slogdet.find(A).is_base
 
 
-solve_and_logdet = function("solve_and_logdet", base=solution_and_logarithm, examples={"b": ones_beside}, rewrites=inv)
+solve_and_logdet = function(
+    "solve_and_logdet", base=solution_and_logarithm, examples={"b": ones_beside}, rewrites=inv
+)
 
 
-# ---------------------------------------------------------------------------------------------------- one run for all
+# --------------------------------------------------------------------------------------------------
 
 
 class Solution(LinearOperator):
-    """A^-1 of a self-adjoint A by conjugate gradients, with the solution Z = A^-1 [B R] that one run has found."""
+    """A^-1 of a self-adjoint A by conjugate gradients, with the solution Z = A^-1 [B R] that one
+    run has found."""
 
     A: LinearOperator
     M: LinearOperator | None
@@ -126,13 +150,19 @@ class Solution(LinearOperator):
         return self
 
     def _matmat(self, G: Array) -> Array:
-        """A^-1 G for a derivative. It starts from what is known: of the cotangent of b^H A^-1 b, which is b, the solution is x."""
+        """A^-1 G for a derivative. It starts from what is known: of the cotangent of b^H A^-1 b,
+        which is b, the solution is x."""
         xp, B, x0 = namespace_of(G), self.B, 0 * G
         if B.shape[-1] == 1:
             size = xp.sum(xp.abs(B) ** 2, axis=-2, keepdims=True)
-            along = xp.sum(xp.conj(B) * G, axis=-2, keepdims=True) / xp.where(size > 0, xp.astype(size, G.dtype), 1)
+            along = xp.sum(xp.conj(B) * G, axis=-2, keepdims=True) / xp.where(
+                size > 0, xp.astype(size, G.dtype), 1
+            )
             x0 = self.Z[..., :1] * along
-        return solve_for_derivative(iterated(self.A, CG(tol=self.tol, preconditioner=self.M, x0=x0, max_iters=self.limit)), G)
+        return solve_for_derivative(
+            iterated(self.A, CG(tol=self.tol, preconditioner=self.M, x0=x0, max_iters=self.limit)),
+            G,
+        )
 
 
 def fused(A: LinearOperator, b: Any, method: SLQ) -> tuple[Array, Array]:
@@ -140,12 +170,16 @@ def fused(A: LinearOperator, b: Any, method: SLQ) -> tuple[Array, Array]:
     b = as_array(b, "solve_and_logdet", xp=A.xp)
     if b.shape[0 if b.ndim == 1 else -2] != A.shape[-1]:
         raise ShapeError(
-            f"solve_and_logdet: A is {A.shape[-2]}x{A.shape[-1]} and b is {tuple(b.shape)}; it needs {A.shape[-1]} rows."
+            f"solve_and_logdet: A is {A.shape[-2]}x{A.shape[-1]} and b is {tuple(b.shape)}; it "
+            f"needs {A.shape[-1]} rows."
         )
     B = b[:, None] if b.ndim == 1 else b
     batch = broadcast_batches(A.batch_shape, B.shape[:-2])
     if batch != A.batch_shape:
-        raise ShapeError(f"solve_and_logdet: b has the batch shape {tuple(B.shape[:-2])}, A {A.batch_shape}; A must have it too.")
+        raise ShapeError(
+            f"solve_and_logdet: b has the batch shape {tuple(B.shape[:-2])}, A {A.batch_shape}; A "
+            "must have it too."
+        )
     xp = A.xp
     B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), xp.result_type(A.dtype, B.dtype))
     X, logarithm = differentiable(A, B, method)
@@ -160,11 +194,16 @@ def differentiable_logdet(A: LinearOperator, method: SLQ) -> Array:
 
 
 def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Array]:
-    """A^-1 B and log det A: d(A^-1 B) = A^-1 (dB - dA X), and d log det A = mean of Re (A^-1 r)^H dA M r."""
+    """A^-1 B and log det A: d(A^-1 B) = A^-1 (dB - dA X), and d log det A = mean of Re (A^-1
+    r)^H dA M r."""
     if not A.properties & SELF_ADJOINT:
-        raise MethodError("SLQ: for positive definite A, which this is not known to be. Say PSD(A).")
+        raise MethodError(
+            "SLQ: for positive definite A, which this is not known to be. Say PSD(A)."
+        )
     if method.quadrature != "gauss":
-        raise MethodError('SLQ: bounds are for logdet without derivatives; use quadrature="gauss" here.')
+        raise MethodError(
+            'SLQ: bounds are for logdet without derivatives; use quadrature="gauss" here.'
+        )
     xp, fixed = A.xp, A.detach()
     M, directions, logarithm = prepared(fixed, method)
     tol = math.sqrt(xp.eps(xp.float32 if is_half(xp, A.dtype) else A.dtype))
@@ -175,12 +214,19 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
     width = min(most, DEFAULT_PROBES) if adaptive else most
     blocks: list[Block] = []
     while True:  # the first block solves A X = B too
-        R = directions(xp.fold_in(gen, len(blocks)), min(width, most - sum(block.probes for block in blocks)))
+        R = directions(
+            xp.fold_in(gen, len(blocks)), min(width, most - sum(block.probes for block in blocks))
+        )
         right = B[..., : 0 if blocks else count]
         found = _run(fixed, M, xp.stop_gradient(right), R, tol, limit, method.seed)
         blocks.append(Block(R.shape[-1], *_attached(A, M, right, R, found, tol, limit)))
         pool = pooled(xp, blocks, logarithm, method)
-        if not adaptive or bool(pool.met) or pool.probes >= most or bool(xp.max(pool.status) >= int(Status.BREAKDOWN)):
+        if (
+            not adaptive
+            or bool(pool.met)
+            or pool.probes >= most
+            or bool(xp.max(pool.status) >= int(Status.BREAKDOWN))
+        ):
             break
     residual = blocks[0].residual[..., :count]
     tell(A, pool, residual, (count + pool.probes) * xp.max(blocks[0].steps))
@@ -188,24 +234,41 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
 
 
 def _attached(
-    A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, found: tuple[Array, ...], tol: float, limit: int
+    A: LinearOperator,
+    M: LinearOperator | None,
+    B: Array,
+    R: Array,
+    found: tuple[Array, ...],
+    tol: float,
+    limit: int,
 ) -> tuple[Array, ...]:
-    """What `_run` has found, X, log det M A, Y = A^-1 R and numbers, with the derivatives of the first three.
+    """What `_run` has found, X, log det M A, Y = A^-1 R and numbers, with the derivatives of the
+    first three.
 
-    X and Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H dA M r.
+    X and Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H dA
+    M r.
     """
     xp, arrays, (X, mean, Y, *numbers) = A.xp, A.arrays(), found
     if not xp.is_differentiated(B, *arrays):
         return found
     count, probes = X.shape[-1], Y.shape[-1]
     solution = Solution._of(A, M, xp.stop_gradient(B), xp.concat([X, Y], axis=-1), tol, limit)
-    solved = equation(solution, Solution._matmat, first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,), warns=True)
-    Z = solved(xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays())
+    solved = equation(
+        solution,
+        Solution._matmat,
+        first=lambda _, *arrays: (solution.with_arrays(arrays).Z + 0,),
+        warns=True,
+    )
+    Z = solved(
+        xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays()
+    )
 
     def push(primals: tuple, tangents: tuple, output: Array) -> Array:
         _, Y, V, *arrays = primals
         moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
-        return xp.astype(xp.sum(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1) / probes, output.dtype)
+        return xp.astype(
+            xp.sum(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1) / probes, output.dtype
+        )
 
     def pull(primals: tuple, output: Array, g: Array) -> tuple:
         _, Y, V, *arrays = primals
@@ -213,7 +276,11 @@ def _attached(
             None,
             None,
             None,
-            *pullback(A.with_arrays(arrays), lambda A: A @ V, xp.astype(g / probes, Y.dtype)[..., None, None] * Y),
+            *pullback(
+                A.with_arrays(arrays),
+                lambda A: A @ V,
+                xp.astype(g / probes, Y.dtype)[..., None, None] * Y,
+            ),
         )
 
     V = xp.astype(R if M is None else M @ R, Y.dtype)
@@ -221,13 +288,24 @@ def _attached(
     return Z[..., :count], with_slope(mean, Z[..., count:], V, *arrays), Z[..., count:], *numbers
 
 
-def _run(A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, tol: float, limit: int, seed: Any) -> tuple[Array, ...]:
-    """X, log det M A, A^-1 R, the standard error, and (as numbers without derivatives) the statuses, steps and residuals."""
+def _run(
+    A: LinearOperator,
+    M: LinearOperator | None,
+    B: Array,
+    R: Array,
+    tol: float,
+    limit: int,
+    seed: Any,
+) -> tuple[Array, ...]:
+    """X, log det M A, A^-1 R, the standard error, and (as numbers without derivatives) the
+    statuses, steps and residuals."""
     xp = A.xp
     traced = is_traced(A, seed) or xp.is_traced(B) or xp.is_traced(R)
     rows = min(limit, TRACED_ROWS if traced else ROWS)
     count = B.shape[-1]
-    together = xp.concat([xp.astype(B, xp.result_type(B.dtype, R.dtype)), xp.astype(R, B.dtype)], axis=-1)
+    together = xp.concat(
+        [xp.astype(B, xp.result_type(B.dtype, R.dtype)), xp.astype(R, B.dtype)], axis=-1
+    )
     together = one_of_each(A, together)
     with quiet(xp):
         solved: Solved = program(xp.name, _quadrature, tol, limit, rows)(A, M, together)
@@ -236,13 +314,23 @@ def _run(A: LinearOperator, M: LinearOperator | None, B: Array, R: Array, tol: f
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
     mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
     spread = xp.sum(xp.where(good, (forms - mean[..., None]) ** 2, 0), axis=-1)
-    error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1) + rest**2) + xp.where(used > 1, 0, math.inf)
+    error = xp.sqrt(spread / xp.where(used > 1, used * (used - 1), 1) + rest**2) + xp.where(
+        used > 1, 0, math.inf
+    )
     real = forms.dtype
     numbers = (xp.astype(solved.status, real), 0 * used + solved.steps, solved.residual)
     return solved.X[..., :count], mean, solved.X[..., count:], error, *numbers
 
 
-def _quadrature(xp: Any, tol: float, limit: int, rows: int, A: LinearOperator, M: LinearOperator | None, B: Array) -> Solved:
+def _quadrature(
+    xp: Any,
+    tol: float,
+    limit: int,
+    rows: int,
+    A: LinearOperator,
+    M: LinearOperator | None,
+    B: Array,
+) -> Solved:
     apply = None if M is None else M.__matmul__
     with recording():
         return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)

@@ -1,7 +1,9 @@
-"""All terms of a sum, some at a time, in groups that share a random vector: what the doubly stochastic estimators multiply.
+"""All terms of a sum, some at a time, in groups that share a random vector: what the doubly
+stochastic estimators multiply.
 
-What the terms are, and how some of them are taken, is for the families to say (`operators/terms.py`); here they are put into groups, and
-the groups side by side, as a batch of operators.
+What the terms are, and how some of them are taken, is for the families to say
+(`operators/terms.py`); here they are put into groups, and the groups side by side, as a batch of
+operators.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ ROOM = 1 << 21  # numbers in the random vectors of the terms that are taken toge
 
 
 class Terms(NamedTuple):
-    """Some of the terms: one operator, or a batch of them along the batch dimension `axis`, whose random vectors are to be drawn.
+    """Some of the terms: one operator, or a batch of them along the batch dimension `axis`, whose
+    random vectors are to be drawn.
 
-    `share`, if given, says which vector each of the batch takes; `factor` is what the samples are to be multiplied by.
+    `share`, if given, says which vector each of the batch takes; `factor` is what the samples are
+    to be multiplied by.
     """
 
     operator: LinearOperator
@@ -41,11 +45,13 @@ class Terms(NamedTuple):
 
 
 def count_terms(A: LinearOperator) -> int:
-    """How many terms a sum has, those that minibatches hold as a whole among them; an error if it is no sum."""
+    """How many terms a sum has, those that minibatches hold as a whole among them; an error if
+    it is no sum."""
     count = sum(_count(part) for _, part in added_parts(A))
     if count < 2 and not isinstance(A, (Sum, BatchSum, Product, LowRank)):
         raise MethodError(
-            f"Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a product), and A is {type(A).__name__}. "
+            "Hutchinson: random vectors for each term need a sum (Sum, BatchSum, LowRank or a "
+            f"product), and A is {type(A).__name__}. "
             "Leave out per_term and batch_size."
         )
     return count
@@ -56,11 +62,14 @@ def _count(A: LinearOperator) -> int:
         return len(A.operands)
     if isinstance(A, LowRank):
         return A.U.shape[-1]
-    return A.operands[0].shape[-1] if isinstance(A, Product) and term_count(A) == 1 else term_count(A)
+    return (
+        A.operands[0].shape[-1] if isinstance(A, Product) and term_count(A) == 1 else term_count(A)
+    )
 
 
 def terms_of(A: Any, size: int, width: int) -> Iterator[Terms]:
-    """All terms, those that share a random vector (`size` neighbours) never apart; as many at a time as there is room for."""
+    """All terms, those that share a random vector (`size` neighbours) never apart; as many at a
+    time as there is room for."""
     for factor, part in added_parts(A):
         for terms in _terms_of_part(part, size, width):
             yield terms._replace(factor=factor)
@@ -77,7 +86,11 @@ def _terms_of_part(A: Any, size: int, width: int) -> Iterator[Terms]:
         step = max(size, groups // size * size)
         for start in range(0, count, step):
             stop = min(count, start + step)
-            yield Terms(_elements(A, start, stop), A.axis, None if size == 1 else np.arange(stop - start) // size)
+            yield Terms(
+                _elements(A, start, stop),
+                A.axis,
+                None if size == 1 else np.arange(stop - start) // size,
+            )
     elif isinstance(A, (LowRank, Product)):
         for start in range(0, count, groups * size):
             U, V = _factors(A, start, min(count, start + groups * size))
@@ -91,7 +104,8 @@ def _terms_of_part(A: Any, size: int, width: int) -> Iterator[Terms]:
 
 
 def _elements(A: BatchSum, start: int, stop: int) -> LinearOperator:
-    """The terms from `start` to `stop`, side by side: a slice, which every family allows, and of arrays is no copy."""
+    """The terms from `start` to `stop`, side by side: a slice, which every family allows, and of
+    arrays is no copy."""
     if stop - start == A.terms:
         return A.A
     batch = [slice(None)] * len(A.A.batch_shape)
@@ -100,13 +114,16 @@ def _elements(A: BatchSum, start: int, stop: int) -> LinearOperator:
 
 
 def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
-    """U and V, (*batch, n, stop - start), of the terms from `start` to `stop` of A = U V^H; V is None where it is U."""
+    """U and V, (*batch, n, stop - start), of the terms from `start` to `stop` of A = U V^H; V is
+    None where it is U."""
     xp = A.xp
     if isinstance(A, LowRank):
         U = A.U if A.core is None else xp.matmul(A.U, A.core)
         V = None if A.core is None and A.V is None else A.U if A.V is None else A.V
         return U[..., start:stop], None if V is None else V[..., start:stop]
-    if term_count(A) == 1:  # rows cannot be taken by index: columns and rows of the outer factors, by products
+    if (
+        term_count(A) == 1
+    ):  # rows cannot be taken by index: columns and rows of the outer factors, by products
         left, *rest = placed(A)
         right = rest[0] if len(rest) == 1 else Product(*rest)
         return left[..., start:stop]._dense(), adjoint(xp, right[..., start:stop, :]._dense())
@@ -120,11 +137,14 @@ def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
 
 
 def _grouped(xp: Any, U: Array, size: int) -> Array:
-    """Columns (*batch, n, k) in groups, (*batch, groups, n, size), the last filled up with zeros."""
+    """Columns (*batch, n, k) in groups, (*batch, groups, n, size), the last filled up with
+    zeros."""
     *batch, n, k = U.shape
     missing = -k % size
     if missing:
-        U = xp.concat([U, xp.zeros((*batch, n, missing), dtype=U.dtype, device=xp.device_of(U))], axis=-1)
+        U = xp.concat(
+            [U, xp.zeros((*batch, n, missing), dtype=U.dtype, device=xp.device_of(U))], axis=-1
+        )
     return xp.moveaxis(xp.reshape(U, (*batch, n, (k + missing) // size, size)), -2, -3)
 
 
