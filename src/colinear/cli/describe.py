@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..functions.solve.auto import dense_work, sparse_work
+from ..functions.solve.cost import dense_work, sparse_work
 from ..operators.sparse import Sparse
 from ..status import Status
 from . import answers

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..functions.solve.auto import dense_work, least_squares_work, sparse_work
+from ..functions.solve.cost import dense_work, least_squares_work, sparse_work
 from ..operators.banded import Banded, Tridiagonal
 from ..operators.base import LinearOperator
 from ..operators.block import BlockDiag

@@ -42,7 +42,6 @@ import colinear.functions.spectrum.rules
 
 from .. import methods
 from ..dispatch import set_method_names
-from .common import adjoint, conj, to_dense, transpose
 from .determinant import det, logdet, slogdet
 from .diagonal import diag
 from .diagonal.trace import trace
@@ -56,6 +55,7 @@ from .singular import cond, norm, rank, svd
 from .solve import inv, solve
 from .spectrum import eig, eigmax, eigmin
 from .stochastic.solve_and_logdet import solve_and_logdet
+from .transposes import adjoint, conj, to_dense, transpose
 
 __all__ = [
     "solve", "inv", "lstsq", "pinv", "nullspace",

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import scipy.sparse.linalg
 
 import colinear as co
-from colinear.functions.solve.auto import estimated_fill
+from colinear.functions.solve.cost import estimated_fill
 
 METHODS = (co.CG, co.MINRES, co.GMRES, co.BiCGSTAB, co.LSQR, co.LSMR)
 

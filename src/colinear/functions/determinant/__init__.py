@@ -23,7 +23,7 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import dense, narrow, quiet, report_status, seen, square_size
 from ..diagonal import diag
-from ..solve.auto import is_too_large, itemsize
+from ..solve.cost import is_too_large, itemsize
 from ..solve.dense import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
 from ..solve.elimination import fits_as_a_whole
 from ..stochastic.estimators import announce

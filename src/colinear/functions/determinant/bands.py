@@ -33,7 +33,7 @@ from ...status import Status
 from ..common import is_square, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
-from ..solve.auto import sparse_work
+from ..solve.cost import sparse_work
 from . import one, report_logarithm, sign_and_logarithm, slogdet
 from .rules import Determinant, from_host, rows_of
 

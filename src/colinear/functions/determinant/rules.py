@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...autodiff.functions import is_polynomial
+from ...autodiff.determinants import is_polynomial
 from ...backends import Array
 from ...dispatch import rule
 from ...dispatch.patterns import arrange

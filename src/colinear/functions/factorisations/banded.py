@@ -9,7 +9,7 @@ import numpy as np
 from ...backends import Array
 from ...dispatch import rule
 from ...dispatch.resolution import Cost
-from ...factors.structured import UnitaryChain
+from ...factors.dense import UnitaryChain
 from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
 from ...operators.banded import Banded, Tridiagonal, natural_length

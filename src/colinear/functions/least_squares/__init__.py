@@ -37,15 +37,14 @@ from ..matrix_functions.kronecker import factored
 from ..singular import cutoff, svd
 from ..solve import System, relative_residual, right_side
 from ..solve.auto import (
-    MEMORY,
     has_adjoint,
     is_automatic,
     is_iterative,
     iterate,
     iterated,
-    least_squares_work,
     try_least_squares,
 )
+from ..solve.cost import MEMORY, least_squares_work
 
 
 def pseudoinverse(

@@ -32,7 +32,7 @@ from ..common import (
     square_size,
     wide,
 )
-from ..solve.auto import is_too_large
+from ..solve.cost import is_too_large
 from ..solve.dense import column_norms, squares
 from .iterate import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
 from .iterate import cost as expected_cost

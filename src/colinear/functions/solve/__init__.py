@@ -24,18 +24,16 @@ from ...properties import UNITARY
 from ...status import Status, combine, failed
 from ..common import is_vector, narrow, ones_beside, quiet, seen, square_size, wide
 from .auto import (
-    Work,
     attempt,
-    dense_work,
     is_automatic,
     is_iterative,
     iterated,
     products_to_try,
     solve_by_trial,
-    sparse_work,
     starting_point,
     tightened,
 )
+from .cost import Work, dense_work, sparse_work
 from .dense import REFINEMENTS, are_small, column_norms, factorise
 from .elimination import is_recorded_and_seen, leave_to_residual
 from .families import inv_sparse

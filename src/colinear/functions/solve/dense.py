@@ -20,7 +20,7 @@ from ...operators.base import LinearOperator
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import MARGIN, dense, is_watched, quiet, seen, values_are_seen
-from .auto import itemsize
+from .cost import itemsize
 
 FEW = 4  # columns, which are looked at one by one
 

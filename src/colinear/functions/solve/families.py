@@ -41,16 +41,8 @@ from ..common import (
     square_size,
     wide,
 )
-from .auto import (
-    attempts,
-    cost_of_iteration,
-    examined,
-    is_automatic,
-    is_iterative,
-    looks_definite,
-    prefers_iteration,
-    sparse_work,
-)
+from .auto import attempts, cost_of_iteration, examined, is_automatic, is_iterative, looks_definite
+from .cost import prefers_iteration, sparse_work
 from .dense import column_norms, probe
 from .elimination import is_left_to_residual
 from .inverse import LARGEST_DENSE, inv, inverse, kept

@@ -14,7 +14,8 @@ from ...methods import Method
 from ...operators.base import LinearOperator
 from ...properties import UNITARY
 from ..common import identity_like, report_arrays, square_size
-from .auto import attempt, attempts, dense_work, is_iterative, iterate, iterated, iterates
+from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates
+from .cost import dense_work
 from .dense import factorise
 
 LARGEST_DENSE = 5000  # rows of a matrix that is still formed where a rule's own way fails

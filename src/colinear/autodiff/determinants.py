@@ -1,0 +1,204 @@
+"""The determinant with the derivatives of the polynomial that it is, at singular matrices too."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ..backends import Array, adjoint
+
+# The determinant of a matrix with the derivatives of the polynomial that it is, at singular
+# matrices too.
+#
+# d det A = tr(adj(A) dA), adj(A) = det(A) A^-1
+#
+# The right side has no meaning at a singular A, but adj(A) has. With A = U S V^H, S = diag(s) and
+# F = U^H dA V,
+#
+# adj(A) = det(U V^H) V diag(∏_(k≠i) s_k) U^H d adj(A) = det(U V^H) V G U^H, G_ii = Σ_(j≠i) P_ij
+# F_jj, G_ij = -P_ij F_ij, P_ij = ∏_(k≠i,j) s_k.
+#
+# At a regular A all derivatives are right. At a singular one the first two are, and the third too
+# if its singular values are distinct; if they are not, it is NaN.
+#
+# A determinant that over- or underflows is a pair, det A = m e^l. Within `polynomials` the rules
+# of `slogdet` may keep all that depends on A in m, and l a finite constant: m has the derivatives
+# of a polynomial, which the logarithm of a singular A lacks. A pair of a sign and log|det A| is
+# another such pair, so that both may be multiplied.
+
+
+class _Mode(threading.local):
+    """Whether determinants are kept as polynomials."""
+
+    def __init__(
+        self,
+    ) -> None:  # an attribute of the class would be shadowed while torch.compile traces
+        self.is_on = False
+
+
+_mode = _Mode()
+
+
+@contextlib.contextmanager
+def polynomials(is_on: bool = True) -> Iterator[None]:
+    """Keep determinants as polynomials m e^l, l a constant; or do not."""
+    outer, _mode.is_on = _mode.is_on, is_on
+    try:
+        yield
+    finally:
+        _mode.is_on = outer
+
+
+def is_polynomial() -> bool:
+    """Whether determinants are kept as polynomials."""
+    return _mode.is_on
+
+
+def det(xp: Any, A: Array) -> Array:
+    """The determinants of matrices, (*batch, n, n), by LU."""
+    if not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]:
+        return _product_of_pivots(xp, A)
+    value = _product_of_pivots(xp, xp.stop_gradient(A))
+    return _attached(
+        xp, A, value, xp.zeros(value.shape, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
+    )
+
+
+def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array, Array]:
+    """m and l of det A, from its sign and the logarithm of its absolute value, which are
+    constants."""
+    n = A.shape[-1]
+    if not n:
+        return sign, logarithm
+    held = xp.stop_gradient(A)
+    size = xp.max(xp.abs(held), axis=(-2, -1))
+    size = xp.where(size > 0, size, 1)
+    logarithm = xp.where(logarithm == -math.inf, n * xp.log(size), logarithm)
+    return _attached(xp, A, sign, logarithm), logarithm
+
+
+def with_adjugate(xp: Any, A: Array) -> tuple[Array, Array, Array]:
+    """m, l and adj(A) e^-l, by LU."""
+    d, parity = _pivots(xp, xp.stop_gradient(A))
+    size = xp.abs(d)
+    sign = xp.prod(d / xp.where(size == 0, 1, size), axis=-1) * parity
+    m, l = polynomial(xp, A, sign, xp.sum(xp.log(size), axis=-1))
+    return m, l, _adjugate(xp, A, sign, l)
+
+
+def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
+    """m = det(A) e^-l, which is known, as a function of A."""
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        return xp.sum(xp.matrix_transpose(_adjugate(xp, *primals)) * tangents[0], axis=(-2, -1))
+
+    def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
+        return g[..., None, None] * adjoint(xp, _adjugate(xp, *primals)), None, None
+
+    found: Array = xp.custom_derivative(lambda A, m, l: m + 0, tangent, cotangent, (2, 0, 0))(
+        A, m, l
+    )
+    return found
+
+
+def _product_of_pivots(xp: Any, A: Array) -> Array:
+    """det A = ± ∏ u_ii for A = P L U"""
+    d, parity = _pivots(xp, A)
+    product: Array = xp.prod(d, axis=-1) * parity
+    return product
+
+
+def _pivots(xp: Any, A: Array) -> tuple[Array, Array]:
+    """The diagonal of U and the sign of P, A = P L U."""
+    factors, pivots = xp.lu_factor(A)
+    return xp.diagonal(factors), xp.astype(xp.lu_permutation(pivots, A.shape[-1])[1], A.dtype)
+
+
+def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
+    """adj(A) e^-l, from A^-1 where the determinant is not zero, else from singular values."""
+    is_zero = xp.stop_gradient(m) == 0
+    m = _attached(xp, A, m, l)
+    mask = is_zero[..., None, None]
+    I = xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A))
+
+    def of_regular(A: Array, m: Array) -> Array:
+        regular = xp.where(mask, I, A)
+        inverse = xp.lu_solve(*xp.lu_factor(regular), xp.broadcast_to(I, A.shape))
+        return m[..., None, None] * inverse  # det(A) A^-1
+
+    def of_any(A: Array, m: Array) -> Array:
+        c = xp.exp(l / A.shape[-1])[..., None, None]  # adj(A) = c^(n-1) adj(A / c)
+        return xp.where(mask, _adjugate_of_singular(xp, A / c) / c, of_regular(A, m))
+
+    return xp.cond(xp.any(is_zero), of_any, of_regular, A, m)
+
+
+def _adjugate_of_singular(xp: Any, A: Array) -> Array:
+    def of(A: Array) -> Array:
+        c, U, s, V = _singular_vectors(xp, A)
+        return _between(
+            xp, c, V, xp.make_diagonal(xp.astype(_products_of_others(xp, s), A.dtype)), U
+        )
+
+    def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
+        c, U, s, V = _singular_vectors(xp, primals[0])
+        return _between(xp, c, V, _change(xp, s, _middle(xp, U, tangents[0], V)), U)
+
+    def cotangent(primals: tuple, output: Array, g: Array) -> tuple:
+        c, U, s, V = _singular_vectors(xp, primals[0])
+        G = _change(xp, s, _middle(xp, V, g, U))
+        return (_between(xp, xp.conj(c), U, G, V),)
+
+    found: Array = xp.custom_derivative(of, tangent, cotangent, (2,))(A)
+    return found
+
+
+def _singular_vectors(xp: Any, A: Array) -> tuple[Array, Array, Array, Array]:
+    """det(U V^H), U, s and V."""
+    U, s, Vh = xp.svd(A)
+    return det(xp, xp.matmul(U, Vh)), U, s, adjoint(xp, Vh)
+
+
+def _change(xp: Any, s: Array, F: Array) -> Array:
+    """G, the change of the adjugate of diag(s) by F. P is symmetric and real, so this map is its
+    own adjoint."""
+    P = _products_of_other_pairs(xp, s)
+    d = xp.diagonal(F)
+    own = xp.sum(xp.astype(P, F.dtype) * d[..., None, :], axis=-1)  # Σ_j P_ij F_jj
+    return xp.make_diagonal(own) - P * F  # P_ii = 0
+
+
+def _products_of_others(xp: Any, s: Array) -> Array:
+    """∏_(k≠i) s_k for each i, without a division."""
+    return xp.prod(_without(xp, s), axis=-1)
+
+
+def _products_of_other_pairs(xp: Any, s: Array) -> Array:
+    """∏_(k≠i,j) s_k for each i and j, zero for i = j. Holds n^3 numbers, but only second
+    derivatives need it."""
+    others = _without(xp, s)[..., :, None, :]  # (i, 1, k)
+    n = s.shape[-1]
+    I = xp.eye(n, dtype=s.dtype, device=xp.device_of(s))
+    pairs = xp.prod(
+        xp.where(I > 0, xp.ones((), dtype=s.dtype, device=xp.device_of(s)), others), axis=-1
+    )
+    return pairs * (1 - I)
+
+
+def _without(xp: Any, s: Array) -> Array:
+    """A matrix with s in each row, but for ones on the diagonal."""
+    I = xp.eye(s.shape[-1], dtype=s.dtype, device=xp.device_of(s))
+    return xp.where(I > 0, I, s[..., None, :])
+
+
+def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
+    """c U G V^H"""
+    return c[..., None, None] * xp.matmul(U, xp.matmul(G, adjoint(xp, V)))
+
+
+def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
+    """U^H F V"""
+    return xp.matmul(adjoint(xp, U), xp.matmul(F, V))
