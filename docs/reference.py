@@ -12,7 +12,7 @@ from typing import Any
 import griffe
 
 import colinear
-from colinear.dispatch import Function
+from colinear.dispatch.functions import Function
 
 KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: griffe.ParameterKind.positional_only,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import colinear
-from colinear.dispatch import Function
+from colinear.dispatch.functions import Function
 from colinear.dispatch.resolution import Rule, guard_name
 from colinear.operators.base import LinearOperator
 

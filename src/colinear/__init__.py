@@ -15,7 +15,8 @@ import sys
 
 from . import backends, testing
 from .detect import detect
-from .dispatch import Function, check_rules, function, rule
+from .dispatch import check_rules, function, rule
+from .dispatch.functions import Function
 from .dispatch.resolution import Choice, Cost
 from .errors import (
     AmbiguityError,

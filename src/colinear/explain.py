@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .dispatch import Function, _convert, function_named
+from .dispatch.functions import Function, _convert, function_named
 from .dispatch.named_methods import why_whole
 from .dispatch.resolution import Choice, Cost, Resolution, Rule, guard_name
 from .dispatch.signatures import signature

@@ -13,7 +13,7 @@ import pytest
 from support.registry import BACKENDS, MAKERS, Case, cases
 
 import colinear as co
-from colinear.dispatch import Function
+from colinear.dispatch.functions import Function
 from colinear.dispatch.named_methods import NotForPart
 from colinear.dispatch.resolution import Choice
 

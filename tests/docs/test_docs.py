@@ -16,7 +16,7 @@ import pytest
 from markdown.extensions.toc import slugify
 
 import colinear
-from colinear.dispatch import Function
+from colinear.dispatch.functions import Function
 from colinear.operators.base import LinearOperator
 from colinear.operators.tree import own_annotations
 

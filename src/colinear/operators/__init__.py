@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dispatch import set_converter, set_release
+from ..dispatch.functions import set_converter, set_release
 from .autograd import GaussNewton, Hessian, Jacobian
 from .banded import Banded, Tridiagonal
 from .base import LinearOperator

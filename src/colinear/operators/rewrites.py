@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import function, rule, set_simplify
+from ..dispatch import function, rule
+from ..dispatch.functions import set_simplify
 from ..dispatch.patterns import arrange
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .banded import Banded, Tridiagonal, is_narrow, pad_with_zeros

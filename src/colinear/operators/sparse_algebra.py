@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..dispatch import Function, function, rule
+from ..dispatch import function, rule
+from ..dispatch.functions import Function
 from ..errors import MethodError
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator

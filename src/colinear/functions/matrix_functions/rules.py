@@ -11,7 +11,8 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, namespace_of
-from ...dispatch import Function, rule
+from ...dispatch import rule
+from ...dispatch.functions import Function
 from ...info import recording, report
 from ...operators.base import LinearOperator
 from ...operators.block import BlockDiag

@@ -1,0 +1,387 @@
+"""`Function`: how a call finds its rule and runs it."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..info import Info, Scope, gather, state
+from ..status import ON_FAILURE, combine, failed, settle
+from . import calls as modes
+from . import signatures
+from .calls import check_parameters, positional, retry_deeper
+from .named_methods import NotForPart, not_a_method, not_an_argument, unfit, why_whole
+from .patterns import Pattern
+from .resolution import Choice, Resolution, Rule, RuleIndex, decide, resolve
+from .signatures import Signature, describe, from_description, signature
+
+MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
+
+Implementation = TypeVar("Implementation", bound=Callable[..., Any])
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+class Function:
+    """A function of linear operators that is open to new rules. Made by `function`; called like any
+    Python function.
+
+    Attributes
+    ----------
+    name : str
+    base : callable
+        What is called where no rule applies.
+    rules : list of Rule
+    """
+
+    name: str
+    base: Callable[..., Any]
+    rules: list[Rule]
+    examples: dict[str, Callable[[Any], Any]]
+    forwards: bool
+    suits: Callable[[Any, Any], bool]
+    rewrites: bool | Function
+    one_column: Callable[..., bool] | None
+    implicit: Callable[[Any], Any] | None = None  # decorates rules that go by eigenvectors
+    parameters: tuple[str, ...]  # of rules, the operator first
+    operand: int  # where the operator stands in a call
+    _method_at: int | None  # where the method stands among the arguments after the operator
+
+    def __init__(self, name: str, base: Callable[..., Any]):
+        self.name, self.base, self.rules = name, base, []
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = getattr(base, "__module__", __name__)
+        self.base_rule = Rule(name, positional(base), Pattern(None), is_base=True)
+        self._parts: list[Rule] = []  # the rules, those for unions taken apart
+        self._index = RuleIndex(self._parts)
+        self._cache: dict[Signature, Resolution] = {}
+        self._precedence: dict[Any, bool] = {}
+        self._rewritings: dict[int, Rule] = {}
+        self._number = next(_numbers)
+        _functions[self._number] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError  # each function's own class has one with its own parameters
+
+    def _call(
+        self, A: Any, arguments: tuple[Any, ...], method: Any, info: bool, on_failure: str
+    ) -> Any:
+        """A call whose arguments have been sorted into the operator and the rest, as rules take
+        them."""
+        if modes._is_strict is not None and modes.are_strict():
+            return modes.ordinary(self._call, A, arguments, method, info, on_failure)
+        if method is not None and not getattr(type(method), "_is_method", False):
+            raise not_a_method(self.name, method)
+        if not hasattr(type(A), "_is_root"):
+            A = _convert(self.name, A)
+        chosen = self.find(A, arguments)
+        call = self._run if method is None else self._call_by_method
+        try:
+            return call(chosen, A, arguments, method, info, on_failure)
+        except RecursionError:
+            return retry_deeper(call, chosen, A, arguments, method, info, on_failure)
+
+    def _call_by_method(
+        self,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        info: bool,
+        on_failure: str,
+    ) -> Any:
+        """Call by a method that was named: on A itself, or on the parts that a rule splits A into.
+
+        A rule may split A only if each part that the method reaches is known to have what the
+        method needs. Where one is not, `NotForPart` leaves the rule, up to the innermost call whose
+        operator is known to have it, or else to the outermost one, for which the word of the user
+        is taken: that call runs the method on the whole.
+        """
+        why = why_whole(chosen, method, A)
+        displaced = (chosen, why) if why else None
+        chosen = self.base_rule if why else chosen
+        if not getattr(method, "needs", 0):
+            return self._run(chosen, A, arguments, method, info, on_failure, displaced)
+        outer = state.split
+        is_trusted = outer is not type(method) or self.suits(A, method)
+        if chosen.is_base:
+            if not (is_trusted or self.forwards):
+                raise unfit(method, A)
+            return self._run(chosen, A, arguments, method, info, on_failure, displaced)
+        reports = [] if state.current is None else state.current.reports
+        count = len(reports)
+        # What an estimator needs must be known of the part itself: it takes no one's word.
+        is_inherited = chosen.hereditary and is_trusted and not method.is_stochastic
+        state.split = None if is_inherited else type(method)
+        try:
+            return self._run(chosen, A, arguments, method, info, on_failure)
+        except NotForPart as reason:
+            if not is_trusted:
+                raise
+            displaced = (chosen, reason.args[0])
+        finally:
+            state.split = outer
+        del reports[count:]  # of the parts before
+        return self._run(self.base_rule, A, arguments, method, info, on_failure, displaced)
+
+    def _run(
+        self,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        info: bool,
+        on_failure: str,
+        displaced: Any = None,
+    ) -> Any:
+        """Run the rule that was chosen. `displaced`: one that the method does not allow, and
+        why."""
+        outer = state.current
+        if info or on_failure != "warn":
+            return self._call_for_info(chosen, A, arguments, method, info, on_failure, displaced)
+        if outer is None:
+            outermost = state.current = Scope([])
+        elif outer.planner is not None:
+            return outer.planner.call(self, chosen, A, arguments, method, displaced)
+        elif outer.is_detailed:
+            result, gathered = self._call_and_gather(chosen, A, arguments)
+            outer.reports.append(gathered)
+            return result
+        try:
+            result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                result = result.run()
+        finally:
+            state.current = outer
+        if outer is not None:
+            return result  # what is reported goes to the outermost call
+        reports = outermost.reports
+        if (
+            reports and failed(combine([report._status for report in reports])) is not False
+        ):  # true, or not to be seen yet
+            settle(gather(reports, self.name, chosen.name), on_failure)
+        return result if _release is None else _release(A, arguments, result)
+
+    def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
+        """The rule that would be taken for this operator and these other arguments;
+        `rule.is_base`: whether it is the base case."""
+        if signatures.is_compiling is not None and signatures.is_compiling():
+            s, found = None, self._resolve_compiling(A)
+        else:
+            s = A._signature
+            if s is None:
+                s = signature(A)
+            found = self._cache.get(s) or self._resolve(s)
+        chosen = found.sole or decide(A, found, arguments)
+        return self._rewriting(A, s) or chosen if chosen.is_base and self.rewrites else chosen
+
+    def using(self, found: Rule, A: Any, *arguments: Any) -> Any:
+        """A call whose rule has been found: `f.using(f.find(A), A, ...)` is `f(A, ...)`, but the
+        guards are asked once."""
+        where = self._method_at
+        method = None if where is None else arguments[where]
+        call = self._run if method is None else self._call_by_method
+        return call(found, A, arguments, method, False, "warn")
+
+    def _rewriting(self, A: Any, s: Any = None) -> Rule | None:
+        """The rule that asks this function again of A as `simplify` writes it; None where
+        `simplify` has no rule for A.
+
+        `s`: its signature, but not where torch compiles, which would compile again whenever the
+        table grows.
+        """
+        known = None if _simplify is None or s is None else _simplify._cache.get(s)
+        if _simplify is None or (known is not None and known.sole is _simplify.base_rule):
+            return None
+        if self.rewrites is not True and self.rewrites.find(A).rewritten_by is None:  # type: ignore[union-attr]
+            return None
+        chosen = _simplify.find(A)
+        if chosen.is_base:
+            return None
+        rewriting = self._rewritings.get(chosen.key)
+        if rewriting is None:
+            where = self._method_at
+
+            def ask_again(A: Any, *arguments: Any) -> Any:
+                method = None if where is None else arguments[where]
+                return self._call(chosen.implementation(A), arguments, method, False, "warn")
+
+            rewriting = Rule(
+                self.name, ask_again, chosen.pattern, name=chosen.name, direct=True, hereditary=True
+            )
+            rewriting.identity, rewriting.rewritten_by = chosen.identity, chosen
+            self._rewritings[chosen.key] = rewriting
+        return rewriting
+
+    def _too_many(self, most: int, excess: tuple[Any, ...]) -> TypeError:
+        return TypeError(
+            f"{self.name}() takes {most} positional arguments, {most + len(excess)} were given"
+        )
+
+    def _not_an_argument(self, unknown: dict[str, Any]) -> TypeError:
+        return not_an_argument(self.name, unknown, "method" in self.parameters)
+
+    def _resolve_compiling(self, A: Any) -> Resolution:
+        numbers, rivals = _resolve_at_compile_time(self._number, describe(A))
+        order = tuple([self.base_rule if i < 0 else self._parts[i] for i in numbers])
+        return Resolution(None, order, rivals)
+
+    def _call_for_info(
+        self,
+        chosen: Rule,
+        A: Any,
+        arguments: tuple[Any, ...],
+        method: Any,
+        info: bool,
+        on_failure: str,
+        displaced: Any,
+    ) -> Any:
+        """A call whose caller, be it a user or a rule, deals with failures: nothing is passed on
+        to a call around it."""
+        if on_failure not in ON_FAILURE:
+            raise ValueError(
+                f"{self.name}: on_failure is {on_failure!r}; it must be one of "
+                f"{', '.join(map(repr, ON_FAILURE))}."
+            )
+        outer = state.current
+        if outer is not None and outer.planner is not None:
+            result = outer.planner.call(self, chosen, A, arguments, method, displaced)
+            return (result, Info(function=self.name, rule=chosen.name)) if info else result
+        result, gathered = self._call_and_gather(chosen, A, arguments)
+        if not info or on_failure == "raise":
+            settle(gathered, on_failure)
+        if outer is None and _release is not None:
+            result = _release(A, arguments, result)
+        return (result, gathered) if info else result
+
+    def _call_and_gather(
+        self, chosen: Rule, A: Any, arguments: tuple[Any, ...]
+    ) -> tuple[Any, Info]:
+        """The result of a rule or the base case, and one Info of all that was reported on the
+        way."""
+        outer = state.current
+        state.current = current = Scope([], is_detailed=True)
+        is_timed = signatures.is_compiling is None or not signatures.is_compiling()
+        start = time.perf_counter() if is_timed else 0.0
+        try:
+            result = chosen.implementation(A, *arguments)
+            while type(result) is Choice:
+                result = result.run()
+        finally:
+            state.current = outer
+        seconds = time.perf_counter() - start if is_timed else None
+        one_column = self.one_column is not None and self.one_column(*arguments)
+        return result, gather(current.reports, self.name, chosen.name, one_column, seconds)
+
+    # ------------------------------------------------------------------ rules
+
+    def add(self, rule: Rule) -> None:
+        """Add a rule; one of the same name and pattern is replaced (a notebook's cell runs
+        twice)."""
+        check_parameters(self.name, self.parameters, rule.implementation)
+        with _registering:
+            same = next(
+                (
+                    old
+                    for old in self.rules
+                    if old.name == rule.name and old.pattern == rule.pattern
+                ),
+                None,
+            )
+            if same is not None:
+                rule.number = same.number
+                self.rules = [rule if old is same else old for old in self.rules]
+            else:
+                self.rules = [*self.rules, rule]
+            parts = [part for each in self.rules for part in each.alternatives()]
+            # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale
+            # enters the new ones.
+            self._parts, self._precedence, self._cache = parts, {}, {}
+
+    def _resolve(self, s: Signature) -> Resolution:
+        cache, index = self._cache, self._index
+        if (
+            index.rules is not self._parts
+        ):  # made when it is first needed after rules were added, since importing adds hundreds
+            index = self._index = RuleIndex(self._parts)
+        found = resolve(index.matching(s), self.base_rule, self._precedence)
+        if len(cache) >= MOST_STRUCTURES:
+            cache.clear()
+        cache[s] = found
+        return found
+
+    # ------------------------------------------------------------------ the rest
+
+    def explain(self, *arguments: Any, **keywords: Any) -> Any:
+        """The same as `explain(function, ...)`."""
+        from ..explain import explain
+
+        return explain(self, *arguments, **keywords)
+
+    def __reduce__(self) -> str:
+        return self.__qualname__  # by reference, as Python's own functions
+
+    def __repr__(self) -> str:
+        return f"<function {self.name} of linear operators, {len(self.rules)} rules>"
+
+
+_numbers = itertools.count()
+_functions: weakref.WeakValueDictionary[int, Function] = weakref.WeakValueDictionary()
+_registering = threading.Lock()
+
+
+def _resolve_at_compile_time(number: int, description: tuple[Any, ...]) -> tuple[Any, ...]:
+    f = _functions[number]
+    found = f._resolve(from_description(description))
+    numbers = tuple(-1 if r.is_base else f._parts.index(r) for r in found.order)
+    return (numbers[:1], ((),)) if found.sole else (numbers, found.rivals)
+
+
+def function_named(name: str) -> Function:
+    """The function of this name, the newest of several."""
+    found = [f for _, f in sorted(_functions.items()) if f.name == name]
+    if not found:
+        close = difflib.get_close_matches(name, sorted({f.name for f in _functions.values()}))
+        raise ValueError(
+            f"there is no function {name!r} of operators."
+            + (f" Did you mean {' or '.join(close)}?" if close else "")
+        )
+    return found[-1]
+
+
+# --------------------------------------------------------------------------------------------------
+
+_converter: Callable[[Any], Any] | None = None
+_simplify: Function | None = None
+_release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
+
+
+def set_converter(as_operator: Callable[[Any], Any]) -> None:
+    """Say how an array becomes an operator, so that every function takes arrays too."""
+    global _converter
+    _converter = as_operator
+
+
+def set_simplify(simplify: Function) -> None:
+    """Say which function writes an operator in a family that knows more."""
+    global _simplify
+    _simplify = simplify
+
+
+def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
+    """Say how the result of an operator that holds no floats is freed of the framework in which
+    it was computed."""
+    global _release
+    _release = release
+
+
+def _convert(name: str, A: Any) -> Any:
+    if _converter is None:
+        raise TypeError(f"{name}: expected a linear operator, got {type(A).__name__}.")
+    return _converter(A)
