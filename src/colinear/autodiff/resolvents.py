@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Array
 from ..factors.dense import slogdet_of_diagonal
-from . import functions as determinants
+from . import determinants
 from .functions import _times_inverse
 from .kronecker import LARGEST, Grid, _beside, turned
 from .spectral import are_parallel, eig_known

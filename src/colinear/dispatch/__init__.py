@@ -21,20 +21,14 @@ runs and `explain` prints.
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import itertools
-import threading
-import time
-import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from ..info import Info, Scope, gather, state
-from ..status import ON_FAILURE, combine, failed, settle
-from . import calls as modes
-from . import signatures
-from .calls import check_parameters, compile_call, positional, retry_deeper, shared_arguments
+from .calls import (
+    compile_call,
+    shared_arguments,
+)
 from .functions import (
     Function,
     Implementation,
@@ -45,29 +39,20 @@ from .functions import (
     set_simplify,
 )
 from .named_methods import (
-    NotForPart,
     check_part,
     has_needs,
-    not_a_method,
-    not_an_argument,
     set_method_names,
-    unfit,
-    why_whole,
 )
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import (
     AmbiguousPair,
     Choice,
     Cost,
-    Resolution,
     Rule,
-    RuleIndex,
     ambiguous_pairs,
-    decide,
     perform,
-    resolve,
 )
-from .signatures import Signature, describe, from_description, signature
+from .signatures import signature
 from .subsumption import overlaps, subsumes
 
 __all__ = [

@@ -365,11 +365,8 @@ def has_orthonormal_columns(A: LinearOperator) -> bool:
 def has_orthonormal_rows(A: LinearOperator) -> bool:
     """Whether A A^H = I is known: A is unitary, or was made as the adjoint or transpose of
     orthonormal columns."""
-    made_from = (
-        A.__dict__.get("_adjoint_of"),
-        A.__dict__.get("_transpose_of"),
-        A.A if type(A) in (Adjoint, Transpose) else None,
-    )  # type: ignore[attr-defined]
+    inside = getattr(A, "A", None) if type(A) in (Adjoint, Transpose) else None
+    made_from = (A.__dict__.get("_adjoint_of"), A.__dict__.get("_transpose_of"), inside)
     return bool(A.properties & UNITARY) or any(
         B is not None and has_orthonormal_columns(B) for B in made_from
     )

@@ -17,7 +17,7 @@ from those two, and may be replaced by the family's own formula:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -45,24 +45,18 @@ from .context import (
     plain_array,
 )
 from .protocols import Protocols
-from .tree import arrays_in, is_data, map_arrays, memo, own_annotations
+from .tree import Tree, memo, own_annotations
 
+# What is remembered of an operator and no claim changes.
+KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
-KEPT_BY_CLAIMS = (
-    "shape",
-    "_context",
-    "xp",
-    "dtype",
-    "is_complex",
-    "_dynamic",
-)  # what is remembered and no claim changes
 WATCHERS: list[Any] = []
 
 _FAMILIES: list[type[LinearOperator]] = []
 
 
-class LinearOperator(Protocols):
+class LinearOperator(Tree, Protocols):
     """A linear map between finite-dimensional spaces, real or complex, possibly a batch of them.
 
     Attributes
@@ -99,9 +93,6 @@ class LinearOperator(Protocols):
     _is_root: ClassVar[bool] = True
     _commutative: ClassVar[bool] = False
     _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
-    _fields: ClassVar[tuple[str, ...]] = ()
-    _scalars: ClassVar[tuple[str, ...]] = ()
-    _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it
     _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
     if TYPE_CHECKING:
 
@@ -139,36 +130,14 @@ class LinearOperator(Protocols):
             cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
         cls._scalars = tuple(name for name, a in own.items() if a == "Scalar")
         _FAMILIES.append(cls)
-        backends._find(
-            cls
-            # "no array", remembered now: Dynamo compiles again whenever a table that it read has
-            # grown
-        )
+        # "No array", remembered now: Dynamo compiles again whenever a table that it read has grown.
+        backends._find(cls)
         for xp in backends.loaded():
             xp.register_pytree(cls, cls._flatten, cls._unflatten)
 
     def __class_getitem__(cls, children: Any) -> Pattern:
         """`Sum[LowRank, Diagonal]`: a pattern for rules."""
         return Pattern(cls, children if isinstance(children, tuple) else (children,))
-
-    @classmethod
-    def _of(cls, *values: Any) -> Any:
-        """An instance with these field values, unchecked: what constructors end with."""
-        self = object.__new__(cls)
-        for name, value in zip(cls._fields, values, strict=True):
-            object.__setattr__(self, name, value)
-        return self
-
-    def _replace(self, **changes: Any) -> Any:
-        """A copy with some fields replaced and the claims kept."""
-        copy = object.__new__(type(self))
-        for name in self._fields:
-            object.__setattr__(
-                copy, name, changes[name] if name in changes else getattr(self, name)
-            )
-        if self._claims:
-            object.__setattr__(copy, "_claims", self._claims)
-        return copy
 
     def _claim(self, mask: int) -> Any:
         """A copy that claims more properties."""
@@ -182,79 +151,6 @@ class LinearOperator(Protocols):
                 object.__setattr__(copy, name, own[name])
         object.__setattr__(copy, "_claims", self._claims | mask)
         return copy
-
-    # ------------------------------------------------------------------ the tree
-
-    @memo
-    def _dynamic(self) -> tuple[str, ...]:
-        """The names of the fields that hold leaves: arrays and operators, whatever their
-        annotation, and numbers annotated `Scalar`."""
-        found = []
-        for name in self._fields:
-            value = getattr(self, name)
-            if is_data(value) or (
-                name in self._scalars and isinstance(value, (int, float, complex))
-            ):
-                found.append(name)
-        return tuple(found)
-
-    def _flatten(self) -> tuple[tuple[Any, ...], Any]:
-        dynamic = self._dynamic
-        children, static = [], []
-        for name in self._fields:
-            value = getattr(self, name)
-            if name in dynamic:
-                children.append(value)
-            else:
-                static.append((name, value))
-        return tuple(children), (dynamic, tuple(static), self._claims)
-
-    @classmethod
-    def _unflatten(cls, structure: Any, children: Any) -> Any:
-        dynamic, static, claims = structure
-        self = object.__new__(cls)
-        for name, value in zip(dynamic, children, strict=True):
-            object.__setattr__(self, name, value)
-        for name, value in static:
-            object.__setattr__(self, name, value)
-        if claims:
-            object.__setattr__(self, "_claims", claims)
-        self.__dict__["_dynamic"] = (
-            dynamic  # the leaves may now be anything: a transformation's placeholders, say
-        )
-        return self
-
-    def leaves(self) -> Iterator[Any]:
-        """The arrays (and scalars) of the whole tree, depth first."""
-        return iter(arrays_in(self))
-
-    def arrays(self) -> tuple[Array, ...]:
-        """The arrays of the whole tree, depth first: the leaves but for numbers."""
-        return tuple([leaf for leaf in arrays_in(self) if namespace_of(leaf) is not None])
-
-    def with_arrays(self, arrays: Sequence[Array]) -> Any:
-        """The same operator with these in place of its `arrays()`, in their order."""
-        own = self.arrays()
-        if all(mine is given for mine, given in zip(own, arrays, strict=True)):
-            return self  # the very same, which its counters know
-        given = iter(arrays)
-        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
-
-    def detach(self) -> Any:
-        """The same operator, whose arrays are constants to derivatives."""
-        return self._map(
-            lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf)
-        )
-
-    def _map(self, f: Callable[[Any], Any]) -> Any:
-        """The same tree with `f` applied to each leaf."""
-        return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), *self._flatten()[::-1])
-
-    def __copy__(self) -> LinearOperator:
-        return self
 
     # ------------------------------------------------------------------ what and where it is
 
@@ -606,10 +502,6 @@ def _set_field_once(self: Any, name: str, value: Any) -> None:
             f"{type(self).__name__}: operators cannot be changed; make a new one."
         )
     object.__setattr__(self, name, value)
-
-
-def _rebuild(cls: type[LinearOperator], structure: Any, children: Any) -> LinearOperator:
-    return cls._unflatten(structure, children)
 
 
 def _walk(to_children: Callable[[], Any]) -> Any:

@@ -45,9 +45,8 @@ class BlockDiag(LinearOperator):
             return Identity(sum(A.shape[-1] for A in blocks))
         if all(isinstance(A, Diagonal) for A in blocks):
             xp = blocks[0].xp
-            return Diagonal(
-                xp.concat([xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks], axis=-1)
-            )  # type: ignore[attr-defined]
+            parts = [xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks]  # type: ignore[attr-defined]
+            return Diagonal(xp.concat(parts, axis=-1))
         whole = cls._of(tuple(blocks))
         return (
             whole if len(blocks) == len(given) else whole._claim(shared(given))

@@ -239,12 +239,10 @@ def are_toeplitz(A: Any) -> bool:
     return A.shape[-1] == A.shape[-2] and all(isinstance(B, TOEPLITZ) or is_line(B) for B in inner)
 
 
-@rule(
-    simplify,
-    Sum[Toeplitz | Circulant | Scaled[Toeplitz | Circulant], ...],
-    when=are_toeplitz,
-    cost=flops,
-)  # type: ignore[misc]
+CONSTANT: Any = Toeplitz | Circulant | Scaled[Toeplitz | Circulant]  # type: ignore[misc]
+
+
+@rule(simplify, Sum[CONSTANT, ...], when=are_toeplitz, cost=flops)  # type: ignore[misc]
 def sum_of_toeplitz(A: Any) -> LinearOperator:
     """S + T is a Toeplitz matrix as S and T are, circulant if both are"""
     xp, shape, parts = A.xp, A.shape[:-1], [unscaled(term) for term in A.operands]

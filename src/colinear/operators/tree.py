@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -197,3 +197,107 @@ def _of_floats(
         return f(*every)
 
     return places, of
+
+
+class Tree:
+    """An immutable tree of arrays: how it is made, taken apart, rebuilt and mapped.
+
+    `_fields` are the names of all fields, `_scalars` of those that hold numbers which are leaves.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _scalars: ClassVar[tuple[str, ...]] = ()
+    _claims: ClassVar[int] = 0  # what the user claimed; instances with claims shadow it
+
+    @classmethod
+    def _of(cls, *values: Any) -> Any:
+        """An instance with these field values, unchecked: what constructors end with."""
+        self = object.__new__(cls)
+        for name, value in zip(cls._fields, values, strict=True):
+            object.__setattr__(self, name, value)
+        return self
+
+    def _replace(self, **changes: Any) -> Any:
+        """A copy with some fields replaced and the claims kept."""
+        copy = object.__new__(type(self))
+        for name in self._fields:
+            object.__setattr__(
+                copy, name, changes[name] if name in changes else getattr(self, name)
+            )
+        if self._claims:
+            object.__setattr__(copy, "_claims", self._claims)
+        return copy
+
+    @memo
+    def _dynamic(self) -> tuple[str, ...]:
+        """The names of the fields that hold leaves: arrays and operators, whatever their
+        annotation, and numbers annotated `Scalar`."""
+        found = []
+        for name in self._fields:
+            value = getattr(self, name)
+            if is_data(value) or (
+                name in self._scalars and isinstance(value, (int, float, complex))
+            ):
+                found.append(name)
+        return tuple(found)
+
+    def _flatten(self) -> tuple[tuple[Any, ...], Any]:
+        dynamic = self._dynamic
+        children, static = [], []
+        for name in self._fields:
+            value = getattr(self, name)
+            if name in dynamic:
+                children.append(value)
+            else:
+                static.append((name, value))
+        return tuple(children), (dynamic, tuple(static), self._claims)
+
+    @classmethod
+    def _unflatten(cls, structure: Any, children: Any) -> Any:
+        dynamic, static, claims = structure
+        self = object.__new__(cls)
+        for name, value in zip(dynamic, children, strict=True):
+            object.__setattr__(self, name, value)
+        for name, value in static:
+            object.__setattr__(self, name, value)
+        if claims:
+            object.__setattr__(self, "_claims", claims)
+        # The leaves may now be anything: a transformation's placeholders, say.
+        self.__dict__["_dynamic"] = dynamic
+        return self
+
+    def leaves(self) -> Iterator[Any]:
+        """The arrays (and scalars) of the whole tree, depth first."""
+        return iter(arrays_in(self))
+
+    def arrays(self) -> tuple[Array, ...]:
+        """The arrays of the whole tree, depth first: the leaves but for numbers."""
+        return tuple([leaf for leaf in arrays_in(self) if namespace_of(leaf) is not None])
+
+    def with_arrays(self, arrays: Sequence[Array]) -> Any:
+        """The same operator with these in place of its `arrays()`, in their order."""
+        own = self.arrays()
+        if all(mine is given for mine, given in zip(own, arrays, strict=True)):
+            return self  # the very same, which its counters know
+        given = iter(arrays)
+        return self._map(lambda leaf: leaf if namespace_of(leaf) is None else next(given))
+
+    def detach(self) -> Any:
+        """The same operator, whose arrays are constants to derivatives."""
+        return self._map(
+            lambda leaf: leaf if (xp := namespace_of(leaf)) is None else xp.stop_gradient(leaf)
+        )
+
+    def _map(self, f: Callable[[Any], Any]) -> Any:
+        """The same tree with `f` applied to each leaf."""
+        return self._replace(**{name: map_arrays(f, getattr(self, name)) for name in self._dynamic})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), *self._flatten()[::-1])
+
+    def __copy__(self) -> Any:
+        return self
+
+
+def _rebuild(cls: type[Tree], structure: Any, children: Any) -> Any:
+    return cls._unflatten(structure, children)

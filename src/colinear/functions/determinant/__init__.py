@@ -7,7 +7,7 @@ from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
-from ...autodiff import functions as determinants
+from ...autodiff import determinants
 from ...backends import Array, namespace_of
 from ...dispatch import function, rule
 from ...dispatch.resolution import Choice, Cost

@@ -9,7 +9,7 @@ from functools import partial, reduce
 from operator import add, mul
 from typing import Any
 
-from ...autodiff import kronecker as resolvents
+from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array
 from ...dispatch import rule

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...autodiff import kronecker as resolvents
+from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array
 from ...dispatch import rule

@@ -443,12 +443,12 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
     return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
 
 
-def is_a_stack(A: LinearOperator) -> bool:
+def is_a_stack(A: Any) -> bool:
     """Whether the blocks stand in one column, and none is empty (nor each a permutation less the
     identity, of which more is known)."""
     one_column = all(len(row) == 1 for row in A.blocks) and all(
         0 not in B.shape[-2:] for B in A.operands
-    )  # type: ignore[attr-defined]
+    )
     return one_column and not leaves_orbits(A)
 
 
