@@ -173,32 +173,35 @@ for _framework in ("torch", "jax"):
 
 __all__ = [
     # operators: base
-    "LinearOperator", "Dense", "Sparse", "Diagonal", "Identity", "ScaledIdentity", "Zero", "Triangular", "Tridiagonal", "Banded",
-    "Permutation", "Toeplitz", "Circulant", "Convolution", "FFT", "Sine", "LowRank", "Householder", "Projection", "Kernel", "Jacobian",
+    "LinearOperator", "Dense", "Sparse", "Diagonal", "Identity", "ScaledIdentity", "Zero",
+    "Triangular", "Tridiagonal", "Banded", "Permutation", "Toeplitz", "Circulant",
+    "Convolution", "FFT", "Sine", "LowRank", "Householder", "Projection", "Kernel", "Jacobian",
     "Hessian", "GaussNewton", "MatrixFree",
     # operators: composed
-    "Sum", "Product", "Scaled", "Kronecker", "KroneckerSum", "BlockDiag", "Block", "hstack", "vstack", "BatchSum", "Transpose",
-    "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse", "opaque", "simplify", "as_operator", "detect",
+    "Sum", "Product", "Scaled", "Kronecker", "KroneckerSum", "BlockDiag", "Block", "hstack",
+    "vstack", "BatchSum", "Transpose", "Adjoint", "Conjugate", "Sliced", "Hadamard", "Inverse",
+    "opaque", "simplify", "as_operator", "detect",
     # annotations
     "SelfAdjoint", "Symmetric", "PSD", "PD", "Unitary", "Stiefel", "verify",
     # functions
-    "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag", "trace", "det", "slogdet", "logdet",
-    "solve_and_logdet",
-    "exp", "log", "sqrt", "isqrt", "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint", "conj",
-    "to_dense",
+    "solve", "inv", "lstsq", "pinv", "nullspace", "eig", "eigmax", "eigmin", "svd", "diag",
+    "trace", "det", "slogdet", "logdet", "solve_and_logdet", "exp", "log", "sqrt", "isqrt",
+    "power", "apply", "cholesky", "lu", "qr", "norm", "cond", "rank", "transpose", "adjoint",
+    "conj", "to_dense",
     # approximations
     "nystrom", "rp_cholesky", "range_finder", "interpolative", "cur",
     # methods
-    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES", "BiCGSTAB", "LSQR", "LSMR",
-    "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan", "RandomizedSVD", "Krylov", "SVRG",
-    "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace", "SLQ",
+    "Auto", "Cholesky", "LU", "LDL", "QR", "Eigh", "Eig", "SVD", "CG", "MINRES", "GMRES",
+    "BiCGSTAB", "LSQR", "LSMR", "Lanczos", "Arnoldi", "LOBPCG", "PowerIteration", "GolubKahan",
+    "RandomizedSVD", "Krylov", "SVRG", "Hutchinson", "HutchPP", "XTrace", "XDiag", "XNysTrace",
+    "SLQ",
     # preconditioners
     "Jacobi", "BlockJacobi", "ILU", "IC", "PivotedCholesky", "Nystrom", "Chebyshev", "AMG",
     # dispatch
     "function", "rule", "check_rules", "explain", "Plan", "Choice", "Cost", "Function",
     # results and errors
-    "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError", "DeviceError", "AnnotationError", "AmbiguityError",
-    "ConvergenceError", "MethodError", "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
-    "DerivativeWarning", "FallbackWarning",
-    "testing",
+    "Info", "Status", "ColinearError", "ShapeError", "DtypeError", "BackendError",
+    "DeviceError", "AnnotationError", "AmbiguityError", "ConvergenceError", "MethodError",
+    "TooLargeError", "ColinearWarning", "ConvergenceWarning", "ApproximationWarning",
+    "DerivativeWarning", "FallbackWarning", "testing",
 ]  # fmt: skip

@@ -1,13 +1,15 @@
 """Implicit derivatives: of what satisfies an equation, by differentiating the equation, never the
 algorithm that solved it.
 
-    spectral.py    eigenvalues and eigenvectors, singular triplets, triangles        A V = V Λ,  A = U Σ V^H,  A = Q R
-    functions.py   f(A), square roots, logarithms, pseudoinverses, null spaces       X^2 = A,  e^X = A,  A X A = A,  A N = 0
-    resolvents.py  inverses and determinants of Kronecker products and sums          the same, with any factors
-    kronecker.py   f of Kronecker products and sums, by factors                      the same, coordinate by coordinate
-    linear_in_function.py    what is linear in f, if f closes over arrays       F(f, x):  dF = ∂F dx + F(∂f/∂h dh, x)
-    iterated.py    pairs and triplets found by iteration                             the same, by solves that need products only
-    krylov.py      f(A) b from Krylov spaces                                         f([A dA; 0 A])
+    implicit.py     A^-1 b and A^+ b                          A x = b
+    spectral.py     eigenpairs, singular triplets, triangles  A V = V Λ,  A = U Σ V^H,  A = Q R
+    functions.py    f(A), roots, logarithms, pseudoinverses   X^2 = A,  e^X = A,  A X A = A
+    determinants.py det A, at singular matrices too           adj(A)
+    kronecker.py    f of Kronecker products and sums          the same, coordinate by coordinate
+    resolvents.py   their inverses and determinants           the same, with any factors
+    iterated.py     pairs and triplets found by iteration     the same, by solves with products
+    krylov.py       f(A) b from Krylov spaces                 f([A dA; 0 A])
+    linear_in_function.py   what is linear in f, if f closes over arrays:  F(∂f/∂h dh, x)
 
 Solves themselves are differentiated by `operators/implicit.py`: A X = B gives dX = A^-1 (dB - dA
 X).
@@ -33,6 +35,7 @@ from .krylov import krylov_product
 from .spectral import eig, eigh, qr, svd
 
 __all__ = [
-    "eig", "eigh", "general_pairs", "krylov_product", "logarithm", "nullspace", "pairs", "pseudoinverse", "qr", "refused",
-    "spectral_difference", "spectral_function", "square_root", "svd", "triplets",
+    "eig", "eigh", "general_pairs", "krylov_product", "logarithm", "nullspace", "pairs",
+    "pseudoinverse", "qr", "refused", "spectral_difference", "spectral_function", "square_root",
+    "svd", "triplets",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ stays (Golub and Pereyra 1973, `autodiff.pseudoinverse`) gives
 
 For a cotangent g put w = A^+H g, z = A^+ w, q = g - A^H w and u = A^+H x. Then, term by term,
 
-    the cotangent of b is w, and Re <G_A, dA> = Re (-<w, dA x> + <r, dA z> + <u, dA q>):       three solves in either mode.
+    the cotangent of b is w, and Re <G_A, dA> = Re (-<w, dA x> + <r, dA z> + <u, dA q>):    three solves.
 
 The first of these terms is all there is where A is invertible: then r = 0 and q = 0. Last, with
 A^-1 known,

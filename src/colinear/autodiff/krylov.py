@@ -13,7 +13,7 @@ arguments, which are each other's adjoints and each other's derivatives:
 
     times     B -> f(A) B                        along     dθ -> L(A, dA) B            moved     B -> L(A, dA) B
     back      G -> the cotangent of θ            second    dθ' -> the derivative of L(A, dA) B along dθ'
-    pulled    G -> the gradient of Re <G, L(A, dA) B>                    curved    dθ -> the same, linear in dθ: symmetric
+    pulled    G -> the gradient of Re <G, L(A, dA) B>    curved    dθ -> the same, linear in dθ
 
 `flipped` ones are those of f(A)^H: f(A)^H G = conj(f(A^T) conj(G)), and as A -> A^T on leaves L(A,
 dA)^H G = conj(L(A^T, dA^T) conj(G)). Second derivatives are first ones of [A dA; 0 A] (`Dual`), in

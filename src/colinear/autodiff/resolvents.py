@@ -18,10 +18,11 @@ from .spectral import are_parallel, eig_known
 #
 # In eigenvectors of all factors but A_i, C falls apart into blocks: at the place t of the other
 # eigenvalues
-#     a C + b I  is  s_t A_i + r_t I,     s_t = a, r_t = a (λ + μ + ...) + b  for sums,     s_t = a λ μ ..., r_t = b  for products.
+#     a C + b I  is  s_t A_i + r_t I,     s_t = a,  r_t = a (λ + μ + ...) + b    for sums,
+#                                         s_t = a λ μ ...,  r_t = b               for products.
 # So, with the resolvents R_t = (s_t A_i + r_t I)^-1 and t running over all such places,
 #     d log det(a C + b I)   has the part   Σ_t s_t tr(R_t dA_i),
-#     d (a C + b I)^-1       has the part  -Σ_t s_t R_t dA_i R_t ⊗ v_t w_t^H,     v_t and w_t the eigenvectors of the others.
+#     d (a C + b I)^-1       has the part  -Σ_t s_t R_t dA_i R_t ⊗ v_t w_t^H,  v_t, w_t eigenvectors.
 # The first needs no eigenvectors, and neither needs those of A_i: both are right where A_i is
 # defective or nearly so. A resolvent of a singular matrix does not exist, but its determinant does:
 # within `determinants.polynomials`,

@@ -29,8 +29,8 @@ exit codes:
   130  interrupted
   141  the reader of the output has gone
 
-files: Matrix Market (.mtx, .mtx.gz), .npy, .npz (dense, or SciPy's sparse; file.npz:name for one array of several); - is standard
-input or output, in Matrix Market form
+files: Matrix Market (.mtx, .mtx.gz), .npy, .npz (dense, or SciPy's sparse; file.npz:name for one
+array of several); - is standard input or output, in Matrix Market form
 """
 
 SCRIPTS = {

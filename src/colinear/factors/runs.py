@@ -58,7 +58,8 @@ def heard(info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ())
         return info
     worst = combine(each._status for each in told)
     name = worst.name if isinstance(worst, Status) else "its status"
-    message = f"a product with A, which is {told[0].method or 'a function'} itself, failed ({name}). {info.message}".rstrip()
+    inner = told[0].method or "a function"
+    message = f"a product with A, which is {inner} itself, failed ({name}). {info.message}".rstrip()
     converged = info.converged & (worst < int(Status.STOPPED))
     return info.replace(status=combine([info._status, worst]), converged=converged, message=message)
 

@@ -14,8 +14,9 @@ from ..operators.context import as_arrays
 def squared_distances(name: str, X: Any, Y: Any, length: Any) -> Array:
     """|x_i - y_j|^2, of points divided by the length scale, by one product of matrices.
 
-    |x - y|^2 = |x|^2 + |y|^2 - 2 x·y cancels for points far from the origin, so they are moved there first: what is left of the
-    rounding is that of numbers as large as the whole cloud's extent, squared.
+    |x - y|^2 = |x|^2 + |y|^2 - 2 x·y cancels for points far from the origin, so they are moved
+    there first: what is left of the rounding is that of numbers as large as the whole cloud's
+    extent, squared.
     """
     points = as_arrays(name, X) if Y is None else as_arrays(name, X, Y)
     for P in points:

@@ -282,7 +282,7 @@ def posterior(
     >>> X, X_new = np.linspace(0, 6, 40)[:, None], np.array([[1.0], [9.0]])
     >>> K = co.PSD(gp.rbf(X)) + 1e-4 * co.Identity(40)
     >>> found = gp.posterior(K, gp.rbf(X, X_new), gp.rbf(X_new), np.sin(X[:, 0]))
-    >>> bool(abs(found.mean[0] - np.sin(1.0)) < 1e-3), (found.variance.round(2) + 0).tolist()  # known inside, unknown outside
+    >>> bool(abs(found.mean[0] - np.sin(1.0)) < 1e-3), (found.variance.round(2) + 0).tolist()
     (True, [0.0, 1.0])
     """
     K, K_star, K_star_star = (as_operator(A) for A in (K, K_star, K_star_star))

@@ -224,7 +224,8 @@ def _checked(xp: Any, name: str, product: Any, X: Array, expected: tuple[int, ..
     own = namespace_of(product)
     if xp.name == "jax" and own is not None and own.name == "numpy":
         product, own = xp.asarray(product), xp  # JAX takes NumPy's arrays everywhere
-    call = f"MatrixFree: {name} of a {xp.name} block of shape {tuple(X.shape)} and dtype {xp.dtype_name(X.dtype)} must give"
+    block = f"{xp.name} block of shape {tuple(X.shape)} and dtype {xp.dtype_name(X.dtype)}"
+    call = f"MatrixFree: {name} of a {block} must give"
     if own is not xp:
         given = f"an array of {own.name}" if own is not None else f"a {type(product).__name__}"
         raise BackendError(f"{call} an array of {xp.name}, it gave {given}.")

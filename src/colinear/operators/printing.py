@@ -34,7 +34,8 @@ def operator_repr(A: LinearOperator) -> str:
 
 def operator_html(A: LinearOperator) -> str:
     """The tree as nested lists, each line a family with its shape, dtype and properties."""
-    return f'<div style="font-family: monospace"><code>{escape(operator_repr(A))}</code>{_html_children(A, DEPTH)}</div>'
+    code = f"<code>{escape(operator_repr(A))}</code>"
+    return f'<div style="font-family: monospace">{code}{_html_children(A, DEPTH)}</div>'
 
 
 def _facts(A: LinearOperator) -> str:

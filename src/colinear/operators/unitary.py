@@ -44,8 +44,8 @@ def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int
     """The circular convolution of columns of grids with a kernel, both padded with zeros to
     `lengths`.
 
-    kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes real transforms, half the work,
-    and gives real output of the promoted dtype.
+    kernel : (*batch, *sizes), X : (*batch, *grid, k) -> (*batch, *lengths, k). Real input takes
+    real transforms, half the work, and gives real output of the promoted dtype.
     """
     dtype = xp.result_type(kernel.dtype, X.dtype)
     axes = tuple(range(-1 - len(lengths), -1))

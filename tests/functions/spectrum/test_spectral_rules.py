@@ -236,7 +236,7 @@ def test_eig_under_jit(name, dtype, batch):
         A = SPECTRA[what][0](Maker(name, dtype, batch))
         k, which = (2, "LR") if batch else (None, "LM")
         values, X = jax.jit(
-            lambda A: (lambda pair: (pair[0], pair[1].to_dense()))(co.eig(A, k, which))
+            lambda A: (lambda pair: (pair[0], pair[1].to_dense()))(co.eig(A, k, which))  # noqa: B023
         )(A)
         V = co.Dense(X)
         check_pairs(A, values, co.Stiefel(V) if A.isa(co.SelfAdjoint) else V, k, which)

@@ -383,7 +383,8 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
     visible, message = seen(xp, kept), ""
     if visible is not None and not visible.all():
         ranks = visible.sum(-1)
-        message = f"the rank is {ranks if ranks.ndim else int(ranks)} of {min(A.shape[-2:])}: the solution of smallest norm"
+        known, full = ranks if ranks.ndim else int(ranks), min(A.shape[-2:])
+        message = f"the rank is {known} of {full}: the solution of smallest norm"
     B = B if Q is None else xp.matmul(xp.conj(xp.matrix_transpose(Q)), B)
     return V @ (inverted(xp, s, kept)[..., None] * (U.H @ B)), fine, message
 

@@ -117,7 +117,8 @@ def has_entries(A: LinearOperator) -> bool:
 
 @rule(norm, Sparse | Banded | Tridiagonal | Toeplitz | Circulant, when=has_entries)
 def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
-    """|A|_F^2 = 1^T |A|^2 1, |A|_1 = max 1^T |A|, |A|_inf = max |A| 1, where |A| and |A|^2 by entries have A's structure"""
+    """|A|_F^2 = 1^T |A|^2 1, |A|_1 = max 1^T |A|, |A|_inf = max |A| 1, where |A| and |A|^2 by
+    entries have A's structure"""
     order, xp = checked_order("norm", ord), A.xp
     unsure = isinstance(A, Toeplitz) and order in (
         -1,
@@ -161,7 +162,8 @@ def norm_low_rank(A: Any, ord: Any, method: Any) -> Array:
 
 
 def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
-    """|X Y^H|_F, which is `size`, with the derivative of its square tr(X^H X Y^H Y): that of Q and R is none where rank is lost.
+    """|X Y^H|_F, which is `size`, with the derivative of its square tr(X^H X Y^H Y): Q and R have
+    none where rank is lost.
 
     Of a zero matrix it is taken to be zero, as that of the norm of a vector.
     """

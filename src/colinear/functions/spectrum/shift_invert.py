@@ -384,5 +384,6 @@ def _program(
         A.__matmul__, A.H.__matmul__ if terms.squared else None, None, None, A.shape[-1], terms
     )
     return svrg_subspace(
-        xp, products, W, largest=largest, step=method.step, seed=method.seed, settled=settled, max_iters=max_iters, watch=watch
+        xp, products, W, largest=largest, step=method.step, seed=method.seed,
+        settled=settled, max_iters=max_iters, watch=watch,
     )  # fmt: skip
