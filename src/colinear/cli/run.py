@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from .. import __version__
 from ..errors import ColinearWarning
 from . import codes
 from .answers import complain
@@ -42,8 +43,6 @@ SCRIPTS = {
 
 def parser() -> argparse.ArgumentParser:
     """The parser, with a command of each name."""
-    from .. import __version__
-
     top = argparse.ArgumentParser(
         prog="colinear",
         description="Linear algebra of matrices in files, by their structure.",

@@ -244,9 +244,7 @@ def _from_spec(spec: Any) -> Any:
 def _names(mask: int) -> list[str]:
     if not mask:
         return []
-    from ..properties import strongest_names
-
-    return strongest_names(mask)
+    return properties.strongest_names(mask)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -412,3 +410,7 @@ def _places_at_compile_time(spec: tuple[Any, ...], description: tuple[Any, ...])
 
 
 _places_at_compile_time._dynamo_marked_constant = True  # type: ignore[attr-defined]  # see signatures.py
+
+
+# Properties are written as patterns too.
+from .. import properties

@@ -176,8 +176,6 @@ _number._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
-    from .iterated import attached, outcome_of
-
     description, watching, tol, warns = key
     watch = Watch(*watching)
 
@@ -187,7 +185,7 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
     def run(arrays: Sequence[Array]) -> list[Array]:
         B, *leaves = arrays
         xp, inverse = namespace_of(B), inverse_of(leaves)
-        outcome = outcome_of(inverse, B, watch, tol)
+        outcome = iterated.outcome_of(inverse, B, watch, tol)
         if warns:
             settle(
                 described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None),
@@ -214,6 +212,10 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
 
     def attach(arrays: Sequence[Array], X: Array) -> Array:
         B, *leaves = arrays
-        return attached(inverse_of(leaves), B, X, watch, tol)
+        return iterated.attached(inverse_of(leaves), B, X, watch, tol)
 
     return run, like, attach
+
+
+# It runs by what stands here.
+from . import iterated

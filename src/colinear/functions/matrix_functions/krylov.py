@@ -24,6 +24,7 @@ from ...operators.dense import Dense
 from ...operators.scaled import Scaled
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine
+from .. import matrix_functions as dense
 from ..common import is_half, narrow, quiet
 from ..solve.inverse import LARGEST_DENSE
 from .krylov_derivatives import KrylovRuns, jostled, relative_change
@@ -321,8 +322,6 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     """The first column of f(H), as c e^s, by the dense algorithm of each function, which needs
     no eigenvectors and judges itself. Those of other f do: what they are worth shows when H is
     moved by a few roundings."""
-    from .. import matrix_functions as dense
-
     known = {
         "exp": lambda A: dense.exp(A),
         "log": lambda A: dense.log(A),

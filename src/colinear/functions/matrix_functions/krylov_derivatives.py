@@ -37,10 +37,10 @@ class KrylovRuns:
 
     def times(self, A: LinearOperator, X: Array, transposed: bool = False) -> Array:
         """f(A) X, or f(A^T) X."""
-        from .krylov import _product
-
         xp = backends.namespace_of(X)
-        Y, error, steps, status, _ = _product(xp, self.f, self.method, A.T if transposed else A, X)
+        Y, error, steps, status, _ = krylov._product(
+            xp, self.f, self.method, A.T if transposed else A, X
+        )
         self._report(xp, error, steps, status)
         return xp.astype(Y, X.dtype)
 
@@ -97,10 +97,8 @@ class KrylovRuns:
 
     def _partitions(self) -> list[int]:
         """In how many parts an exponential may be taken, where the steps are too few for one."""
-        from .krylov import HALVINGS
-
         return (
-            [2**i for i in range(HALVINGS + 1)]
+            [2**i for i in range(krylov.HALVINGS + 1)]
             if self.f.name == "exp" and self.method.max_iters is None
             else [1]
         )
@@ -111,18 +109,14 @@ class KrylovRuns:
         )
 
     def _steps(self, A: LinearOperator) -> int:
-        from .krylov import STEPS
-
         return min(
-            A.shape[-1], self.method.max_iters or STEPS + STEPS // 2
+            A.shape[-1], self.method.max_iters or krylov.STEPS + krylov.STEPS // 2
         )  # derivatives converge a little later
 
     def _groups(self, xp: Any, A: LinearOperator, X: Array) -> list[Array]:
         """Columns for which there is room: four bases are kept for each."""
-        from .krylov import _sizes
-
         self._check(A)
-        width = max(1, _sizes(A, X, self.method)[1] // 4)
+        width = max(1, krylov._sizes(A, X, self.method)[1] // 4)
         return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
 
     def _check(self, A: LinearOperator) -> None:
@@ -346,3 +340,7 @@ def _of_matrix(xp: Any, f: Any, M: Array) -> Array:
     if isinstance(f.exponent, int):
         return roots.integer_power(xp, M, f.exponent)
     return xp.expm(f.exponent * roots.logarithm(xp, M))
+
+
+# Its products are differentiated here.
+from . import krylov

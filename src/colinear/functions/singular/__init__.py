@@ -34,6 +34,7 @@ from ..common import (
 )
 from ..solve.cost import is_too_large
 from ..solve.dense import column_norms, squares
+from ..solve.inverse import inv
 from .iterate import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
 from .iterate import cost as expected_cost
 
@@ -366,8 +367,6 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
     >>> float(co.cond(co.Diagonal([4.0, 2.0])))
     2.0
     """
-    from ..solve.inverse import inv
-
     order, xp = checked_order("cond", 2 if p is None else p), A.xp
     if not min(A.shape[-2:]):
         raise ShapeError(
@@ -408,8 +407,6 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     A^-1 may be solves by iteration, of which nothing is heard inside of another one: so the pair is
     judged by A itself.
     """
-    from ..solve.inverse import inv
-
     xp, (inverse, info) = A.xp, inv(A, info=True)
     if info.status is Status.SINGULAR:
         return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)

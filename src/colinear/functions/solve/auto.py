@@ -216,17 +216,16 @@ def jacobi(A: LinearOperator) -> LinearOperator | None:
 
 def cheap_diagonal(A: LinearOperator) -> Array | None:
     """The diagonal, if rules know it, in a sum that of every term, and nothing goes wrong there."""
-    from ..diagonal import diag
 
     def is_known(A: LinearOperator) -> bool:
-        return not diag.find(A).is_base and (
+        return not diagonal.diag.find(A).is_base and (
             not isinstance(A, Sum | Scaled) or all(map(is_known, A.operands))
         )
 
     if not is_known(A):
         return None
     with recording() as reports:
-        d = diag(A)
+        d = diagonal.diag(A)
     return d if all(failed(info._status) is False for info in reports) else None
 
 
@@ -375,3 +374,7 @@ __all__ = [
     "iterated",
     "tightened",
 ]
+
+
+# Diagonals are asked for by iterations, and ask for them.
+from .. import diagonal

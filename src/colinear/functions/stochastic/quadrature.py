@@ -24,6 +24,7 @@ from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
 from ...operators.lowrank import LowRank
 from ...operators.sum import Sum
 from ...operators.tree import directional, pullback
+from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, failed
 from ..common import is_half, narrow, place, quiet
@@ -322,8 +323,6 @@ def sampled(
     A: LinearOperator, M: LinearOperator
 ) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
     """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
-    from ..determinant import logdet
-
     xp, device = A.xp, A._context.device
     if isinstance(M, Diagonal):
         root = xp.sqrt(1 / xp.real(M.d))
@@ -331,7 +330,7 @@ def sampled(
             lambda gen, shape: (
                 root[..., :, None] * xp.normal(gen, shape, dtype=A.dtype, device=device)
             ),
-            -logdet(M),
+            -determinant.logdet(M),
         )
     P = M.A if isinstance(M, Inverse) else None
     terms = P.operands if isinstance(P, Sum) else ()
@@ -342,9 +341,7 @@ def sampled(
             f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), "
             "PivotedCholesky(rank) or Nystrom(rank)."
         )
-    from ..diagonal import diag
-
-    root, U = xp.sqrt(xp.real(diag(place(flat[0], A)))), low[0].U
+    root, U = xp.sqrt(xp.real(diagonal.diag(place(flat[0], A)))), low[0].U
 
     def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
         inner = (*shape[:-2], U.shape[-1], shape[-1])
@@ -354,7 +351,7 @@ def sampled(
             second, shape, dtype=A.dtype, device=device
         )
 
-    return drawn, logdet(place(P, A))
+    return drawn, determinant.logdet(place(P, A))
 
 
 def one_of_each(A: LinearOperator, R: Array) -> Array:
@@ -372,8 +369,6 @@ def prepared(
     A: LinearOperator, method: SLQ
 ) -> tuple[LinearOperator | None, Callable[[Any, int], Array], Any]:
     """The preconditioner M, a function that draws so many start vectors, and log det M^-1."""
-    from ...preconditioners import as_preconditioner
-
     xp, device, shape = A.xp, A._context.device, (*A.batch_shape, A.shape[-1])
     work = xp.float32 if is_half(xp, A.dtype) else A.dtype
     if method.preconditioner is None:
@@ -397,3 +392,7 @@ def prepared(
         return R * xp.astype(math.sqrt(shape[-1]) / length, R.dtype)[..., None, :]
 
     return M, directions, logarithm
+
+
+# These ask for quadrature.
+from .. import determinant, diagonal
