@@ -142,9 +142,8 @@ class Solve:
         self.jtheta, self.jb = jnp.array(self.theta.numpy()), jnp.array(b)
         A = co.PD(self.L + co.Diagonal(self.theta))
         x, info = co.solve(A, self.b, co.CG(tol=TOL), info=True)
-        self.iterations = int(
-            info.iterations
-        )  # those of x, and of the adjoint: what is written by hand knows both
+        # those of x, and of the adjoint: what is written by hand knows both
+        self.iterations = int(info.iterations)
         self.adjoint_iterations = int(co.solve(A, x, co.CG(tol=TOL), info=True)[1].iterations)
 
     # torch

@@ -129,9 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if options.update and options.json.exists():
         before = json.loads(options.json.read_text(encoding="utf-8"))["figures"]
-        run["figures"] = {
-            name: before[name] for name in FIGURES if name in before
-        }  # a figure that is run keeps its place
+        # a figure that is run keeps its place
+        run["figures"] = {name: before[name] for name in FIGURES if name in before}
     start, failed = time.perf_counter(), []
     for figure in chosen:
         print(f"\n{figure.name}: {figure.title}\n  the paper: {figure.paper}", flush=True)

@@ -99,10 +99,8 @@ def test_a_plan_is_the_tree_of_rules_and_nothing_is_computed():
 def test_costs_add_up_and_a_rule_may_say_its_own():
     inv = make()
     plan = explain(inv, Kronecker(Dense(), Diagonal()))
-    one, line = (
-        Cost(2e9 / 3, 8e6),
-        Cost(10.0, 80.0),
-    )  # a rule without a cost counts one product with its operator
+    # a rule without a cost counts one product with its operator
+    one, line = (Cost(2e9 / 3, 8e6), Cost(10.0, 80.0))
     assert plan.children[0].cost == one and plan.children[1].cost == line
     assert plan.cost == line + one + line
     rule(inv, Product, cost=lambda A: 7)(lambda A, method: inv(A.operands[0]))

@@ -33,9 +33,8 @@ FUNCTIONS = """
     exp log sqrt isqrt power apply  cholesky lu qr  norm cond rank  transpose adjoint conj to_dense
 """.split()
 ESTIMATORS = "Hutchinson HutchPP XTrace XDiag XNysTrace SLQ".split()
-METHODS = (
-    "Auto Cholesky LU LDL QR Eigh Eig SVD".split()
-)  # the direct ones; the iterative and stochastic join as they are written
+# the direct ones; the iterative and stochastic join as they are written
+METHODS = "Auto Cholesky LU LDL QR Eigh Eig SVD".split()
 APPROXIMATIONS = "nystrom rp_cholesky range_finder interpolative cur SVRG".split()
 PRECONDITIONERS = "Jacobi BlockJacobi ILU IC PivotedCholesky Nystrom Chebyshev AMG".split()
 DISPATCH = "function rule check_rules explain Plan".split()

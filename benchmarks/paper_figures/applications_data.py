@@ -72,9 +72,8 @@ def _(p: Components) -> Callable[[], Any]:
 def _(p: Components) -> Callable[[], Any]:
     import jax.numpy as jnp
 
-    A = co.Dense(
-        jnp.array(p.X)
-    )  # not under jit, where the accuracy of A^T A cannot be looked at, so that A itself is decomposed
+    # not under jit, where the accuracy of A^T A cannot be looked at, so that A itself is decomposed
+    A = co.Dense(jnp.array(p.X))
     return lambda: A.xp.synchronize(co.svd(A, p.k)[2].to_dense())
 
 
@@ -120,9 +119,8 @@ def _(p: Components) -> Callable[[], Any]:
     import jax.numpy as jnp
     from matfree import decomp, eig
 
-    steps = min(
-        3 * p.k + 10, p.X.shape[1]
-    )  # it must be told; ARPACK's default basis is 2 k + 1, and it restarts
+    # it must be told; ARPACK's default basis is 2 k + 1, and it restarts
+    steps = min(3 * p.k + 10, p.X.shape[1])
     X = jnp.array(p.X)
     svd = eig.svd_partial(decomp.bidiag(steps))
     start = jnp.array(np.random.default_rng(0).standard_normal(p.X.shape[1]))
@@ -313,9 +311,8 @@ def _(p: Ridge) -> Callable[[], Any]:
     import cola
 
     X, y = torch.tensor(p.X), torch.tensor(p.y)
-    d = X.shape[
-        1
-    ]  # by its product: the sum of X^T X and a multiple of I is ambiguous for its dispatch
+    # by its product: the sum of X^T X and a multiple of I is ambiguous for its dispatch
+    d = X.shape[1]
     A = cola.PSD(
         cola.ops.LinearOperator(X.dtype, (d, d), matmat=lambda W: X.T @ (X @ W) + p.penalty * W)
     )

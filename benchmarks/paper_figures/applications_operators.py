@@ -55,9 +55,8 @@ def _graphs(scale: float) -> Iterator[Graph]:
     W.setdiag(0)
     W.eliminate_zeros()
     W.data[:] = 1.0
-    reached = breadth_first_order(
-        W, int(W.sum(axis=1).argmax()), return_predecessors=False
-    )  # the first n of these are connected
+    # the first n of these are connected
+    reached = breadth_first_order(W, int(W.sum(axis=1).argmax()), return_predecessors=False)
     for n in sizes(len(reached), scale**0.5, 400):
         rows = np.sort(reached[:n])
         yield Graph(sp.csr_array(W[rows][:, rows]), f"{what} around its largest node")
@@ -134,9 +133,8 @@ def _sklearn(solver: str) -> Callable[[Graph], Callable[[], Any]]:
                 random_state=0,
                 eigen_tol=p.tol,
             )
-            return (
-                found * p.root[:, None]
-            )  # it divides the eigenvectors by the roots of the degrees
+            # it divides the eigenvectors by the roots of the degrees
+            return found * p.root[:, None]
 
         return work
 
@@ -266,9 +264,8 @@ def _(p: Hydrogen) -> Callable[[], Any]:
 
     S, steps = p.H, min(150, p.size - 1)
     A = cola_sparse(S)
-    return lambda: cola.eig(A, steps, "LM", cola.linalg.Arnoldi(tol=1e-8, max_iters=steps))[
-        0
-    ]  # all; the lowest are looked for
+    # all; the lowest are looked for
+    return lambda: cola.eig(A, steps, "LM", cola.linalg.Arnoldi(tol=1e-8, max_iters=steps))[0]
 
 
 # ---------------------------------------------------------------------------------------------------- (f) a minimal surface

@@ -16,11 +16,12 @@ from .harness import Declined, Figure
 class Diagonal:
     """diag(X^T X / n) by so many passes: the root mean square of the relative errors of three seeds."""
 
+    # an estimate is neither right nor wrong: its error is the figure
     bar, seeds, batch = (
         float("inf"),
         3,
         100,
-    )  # an estimate is neither right nor wrong: its error is the figure
+    )
 
     def __init__(self, X: Any, kind: str, passes: int):
         self.X, self.passes, self.size = X, passes, passes

@@ -352,9 +352,8 @@ def _(p: System) -> Callable[[], Any]:
     import cupyx.scipy.sparse.linalg as cla
 
     A, b = cs.csr_matrix(sp.csr_matrix(p.S)), cupy.asarray(p.b)
-    tolerance = {
-        "rtol" if "rtol" in inspect.signature(cla.cg).parameters else "tol": p.tol
-    }  # as SciPy, it was renamed
+    # as SciPy, it was renamed
+    tolerance = {"rtol" if "rtol" in inspect.signature(cla.cg).parameters else "tol": p.tol}
     return lambda: cupy.asnumpy(cla.cg(A, b, maxiter=p.size, **tolerance)[0])
 
 

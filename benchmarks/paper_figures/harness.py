@@ -228,9 +228,8 @@ class Contestant:
             return 0.0
 
     def wants_more(self) -> bool:
-        if (
-            len(self.cpus) == 1
-        ):  # a first call warms up, so it counts only where a second would take too long
+        # a first call warms up, so it counts only where a second would take too long
+        if len(self.cpus) == 1:
             return self.runner.compiles or self.cpus[0] < self.limits.timeout / 2
         return len(self.cpus) <= self.limits.repeats and sum(self.cpus[1:]) < self.limits.seconds
 

@@ -168,10 +168,11 @@ def _(p: MultiTask) -> Callable[[], Any]:
 class BiPoisson:
     """Δ Δ u = ρ on m x m inner points, zero around: a smooth ρ, and u from sine transforms."""
 
+    # a residual of 1e-11 leaves an error that grows with the condition number
     bar, tol = (
         1e-6,
         1e-11,
-    )  # a residual of 1e-11 leaves an error that grows with the condition number
+    )
 
     def __init__(self, m: int):
         self.m, self.size, self.label = m, m * m, f"{m} x {m} grid"
@@ -489,9 +490,8 @@ def _(p: Equivariant) -> Callable[[], Any]:
                 Q = Q - 2 * step * G
                 if iteration % 20 == 0 and np.linalg.norm(G) < 1e-6 * np.linalg.norm(Q):
                     break
-            U, s, _ = np.linalg.svd(
-                Q, full_matrices=False
-            )  # what is left of random vectors lies in the null space
+            # what is left of random vectors lies in the null space
+            U, s, _ = np.linalg.svd(Q, full_matrices=False)
             found = U[:, s > 1e-4]
             if found.shape[1] < rank or rank == p.size:
                 return found

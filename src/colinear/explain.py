@@ -132,9 +132,8 @@ class Planner:
 
     def __init__(self, compares: bool = True) -> None:
         self.plans: list[Plan] = []
-        self.compares = (
-            compares  # whether rules that were not taken are planned too, for their costs
-        )
+        # whether rules that were not taken are planned too, for their costs
+        self.compares = compares
 
     def call(
         self,
@@ -239,9 +238,8 @@ def _rejected(
         yield displaced
         chosen = displaced[0]  # which the others gave way to
         seen.add(chosen.source)
-    at = (
-        found.order.index(chosen) if chosen in found.order else len(found.order) - 1
-    )  # it stands for the base case
+    # it stands for the base case
+    at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1
     for i, other in enumerate(found.order):
         if other.is_base or other.source in seen:
             continue

@@ -48,9 +48,8 @@ def draw(
 ) -> str:
     """The tree under `root`, with `line(node)` for each node, joined by box-drawing characters."""
     lines = []
-    waiting = [
-        (root, "", "")
-    ]  # node, what stands before its line, what stands before its children's
+    # node, what stands before its line, what stands before its children's
+    waiting = [(root, "", "")]
     while waiting:
         node, before, below = waiting.pop()
         lines.append(before + line(node))
@@ -147,9 +146,8 @@ class Info:
     rule: str
     message: str
     children: tuple[Info, ...]
-    seconds: float | None = (
-        None  # of one run, so no part of the pytree: a compiled program would keep it
-    )
+    # of one run, so no part of the pytree: a compiled program would keep it
+    seconds: float | None = None
 
     def __init__(
         self,
@@ -405,9 +403,8 @@ def gather(
     own = [info for info in reports if not info.function]
     whole = own[0] if len(own) == 1 else None
     parts = tuple(info for info in reports if info is not whole)
-    only = whole or (
-        parts[0] if len(parts) == 1 else None
-    )  # what a rule passes on to one part keeps that part's figures
+    # what a rule passes on to one part keeps that part's figures
+    only = whole or (parts[0] if len(parts) == 1 else None)
     number = _only_column if one_column else lambda x: x
     return Info(
         status=combine(info._status for info in reports),

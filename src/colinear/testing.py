@@ -387,8 +387,9 @@ def _guarded(guard: _Guard, what: str, original: Callable[..., Any]) -> Callable
 def operators(**options: Any) -> Any:
     """A hypothesis strategy for pairs of a random operator and its matrix; see
     `colinear.testing_strategies.operators` for the options."""
+    # hypothesis is loaded only for those who ask
     from .testing_strategies import (
         operators as strategy,
-    )  # hypothesis is loaded only for those who ask
+    )
 
     return strategy(**options)

@@ -322,9 +322,8 @@ def test_svrg_draws_from_terms_that_close_over_the_loop():
 def test_programs_are_not_shared_between_values():
     xp = backends.get("jax")
     solve = lambda theta, b: co.solve(co.PD(matrix_free(xp, theta)), b, co.CG())
-    run = jax.vmap(
-        solve, (0, None)
-    )  # not compiled as a whole: each solve is a program that may be found again
+    # not compiled as a whole: each solve is a program that may be found again
+    run = jax.vmap(solve, (0, None))
     for scale in (1.0, 2.0):
         theta = scale * jnp.asarray(THETA)
         expected = np.linalg.solve(np.asarray(matrix(xp, theta)), B)

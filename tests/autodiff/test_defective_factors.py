@@ -221,9 +221,8 @@ def test_a_rule_of_a_user_that_goes_by_eigenvectors_is_differentiated_by_its_equ
         values, V = torch.linalg.eigh(A.A)
         return co.Dense(V / values @ V.mH)
 
-    M = 2 * torch.eye(
-        3, dtype=torch.float64
-    )  # repeated eigenvalues: eigenvectors have no derivative
+    # repeated eigenvalues: eigenvectors have no derivative
+    M = 2 * torch.eye(3, dtype=torch.float64)
     M.requires_grad_()
     (gradient,) = torch.autograd.grad(
         (co.inv(Symmetric(M)) @ torch.ones(3, dtype=torch.float64)).sum(), M

@@ -166,10 +166,8 @@ def test_an_invariant_subspace_that_dA_leaves_is_no_trap() -> None:
 
 def test_derivatives_that_did_not_converge_warn() -> None:
     d = torch.logspace(0, 6, 300, dtype=torch.float64)
-    theta, easy = (
-        d.clone().requires_grad_(True),
-        torch.eye(300, dtype=torch.float64)[0],
-    )  # an eigenvector: one step
+    # an eigenvector: one step
+    theta, easy = (d.clone().requires_grad_(True), torch.eye(300, dtype=torch.float64)[0])
     A = co.opaque(co.PSD(co.Diagonal(theta)))
     with pytest.warns(co.ConvergenceWarning, match="for a derivative"):
         (co.isqrt(A, co.Krylov(max_iters=20)) @ easy).sum().backward()
@@ -179,12 +177,10 @@ def test_derivatives_that_did_not_converge_warn() -> None:
 
 
 def test_eigenvectors_that_are_no_basis_are_flagged() -> None:
-    A = torch.diag(torch.ones(N - 1, dtype=torch.float64), 1).requires_grad_(
-        True
-    )  # one Jordan block
-    y = (
-        co.exp(co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])
-    ).sum()  # which an exponential does not mind
+    # one Jordan block
+    A = torch.diag(torch.ones(N - 1, dtype=torch.float64), 1).requires_grad_(True)
+    # which an exponential does not mind
+    y = (co.exp(co.opaque(co.Dense(A)), co.Krylov()) @ torch.tensor(B[:, 0])).sum()
     with torch.no_grad():
         right = torch.func.grad(lambda A: (torch.matrix_exp(A) @ torch.tensor(B[:, 0])).sum())(A)
     np.testing.assert_allclose(torch.autograd.grad(y, A)[0].numpy(), right.numpy(), atol=1e-8)

@@ -211,9 +211,8 @@ def test_functions_have_their_derivatives_in_jax(structure, function, seen):
         jnp.asarray((x + x.T) / 2) for x in (RNG.normal(size=x.shape) for x in FACTORS)
     )
     ours, theirs = losses(jnp, structure, function, seen, jnp.asarray(np.resize(RIGHT, 36)))
-    gradient = jax.grad(theirs, (0, 1))(
-        *arrays
-    )  # of a symmetric matrix, so the derivative along a symmetric direction is known
+    # of a symmetric matrix, so the derivative along a symmetric direction is known
+    gradient = jax.grad(theirs, (0, 1))(*arrays)
     along = sum((g * d).sum() for g, d in zip(gradient, direction, strict=True))
     found = (
         (jax.jit(jax.grad(ours, (0, 1)))(*arrays), jax.jvp(ours, arrays, direction)[1]),

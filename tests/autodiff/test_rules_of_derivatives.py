@@ -319,9 +319,8 @@ def test_whole_numbers_are_refused_by_name_of_their_dtype() -> None:
         jax.grad(lambda a: co.logdet(co.Dense(a)))(jnp.eye(3, dtype=int))
     with pytest.raises(RuntimeError, match="floating point"):
         torch.eye(3, dtype=torch.int64).requires_grad_(True)
-    A = co.Permutation(jnp.array([1, 0, 2])) @ co.Dense(
-        jnp.eye(3)
-    )  # an order is part of the structure, no leaf
+    # an order is part of the structure, no leaf
+    A = co.Permutation(jnp.array([1, 0, 2])) @ co.Dense(jnp.eye(3))
     assert type(jax.grad(lambda A: jnp.sum(A @ jnp.ones(3)))(A)) is type(A)
 
 

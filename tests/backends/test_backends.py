@@ -46,9 +46,8 @@ def right_sides(xp, n, batch, dtype):
         draw(*batch, n, 2, dtype=dtype),
         draw(4, *batch, n, 1, dtype=dtype),
     )
-    return (
-        every if xp.name != "jax" else every[(n + len(batch)) % 3 :][:1]
-    )  # in JAX one of them: each is compiled
+    # in JAX one of them: each is compiled
+    return every if xp.name != "jax" else every[(n + len(batch)) % 3 :][:1]
 
 
 def jit(xp, f):
@@ -523,9 +522,8 @@ def test_triangular_solves(xp, n, batch, dtype):
         for unit in (True, False):
             T = np.tril(A, -1 if unit else 0) if lower else np.triu(A, 1 if unit else 0)
             T = T / 4 + np.eye(n, dtype=dtype) if unit else T
-            junk = (
-                A + 0 * T if unit else A
-            )  # the other triangle, and with it a unit diagonal, is not read
+            # the other triangle, and with it a unit diagonal, is not read
+            junk = A + 0 * T if unit else A
             given = np.where(
                 np.tri(n, k=-1 if unit else 0, dtype=bool)
                 if lower
@@ -955,9 +953,8 @@ def test_first_and_second_derivatives_in_both_modes_jax(jax_xp, name):
     for d in (reverse, forward):
         assert float(jax.jit(d)(0.0)) == pytest.approx(first, rel=1e-6, abs=1e-7)
     second_derivatives = [jax.jacfwd(reverse), jax.grad(forward), jax.jacfwd(forward)]
-    for d2 in (
-        second_derivatives if name != "expm" else second_derivatives[:1]
-    ):  # each takes JAX ten seconds to compile
+    # each takes JAX ten seconds to compile
+    for d2 in second_derivatives if name != "expm" else second_derivatives[:1]:
         assert float(jax.jit(d2)(0.0)) == pytest.approx(second, rel=1e-4, abs=1e-5)
     points = np.linspace(0, 0.1, 3)
     one = jax.jit(reverse)

@@ -20,9 +20,8 @@ BCOO = pytest.importorskip("jax.experimental.sparse").BCOO
 
 N = 4
 RNG = np.random.default_rng(0)
-GENERAL = (RNG.standard_normal((N, N)) / 4 + 2 * np.eye(N)).astype(
-    np.float32
-)  # float32, where JAX's default is float64
+# float32, where JAX's default is float64
+GENERAL = (RNG.standard_normal((N, N)) / 4 + 2 * np.eye(N)).astype(np.float32)
 DEFINITE = GENERAL @ GENERAL.T
 SMALL = DEFINITE[:2, :2]
 

@@ -45,9 +45,8 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Ran]:
             inner.append(ran.parts)
             try:
                 result = chosen.implementation(*given)
-                if (
-                    type(result) is Choice
-                ):  # what it says at first; what it does where that fails is another matter
+                # what it says at first; what it does where that fails is another matter
+                if type(result) is Choice:
                     ran.rule = result.method or ran.rule
                 while type(result) is Choice:
                     result = result.run()

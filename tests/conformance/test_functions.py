@@ -464,9 +464,8 @@ def check_sqrt(case: Case) -> None:
     if not needs_square(co.sqrt, case, case.operator):
         return
     root, info = co.sqrt(case.operator, info=True)
-    if (
-        not case.is_regular
-    ):  # the root of a singular operator may exist or not; if one is claimed, it must be one
+    # the root of a singular operator may exist or not; if one is claimed, it must be one
+    if not case.is_regular:
         if not bool(np.any(host(info.failed))):
             close(case, host(root) @ host(root), case.dense, "sqrt^2", 1 / np.sqrt(case.eps))
         return
@@ -514,9 +513,8 @@ def check_power(case: Case) -> None:
 def check_apply(case: Case) -> None:
     A = case.operator
     if needs_square(co.apply, case, A.xp.exp, A) and not is_defective(case):
-        growth = 1 + float(
-            case.singular_values.max(initial=0.0)
-        )  # the condition number of exp: |A| at a normal matrix
+        # the condition number of exp: |A| at a normal matrix
+        growth = 1 + float(case.singular_values.max(initial=0.0))
         close(
             case,
             succeed(co.apply, case, A.xp.exp, A),

@@ -122,9 +122,8 @@ def test_one_entry_that_is_off_is_a_near_miss(key: str) -> None:
 def test_small_rows_are_not_lost_in_the_rounding_of_large_ones() -> None:
     scale = np.where(np.arange(N) < 30, 1.0, 1e-18)
     A = scale[:, None] * DENSE * scale + np.outer(scale * U[:, 0], scale * V[:, 0])
-    A[:30, :30] = np.outer(
-        U[:30, 0], V[:30, 0]
-    )  # of rank one, but for what is too small to be seen beside it
+    # of rank one, but for what is too small to be seen beside it
+    A[:30, :30] = np.outer(U[:30, 0], V[:30, 0])
     found = co.detect(A)
     small = np.s_[30:, 30:]
     np.testing.assert_allclose(found.to_dense()[small], A[small], rtol=1e-8)
@@ -171,9 +170,8 @@ def test_definiteness_is_claimed_only_where_it_is_proven() -> None:
     indefinite = (indefinite + indefinite.T) / 2
     assert co.detect(indefinite).isa(co.SelfAdjoint) and not co.detect(indefinite).isa(co.PSD)
     singular = LAPLACE.copy()
-    singular[0, 0] = singular[-1, -1] = (
-        1  # the Laplacian of a path, whose diagonal dominates, but not strictly
-    )
+    # the Laplacian of a path, whose diagonal dominates, but not strictly
+    singular[0, 0] = singular[-1, -1] = 1
     assert co.detect(singular).isa(co.PSD) and not co.detect(singular).isa(co.PD)
     assert co.detect(LAPLACE).isa(co.PD)
     assert not co.detect(-LAPLACE).isa(co.PSD)
@@ -197,9 +195,8 @@ def big_sparse() -> dict[str, tuple[Any, str]]:
     n = 2500
     T = laplacian(50)
     order = np.random.default_rng(1).permutation(n)
-    column = sp.csr_array(
-        (np.ones(n), (np.arange(n), np.zeros(n, int))), shape=(n, n)
-    )  # which makes it connected
+    # which makes it connected
+    column = sp.csr_array((np.ones(n), (np.arange(n), np.zeros(n, int))), shape=(n, n))
     lower = sp.csr_array(
         sp.tril(sp.random_array((n, n), density=1e-3, rng=1), -1) + sp.eye_array(n) + column
     )
@@ -282,9 +279,8 @@ def test_a_sparse_triangle_is_solved_by_substitution_whatever_its_order() -> Non
 
 
 def test_the_given_sparse_matrix_stays_as_it_is() -> None:
-    S = sp.csr_array(
-        ([1.0, 0.0, 2.0, 3.0], ([0, 0, 1, 1], [0, 1, 0, 0])), shape=(2, 2)
-    )  # with a zero and a place given twice
+    # with a zero and a place given twice
+    S = sp.csr_array(([1.0, 0.0, 2.0, 3.0], ([0, 0, 1, 1], [0, 1, 0, 0])), shape=(2, 2))
     before = S.data.copy(), S.indices.copy()
     found = co.detect(S)
     np.testing.assert_array_equal(found.to_dense(), [[1.0, 0.0], [5.0, 0.0]])

@@ -314,9 +314,8 @@ def test_a_call_finds_exactly_the_rules_that_brute_force_finds(seed, monkeypatch
         A = random_tree(rng, 3, widest=4)
         found = {int(r.name) for r in f._resolve(signature(A)).order[:-1]}
         assert found == {i for i, p in enumerate(forms) if brute(p, A)}, A
-    monkeypatch.setattr(
-        signatures, "WIDEST", 2
-    )  # where operands are forgotten, what each pattern finds by itself
+    # where operands are forgotten, what each pattern finds by itself
+    monkeypatch.setattr(signatures, "WIDEST", 2)
     for _ in range(1000):
         A = random_tree(rng, 3, widest=4)
         found = {int(r.name) for r in f._resolve(signature(A)).order[:-1]}
@@ -566,9 +565,8 @@ def test_ambiguity_is_an_error_that_names_both_rules_and_check_rules_finds_it():
     assert f(Product(e, e)) == "left" and f(Product(d, d)) == "right"
     (pair,) = check_rules(f)
     assert {pair.first.name, pair.second.name} == {"left", "right"} and pair in check_rules()
-    rule(f, Product[Dense, ..., Diagonal], name="both")(
-        lambda A: "both"
-    )  # [Dense] alone is no Diagonal: this is the meet
+    # [Dense] alone is no Diagonal: this is the meet
+    rule(f, Product[Dense, ..., Diagonal], name="both")(lambda A: "both")
     assert not check_rules(f) and f(Product(e, d)) == "both"
 
 

@@ -207,16 +207,14 @@ def test_a_factorisation_that_broke_down_says_that_the_whole_is_not_positive() -
             lambda A: co.logdet(A, co.Cholesky(), info=True),
         ):
             assert f(A)[1].status is Status.NOT_POSITIVE_DEFINITE
-    singular = co.Kronecker(
-        co.Diagonal([1.0, 0.0]), co.PD(S[:3, :3])
-    )  # of a part that uses no method
+    # of a part that uses no method
+    singular = co.Kronecker(co.Diagonal([1.0, 0.0]), co.PD(S[:3, :3]))
     assert co.solve(singular, np.ones(6), co.Cholesky(), info=True)[1].status is Status.SINGULAR
 
 
 def test_reports_of_parts_that_were_tried_first_are_dropped() -> None:
-    singular = co.PD(
-        np.diag([1.0, 0.0])
-    )  # fails as a part, before the other factor shows that the split is not allowed
+    # fails as a part, before the other factor shows that the split is not allowed
+    singular = co.PD(np.diag([1.0, 0.0]))
     A = co.Kronecker(co.Kronecker(singular, co.Dense(-S[:2, :2])), co.PD(S[:2, :2]))
     _, info = co.slogdet(co.PD(A), co.Cholesky(), info=True)
     assert [child.rule for child in info.children] == []
@@ -270,9 +268,8 @@ def test_ldl_has_the_determinants_of_indefinite_and_of_singular_matrices() -> No
 
 def test_a_false_claim_is_noticed_inside_a_compiled_determinant() -> None:
     jax = pytest.importorskip("jax")
-    matrix = (
-        np.tril(S[:3, :3]) + np.triu(S[:3, :3], 1) * 0.5
-    )  # the lower triangle is that of a positive definite matrix
+    # the lower triangle is that of a positive definite matrix
+    matrix = np.tril(S[:3, :3]) + np.triu(S[:3, :3], 1) * 0.5
     found = jax.jit(lambda X: co.logdet(co.PD(X)))(jax.numpy.asarray(matrix))
     assert float(found) == pytest.approx(np.linalg.slogdet(matrix)[1])
 

@@ -143,11 +143,12 @@ def test_the_table_of_functions_lists_every_function() -> None:
 
 @pytest.mark.parametrize("key", sorted(FUNCTIONS))
 def test_the_table_of_functions_agrees_with_the_code(key: str) -> None:
+    # what every function takes is said once, above the tables
     every = (
         "method",
         "info",
         "on_failure",
-    )  # what every function takes is said once, above the tables
+    )
     assert calls("functions.md", "function")[key]["function"] == signature(
         key, FUNCTIONS[key], *every
     )

@@ -51,9 +51,8 @@ def test_principal_components_are_those_of_scikit_learn(shape, k, rng):
     new = rng.standard_normal((7, shape[1]))
     for given in forms(X):
         ours = PCA(k).fit(given)
-        r = ours.n_components_ - (
-            k is None and shape[0] <= shape[1]
-        )  # the last direction of centred wide data is arbitrary
+        # the last direction of centred wide data is arbitrary
+        r = ours.n_components_ - (k is None and shape[0] <= shape[1])
         np.testing.assert_allclose(ours.components_[:r], theirs.components_[:r], atol=1e-8)
         np.testing.assert_allclose(ours.transform(new), theirs.transform(new), atol=1e-7)
         for name in (
@@ -70,12 +69,13 @@ def test_principal_components_are_those_of_scikit_learn(shape, k, rng):
 
 
 def test_small_components_are_as_accurate_as_those_of_a_singular_value_decomposition(rng):
+    # squares of the last are below the rounding of those of the first
     X = rng.standard_normal((60, 4)) * [
         1,
         1e-2,
         1e-5,
         1e-7,
-    ]  # squares of the last are below the rounding of those of the first
+    ]
     theirs = sklearn.decomposition.PCA(svd_solver="full").fit(X)
     ours = PCA().fit(X)
     np.testing.assert_allclose(ours.singular_values_, theirs.singular_values_, rtol=1e-7)
@@ -94,9 +94,8 @@ def test_components_of_a_structured_operator_never_form_it(rng):
     U, V = rng.standard_normal((2, 3000, 3))
     with forbid_dense(3000 * 60):
         model = PCA(2).fit(co.LowRank(U * [5, 2, 1], V))
-    dense = sklearn.decomposition.PCA(2, svd_solver="full").fit(
-        U[:200] * [5, 2, 1] @ V[:50].T
-    )  # a small one, for the signs and scales
+    # a small one, for the signs and scales
+    dense = sklearn.decomposition.PCA(2, svd_solver="full").fit(U[:200] * [5, 2, 1] @ V[:50].T)
     small = PCA(2).fit(co.LowRank(U[:200] * [5, 2, 1], V[:50]))
     np.testing.assert_allclose(small.components_, dense.components_, atol=1e-8)
     assert model.components_.shape == (2, 3000)

@@ -72,9 +72,8 @@ def broken(framework, number):
 
 def direct_cases():
     for framework in NAMES:
-        for function in (
-            DIRECT if framework != "jax" else ("svd", "pinv", "rank", "eigh")
-        ):  # JAX compiles each of them
+        # JAX compiles each of them
+        for function in DIRECT if framework != "jax" else ("svd", "pinv", "rank", "eigh"):
             yield framework, function
 
 

@@ -109,9 +109,8 @@ def test_status_and_residual_come_out_of_jit():
     good, bad, singular = np.diag([1.0, 2.0]), np.array([[1.0, 2.0], [2.0, 1.0]]), np.ones((2, 2))
     x, info = solve(good, np.ones(2))
     assert info.status == Status.SUCCESS and host(info.residual).max() < 1e-12
-    x, info = solve(
-        bad, np.ones(2)
-    )  # not positive definite: LU takes over inside the compiled program
+    # not positive definite: LU takes over inside the compiled program
+    x, info = solve(bad, np.ones(2))
     close(x, np.linalg.solve(bad, np.ones(2)))
     x, info = solve(singular, np.ones(2))
     assert info.status == Status.SINGULAR

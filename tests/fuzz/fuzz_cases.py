@@ -209,9 +209,8 @@ def _compare_gradients(
     flags = [str(w.message) for w in caught if issubclass(w.category, FLAGS)]
     noise = 1e-8 * float(np.sum(np.abs(W))) / scale  # of a slope that is zero
     allowed = 50 * blur + 1e-4 * abs(slopes[0]) + 1e-6 * size / scale + noise
-    if (
-        question.name == "det"
-    ):  # zero but for rounding errors of its terms, which are products of n entries
+    # zero but for rounding errors of its terms, which are products of n entries
+    if question.name == "det":
         M = tree.matrix(tree.arrays)
         allowed += (
             1e-13

@@ -125,10 +125,8 @@ def test_the_likelihood_of_structured_covariances_never_forms_them(rng):
 
 
 def test_the_likelihood_of_a_large_structured_covariance_is_exact(rng):
-    U, y = (
-        points(rng, 40_000, 2),
-        rng.standard_normal(40_000),
-    )  # 12 GB as a matrix; an estimate would warn
+    # 12 GB as a matrix; an estimate would warn
+    U, y = (points(rng, 40_000, 2), rng.standard_normal(40_000))
     inner = np.eye(2) + U.T @ U / 0.1
     quadratic = (y @ y - (U.T @ y) @ np.linalg.solve(inner, U.T @ y) / 0.1) / 0.1
     expected = -(quadratic + 40_000 * np.log(0.2 * np.pi) + np.linalg.slogdet(inner)[1]) / 2
@@ -231,10 +229,8 @@ def test_predictions_differentiate_where_eigenvalues_repeat(rng):
 
 
 def test_an_indefinite_covariance_is_a_failure_and_no_likelihood():
-    K, y = (
-        np.diag([1.0, -1.0, 2.0]),
-        np.array([2.0, 0.1, 0.1]),
-    )  # y^T K^-1 y > 0: Cholesky alone sees it
+    # y^T K^-1 y > 0: Cholesky alone sees it
+    K, y = (np.diag([1.0, -1.0, 2.0]), np.array([2.0, 0.1, 0.1]))
     with pytest.warns(co.ConvergenceWarning, match=r"NOT_POSITIVE_DEFINITE.*add noise"):
         gp.log_marginal_likelihood(K, y)
     _, info = gp.log_marginal_likelihood(K, y, info=True)
@@ -254,10 +250,8 @@ def test_observations_that_do_not_fit_are_refused():
 
 def test_integers_and_numbers_keep_the_precision_of_the_covariance():
     expected = log_density(co.Identity(2), [1.0, 2.0], 0.3)
-    for y in (
-        [1, 2],
-        torch.tensor([1, 2]),
-    ):  # torch takes Python numbers for float32, in which 0.3 is another number
+    # torch takes Python numbers for float32, in which 0.3 is another number
+    for y in ([1, 2], torch.tensor([1, 2])):
         found = gp.log_marginal_likelihood(torch.eye(2, dtype=torch.float64), y, mean=0.3)
         assert float(found) == pytest.approx(expected, abs=1e-12)
 
@@ -285,9 +279,8 @@ def test_the_variances_of_structured_covariances_never_form_them(rng):
 
 def test_variances_are_never_negative():
     X = np.linspace(0, 1, 30)[:, None]
-    K = gp.rbf(X, length=2.0) + 1e-13 * np.eye(
-        30
-    )  # the variances are below the rounding of their terms
+    # the variances are below the rounding of their terms
+    K = gp.rbf(X, length=2.0) + 1e-13 * np.eye(30)
     assert gp.posterior(K, K, K, X[:, 0]).variance.min() >= 0
 
 

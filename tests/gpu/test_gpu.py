@@ -212,9 +212,8 @@ def test_torch_does_not_wait_for_the_device_between_two_looks(method, monkeypatc
     def watched(self, step, ops, state, solution, **options):
         def quiet_step(ops, state):
             steps.append(1)
-            torch.cuda.set_sync_debug_mode(
-                "error" if len(steps) > 1 else "default"
-            )  # the first may compile and allocate
+            # the first may compile and allocate
+            torch.cuda.set_sync_debug_mode("error" if len(steps) > 1 else "default")
             try:
                 return step(ops, state)
             finally:

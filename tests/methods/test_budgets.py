@@ -37,9 +37,8 @@ def test_a_run_for_eigenvalues_ends_after_as_many_iterations_as_are_allowed(
     _, info = co.eig(A, 1 if power else 2, "LM", chosen, info=True)
     products = 6 if isinstance(chosen, co.LOBPCG) else 1
     assert info.status == Status.MAX_ITERATIONS and info.iterations == budget
-    assert info.matvecs == products * budget + (
-        1 if power else 2
-    )  # and one for each pair, to judge it
+    # and one for each pair, to judge it
+    assert info.matvecs == products * budget + (1 if power else 2)
 
 
 @pytest.mark.parametrize("budget", [1, 5, 25, 60])

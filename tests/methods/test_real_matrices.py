@@ -60,9 +60,8 @@ def test_auto_is_accurate_told_or_not_what_the_matrix_is(name: str, claimed: boo
         x, info = co.solve(A, b, info=True)
     assert is_honest(S, x, b, info, 1.5e-8)
     assert true_residual(S, x, b) <= 1.5e-8
-    if (
-        name != "mhd4800b"
-    ):  # whose condition of 1e14 is that of a singular matrix, as far as can be told
+    # whose condition of 1e14 is that of a singular matrix, as far as can be told
+    if name != "mhd4800b":
         assert not info.failed
 
 

@@ -46,9 +46,8 @@ HALF = [("numpy", "float16"), ("torch", "float16"), ("torch", "bfloat16")]
 def test_half_precision_neither_overflows_nor_stops(
     method: str, framework: str, dtype: str
 ) -> None:
-    A = on(
-        framework, definite(40) * 100, dtype
-    )  # entries near 8000: their squares are out of range
+    # entries near 8000: their squares are out of range
+    A = on(framework, definite(40) * 100, dtype)
     b = on(framework, np.full(40, 1000.0), dtype)
     x, info = co.solve(co.opaque(A), b, METHODS[method](), info=True)
     assert x.dtype == A.dtype

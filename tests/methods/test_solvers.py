@@ -509,9 +509,8 @@ def test_auto_estimates_fill_before_it_eliminates() -> None:
 
     n = 6000
     random = scipy.sparse.random_array((n, n), density=8 / n, rng=np.random.default_rng(0))
-    S = (
-        random + random.T + 30 * scipy.sparse.eye_array(n)
-    ).tocsr()  # an expander: its factors are nearly full
+    # an expander: its factors are nearly full
+    S = (random + random.T + 30 * scipy.sparse.eye_array(n)).tocsr()
     A = co.PSD(co.Sparse(S))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -375,9 +375,8 @@ def test_null_spaces_of_any_size_are_found(backend: str) -> None:
         for A in (xp.asarray(M), gram(xp, M)):
             N, info = co.nullspace(A, method=co.SVRG(), info=True)
             assert N.shape == (n, n - rank) and N.isa(co.Stiefel) and info.status == Status.SUCCESS
-            assert (
-                np.abs(M @ xp.to_numpy(N.to_dense())).max(initial=0) < 2e-4
-            )  # |M w|^2 = w^H M^H M w <= tol for the Gram
+            # |M w|^2 = w^H M^H M w <= tol for the Gram
+            assert np.abs(M @ xp.to_numpy(N.to_dense())).max(initial=0) < 2e-4
 
 
 # ---------------------------------------------------------------------------------------------------- bad input

@@ -142,9 +142,8 @@ def test_gram_products_are_psd_and_congruences_inherit():
 
 
 def test_a_gram_product_of_complex_multiples_is_psd_whatever_rounding_makes_of_the_scalar():
-    c = (
-        0.0035685 - 1.69322451j
-    )  # conj(c) c has an imaginary part where products are fused with sums
+    # conj(c) c has an imaginary part where products are fused with sums
+    c = 0.0035685 - 1.69322451j
     for A in (
         co.ScaledIdentity(c, 2),
         co.Scaled(np.array(c), co.Dense(np.ones((2, 2)))),

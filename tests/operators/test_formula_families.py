@@ -104,9 +104,9 @@ def test_products_and_transposes_agree_with_dense(name, backend, dtype, batch):
             for key, m in images.items()
         }
 
-    if (
-        backend == "jax"
-    ):  # compiled as one, because each of its many operations would be, and less of it, because that takes long
+    # compiled as one, because each of its many operations would be, and less of it, because that
+    # takes long
+    if backend == "jax":
         images = {key: images[key] for key in ("A", "T", "H", "conj")}
         blocks = {n: some[::2] for n, some in blocks.items()}
         computed = jax.jit(products)(A, blocks)

@@ -114,9 +114,8 @@ SUMS: dict[str, tuple[Callable[[str], Any], type]] = {
         co.Sum,
     ),
 }
-ELIMINATED = [
-    case for case in SUMS if not case.startswith(("Toeplitz", "terms", "beside"))
-]  # by a factorisation of its structure
+# by a factorisation of its structure
+ELIMINATED = [case for case in SUMS if not case.startswith(("Toeplitz", "terms", "beside"))]
 x = np.cos(np.arange(N))
 
 
@@ -362,9 +361,8 @@ def test_a_factor_that_fills_in_is_refused_where_its_matrix_is_too_large():
     row = sp.coo_array(
         (np.full(n - 1, 1e-3), (np.zeros(n - 1, int), np.arange(1, n))), shape=(n, n)
     )
-    A = co.PD(
-        co.Sparse((row + row.T + sp.eye_array(n)).tocsr())
-    )  # an arrow: the first step fills in everything
+    # an arrow: the first step fills in everything
+    A = co.PD(co.Sparse((row + row.T + sp.eye_array(n)).tocsr()))
     with forbid_dense(10**8):
         for function in (co.cholesky, co.lu, co.qr, co.eig):
             with pytest.raises(co.TooLargeError):

@@ -230,9 +230,8 @@ def test_inferred_properties():
     assert Zero(2, 2).isa(PSD) and not Zero(2, 2).isa(PD) and not Zero(2, 3).isa(Symmetric)
     assert Permutation([1, 0]).isa(Unitary) and not Permutation([1, 2, 0]).isa(SelfAdjoint)
     assert Dense(np.eye(2)).properties == 0
-    assert (
-        Tridiagonal([1.0], [1.0, 1.0], [1.0]).properties == 0
-    )  # symmetry is in the values, which are not looked at
+    # symmetry is in the values, which are not looked at
+    assert Tridiagonal([1.0], [1.0, 1.0], [1.0]).properties == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

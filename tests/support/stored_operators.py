@@ -167,9 +167,8 @@ def sparse(xp, dtype, batch, rng):
 
 
 def sparse_wide(xp, dtype, batch, rng):
-    structure = SparseStructure(
-        [0, 2, 2, 3], [0, 3, 1], (3, 4)
-    )  # with an empty row and an empty column
+    # with an empty row and an empty column
+    structure = SparseStructure([0, 2, 2, 3], [0, 3, 1], (3, 4))
     data, exact = draw(xp, dtype, (*batch, 3), rng, 1)
     matrix = np.zeros((*batch, 3, 4), exact.dtype)
     matrix[..., structure.rows, structure.columns] = exact

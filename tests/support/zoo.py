@@ -88,9 +88,8 @@ def graded() -> Problem:
 @entry
 def ill_conditioned() -> Problem:
     i = np.arange(N)
-    return Problem(
-        1.0 / (i[:, None] + i + 1), right_sides(), "definite", easy=False
-    )  # Hilbert's matrix
+    # Hilbert's matrix
+    return Problem(1.0 / (i[:, None] + i + 1), right_sides(), "definite", easy=False)
 
 
 @entry
@@ -128,16 +127,14 @@ def complex_nonsymmetric() -> Problem:
 
 @entry
 def defective() -> Problem:
-    return Problem(
-        2 * np.eye(N) + np.diag(np.ones(N - 1), 1), right_sides(), "square"
-    )  # one Jordan block
+    # one Jordan block
+    return Problem(2 * np.eye(N) + np.diag(np.ones(N - 1), 1), right_sides(), "square")
 
 
 @entry
 def cyclic_shift() -> Problem:
-    return Problem(
-        np.roll(np.eye(N), 1, axis=0), np.eye(N)[:, :2], "square", easy=False
-    )  # GMRES gains nothing before step n
+    # GMRES gains nothing before step n
+    return Problem(np.roll(np.eye(N), 1, axis=0), np.eye(N)[:, :2], "square", easy=False)
 
 
 @entry

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..backends import Array, adjoint
 
 # The determinant of a matrix with the derivatives of the polynomial that it is, at singular
@@ -202,3 +204,25 @@ def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
 def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
     """U^H F V"""
     return xp.matmul(adjoint(xp, U), xp.matmul(F, V))
+
+
+def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
+    """The sign, times `sign`, and the logarithm of the absolute value of the product of d; or
+    this product as a polynomial."""
+    # without derivatives to care for: half as many passes
+    if xp.name == "numpy" and d.dtype.kind == "f":
+        if d.size and np.min(d) > 0:
+            return np.ones(d.shape[:-1], d.dtype)[()] * sign, np.sum(np.log(d), axis=-1)
+        with np.errstate(all="ignore"):
+            logarithm = np.sum(np.log(np.abs(d)), axis=-1)
+        parity = 1 - 2 * (np.count_nonzero(d < 0, axis=-1) % 2)
+        known = np.where(np.isnan(logarithm), np.nan, parity * np.all(d, axis=-1))
+        return known.astype(d.dtype)[()] * sign, logarithm
+    size = xp.abs(d)
+    positive = xp.where(size == 0, 1, size)
+    if is_polynomial():
+        positive = xp.stop_gradient(positive)
+        return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)
+    # without a derivative at zero: that is NaN, never a number
+    logarithm = xp.sum(xp.log(size), axis=-1)
+    return xp.prod(d / positive, axis=-1) * sign, logarithm

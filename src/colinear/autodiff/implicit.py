@@ -119,9 +119,8 @@ class Equation:
             return self.multiply(X, *own), flipped(R, *own), flipped(U, *own)
 
         dAX, dAR, dAU = self._moved(products, own, moved)
-        right = (
-            self.adjoint()(dAR, constants, x) - dAX - self.multiply(dAU, *own)
-        )  # A^+H dA^H r - dA x - A dA^H u
+        # A^+H dA^H r - dA x - A dA^H u
+        right = self.adjoint()(dAR, constants, x) - dAX - self.multiply(dAU, *own)
         return (self.again()(right if dx is None else dx[0] + right, constants, output) + dAU,)
 
     def cotangent(self, x: tuple, constants: tuple, g: tuple, output: tuple, back: tuple) -> tuple:
@@ -136,9 +135,8 @@ class Equation:
         if self.batch is None:
             found = pull_floats(self.xp, lambda *own: self.multiply(right, *own), own, left)
         else:
-            left, right = (
-                (right, left) if self.flipped else (left, right)
-            )  # <l, dA^H r> = <r l^H, dA>
+            # <l, dA^H r> = <r l^H, dA>
+            left, right = (right, left) if self.flipped else (left, right)
             found = (_fitted(self.xp, self.xp.matmul(left, adjoint(self.xp, right)), own[0]),)
         return *found, *(None,) * (len(constants) - self.count)
 

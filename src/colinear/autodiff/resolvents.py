@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..backends import Array
-from ..factors.dense import slogdet_of_diagonal
 from . import determinants
+from .determinants import slogdet_of_diagonal
 from .functions import _times_inverse
 from .kronecker import LARGEST, Grid, _beside, turned
 from .spectral import are_parallel, eig_known
@@ -32,9 +32,8 @@ from .spectral import are_parallel, eig_known
 # eigenvectors are almost parallel.
 
 
-CHEAP = (
-    2**21
-)  # numbers in all resolvents of a factor that are computed one by one without a second thought
+# numbers in all resolvents of a factor that are computed one by one without a second thought
+CHEAP = 2**21
 # the power of eps to which eigenvectors may be dependent, lest their derivatives lose half of the
 # digits
 DIGITS = 0.25
@@ -96,9 +95,8 @@ def slogdet(
         change = xp.sum(_flat(xp, dz / z, count), axis=-1)
         for i, M, X, dM in zip(by_matrix, A, V, tangents[count + 2 :: 2], strict=True):
             total = _sum_of_resolvents(xp, grid, values, i, (M, primals[i], X), a, b)
-            change = change + xp.sum(
-                xp.matrix_transpose(total) * dM, axis=(-2, -1)
-            )  # tr(Σ_t s_t R_t dA_i)
+            # tr(Σ_t s_t R_t dA_i)
+            change = change + xp.sum(xp.matrix_transpose(total) * dM, axis=(-2, -1))
         sign = output[0]
         return sign * 1j * xp.imag(change) if xp.is_complex(sign) else 0 * sign, xp.real(change)
 
@@ -142,9 +140,8 @@ def inverse_diagonal(
 
     def weights(V: Array) -> Array:
         I = xp.eye(V.shape[-1], dtype=V.dtype, device=xp.device_of(V))
-        return V * xp.lu_solve(
-            *xp.lu_factor(xp.matrix_transpose(V)), xp.broadcast_to(I, V.shape)
-        )  # V ∘ V^-T
+        # V ∘ V^-T
+        return V * xp.lu_solve(*xp.lu_factor(xp.matrix_transpose(V)), xp.broadcast_to(I, V.shape))
 
     def of(*arrays: Array) -> Array:
         _, values, vectors, a, b = split(arrays)

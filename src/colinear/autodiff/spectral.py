@@ -30,9 +30,8 @@ from ..backends import Array, adjoint
 from ..errors import DerivativeWarning
 from .implicit import linear_map
 
-ROUNDINGS = (
-    16  # times n: eigenvalues closer than so many roundings of the largest are taken for one
-)
+# times n: eigenvalues closer than so many roundings of the largest are taken for one
+ROUNDINGS = 16
 NEGLIGIBLE = 0.5  # the power of eps, relative to the largest cotangent, below which one is rounding
 
 SEPARATE = (

@@ -29,9 +29,8 @@ def through_single(
             if half is None:
                 return function(*arguments, **options)
             result = function(*(widen(x) for x in arguments), **options)
-            is_half = all(
-                dtype in halves or "int" in str(dtype) for dtype in given
-            )  # pivots are integers
+            # pivots are integers
+            is_half = all(dtype in halves or "int" in str(dtype) for dtype in given)
             return narrow(result, half) if is_half else result
 
         return wrapped

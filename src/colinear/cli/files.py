@@ -152,9 +152,8 @@ def _checked(path: str, found: Any) -> Any:
     if found.dtype.kind not in "biufc":
         raise InputError(f"{path}: its entries are {found.dtype}; expected real or complex numbers")
     known = (np.float32, np.float64, np.complex64, np.complex128)
-    if (
-        found.dtype not in known or not found.dtype.isnative
-    ):  # integers, half and extended precision, the other order of bytes
+    # integers, half and extended precision, the other order of bytes
+    if found.dtype not in known or not found.dtype.isnative:
         half, is_complex = found.dtype == np.float16, found.dtype.kind == "c"
         wide = np.complex128 if is_complex else np.float32 if half else np.float64
         found = found.astype(found.dtype.newbyteorder("=") if found.dtype in known else wide)

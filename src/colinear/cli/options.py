@@ -123,9 +123,8 @@ def _moved(A: Any, options: argparse.Namespace) -> Any:
     dtype = _dtype(options.dtype)
     wanted = dtype or A.xp.dtype_name(A.dtype)
     if options.backend == "jax" and "jax" not in sys.modules:
-        os.environ.setdefault(
-            "JAX_ENABLE_X64", "1"
-        )  # JAX reads it when it is imported, and is of single precision without
+        # JAX reads it when it is imported, and is of single precision without
+        os.environ.setdefault("JAX_ENABLE_X64", "1")
     A = A.to(backend=options.backend, dtype=dtype)
     got = A.xp.dtype_name(A.dtype)
     if got != wanted:

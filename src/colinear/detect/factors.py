@@ -199,9 +199,8 @@ def _alternated(
     A, (n, _) = M.dense, M.shape
     if M.is_hermitian:
         d = d.real.astype(d.dtype)
-    rank = min(
-        rank + max(SPARE, rank // 4), most
-    )  # a spectrum without a gap has some more in the whole than in a part
+    # a spectrum without a gap has some more in the whole than in a part
+    rank = min(rank + max(SPARE, rank // 4), most)
     Q = np.linalg.qr((A - np.diag(d)) @ random.standard_normal((n, rank)).astype(A.real.dtype))[0]
     last = np.inf
     for _ in range(ROUNDS):
@@ -380,15 +379,11 @@ def _factors(
         B, C = _scaled(M.S[r % p :: p, c % q :: q], M.S[top : top + p, left : left + q], pivot)
         if B.nnz * C.nnz != M.nnz:
             return None
-        return (
-            0.0,
-            Matrix.of(B, M.eps),
-            Matrix.of(C, M.eps),
-        )  # the search compares the product with A
+        # the search compares the product with A
+        return (0.0, Matrix.of(B, M.eps), Matrix.of(C, M.eps))
     (m, n), A = M.shape, M.dense
-    R = (
-        A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)
-    )  # a row for each block
+    # a row for each block
+    R = A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)
     b, c = _scaled(
         A[r % p :: p, c % q :: q].ravel(), A[top : top + p, left : left + q].ravel(), pivot
     )

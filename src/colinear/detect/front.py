@@ -90,9 +90,8 @@ def detect(A: Any, tol: float | None = None, info: bool = False) -> Any:
     """
     operator = as_operator(A)
     limit = _checked(operator, tol)
-    with np.errstate(
-        all="ignore"
-    ):  # what overflows here is no structure: all comparisons are such that NaN fails them
+    # what overflows here is no structure: all comparisons are such that NaN fails them
+    with np.errstate(all="ignore"):
         found = _of_tree(operator, limit)
     return (found.operator, _report(found)) if info else found.operator
 
@@ -165,9 +164,8 @@ def _of_matrix(A: Any, tol: float) -> Found:
         )
     if A.backend != "numpy" or str(A.dtype) != str(M.dtype):
         operator = operator.to(A.backend, A._context.device, A.dtype)
-    difference = residual(
-        M, _as_numpy(operator, M)
-    )  # of what is returned, in its own framework and dtype
+    # of what is returned, in its own framework and dtype
+    difference = residual(M, _as_numpy(operator, M))
     if not difference <= max(tol, M.rounding):
         name = "dense" if isinstance(A, Dense) else "sparse"
         return Found(

@@ -46,9 +46,8 @@ class Matrix:
             return cls(None, values, eps)
         S = csr_array(values)
         if not S.has_canonical_format or not np.all(S.data):
-            S = csr_array(
-                (S.data.copy(), S.indices.copy(), S.indptr.copy()), shape=S.shape
-            )  # the given one stays as it is
+            # the given one stays as it is
+            S = csr_array((S.data.copy(), S.indices.copy(), S.indptr.copy()), shape=S.shape)
             S.sum_duplicates()
             S.eliminate_zeros()
         return cls(S, S.toarray() if S.shape[0] * S.shape[1] <= SMALL else None, eps)
@@ -183,9 +182,8 @@ class Matrix:
     def _dropped_now(self, tol: float) -> Matrix:
         weights = self.weights(tol)
         order = np.argsort(weights)
-        count = int(
-            np.searchsorted(np.cumsum(weights[order]), tol**2 / 2)
-        )  # the other half is for what is found in the rest
+        # the other half is for what is found in the rest
+        count = int(np.searchsorted(np.cumsum(weights[order]), tol**2 / 2))
         if count == 0:
             return self
         keep = np.ones(self.nnz, bool)

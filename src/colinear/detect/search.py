@@ -51,9 +51,8 @@ from .shapes import (
 # What a structure is worth: the flops of solving with it, by which the search chooses.
 
 
-OPERAND = (
-    200.0  # for each part of a composition: so much that none is made of what has a few rows only
-)
+# for each part of a composition: so much that none is made of what has a few rows only
+OPERAND = 200.0
 INDIRECT = 8.0  # flops that wait for memory, in those of a dense factorisation
 
 
@@ -365,9 +364,8 @@ def annotated(M: Matrix, found: Found) -> Found:
         own = M
         if apart > M.rounding:
             own, apart = entries(M, A), 0.0
-            if (
-                A.properties & SELF_ADJOINT and not own.is_hermitian
-            ):  # it is, but for the rounding of its entries
+            # it is, but for the rounding of its entries
+            if A.properties & SELF_ADJOINT and not own.is_hermitian:
                 own, apart = symmetric_part(own), M.rounding
         A = A._claim(claims(A, own, apart))
     if found.name == "dense" and is_orthonormal(M):

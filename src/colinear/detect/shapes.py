@@ -141,9 +141,8 @@ def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
     to be so."""
     by_column = M.S.tocsc()
     left = counts.astype(np.int64)
-    sums = np.zeros(
-        M.shape[0], np.int64
-    )  # of the columns that each row has left: of one, it is the column
+    # of the columns that each row has left: of one, it is the column
+    sums = np.zeros(M.shape[0], np.int64)
     np.add.at(sums, M.rows, M.columns)
     rows, columns = [], []
     ready = np.flatnonzero(left == 1)

@@ -162,9 +162,8 @@ class Function:
         if outer is not None:
             return result  # what is reported goes to the outermost call
         reports = outermost.reports
-        if (
-            reports and failed(combine([report._status for report in reports])) is not False
-        ):  # true, or not to be seen yet
+        # true, or not to be seen yet
+        if reports and failed(combine([report._status for report in reports])) is not False:
             settle(gather(reports, self.name, chosen.name), on_failure)
         return result if _release is None else _release(A, arguments, result)
 
@@ -306,9 +305,8 @@ class Function:
 
     def _resolve(self, s: Signature) -> Resolution:
         cache, index = self._cache, self._index
-        if (
-            index.rules is not self._parts
-        ):  # made when it is first needed after rules were added, since importing adds hundreds
+        # made when it is first needed after rules were added, since importing adds hundreds
+        if index.rules is not self._parts:
             index = self._index = RuleIndex(self._parts)
         found = resolve(index.matching(s), self.base_rule, self._precedence)
         if len(cache) >= MOST_STRUCTURES:

@@ -71,9 +71,8 @@ class Pattern:
             )
         self.required = tuple(c for c in self.children or () if c is not ...)
         self.is_open = self.children is None or ... in self.children
-        self.depth = 1 + max(
-            [0, *[child.depth for child in self.required]]
-        )  # a list: Dynamo traces it
+        # a list: Dynamo traces it
+        self.depth = 1 + max([0, *[child.depth for child in self.required]])
         if self.depth > LEVELS:
             raise ValueError(
                 f"{self!r} is nested {self.depth} deep; patterns may be nested {LEVELS} deep. Use "
@@ -170,9 +169,8 @@ class Union(Pattern):
     def __init__(self, alternatives: tuple[Pattern, ...]):
         self._alternatives = alternatives
         bare = [a for a in alternatives if a.cls is not None and a.children is None and not a.mask]
-        self._classes = frozenset(
-            a.cls for a in bare
-        )  # most unions are of bare classes: one look-up then decides
+        # most unions are of bare classes: one look-up then decides
+        self._classes = frozenset(a.cls for a in bare)
         self._others = tuple(a for a in alternatives if a not in bare)
         self.depth = max(a.depth for a in alternatives)
         self.key = ("|", *sorted((a.key for a in alternatives), key=repr))

@@ -51,13 +51,11 @@ class RuleIndex:
     def __init__(self, rules: Sequence[Any]):
         self.rules = rules
         self._bits: dict[Pattern, int] = {}  # of patterns for operands
-        self._by_class: dict[
-            type | None, list[tuple[Pattern, int]]
-        ] = {}  # the same, by the classes that they match; None: any
+        # the same, by the classes that they match; None: any
+        self._by_class: dict[type | None, list[tuple[Pattern, int]]] = {}
         self._known: dict[Signature, int] = {}  # the bits of operands
-        self._sums: dict[
-            type | None, list[tuple[int, _Entry]]
-        ] = {}  # rules that look at commuting operands, with all their bits
+        # rules that look at commuting operands, with all their bits
+        self._sums: dict[type | None, list[tuple[int, _Entry]]] = {}
         self._others: dict[type | None, list[Any]] = {}
         for rule in rules:
             pattern = rule.pattern
@@ -125,9 +123,8 @@ def _can_be_shared_out(wanted: Sequence[int], operands: Sequence[int]) -> bool:
     """Whether each of the wanted bits, all of which are there, can have an operand of its own."""
     if len(wanted) < 2:
         return True
-    if (
-        len(wanted) == 2
-    ):  # most rules: two operands for the one and the other, or one for both and another for either
+    # most rules: two operands for the one and the other, or one for both and another for either
+    if len(wanted) == 2:
         ours, theirs = ([i for i, bits in enumerate(operands) if bits & bit] for bit in wanted)
         return len(ours) > 1 or len(theirs) > 1 or ours != theirs
     return assign(wanted, operands, and_) is not None
@@ -213,9 +210,8 @@ class Rule:
     ):
         self.function, self.implementation, self.pattern = function, implementation, pattern
         self.when, self.cost, self.is_base, self.like = when, cost, is_base, like
-        self.guard_arguments: tuple[
-            tuple[str, int], ...
-        ] = ()  # what it takes beyond the operator: names, and places among all
+        # what it takes beyond the operator: names, and places among all
+        self.guard_arguments: tuple[tuple[str, int], ...] = ()
         self.like_arguments: tuple[tuple[str, int], ...] = ()
         self.direct, self.estimates, self.hereditary = direct, estimates, hereditary
         self.name = str(name or getattr(implementation, "__name__", type(implementation).__name__))
@@ -224,9 +220,8 @@ class Rule:
         self.key = next(_keys)
         self.number: tuple[int, ...] = (self.key,)  # its place among the rules as written
         self.source = self  # the rule as written
-        self.rewritten_by: Rule | None = (
-            None  # of `simplify`, where the rule asks the function again of another operator
-        )
+        # of `simplify`, where the rule asks the function again of another operator
+        self.rewritten_by: Rule | None = None
 
     def alternatives(self) -> list[Rule]:
         """The rules for single patterns that this one stands for."""

@@ -122,10 +122,11 @@ def _build(A: Any, levels: int, memo: dict[tuple[int, int], Signature]) -> Signa
         return leaf
     if levels == 1:
         return intern(type(A), A.properties, None)
+    # operands may be shared many times over; their owner keeps them alive meanwhile
     key = (
         id(A),
         levels,
-    )  # operands may be shared many times over; their owner keeps them alive meanwhile
+    )
     found = memo.get(key)
     if found is None:
         if len(operands) <= WIDEST:

@@ -83,9 +83,8 @@ def _overlaps(p: Pattern, q: Pattern) -> bool:
             return True  # the operands of both, side by side
         if not p.is_open and not q.is_open and len(p.required) != len(q.required):
             return False
-        few, many = (
-            (q, p) if q.is_open else (p, q)
-        )  # all that the open one wants must be among what the closed one has
+        # all that the open one wants must be among what the closed one has
+        few, many = (q, p) if q.is_open else (p, q)
         return assign(few.required, many.required, overlaps) is not None
     return _cross(p.children, q.children)
 

@@ -159,9 +159,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.singular_values_ = s
         self.explained_variance_ = s**2 / (n - 1)
         total = squares / (n - 1)
-        with np.errstate(
-            invalid="ignore"
-        ):  # of data that does not vary at all: NaN, as scikit-learn has it
+        # of data that does not vary at all: NaN, as scikit-learn has it
+        with np.errstate(invalid="ignore"):
             self.explained_variance_ratio_ = self.explained_variance_ / np.asarray(total, s.dtype)
         rest = min(n, d) - k
         self.noise_variance_ = (

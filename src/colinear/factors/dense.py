@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ..autodiff.determinants import is_polynomial
+from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, namespace_of
 from ..operators.base import LinearOperator, conjugate_leaves
 from ..operators.context import broadcast_batches
@@ -262,28 +260,7 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     return QRFactor._of(Q, R, order, "N"), xp.any(dropped, axis=-1)
 
 
-def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
-    """The sign, times `sign`, and the logarithm of the absolute value of the product of d; or
-    this product as a polynomial."""
-    if (
-        xp.name == "numpy" and d.dtype.kind == "f"
-    ):  # without derivatives to care for: half as many passes
-        if d.size and np.min(d) > 0:
-            return np.ones(d.shape[:-1], d.dtype)[()] * sign, np.sum(np.log(d), axis=-1)
-        with np.errstate(all="ignore"):
-            logarithm = np.sum(np.log(np.abs(d)), axis=-1)
-        parity = 1 - 2 * (np.count_nonzero(d < 0, axis=-1) % 2)
-        known = np.where(np.isnan(logarithm), np.nan, parity * np.all(d, axis=-1))
-        return known.astype(d.dtype)[()] * sign, logarithm
-    size = xp.abs(d)
-    positive = xp.where(size == 0, 1, size)
-    if is_polynomial():
-        positive = xp.stop_gradient(positive)
-        return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)
-    logarithm = xp.sum(
-        xp.log(size), axis=-1
-    )  # without a derivative at zero: that is NaN, never a number
-    return xp.prod(d / positive, axis=-1) * sign, logarithm
+
 
 
 def _rows(xp: Any, X: Array, order: Array) -> Array:

@@ -192,9 +192,8 @@ class Inverse(LinearOperator):
         return self.A.shape
 
     def _infer(self) -> int:
-        return (
-            self.A.properties
-        )  # each of the six passes to the inverse (a PSD operator that has one is PD)
+        # each of the six passes to the inverse (a PSD operator that has one is PD)
+        return self.A.properties
 
     def _transpose(self) -> LinearOperator:
         return Inverse._of(self.A.T, self.factor.T)
@@ -209,9 +208,8 @@ class Inverse(LinearOperator):
         Y = self.factor._matmat(X)
         if Y.dtype == X.dtype:
             return Y
-        return self.xp.astype(
-            Y, self.xp.result_type(self.A.dtype, X.dtype)
-        )  # half precision is factored in single
+        # half precision is factored in single
+        return self.xp.astype(Y, self.xp.result_type(self.A.dtype, X.dtype))
 
     def _matvec(self, x: Array) -> Array:
         y = self.factor._matvec(x)

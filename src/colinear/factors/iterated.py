@@ -19,12 +19,12 @@ from ..operators.autograd import linearised
 from ..operators.base import WATCHERS, LinearOperator
 from ..operators.context import Context, broadcast_batches
 from ..operators.matrixfree import Opaque
-from ..operators.sampled import sampled_terms
 from ..operators.sparse import Sparse
 from ..operators.tree import memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, failed, settle
 from .runs import heard, outcome_when_run
+from .sampled import sampled_terms
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
 
@@ -103,9 +103,8 @@ class Iterated(LinearOperator):
         it `warns`."""
         xp = namespace_of(B)
         dtype = xp.result_type(self.A.dtype, B.dtype) if not self.A.is_neutral else B.dtype
-        working = (
-            xp.float32 if getattr(dtype, "itemsize", 0) == 2 else dtype
-        )  # half precision is summed in single
+        # half precision is summed in single
+        working = xp.float32 if getattr(dtype, "itemsize", 0) == 2 else dtype
         batch = broadcast_batches(self.A.batch_shape, B.shape[:-2])
         B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
         method = self.method
@@ -290,9 +289,8 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         and 0 not in A.shape
         and not A.xp.is_differentiated(A.data)
     ):
-        vector = (
-            A.S.__matmul__
-        )  # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
+        # torch's matrix, made once: that costs a fifth of a product with 10,000 rows
+        vector = A.S.__matmul__
     return lambda X: vector(X) if X.ndim == 1 else block(X)
 
 

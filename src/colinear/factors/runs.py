@@ -100,9 +100,8 @@ def skeleton(xp: Any, value: Any, arrays: list[Array], objects: list[Any]) -> tu
             tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in cls._fields]),
         )
     if getattr(cls, "_is_method", False):
-        kept = tuple(
-            [name for name in _fields_of(cls) if not callable(getattr(value, name))]
-        )  # a callback is in the `Watch`
+        # a callback is in the `Watch`
+        kept = tuple([name for name in _fields_of(cls) if not callable(getattr(value, name))])
         return (
             "method",
             cls,

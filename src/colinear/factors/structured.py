@@ -82,9 +82,8 @@ class FourierFactor(LinearOperator):
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         xp, size = self.xp, self.xp.abs(self.xp.stop_gradient(self.symbol))
         least = float(xp.min(size))
-        return (
-            100 * xp.eps(X.dtype) * float(xp.max(size)) / least if least > 0 else None
-        )  # rounding times the condition
+        # rounding times the condition
+        return 100 * xp.eps(X.dtype) * float(xp.max(size)) / least if least > 0 else None
 
     @property
     def _flops(self) -> float:

@@ -215,9 +215,8 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
         int(Status.SINGULAR),
         int(Status.SUCCESS),
     )
-    report_status(
-        xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE))
-    )  # NaN stays through min and max
+    # NaN stays through min and max
+    report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))
     with quiet(xp):
         return 1 / values
 

@@ -51,9 +51,8 @@ def squared_distances(name: str, X: Any, Y: Any, length: Any) -> Array:
         + squares[1][..., None, :]
         - 2 * xp.matmul(X, xp.matrix_transpose(Y))
     )
-    return found - xp.stop_gradient(
-        xp.minimum(found, 0 * found)
-    )  # rounding below zero goes, the derivative stays
+    # rounding below zero goes, the derivative stays
+    return found - xp.stop_gradient(xp.minimum(found, 0 * found))
 
 
 def _with_series(q: Array, far: Callable[[Array], Array], near: Callable[[Array], Array]) -> Array:

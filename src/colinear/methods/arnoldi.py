@@ -188,9 +188,8 @@ def _extracted(xp: Any, s: ArnoldiState, order: Any, k: int, m: int, stopped: bo
     inside = xp.arange(m, device=xp.device_of(s.H)) < s.j
     none = xp.zeros(s.H.shape, dtype=s.H.dtype, device=xp.device_of(s.H))
     S = xp.where(inside[:, None] & inside[None, :] & xp.isfinite(s.H), s.H, none)
-    far = xp.where(
-        xp.isfinite(s.size), 3 * s.size + 1, 1 + 0 * xp.real(none[0, 0])
-    )  # which is no eigenvalue of A
+    # which is no eigenvalue of A
+    far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1 + 0 * xp.real(none[0, 0]))
     S = S + xp.make_diagonal(xp.astype(xp.where(inside, 0 * far, far), S.dtype))
     values, Y = xp.eig(S)
     Y = _unit(xp, Y)
@@ -264,9 +263,8 @@ def _step(xp: Any, multiply: LinearMap, noise: Array, s: ArnoldiState, m: int) -
     beta = xp.where(small, 0 * beta, beta)
     V = put(xp, V, (j + 1, slice(None)), v)
     if xp.is_functional:
-        H = xp.set_at(
-            xp.set_at(H, (slice(None), j), h[:m]), (j + 1, j), xp.astype(beta, H.dtype)
-        )  # dropped where it is outside
+        # dropped where it is outside
+        H = xp.set_at(xp.set_at(H, (slice(None), j), h[:m]), (j + 1, j), xp.astype(beta, H.dtype))
     else:
         H[: j + 1, j] = h
         if j + 1 < m:

@@ -148,9 +148,8 @@ def filtered(
         )
 
     def going(s: FilteredState) -> Any:
-        left = s.matvecs + each * m * s.degree <= max(
-            max_iters, each * m + used
-        )  # for one basis at least
+        # for one basis at least
+        left = s.matvecs + each * m * s.degree <= max(max_iters, each * m + used)
         return (s.done ^ True) & s.finite & left & (not stopped)
 
     used = each * (min(n, max(m, 20)) + 1)
@@ -221,9 +220,8 @@ def _judged(
     if shift is None:
         Ritz = theta  # of H
     else:
-        near = plain(
-            xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
-        )  # none of the wanted was missed
+        # none of the wanted was missed
+        near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))
         distance = xp.sqrt(
             xp.maximum(xp.eigvalsh(_symmetric(xp, xp.matmul(_adjoint(xp, Z), Z))), 0 * theta)
         )
@@ -240,9 +238,8 @@ def _judged(
     a, b = Ritz[..., -1], xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
     a = xp.where(below, xp.minimum(a, b - 1e-3 * abs(b)), s.a)
     last, best = ((a - x) * 2 / xp.where(b > a, b - a, 1) for x in (Ritz[..., k - 1], least))
-    degree = _degree(
-        xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest
-    )  # common to all lanes
+    # common to all lanes
+    degree = _degree(xp, plain(xp, xp.min(last)), plain(xp, xp.max(best)), highest)
     values = sign * theta[..., :k] if shift is None else theta[..., :k] + shift
     finite = found.finite & plain(xp, xp.all(xp.isfinite(theta)))
     return FilteredState(

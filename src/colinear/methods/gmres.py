@@ -130,9 +130,8 @@ def gmres(
 
     def solution(state: GMRESState, X: Array) -> Array:
         correction = combination(xp, state)
-        return X + (
-            correction if precondition is None else precondition(correction)
-        )  # x = x + M V y
+        # x = x + M V y
+        return X + (correction if precondition is None else precondition(correction))
 
     def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
         goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
@@ -193,9 +192,8 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     V, j = s.V, s.j
     plain = is_plain(xp, V)
     known = V[..., : j + 1, :] if plain else V  # rows that are not yet there are zero
-    W = xp.matrix_transpose(product(xp.matrix_transpose(V[..., j, :])))[
-        ..., None
-    ]  # (*batch, k, n, 1)
+    # (*batch, k, n, 1)
+    W = xp.matrix_transpose(product(xp.matrix_transpose(V[..., j, :])))[..., None]
     before = norm(xp, W)
     h = 0
     for _ in range(2):  # twice is enough (Kahan; Parlett 1980)
@@ -203,9 +201,8 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
         W = W - xp.matmul(xp.matrix_transpose(known), projected)
         h = h + projected
     after = norm(xp, W)
-    after = xp.where(
-        after > 10 * xp.eps(V.dtype) * before, after, 0
-    )  # what is left is rounding: the subspace is invariant
+    # what is left is rounding: the subspace is invariant
+    after = xp.where(after > 10 * xp.eps(V.dtype) * before, after, 0)
     status = first_of(xp, s.status, (xp.logical_not(xp.isfinite(before)), NONFINITE))
     # the new column of the Hessenberg matrix, rotated; then one rotation more
     Q, size_known = s.Q, known.shape[-2]

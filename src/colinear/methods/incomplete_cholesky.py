@@ -154,9 +154,8 @@ class _Plan:
         columns = np.repeat(np.arange(n), np.diff(starts))
         level = _levels(lower)
         self.first = starts[:-1]  # of each column: its diagonal
-        by_level = np.argsort(
-            level[columns], kind="stable"
-        )  # entries, column after column within a level
+        # entries, column after column within a level
+        by_level = np.argsort(level[columns], kind="stable")
         self.order, place = by_level, np.empty(len(rows), np.int64)
         place[by_level] = np.arange(len(rows))
         left, right, target = (place[x] for x in _products(n, starts, rows, columns))
@@ -165,9 +164,8 @@ class _Plan:
         count = int(level.max(initial=-1)) + 1
         self.entries = np.searchsorted(level[columns][by_level], np.arange(count + 1))
         self.products = np.searchsorted(self.target, self.entries)
-        self.diagonal = place[self.first][columns][
-            by_level
-        ]  # for each entry, the diagonal of its column
+        # for each entry, the diagonal of its column
+        self.diagonal = place[self.first][columns][by_level]
 
     def run(self, values: Any) -> Any:
         L, is_complex = values[self.order], values.dtype.kind == "c"

@@ -260,9 +260,8 @@ def solve_in_cycles(
             status = xp.where(measure <= tol, SINGULAR if consistent else SUCCESS, status)
         status = xp.where(s.status == RUNNING, judged(xp, size, tol, status), s.status)
         X, products = ended.X, s.products + ended.products + 1
-        if (
-            X is not s.X
-        ):  # a cycle that did harm is undone, where it has not written over the X before it
+        # a cycle that did harm is undone, where it has not written over the X before it
+        if X is not s.X:
             better = ((size <= s.size) | (s.status != RUNNING))[..., None, :]
             X, R, size = (
                 xp.where(better, X, s.X),

@@ -120,9 +120,8 @@ def function_times(
     n = start.shape[-1]
     m = min(m, n)
     run = method._initial(xp, start, 1, m, False)
-    first, *_ = small(
-        _small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0]
-    )  # for its dtype
+    # for its dtype
+    first, *_ = small(_small_matrix(xp, run._replace(j=1), m, hermitian, has_pole)[0])
     zeros = 0 * norm(xp, start)
     wide = xp.zeros((*start.shape[:-1], m), dtype=first.dtype, device=xp.device_of(start))
     state = FunctionState(
@@ -152,9 +151,8 @@ def function_times(
                 (difference == 0) & (size > 0), exact & False if n > m else run.j + 0 * exact >= n
             ),
         )
-        error = xp.where(
-            size > 0, error, 1 + 0 * error
-        )  # f has vanished wherever it was looked at: nothing is known
+        # f has vanished wherever it was looked at: nothing is known
+        error = xp.where(size > 0, error, 1 + 0 * error)
         error = xp.maximum(xp.where(exact, 0 * error, error), doubt)
         return FunctionState(
             run=run,

@@ -216,9 +216,8 @@ def lanczos(
         return (s.done ^ True) & s.finite & left
 
     s, stopped = run_cycles(xp, going, cycle, _initial(xp, start, k, m, householder), watch)
-    return pairs_of(
-        s, s.values[..., :k], xp.copy(s.V[..., :k, :]), stopped
-    )  # so that the basis can go
+    # so that the basis can go
+    return pairs_of(s, s.values[..., :k], xp.copy(s.V[..., :k, :]), stopped)
 
 
 # ----------------------------------------------------------------------------- the parts of a cycle
@@ -401,9 +400,8 @@ def _projected(
     """Rayleigh and Ritz: T Y = Y diag(values), and |A V y - theta V y| = beta |y_m|."""
     inside = xp.arange(m, device=xp.device_of(s.T)) < s.j
     lower = xp.where(inside[:, None], xp.tril(s.T, -1), 0 * s.T)
-    diagonal = xp.where(
-        inside, xp.real(xp.diagonal(s.T)), 3 * s.size[..., None] + 1
-    )  # outside, what is no eigenvalue of A
+    # outside, what is no eigenvalue of A
+    diagonal = xp.where(inside, xp.real(xp.diagonal(s.T)), 3 * s.size[..., None] + 1)
     values, Y = xp.eigh(
         xp.make_diagonal(xp.astype(diagonal, s.T.dtype))
         + lower

@@ -57,9 +57,8 @@ class MINRES(Iterative):
 class MINRESState(State):
     x: Array
     r: Array  # the residual, kept where there is a preconditioner
-    v_old: (
-        Array  # Lanczos vectors, not normalised: A z = gamma_old v_old + delta v + gamma_new v_new
-    )
+    # Lanczos vectors, not normalised: A z = gamma_old v_old + delta v + gamma_new v_new
+    v_old: Array
     v: Array
     z: Array  # M v
     w_old: Array  # directions of search

@@ -384,9 +384,8 @@ def cg_quadrature(
         inverse = ops.ratio(1.0, s.alpha)
         if xp.is_functional or s.j < rows:  # JAX drops what is put outside
             s.diagonal = put(xp, s.diagonal, s.j, xp.where(on, inverse + b * s.inverse, 0))
-        if (
-            xp.is_functional or s.j <= rows
-        ):  # before the first step b is zero, and so is the last row
+        # before the first step b is zero, and so is the last row
+        if xp.is_functional or s.j <= rows:
             s.beside = put(xp, s.beside, s.j - 1, xp.where(on, b**0.5 * s.inverse, 0))
         s.inverse = inverse
         s.j = s.j + 1

@@ -115,9 +115,8 @@ def logarithm(xp: Any, A: Array) -> Array:
     needs."""
     n = A.shape[-1]
     I = xp.eye(n, dtype=A.dtype, device=xp.device_of(A))
-    X, _ = square_root(
-        xp, A
-    )  # the first turns the plane; after it all eigenvalues are in the right half
+    # the first turns the plane; after it all eigenvalues are in the right half
+    X, _ = square_root(xp, A)
     power = xp.full(A.shape[:-2], 2.0, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
 
     def step(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -140,9 +139,8 @@ def _logarithm_near_identity(xp: Any, E: Array, I: Array) -> Array:
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     total = 0 * E
     for node, weight in zip((nodes + 1) / 2, weights / 2):
-        total = total + float(weight) * xp.lu_solve(
-            *xp.lu_factor(I + float(node) * E), E
-        )  # the two factors commute
+        # the two factors commute
+        total = total + float(weight) * xp.lu_solve(*xp.lu_factor(I + float(node) * E), E)
     return total
 
 

@@ -125,11 +125,12 @@ class Substitution:
             raise RuntimeError("a triangular matrix with a zero on its diagonal is singular")
         from scipy.sparse import csr_array
 
+        # rows: what every version of SciPy takes
         self.matrix, self.lower, self.nnz = (
             csr_array(matrix),
             lower,
             matrix.nnz,
-        )  # rows: what every version of SciPy takes
+        )
 
     def solve(self, B: Any, trans: str = "N") -> Any:
         """A^-1 B, A^-T B or A^-H B, as SuperLU's factors have it."""
@@ -215,13 +216,11 @@ def stays_sparse(structure: Any, definite: bool, most: float) -> bool:
     first = np.minimum(
         graph.indices[np.minimum(graph.indptr[:-1], graph.nnz - 1)], np.arange(len(counts))
     )
-    if (
-        float((np.arange(len(counts)) - first).sum()) <= most
-    ):  # nothing fills in outside the envelope
+    # nothing fills in outside the envelope
+    if float((np.arange(len(counts)) - first).sum()) <= most:
         return True
-    below: list[list[Any]] = [
-        [] for _ in counts
-    ]  # the columns of L of the children of each node of the elimination tree
+    # the columns of L of the children of each node of the elimination tree
+    below: list[list[Any]] = [[] for _ in counts]
     total = 0
     for j, children in enumerate(below):
         own = graph.indices[graph.indptr[j] : graph.indptr[j + 1]]

@@ -101,9 +101,8 @@ def svrg_subspace(
         W = orthonormal(xp, W)
         Y = products.multiply(W)
         G = Y if not terms.squared else products.adjoint(Y)  # type: ignore[misc]
-        H = xp.matmul(
-            adjoint(xp, Y if terms.squared else W), Y
-        )  # of A^H A from A W: small values are not lost
+        # of A^H A from A W: small values are not lost
+        H = xp.matmul(adjoint(xp, Y if terms.squared else W), Y)
         values, C = xp.eigh((H + adjoint(xp, H)) / 2)
         W, G = xp.matmul(W, C), xp.matmul(G, C)
         return W, G, values, xp.vector_norm(G - W * values[..., None, :], axis=-2)
@@ -118,9 +117,8 @@ def svrg_subspace(
             return orthonormal(xp, W + rate * slope)
 
         with quiet(xp):
-            first = orthonormal(
-                xp, s.W + rate * s.G
-            )  # the first step, at the anchor, needs no product
+            # the first step, at the anchor, needs no product
+            first = orthonormal(xp, s.W + rate * s.G)
             W, G, values, residual = anchored(xp.fori_loop(terms.steps, one, first))
         finite = xp.all(xp.isfinite(values), axis=-1) & xp.all(xp.isfinite(residual), axis=-1)
         better = (

@@ -85,8 +85,9 @@ def raise_to(A: LinearOperator, exponent: Any) -> LinearOperator:
         if exponent == 0:
             return Identity(A.shape[-1], like=None if A.is_neutral else A)
         return A if exponent == 1 else Product(*[A] * int(exponent))
+    # the one place where an operator asks for a function: `**` is its name
     from ..functions import (
         power,
-    )  # the one place where an operator asks for a function: `**` is its name
+    )
 
     return power(A, exponent)

@@ -102,9 +102,8 @@ class Jacobian(LinearOperator):
 
     def _rmatmat(self, X: Array) -> Array:
         def pull(xp: Any) -> tuple:
-            outputs, back = xp.vjp(
-                *_flat_function(xp, self.f, self.x, self.parameters)
-            )  # back(y) = J^H y
+            # back(y) = J^H y
+            outputs, back = xp.vjp(*_flat_function(xp, self.f, self.x, self.parameters))
             return _to_complex(xp, self, _mapped(xp, back)), outputs.dtype
 
         return _multiply(self, X, pull, adjoint=True)
@@ -113,9 +112,8 @@ class Jacobian(LinearOperator):
         m, n = self.shape
         if m >= n:
             return LinearOperator._to_dense(self)
-        rows = self._rmatmat(
-            self.xp.eye(m, dtype=self.dtype, device=self._context.device)
-        )  # one pullback for each output
+        # one pullback for each output
+        rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))
         return self.xp.conj(self.xp.matrix_transpose(rows))
 
     def _expression(self) -> str:
@@ -187,9 +185,8 @@ class Hessian(LinearOperator):
         if found is None:
             return None
         back = found[2]
-        return Kept(
-            lambda V: xp.conj(back(xp.conj(V))), back, point.dtype, point.dtype
-        )  # H = H^T: H v = conj(H^H conj(v))
+        # H = H^T: H v = conj(H^H conj(v))
+        return Kept(lambda V: xp.conj(back(xp.conj(V))), back, point.dtype, point.dtype)
 
     def _matmat(self, X: Array) -> Array:
         def push(xp: Any) -> tuple:
@@ -300,9 +297,8 @@ class GaussNewton(LinearOperator):
         if found is None:
             return None
         outputs, push, pull = found
-        H = xp.linearise(_recorded_gradient(xp, self._loss_of(xp, seen[0])), outputs, recorded)[
-            2
-        ]  # of the loss, symmetric
+        # of the loss, symmetric
+        H = xp.linearise(_recorded_gradient(xp, self._loss_of(xp, seen[0])), outputs, recorded)[2]
 
         def product(V: Array) -> Array:
             return pull(H(push(V)))  # J^T (H (J v))
@@ -438,9 +434,8 @@ def _gradient(xp: Any, g: Callable) -> Callable:
 
     def gradient(v: Array) -> Array:
         value, pull = xp.vjp(g, v)
-        return xp.conj(
-            pull(xp.ones(value.shape, dtype=value.dtype, device=xp.device_of(value)))
-        )  # pull(1) = J^H 1
+        # pull(1) = J^H 1
+        return xp.conj(pull(xp.ones(value.shape, dtype=value.dtype, device=xp.device_of(value))))
 
     return gradient
 

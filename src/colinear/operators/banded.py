@@ -79,9 +79,8 @@ class Banded(LinearOperator):
         return (*broadcast_batches(*(d.shape[:-1] for d in self.diagonals)), self.m, self.n)
 
     def _transpose(self) -> LinearOperator:
-        return Banded._of(
-            self.diagonals, tuple(-k for k in self.offsets), self.n, self.m
-        )  # a diagonal's length stays
+        # a diagonal's length stays
+        return Banded._of(self.diagonals, tuple(-k for k in self.offsets), self.n, self.m)
 
     _conj = conjugate_leaves
 

@@ -182,9 +182,8 @@ class LinearOperator(Tree, Protocols):
         if self.operands:
             return common_context(what, self.operands)
         values = [getattr(self, name) for name in self._dynamic]
-        if values and all(
-            isinstance(value, LinearOperator) for value in values
-        ):  # they know, leaves or not
+        # they know, leaves or not
+        if values and all(isinstance(value, LinearOperator) for value in values):
             return common_context(what, values)
         found = context_of(what, self.leaves())
         if found.backend is None:  # no arrays, but perhaps operators that were told where they live
@@ -396,9 +395,8 @@ class LinearOperator(Tree, Protocols):
         """`x` as something this operator can multiply, or an error that says why not."""
         x = plain_array(x, "@")
         xp = namespace_of(x)
-        if (
-            xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False)
-        ):  # torch's sparse tensors are tensors
+        # torch's sparse tensors are tensors
+        if xp is None or getattr(x, "is_sparse", False) or getattr(x, "is_sparse_csr", False):
             if convert.is_convertible(x):
                 return convert.as_operator(x)
             x = as_array(x, "@", xp=self.xp)
@@ -444,9 +442,8 @@ class LinearOperator(Tree, Protocols):
             return self._adjoint()
         if type(self)._adjoint is not LinearOperator._adjoint:
             image = self._adjoint()
-            if not isinstance(
-                image, transposed.Adjoint
-            ):  # whose conjugate would ask for the transpose again
+            # whose conjugate would ask for the transpose again
+            if not isinstance(image, transposed.Adjoint):
                 return image.conj()
         return transposed.Transpose._of(self)
 
@@ -530,9 +527,8 @@ def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
 def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:
     """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
     memo only; pytrees drop it."""
-    if image is not A and not any(
-        image is operand for operand in A.operands
-    ):  # no reference cycles: they hold memory
+    # no reference cycles: they hold memory
+    if image is not A and not any(image is operand for operand in A.operands):
         if transpose:
             object.__setattr__(image, "_transpose_of", A)
         if adjoint:

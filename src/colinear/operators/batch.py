@@ -100,10 +100,11 @@ class BatchSum(LinearOperator):
         return self.terms
 
     def _some_terms(self, indices: Array, weights: Array) -> LinearOperator:
+        # batch dimensions behind the one that is summed
         xp, after = (
             namespace_of(indices),
             -self.axis - 1,
-        )  # batch dimensions behind the one that is summed
+        )
         taken = take_terms(self.A, self.axis, indices)
         weights = xp.reshape(weights, (*weights.shape, *(1,) * after))
         return BatchSum._of(Scaled(weights, taken), self.axis)
@@ -269,9 +270,8 @@ def _take_value(value: Any, batch: tuple[int, ...], keys: tuple[Any, ...], own: 
     xp = namespace_of(value)
     if have != batch:
         value = xp.broadcast_to(value, (*batch, *value.shape[value.ndim - own :]))
-    return xp.asarray(
-        value[tuple(_placed(key, xp, xp.device_of(value)) for key in keys)]
-    )  # NumPy's numbers are no arrays
+    # NumPy's numbers are no arrays
+    return xp.asarray(value[tuple(_placed(key, xp, xp.device_of(value)) for key in keys)])
 
 
 def _placed(key: Any, xp: Any, device: Any) -> Any:
@@ -320,9 +320,8 @@ class BatchElements(LinearOperator):
         xp, device = namespace_of(X), namespace_of(X).device_of(X)
         whole = self.A.batch_shape
         batch = broadcast_batches(X.shape[:-2], self.batch_shape, what="@")
-        own = batch[
-            len(batch) - len(self.batch_shape) :
-        ]  # those of the batch dimensions that are this operator's
+        # those of the batch dimensions that are this operator's
+        own = batch[len(batch) - len(self.batch_shape) :]
         extra = batch[: len(batch) - len(own)]
         blocks = xp.reshape(
             xp.broadcast_to(X, (*batch, *X.shape[-2:])), (*extra, math.prod(own), *X.shape[-2:])

@@ -48,9 +48,8 @@ class BlockDiag(LinearOperator):
             parts = [xp.broadcast_to(A.d, (*batch, A.shape[-1])) for A in blocks]  # type: ignore[attr-defined]
             return Diagonal(xp.concat(parts, axis=-1))
         whole = cls._of(tuple(blocks))
-        return (
-            whole if len(blocks) == len(given) else whole._claim(shared(given))
-        )  # what was claimed of nested blocks
+        # what was claimed of nested blocks
+        return whole if len(blocks) == len(given) else whole._claim(shared(given))
 
     @memo
     def shape(self) -> tuple[int, ...]:

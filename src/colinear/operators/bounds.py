@@ -41,13 +41,11 @@ def bound_of_tridiagonal(diagonals: tuple[Array, ...], X: Array, B: Array) -> fl
     xp = namespace_of(X)
     if X.shape[-2] < LARGE:
         return None
-    part = B[
-        ..., : -(-B.shape[-2] // 16), :
-    ]  # of which the norm is a lower bound of |b| that costs less
+    # of which the norm is a lower bound of |b| that costs less
+    part = B[..., : -(-B.shape[-2] // 16), :]
     x, b = (xp.real(xp.vecdot(Y, Y, axis=-2)) for Y in (X, part))
-    a = 3 * sum(
-        xp.real(xp.vecdot(d, d, axis=-1))[..., None] for d in diagonals
-    )  # (|l| + |d| + |u|)^2 is no larger
+    # (|l| + |d| + |u|)^2 is no larger
+    a = 3 * sum(xp.real(xp.vecdot(d, d, axis=-1))[..., None] for d in diagonals)
     if not all(bool(xp.all((s > 1e-30) & (s < 1e30))) for s in (a, x, b)):
         return None
     return float(500 * xp.eps(X.dtype) * xp.sqrt(xp.max(a * x / b)))

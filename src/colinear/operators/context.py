@@ -63,9 +63,8 @@ def is_complex_dtype(xp: Any, dtype: Any) -> bool:
     return dtype is not None and bool(xp.is_complex(dtype))
 
 
-USUAL_DTYPES = (
-    "efdFD"  # the characters of float16, float32, float64, complex64 and complex128 in NumPy
-)
+# the characters of float16, float32, float64, complex64 and complex128 in NumPy
+USUAL_DTYPES = "efdFD"
 
 
 def check_dtype(what: str, dtype: Any) -> None:
@@ -291,9 +290,8 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
     else:
         return values
     arrays = [as_array(x, what, min_ndim=min_ndim) for x in values]
-    if (
-        in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)
-    ) is not None:  # takes NumPy's arrays
+    # takes NumPy's arrays
+    if (in_jax := next((x for x in arrays if namespace_of(x).name == "jax"), None)) is not None:
         xp = namespace_of(in_jax)
         values = tuple(
             xp.asarray(x) if isinstance(given, np.ndarray) else given

@@ -171,9 +171,8 @@ class _ForeignProduct:
         self.__name__ = type(operator).__name__
 
     def __call__(self, X: Array) -> Array:
-        columns = np.reshape(
-            np.moveaxis(X, -2, 0), (X.shape[-2], -1)
-        )  # a batch of blocks as one wide block
+        # a batch of blocks as one wide block
+        columns = np.reshape(np.moveaxis(X, -2, 0), (X.shape[-2], -1))
         multiply = getattr(self.operator, self.block, None)
         if callable(multiply):
             product = np.asarray(multiply(columns))
@@ -233,9 +232,8 @@ def move(
             f"dtype={target.dtype_name(wanted)} would drop imaginary parts."
         )
     if device is not None:
-        device = target.device_of(
-            target.to_device(target.zeros(()), device)
-        )  # "cuda" is "cuda:0", say
+        # "cuda" is "cuda:0", say
+        device = target.device_of(target.to_device(target.zeros(()), device))
     stays_neutral = A.is_neutral and backend is None and device is None
     return _Move(target, device, wanted, stays_neutral).tree(A)
 
@@ -433,9 +431,8 @@ def to_scipy(A: LinearOperator) -> Any:
             product = B.xp.to_numpy(
                 B @ B.xp.asarray(X, dtype=_common(B, X), device=B._context.device)
             )
-            return (
-                product if product.flags.writeable else product.copy()
-            )  # SciPy works in place; JAX lends its memory to read
+            # SciPy works in place; JAX lends its memory to read
+            return product if product.flags.writeable else product.copy()
 
         return multiply
 

@@ -61,14 +61,12 @@ class Dense(LinearOperator):
     _matvec = _matmat  # matmul's rule for a 1-D right side is ours
 
     def _rows(self, indices: Array) -> LinearOperator:
-        return Dense._of(
-            self.A[..., indices, :]
-        )  # NumPy's take would copy all of a transposed matrix first
+        # NumPy's take would copy all of a transposed matrix first
+        return Dense._of(self.A[..., indices, :])
 
     def _right_matmat(self, X: Array) -> Array:
-        return self.xp.matmul(
-            X, self.xp.matrix_transpose(self.A)
-        )  # in the order that is needed next, so nothing is copied
+        # in the order that is needed next, so nothing is copied
+        return self.xp.matmul(X, self.xp.matrix_transpose(self.A))
 
     def _to_dense(self) -> Array:
         return self.A
@@ -142,9 +140,8 @@ class Triangular(LinearOperator):
             and _is_one_square(self.A)
             and X.ndim <= 2
         ):
-            return _multiply(
-                self.A, X, self.lower, self.unit
-            )  # masking would take several times as long as the product
+            # masking would take several times as long as the product
+            return _multiply(self.A, X, self.lower, self.unit)
         return self.xp.matmul(self._matrix, X)
 
     _matvec = _matmat

@@ -250,9 +250,8 @@ class ScaledIdentity(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         if is_number(self.c):
             return self.c * promoted(X, self.context.dtype)
-        return (
-            self.c[..., None, None] * X
-        )  # with axes, because torch lets a 0-dimensional array take the dtype of X
+        # with axes, because torch lets a 0-dimensional array take the dtype of X
+        return self.c[..., None, None] * X
 
     def _matvec(self, x: Array) -> Array:
         if is_number(self.c):

@@ -164,9 +164,8 @@ def _column(A: LinearOperator, j: Any) -> Array:
 
 def _at(x: Array, i: Any) -> Any:
     if isinstance(i, int):
-        return (
-            x[i] if x.ndim == 1 else x[..., i]
-        )  # NumPy gives a number for the first, an array for the second
+        # NumPy gives a number for the first, an array for the second
+        return x[i] if x.ndim == 1 else x[..., i]
     return namespace_of(x).take(x, i, axis=-1)
 
 
@@ -205,9 +204,8 @@ def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
     if not parts:
         return xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device)
     entries = xp.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
-    entries = xp.take(
-        entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1
-    )  # back to the order asked
+    # back to the order asked
+    entries = xp.take(entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1)
     return xp.reshape(entries, (*A.batch_shape, *shape))
 
 

@@ -517,6 +517,5 @@ _TABLE: dict[str, Handler] = {
     "common_type": lambda *values: np.common_type(*(np.empty(0, v.dtype) for v in values)),
 }
 for _name in reversed(_TABLE):
-    _TABLE[_name].__qualname__ = _name.removeprefix(
-        "linalg_"
-    )  # the name in Python's own complaints of arguments
+    # the name in Python's own complaints of arguments
+    _TABLE[_name].__qualname__ = _name.removeprefix("linalg_")

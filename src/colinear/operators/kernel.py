@@ -94,9 +94,8 @@ class Kernel(LinearOperator):
             as_parameters("Kernel", parameters),
             None if block is None else int(block),
         )
-        context = context_of(
-            "Kernel", arrays_in((points, parameters))
-        )  # parameters of another framework are refused here
+        # parameters of another framework are refused here
+        context = context_of("Kernel", arrays_in((points, parameters)))
         if any(0 in P.shape[:-1] for P in points):
             return cls._of(k, points[0], Y, parameters, block, False, ())
         xp = namespace_of(points[0])
@@ -246,9 +245,8 @@ class Kernel(LinearOperator):
     @property
     def _flops(self) -> float:
         m, n = self.shape[-2:]
-        return (
-            m * n * (3.0 * self.X.shape[-1] + 4)
-        )  # squares of differences, k of them, the product: a guess for a usual k
+        # squares of differences, k of them, the product: a guess for a usual k
+        return m * n * (3.0 * self.X.shape[-1] + 4)
 
     def _expression(self) -> str:
         return (

@@ -65,9 +65,8 @@ class Kronecker(LinearOperator):
             object.__setattr__(whole, "shape", (*batch, rows, columns))
             object.__setattr__(whole, "_context", context)
         whole = whole if scalar is None else Scaled(scalar, whole)
-        return (
-            whole if len(factors) == len(given) else whole._claim(shared(given))
-        )  # what was claimed of a nested product
+        # what was claimed of a nested product
+        return whole if len(factors) == len(given) else whole._claim(shared(given))
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -95,9 +94,8 @@ class Kronecker(LinearOperator):
         # then rotated to the end, so every product is one large matrix product; after d rotations
         # the axes are (k, m_1, ..., m_d).
         xp, k = namespace_of(X), X.shape[-1]
-        if (
-            k == 1 and len(self.operands) == 2 and len(self.shape) == 2
-        ):  # (A ⊗ B) vec(X) = vec(A X B^T): no axis need be moved
+        # (A ⊗ B) vec(X) = vec(A X B^T): no axis need be moved
+        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:
             first, last = self.operands
             grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
             return xp.reshape(last._right_matmat(first @ grid), (*X.shape[:-2], self.shape[-2], 1))
@@ -156,9 +154,8 @@ class KroneckerSum(LinearOperator):
         if len(terms) == len(given) == 1:
             return terms[0]
         whole = cls._of(tuple(terms))
-        return (
-            whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))
-        )  # what was claimed of a nested sum
+        # what was claimed of a nested sum
+        return whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -180,9 +177,8 @@ class KroneckerSum(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
         xp, k = namespace_of(X), X.shape[-1]
-        if (
-            k == 1 and len(self.operands) == 2 and len(self.shape) == 2
-        ):  # vec(A X + X B^T): no axis need be moved
+        # vec(A X + X B^T): no axis need be moved
+        if k == 1 and len(self.operands) == 2 and len(self.shape) == 2:
             first, last = self.operands
             grid = xp.reshape(X, (*X.shape[:-2], first.shape[-1], last.shape[-1]))
             if (

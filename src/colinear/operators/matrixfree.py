@@ -84,9 +84,8 @@ class MatrixFree(LinearOperator):
             )
         parameters = as_parameters("MatrixFree", parameters)
         self = cls._of(matmat, rmatmat, sizes, parameters, given_context("MatrixFree", like, dtype))
-        if (
-            self._context.backend is not None
-        ):  # parameters of mixed frameworks are refused here, not at the first product
+        # parameters of mixed frameworks are refused here, not at the first product
+        if self._context.backend is not None:
             return _hoisted(self, self.xp)
         for xp in backends.loaded():
             try:
@@ -183,9 +182,8 @@ def _hoisted(A: MatrixFree, xp: Any) -> MatrixFree:
     def examples(rows: int) -> list[tuple]:
         _, dtype, device = A._context
         own = xp.default_float() if dtype is None else xp.dtype_from(getattr(dtype, "name", dtype))
-        wide = xp.result_type(
-            own, xp.default_float()
-        )  # it may multiply what is more precise than itself
+        # it may multiply what is more precise than itself
+        wide = xp.result_type(own, xp.default_float())
         dtypes = (own,) if wide == own else (own, wide)
         return [
             (xp.zeros((*batch, rows, 1), dtype=dtype, device=device), *A.parameters)

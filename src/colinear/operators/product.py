@@ -62,9 +62,8 @@ class Product(LinearOperator):
         scalar, parts = _open(factors)
         merged = _merge_neighbours(parts)
         if len(merged) == 1:
-            claims = (
-                _palindrome(parts) if len(parts) > 1 else 0
-            )  # of P^H P, which is one permutation
+            # of P^H P, which is one permutation
+            claims = _palindrome(parts) if len(parts) > 1 else 0
             whole: Any = merged[0]._claim(claims) if claims else merged[0]
         else:
             whole = cls._of(tuple(merged))
@@ -80,9 +79,8 @@ class Product(LinearOperator):
             return whole
         if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
             return whole
-        return cls._of(
-            tuple(factors)
-        )  # a dropped identity or zero gave the product its batch shape or its dtype: keep all
+        # a dropped identity or zero gave the product its batch shape or its dtype: keep all
+        return cls._of(tuple(factors))
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -107,9 +105,8 @@ class Product(LinearOperator):
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
             return None
-        least = float(
-            self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d)))
-        )  # 1 / |A|
+        # 1 / |A|
+        least = float(self.xp.min(self.xp.abs(self.xp.stop_gradient(self.operands[1].d))))
         return bound_by_norm(1 / least, X, B) if least > 0 else None
 
     def _matmat(self, X: Array) -> Array:
@@ -117,9 +114,8 @@ class Product(LinearOperator):
 
     def _matvec(self, x: Array) -> Array:
         if any(len(factor.shape) > 2 for factor in self.operands):
-            return self._matmat(x[:, None])[
-                ..., 0
-            ]  # a batched factor turns the vector into a stack of columns
+            # a batched factor turns the vector into a stack of columns
+            return self._matmat(x[:, None])[..., 0]
         return self._matmat(x)
 
     @memo
@@ -210,9 +206,8 @@ def _merge_pair(A: LinearOperator, B: LinearOperator) -> LinearOperator | None:
         return A.compose(B)
     if isinstance(A, Kronecker) and isinstance(B, Kronecker) and len(A.operands) == len(B.operands):
         if all(a.shape[-1] == b.shape[-2] for a, b in zip(A.operands, B.operands, strict=True)):
-            return Kronecker(
-                *(a @ b for a, b in zip(A.operands, B.operands, strict=True))
-            )  # (A⊗B)(C⊗D) = AC ⊗ BD
+            # (A⊗B)(C⊗D) = AC ⊗ BD
+            return Kronecker(*(a @ b for a, b in zip(A.operands, B.operands, strict=True)))
     return None
 
 

@@ -56,9 +56,8 @@ DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 SMALL_ROWS = 32  # of a matrix that is not worth being sparse
 NARROW_KERNEL = 32  # entries of a kernel up to which its matrix counts as banded, or sparse
 LARGE_GRID = 1000  # points of a grid from which its matrix is sparse
-SCATTERED_BAND = (
-    32  # numbers within a band, for each that is stored, from which it counts as sparse
-)
+# numbers within a band, for each that is stored, from which it counts as sparse
+SCATTERED_BAND = 32
 
 
 def unchanged(A: LinearOperator) -> LinearOperator:
@@ -286,9 +285,8 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
     xp, (kernel, origins) = A.xp, A._fitted()
     points, entries, values = np.arange(A.shape[-1]).reshape(A.grid), [], []
     for j in np.ndindex(*kernel.shape[-len(A.grid) :]):
-        steps = [
-            (index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)
-        ]  # i - l
+        # i - l
+        steps = [(index - origin, n) for index, origin, n in zip(j, origins, A.grid, strict=True)]
         places = [
             points[tuple(slice(max(0, s * k), n + min(0, s * k)) for k, n in steps)].ravel()
             for s in (1, -1)

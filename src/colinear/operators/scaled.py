@@ -182,9 +182,8 @@ def multiply_scalars(c: Any, d: Any) -> Any:
 
 def conjugate_scalar(c: Any) -> Any:
     xp = namespace_of(c)
-    return (
-        c.conjugate() if xp is None else xp.asarray(xp.conj(c))
-    )  # NumPy makes scalars of 0-dimensional arrays
+    # NumPy makes scalars of 0-dimensional arrays
+    return c.conjugate() if xp is None else xp.asarray(xp.conj(c))
 
 
 def peek_scalar(c: Any) -> Any:
@@ -208,9 +207,8 @@ def kept_by_scalar(properties: int, c: Any) -> int:
         kept |= properties & SELF_ADJOINT
         kept |= properties & POSITIVE_SEMIDEFINITE if value.real >= 0 else 0
         kept |= properties & POSITIVE_DEFINITE if value.real > 0 else 0
-    return kept | (
-        properties & UNITARY if value is c and abs(value) == 1 else 0
-    )  # an array may have a derivative: see `_infer`
+    # an array may have a derivative: see `_infer`
+    return kept | (properties & UNITARY if value is c and abs(value) == 1 else 0)
 
 
 def beside(c: Any, ndim: int = 1) -> Any:

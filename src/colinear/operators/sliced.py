@@ -129,9 +129,8 @@ def selection(key: Any, size: int, axis: int) -> Selection:
         key = key.host
     xp = namespace_of(key)
     if xp is not None and xp.is_traced(key):
-        return xp.where(
-            key < 0, key + size, key
-        )  # its values are not to be seen: out of range is as the framework has it
+        # its values are not to be seen: out of range is as the framework has it
+        return xp.where(key < 0, key + size, key)
     host = np.asarray(key if xp is None else xp.to_numpy(key))
     if host.ndim != 1:
         raise IndexError(

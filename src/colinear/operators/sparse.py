@@ -41,9 +41,8 @@ class SparseStructure:
 
     def __init__(self, indptr: Any, columns: Any, shape: tuple[int, int], order: Any = None):
         self.shape = (int(shape[0]), int(shape[1]))
-        small = (
-            max(*self.shape, len(columns)) < 2**31
-        )  # as SciPy: half the memory, and no conversion there
+        # as SciPy: half the memory, and no conversion there
+        small = max(*self.shape, len(columns)) < 2**31
         self.indptr = _frozen(indptr, np.int32 if small else np.int64)
         self.columns = _frozen(columns, np.int32 if small else np.int64)
         self._rows: Any = None
@@ -443,9 +442,8 @@ class SparseRows(LinearOperator):
         xp = namespace_of(X)
         terms = xp.conj(self.values)[..., None] * X[..., None, :]  # (*batch, b, l, k)
         k, device, columns = X.shape[-1], xp.device_of(X), xp.reshape(self.columns, (-1,))
-        if (
-            terms.ndim == 3
-        ):  # NumPy and torch add to single numbers several times as fast as to rows
+        # NumPy and torch add to single numbers several times as fast as to rows
+        if terms.ndim == 3:
             each = xp.reshape(columns[:, None] * k + xp.arange(k, device=device), (-1,))
             sums = xp.scatter_add(
                 xp.zeros((self.width * k,), dtype=terms.dtype, device=device),

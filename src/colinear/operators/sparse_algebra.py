@@ -30,9 +30,8 @@ from .unitary import Permutation
 SHIFT = ScaledIdentity | Identity
 DIAGONAL = Diagonal | SHIFT
 BAND = Tridiagonal | Banded
-LARGEST_FILL = (
-    64  # products of entries that multiplying out may take, for each entry of the factors
-)
+# products of entries that multiplying out may take, for each entry of the factors
+LARGEST_FILL = 64
 
 
 def ask(f: Function, A: LinearOperator, *arguments: Any) -> Any:

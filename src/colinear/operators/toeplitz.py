@@ -326,9 +326,8 @@ class Convolution(LinearOperator):
         sizes = kernel.shape[-len(self.grid) :]
         outside = math.prod(sizes)  # where the zero stands that entries beyond the kernel take
         inside, position = np.ones((1, 1), bool), np.zeros((1, 1), np.int64)
-        for n, size, origin in zip(
-            self.grid, sizes, origins, strict=True
-        ):  # Kronecker-like: one dimension at a time
+        # Kronecker-like: one dimension at a time
+        for n, size, origin in zip(self.grid, sizes, origins, strict=True):
             j = np.arange(n)[:, None] - np.arange(n) + origin
             if self.boundary == "wrap":
                 j %= n

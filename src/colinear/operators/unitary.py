@@ -32,9 +32,8 @@ def good_length(n: int) -> int:
     while fives < best:
         odd = fives
         while odd < best:
-            best = min(
-                best, odd << max(-(-n // odd) - 1, 0).bit_length()
-            )  # 5^a 3^b, and the twos that are missing
+            # 5^a 3^b, and the twos that are missing
+            best = min(best, odd << max(-(-n // odd) - 1, 0).bit_length())
             odd *= 3
         fives *= 5
     return best
@@ -401,9 +400,8 @@ class Permutation(LinearOperator):
     def _matvec(self, x: Array) -> Array:
         xp = namespace_of(x)
         x = promoted(x, self.context.dtype)
-        return x[
-            self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm
-        ]  # batched: x[perm] is, too
+        # batched: x[perm] is, too
+        return x[self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm]
 
     def _to_dense(self) -> Array:
         xp = self.xp if isinstance(self.perm, Index) else namespace_of(self.perm)

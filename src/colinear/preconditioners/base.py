@@ -259,9 +259,8 @@ def as_preconditioner(M: Any, A: Any) -> LinearOperator | None:
                 f"{M.__name__}()."
             )
         name = str(getattr(M, "__name__", type(M).__name__))
-        with (
-            recording() as reports
-        ):  # how it was made is no part of the answer's Info, unless that failed
+        # how it was made is no part of the answer's Info, unless that failed
+        with recording() as reports:
             M = M(held_fixed(A))
         for info in reports:
             if failed(info._status) is not False:

@@ -86,9 +86,8 @@ def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
         for _ in range(2):
             w = w - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), w))
         norm = xp.vector_norm(w, axis=(-2, -1))
-        negligible = norm <= n * xp.eps(A.dtype) * xp.abs(
-            diagonal[0]
-        )  # an invariant subspace: the rest is zero
+        # an invariant subspace: the rest is zero
+        negligible = norm <= n * xp.eps(A.dtype) * xp.abs(diagonal[0])
         beside.append(xp.where(negligible, 0, norm))
         q = xp.where(
             negligible[..., None, None], 0, w / xp.where(negligible, 1, norm)[..., None, None]

@@ -165,9 +165,8 @@ class PivotedCholesky(Preconditioner):
             c = xp.maximum(xp.sum(remaining, axis=-1), total * xp.eps(A.dtype) ** 0.5) / max(n, 1)
             D = PD(ScaledIdentity(xp.astype(xp.where(c > 0, c, 1), A.dtype), n))
         P = PD(Sum(LowRank(L), D))
-        return Inverse(
-            P, inv(P, on_failure="ignore")
-        )  # an approximation: the method that uses it is judged, not this
+        # an approximation: the method that uses it is judged, not this
+        return Inverse(P, inv(P, on_failure="ignore"))
 
 
 def partial_factor(
@@ -182,9 +181,8 @@ def partial_factor(
     xp, device = K.xp, K._context.device
     d = xp.real(diag(K))
     numbers = xp.arange(K.shape[-1], device=device)
-    least = (
-        K.shape[-1] * xp.eps(d.dtype) * xp.max(d, axis=-1, keepdims=True)
-    )  # what remains of a matrix of lower rank: nothing
+    # what remains of a matrix of lower rank: nothing
+    least = K.shape[-1] * xp.eps(d.dtype) * xp.max(d, axis=-1, keepdims=True)
     columns = xp.zeros((*d.shape[:-1], rank, d.shape[-1]), dtype=K.dtype, device=device)
 
     def step(i: Any, state: Any) -> Any:
@@ -196,9 +194,8 @@ def partial_factor(
         )[..., 0]  # L L^H e_p
         top = xp.take_along_axis(d, pivot[..., None], -1)
         is_left = top > least
-        with (
-            recording() if xp.name == "jax" else contextlib.nullcontext()
-        ):  # what a loop's body hears means nothing outside it
+        # what a loop's body hears means nothing outside it
+        with recording() if xp.name == "jax" else contextlib.nullcontext():
             entries = column(K, pivot)
         new = xp.where(is_left, (entries - known) / xp.sqrt(xp.where(is_left, top, 1)), 0)
         d = xp.where(numbers == pivot[..., None], 0, d - xp.abs(new) ** 2)

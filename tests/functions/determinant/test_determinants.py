@@ -64,9 +64,8 @@ def agree(A: Any, found: Any, dense: Any) -> None:
     assert tuple(sign.shape) == tuple(logarithm.shape) == A.batch_shape
     assert sign.dtype == A.dtype and logarithm.dtype == xp.real_dtype(A.dtype)
     sign, logarithm = (np.asarray(xp.to_numpy(xp.asarray(x))) for x in (sign, logarithm))
-    if isinstance(
-        A, (co.LowRank, co.BatchSum, co.Projection)
-    ):  # singular, but for rounding in NumPy
+    # singular, but for rounding in NumPy
+    if isinstance(A, (co.LowRank, co.BatchSum, co.Projection)):
         assert np.all(sign == 0) and np.all(logarithm == -np.inf)
         return
     tol = 3000 * xp.eps(A.dtype)

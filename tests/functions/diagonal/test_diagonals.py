@@ -188,9 +188,8 @@ def test_base_case_holds_a_bounded_block(rng):
 
 def test_tridiagonal_inverse_survives_zero_leading_minors(rng):
     n = 7
-    T = co.Tridiagonal(
-        np.ones(n), np.where(np.arange(n + 1) == 3, 2.0, 0.0), np.full(n, 2.0)
-    )  # θ_1 = θ_3 = 0
+    # θ_1 = θ_3 = 0
+    T = co.Tridiagonal(np.ones(n), np.where(np.arange(n + 1) == 3, 2.0, 0.0), np.full(n, 2.0))
     A = co.Inverse(T, co.inv(T.to_dense()))
     np.testing.assert_allclose(co.diag(A), np.diag(np.linalg.inv(T.to_dense())), atol=1e-14)
 
@@ -216,11 +215,8 @@ def test_diagonal_of_a_long_inverse_is_as_accurate_as_its_condition_allows(name)
     pytest.importorskip(name)
     xp, n = backends.get(name), 20_000
     i, N = np.arange(1.0, n + 1), n + 1.0
-    off, d, wanted = (
-        xp.asarray(-np.ones(n - 1)),
-        xp.asarray(np.full(n, 2.0)),
-        i * (N - i) / N,
-    )  # (T^-1)_ij = i (N - j) / N
+    # (T^-1)_ij = i (N - j) / N
+    off, d, wanted = (xp.asarray(-np.ones(n - 1)), xp.asarray(np.full(n, 2.0)), i * (N - i) / N)
     T = co.PD(co.Tridiagonal(off, d, off))
     if name != "jax":
         np.testing.assert_allclose(xp.to_numpy(co.diag(co.inv(T))), wanted, rtol=4e-8)
@@ -236,9 +232,8 @@ def test_diagonal_of_a_long_inverse_is_as_accurate_as_its_condition_allows(name)
         - i**2 * (N - i) ** 2
     )
     np.testing.assert_allclose(xp.to_numpy(value), wanted.sum(), rtol=4e-8)
-    np.testing.assert_allclose(
-        xp.to_numpy(pull(xp.asarray(1.0))), -squares / N**2, rtol=1e-7
-    )  # -Σ_j (T^-1)_ij^2
+    # -Σ_j (T^-1)_ij^2
+    np.testing.assert_allclose(xp.to_numpy(pull(xp.asarray(1.0))), -squares / N**2, rtol=1e-7)
 
 
 @pytest.mark.parametrize(("name", "first"), [("torch", 0.0), ("torch", 3.0), ("jax", 0.0)])

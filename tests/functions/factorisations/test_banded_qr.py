@@ -107,8 +107,7 @@ def test_torch_differentiates_the_triangle():
     torch = pytest.importorskip("torch")
     d = torch.linspace(4.0, 6.0, 12, dtype=torch.float64, requires_grad=True)
     e = torch.ones(11, dtype=torch.float64)
-    torch.log(
-        torch.abs(co.diag(co.qr(co.Tridiagonal(e, d, e))[1]))
-    ).sum().backward()  # the logarithm of the determinant
+    # the logarithm of the determinant
+    torch.log(torch.abs(co.diag(co.qr(co.Tridiagonal(e, d, e))[1]))).sum().backward()
     inverse = np.linalg.inv(co.Tridiagonal(e, d.detach(), e).to_dense().numpy())
     close(d.grad.numpy(), np.diagonal(inverse), 1e-10)

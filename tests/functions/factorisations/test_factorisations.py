@@ -246,9 +246,8 @@ def test_torch_differentiates_the_tridiagonal_factor() -> None:
     torch = pytest.importorskip("torch")
     d = torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64, requires_grad=True)
     e = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    torch.log(
-        co.diag(co.cholesky(co.Tridiagonal(e, d, e)))
-    ).sum().backward()  # half of the logarithm of the determinant
+    # half of the logarithm of the determinant
+    torch.log(co.diag(co.cholesky(co.Tridiagonal(e, d, e)))).sum().backward()
     inverse = np.linalg.inv(host(co.Tridiagonal(e, d.detach(), e)))
     close(d.grad, np.diagonal(inverse) / 2, 1e-10)
 

@@ -192,9 +192,8 @@ def test_one_right_side_ends_as_a_column_of_a_block_does(method: Any, framework:
     )
     assert found[1].status is Status.SINGULAR
     assert_alike(*found)
-    hard = np.logspace(0, 7, 60)[:, None] * np.cos(
-        np.outer(at, at + 0.5)
-    )  # many cycles, which have but their end in common
+    # many cycles, which have but their end in common
+    hard = np.logspace(0, 7, 60)[:, None] * np.cos(np.outer(at, at + 0.5))
     x, info, X, told = both(
         co.opaque(co.Dense(hard).to(backend=framework)),
         np.ones(60),

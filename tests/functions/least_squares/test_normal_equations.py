@@ -62,9 +62,8 @@ def test_cg_is_as_accurate_as_lsqr_although_the_equations_are_squared() -> None:
     for method in (co.CG(tol=1e-11, max_iters=2000), co.LSQR(tol=1e-11, max_iters=2000)):
         x, info = co.lstsq(X, b, method, info=True)
         assert info.status is Status.SUCCESS
-        np.testing.assert_allclose(
-            x, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max()
-        )  # by A^H A itself: nothing would be right
+        # by A^H A itself: nothing would be right
+        np.testing.assert_allclose(x, exact, rtol=1e-4, atol=1e-6 * np.abs(exact).max())
 
 
 def test_a_run_that_is_too_short_is_no_success() -> None:
@@ -166,9 +165,8 @@ def test_triplets_that_were_not_found_make_no_pseudoinverse() -> None:
     X = matrix((300, 300))
     with pytest.warns(co.ConvergenceWarning, match="INACCURATE"):
         co.pinv(X, method=co.RandomizedSVD(rank=10, power_iterations=0))
-    small = np.diag(
-        np.logspace(0, -12, 100)
-    )  # whose last triplets are right to sqrt(eps) |A|, and 1 / s is not
+    # whose last triplets are right to sqrt(eps) |A|, and 1 / s is not
+    small = np.diag(np.logspace(0, -12, 100))
     _, info = co.pinv(
         small,
         method=co.RandomizedSVD(rank=60, oversampling=2, power_iterations=0),

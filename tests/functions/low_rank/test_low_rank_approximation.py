@@ -82,12 +82,8 @@ def test_pivots_are_drawn_by_the_diagonal_that_remains() -> None:
 
 @pytest.mark.parametrize("name", ANY)
 def test_own_rows_and_columns_span_an_exact_rank(name: str) -> None:
-    for backend, rank in (
-        ("numpy", 5),
-        ("torch", 5),
-        ("numpy", 9),
-        ("torch", 9),
-    ):  # 9: more than there is
+    # 9: more than there is
+    for backend, rank in (("numpy", 5), ("torch", 5), ("numpy", 9), ("torch", 9)):
         xp = backends.get(backend)
         result, info = ANY[name](xp.asarray(TALL), rank, info=True)
         assert error(TALL, xp.to_numpy(result[0].to_dense())) < 1e-12 and float(info.error) < 1e-12

@@ -117,9 +117,8 @@ def test_too_few_steps_are_flagged_and_the_estimate_is_honest(rng: np.random.Gen
         co.log(A, co.Krylov(max_iters=8)) @ b
 
 
-HEAT = 2 - 2 * np.cos(
-    np.pi * np.arange(1, 301) / 301
-)  # the eigenvalues of a string, of which the first is 1.1e-4
+# the eigenvalues of a string, of which the first is 1.1e-4
+HEAT = 2 - 2 * np.cos(np.pi * np.arange(1, 301) / 301)
 
 
 @pytest.mark.parametrize("t", [-1e3, -1e4, 80.0, 60j])
@@ -290,10 +289,8 @@ def test_a_zero_column_beside_an_invariant_subspace_is_zero(framework: str) -> N
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 def test_what_lies_outside_the_krylov_space_does_not_overflow_the_answer(framework: str) -> None:
     xp = backends.get(framework)
-    M, X = (
-        np.array([[2000.0, 0.0], [5.0, 1.0]]),
-        np.array([[0.0, 0.0], [0.0, 1.0]]),
-    )  # e_2 is an eigenvector
+    # e_2 is an eigenvector
+    M, X = (np.array([[2000.0, 0.0], [5.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 1.0]]))
     for A in (co.Dense(xp.asarray(M)), co.SelfAdjoint(co.Dense(xp.asarray(np.diag(np.diag(M)))))):
         np.testing.assert_allclose(xp.to_numpy(co.exp(A, co.Krylov()) @ xp.asarray(X)), np.e * X)
 
@@ -301,9 +298,8 @@ def test_what_lies_outside_the_krylov_space_does_not_overflow_the_answer(framewo
 @pytest.mark.parametrize("framework", ["numpy", "jax"])
 def test_a_first_entry_at_the_pole_is_no_pole_of_the_whole(framework: str) -> None:
     xp = backends.get(framework)
-    M = scipy.linalg.block_diag([[0, 1], [1, 0]], np.eye(2)).astype(
-        complex
-    )  # its Krylov space from e_1 has T00 = 0
+    # its Krylov space from e_1 has T00 = 0
+    M = scipy.linalg.block_diag([[0, 1], [1, 0]], np.eye(2)).astype(complex)
     B = np.eye(4, 2).astype(complex)
     Y = co.isqrt(co.SelfAdjoint(co.Dense(xp.asarray(M))), co.Krylov()) @ xp.asarray(B)
     np.testing.assert_allclose(xp.to_numpy(Y), np.linalg.inv(scipy.linalg.sqrtm(M)) @ B, atol=1e-9)

@@ -59,11 +59,8 @@ def test_functions_of_self_adjoint_matrices(rng, dtype):
         A, B = PSD(xp.asarray(positive)), SelfAdjoint(xp.asarray(indefinite))
         for M, operator in ((positive, A), (indefinite, B)):
             w, Q = np.linalg.eigh(M)
-            for f, g in (
-                (exp, np.exp),
-                (log, np.log),
-                (sqrt, np.sqrt),
-            ):  # principal: log(-1) = iπ, whatever rounding does to the 0
+            # principal: log(-1) = iπ, whatever rounding does to the 0
+            for f, g in ((exp, np.exp), (log, np.log), (sqrt, np.sqrt)):
                 close(f(operator), Q * g(w + 0j)[:, None] @ Q.conj().swapaxes(-1, -2), 1e-8)
         close(isqrt(A) @ isqrt(A) @ xp.asarray(positive), np.broadcast_to(np.eye(4), (2, 4, 4)))
         close(power(A, -2), np.linalg.inv(positive @ positive))

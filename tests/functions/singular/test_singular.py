@@ -328,9 +328,8 @@ def test_real_operators_have_real_pseudoinverses_though_fourier_s_basis_is_compl
 
 def test_singular_sums_have_pseudoinverses_too() -> None:
     u = np.array([[1.0], [0.0], [0.0]])
-    singular = co.Diagonal([1.0, 2.0, 4.0]) + co.LowRank(
-        u, core=np.array([[-1.0]])
-    )  # diag(0, 2, 4)
+    # diag(0, 2, 4)
+    singular = co.Diagonal([1.0, 2.0, 4.0]) + co.LowRank(u, core=np.array([[-1.0]]))
     assert "pinv_nonsingular" in co.explain(co.pinv, singular).rules
     close(quietly(co.pinv, singular), np.diag([0.0, 0.5, 0.25]), 1e-12)
 
@@ -365,9 +364,8 @@ def test_stacked_systems_are_regularised_least_squares(
         r = Maker(name, dtype, batch)
         A = make(r)
         rules = co.explain(co.lstsq, A).rules
-        assert rule in rules or (
-            rule == "SVD" and rules == ["QR"]
-        )  # of full rank, as R shows, no singular values are needed
+        # of full rank, as R shows, no singular values are needed
+        assert rule in rules or (rule == "SVD" and rules == ["QR"])
         assert ("lstsq_regularised" in rules) == (rule != "SVD")
         b = r(A.shape[-2], 2, batched=False)
         x, info = co.lstsq(A, b, info=True)
@@ -600,9 +598,8 @@ def test_vectors_that_a_group_leaves_as_they_are_cost_no_svd() -> None:
         one
     ).shape == (10, 2)
     assert co.nullspace(one, rtol=0.99).shape[-1] > 2  # then more counts as zero
-    turned = co.vstack(
-        swap - co.Identity(5), cycle - 2 * co.Identity(5)
-    )  # cycle x = 2 x: another matter
+    # cycle x = 2 x: another matter
+    turned = co.vstack(swap - co.Identity(5), cycle - 2 * co.Identity(5))
     assert co.explain(co.nullspace, turned).rules[0] == "nullspace_stack" and co.nullspace(
         turned
     ).shape == (5, 0)

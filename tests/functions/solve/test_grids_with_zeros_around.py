@@ -50,9 +50,8 @@ def test_others_too():
         rng.standard_normal(11 * 12 * 13),
         2e-8,
     )
-    indefinite = LAPLACE - np.diag(
-        [0.0, 1.1, 0.0]
-    )  # sparse elimination takes over where the iterations give up
+    # sparse elimination takes over where the iterations give up
+    indefinite = LAPLACE - np.diag([0.0, 1.1, 0.0])
     solved(
         co.Convolution(indefinite, (40, 40), boundary="zero", centered=True),
         rng.standard_normal(1600),

@@ -288,9 +288,8 @@ def test_every_rule_is_differentiable_in_torch(case):
     inputs = [leaf.clone().requires_grad_() for leaf in leaves]
     got = torch.autograd.grad(loss(*inputs), inputs, allow_unused=True)
     wanted = torch.autograd.grad(dense_loss(*inputs), inputs, allow_unused=True)
-    symmetric = {"Cholesky", "LDL", "Eigh"} & set(
-        co.explain(co.inv, A).rules
-    )  # then so are the gradients
+    # then so are the gradients
+    symmetric = {"Cholesky", "LDL", "Eigh"} & set(co.explain(co.inv, A).rules)
     for g, w in zip(got, wanted):
         if w is None:
             continue
@@ -569,9 +568,8 @@ def test_what_is_known_of_a_shifted_multiple_is_known_of_its_parts_under_tracing
         M = co.PSD(co.opaque(co.PSD(A)) / 5 + shift * co.Identity(3))
         return co.solve(M, jnp.ones(3), co.CG(preconditioner=co.Nystrom(2)), info=True)[0]
 
-    assert jax.eval_shape(solved, jnp.ones((5, 3)), jnp.asarray(0.1)).shape == (
-        3,
-    )  # traced, which is enough: not compiled
+    # traced, which is enough: not compiled
+    assert jax.eval_shape(solved, jnp.ones((5, 3)), jnp.asarray(0.1)).shape == (3,)
 
 
 def test_shifted_blocks_of_kronecker_products_stay_kronecker_products():

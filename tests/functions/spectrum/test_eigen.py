@@ -263,9 +263,8 @@ def test_as_few_products_as_arpack(which: str) -> None:
     counts[:] = 0, 0
     sla.eigsh(A, 3, which=which, tol=1e-8, v0=np.ones(n))
     co.eig(B, 3, which, co.Lanczos(tol=1e-8, basis=20, repeated=False))
-    assert (
-        counts[1] <= 1.1 * counts[0]
-    )  # with as many vectors, and without the second look that finds repeated eigenvalues
+    # with as many vectors, and without the second look that finds repeated eigenvalues
+    assert counts[1] <= 1.1 * counts[0]
 
 
 @pytest.mark.parametrize("which", ["LM", "LR", "SR"])
@@ -290,9 +289,8 @@ def test_as_few_products_as_arpack_for_nonsymmetric_operators(which: str) -> Non
     counts[1] = 0  # the constructor may call the function, to find what it closes over
     (values, _), info = co.eig(A, 4, which, co.Arnoldi(), info=True)
     assert info.status == Status.SUCCESS and counts[1] <= counts[0]
-    assert (
-        info.matvecs == counts[1] - 4
-    )  # the four complex vectors of the last check arrive as eight real columns
+    # the four complex vectors of the last check arrive as eight real columns
+    assert info.matvecs == counts[1] - 4
     np.testing.assert_allclose(np.sort(np.real(values)), np.sort(theirs.real), rtol=1e-5)
 
 
@@ -363,9 +361,8 @@ def test_pairs_inside_the_spectrum_need_products_alone(name: str) -> None:
 
 
 def test_a_reflection_has_no_pair_nearer_to_zero_than_another_and_says_so() -> None:
-    A = co.opaque(
-        co.Diagonal(np.r_[-np.ones(250), np.ones(250)])
-    )  # every vector is an eigenvector of A^2
+    # every vector is an eigenvector of A^2
+    A = co.opaque(co.Diagonal(np.r_[-np.ones(250), np.ones(250)]))
     (values, vectors), info = co.eig(A, 4, "SM", co.Lanczos(), info=True)
     V = vectors.to_dense()
     assert info.failed or np.abs(A @ V - V * values).max() < 1e-7

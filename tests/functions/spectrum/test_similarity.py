@@ -30,9 +30,8 @@ def made(backend, n=8):
 def test_shifts_are_solved_in_the_middle(backend):
     xp = backends.get(backend)
     several = made(backend)
-    for name in (
-        list(several)[:1] if backend == "jax" else several
-    ):  # what compiles is not what is tested
+    # what compiles is not what is tested
+    for name in list(several)[:1] if backend == "jax" else several:
         A = several[name]
         shifted = A + 2.5 * co.Identity(8)
         assert co.explain(co.inv, shifted).rule == "inv_shifted_similarity", name

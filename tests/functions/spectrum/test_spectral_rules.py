@@ -450,9 +450,8 @@ def dense_like(A: Any) -> Any:
 def check_function(A: Any, f: Callable[..., Any], what: str) -> None:
     X, info = f(A, info=True)
     expected, reference = f(dense_like(A), info=True)
-    if reference.failed or (
-        "projection" in what and info.status is Status.SINGULAR
-    ):  # of which rounding makes a regular matrix
+    # of which rounding makes a regular matrix
+    if reference.failed or ("projection" in what and info.status is Status.SINGULAR):
         assert info.status in (reference.status, Status.SINGULAR), (what, info, reference)
         return
     assert not info.failed, (what, info)
@@ -460,9 +459,8 @@ def check_function(A: Any, f: Callable[..., Any], what: str) -> None:
     assert Y.shape == A.shape and Y.real.dtype == host(A).real.dtype, what
     assert np.iscomplexobj(Y) <= (np.iscomplexobj(Z) or A.is_complex), what
     tol = 3 * tolerance(host(A)) * max(1.0, float(np.abs(Z).max()))
-    tol = (
-        tol**0.25 if "projection" in what else tol
-    )  # the matrix has eps for a zero eigenvalue, and powers enlarge it
+    # the matrix has eps for a zero eigenvalue, and powers enlarge it
+    tol = tol**0.25 if "projection" in what else tol
     np.testing.assert_allclose(Y, Z, atol=tol, rtol=tol, err_msg=what)
     if X.isa(co.SelfAdjoint):
         np.testing.assert_allclose(Y, np.swapaxes(Y, -1, -2).conj(), atol=tol, err_msg=what)
@@ -771,16 +769,14 @@ def test_branches_are_the_principal_ones():
     assert np.iscomplexobj(root)
     np.testing.assert_allclose(root @ root, H.to_dense(), atol=1e-12)
     assert (np.linalg.eigvals(root).real > -1e-9).all()
-    C = co.Circulant(
-        np.array([-2.0, 1.0, 0.0, 1.0])
-    )  # real, even, of negative eigenvalues: log(-1) = +iπ for each of a pair
+    # real, even, of negative eigenvalues: log(-1) = +iπ for each of a pair
+    C = co.Circulant(np.array([-2.0, 1.0, 0.0, 1.0]))
     np.testing.assert_allclose(
         co.sqrt(C - co.Identity(4)).to_dense(), host(co.sqrt(C.to_dense() - np.eye(4))), atol=1e-9
     )
     # (A ⊗ B)^(1/2) is not A^(1/2) ⊗ B^(1/2) off the positive axis.
-    R = np.array([[0.0, -1.0], [1.0, 0.0]]) * np.sqrt(0.5) + np.eye(2) * -np.sqrt(
-        0.5
-    )  # a turn by 135 degrees
+    # a turn by 135 degrees
+    R = np.array([[0.0, -1.0], [1.0, 0.0]]) * np.sqrt(0.5) + np.eye(2) * -np.sqrt(0.5)
     np.testing.assert_allclose(
         co.sqrt(co.Kronecker(R, R)).to_dense(), scipy.linalg.sqrtm(np.kron(R, R)), atol=1e-8
     )

@@ -56,9 +56,8 @@ def test_constant_diagonals_need_not_be_symmetric(c, b):
     np.testing.assert_allclose(
         w, expected[by_key(backends.get("numpy"), expected, "LM")], atol=1e-12
     )
-    far = co.Tridiagonal(
-        np.full(99, 1e-3), np.full(100, 2.0), np.full(99, 1e3)
-    )  # no good basis of eigenvectors
+    # no good basis of eigenvectors
+    far = co.Tridiagonal(np.full(99, 1e-3), np.full(100, 2.0), np.full(99, 1e3))
     assert "eig_sines" not in co.explain(co.eig, far).rules
 
 
@@ -182,17 +181,15 @@ def test_systems_on_a_grid_are_solved_by_lines(power):
 def test_lines_that_are_not_positive_as_claimed_or_singular_are_left_to_eigenvectors():
     n = 6
     T = co.PSD(second_difference(n))
-    false = co.PSD(
-        co.Tridiagonal(np.full(n - 1, 3.0), np.ones(n), np.full(n - 1, 3.0))
-    )  # indefinite
+    # indefinite
+    false = co.PSD(co.Tridiagonal(np.full(n - 1, 3.0), np.ones(n), np.full(n - 1, 3.0)))
     G = co.KroneckerSum(false, T)
     np.testing.assert_allclose(
         co.solve(G, np.ones(n * n)), np.linalg.solve(G.to_dense(), np.ones(n * n)), rtol=1e-9
     )
     zero = co.PSD(co.Tridiagonal(np.full(n - 1, 1e-20), np.full(n, 2e-20), np.full(n - 1, 1e-20)))
-    flat = co.PSD(
-        co.Tridiagonal(np.full(3, -1.0), np.array([1.0, 2, 2, 1]), np.full(3, -1.0))
-    )  # singular
+    # singular
+    flat = co.PSD(co.Tridiagonal(np.full(3, -1.0), np.array([1.0, 2, 2, 1]), np.full(3, -1.0)))
     assert not co.solve(co.KroneckerSum(flat, zero), np.arange(4.0 * n), info=True)[1].converged
 
 

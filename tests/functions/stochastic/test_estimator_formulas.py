@@ -210,9 +210,8 @@ def test_xtrace_falls_as_published_and_hutchinson_does_not() -> None:
         for k in (20, 40, 60, 80)
     }
     for k in (20, 40, 60):
-        assert (
-            errors[k + 20] <= 0.7**10 * 4 * errors[k]
-        )  # ten vectors more: a factor of 35, less a little
+        # ten vectors more: a factor of 35, less a little
+        assert errors[k + 20] <= 0.7**10 * 4 * errors[k]
         assert errors[k] <= 10 * 0.7 ** (k / 2)
     nystrom = float(np.sqrt(((co.trace(A, co.XNysTrace(40)) - exact) ** 2).mean()) / exact)
     assert nystrom <= 10 * 0.7**40

@@ -213,9 +213,8 @@ def test_nothing_is_formed_and_a_probe_is_one_product() -> None:
 
 def test_terms_of_a_long_sum_are_taken_in_blocks() -> None:
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((3000, 20)) + 2 * rng.standard_normal(
-        (3000, 1)
-    )  # what all columns share makes the others' estimate bad
+    # what all columns share makes the others' estimate bad
+    X = rng.standard_normal((3000, 20)) + 2 * rng.standard_normal((3000, 1))
     A = co.Dense(X).T @ co.Dense(X) / 3000
     exact = (X**2).mean(0)
     shared, doubly = (co.diag(A, co.Hutchinson(10, per_term=p)) for p in (False, True))
@@ -232,9 +231,8 @@ def test_terms_have_vectors_of_their_own_in_every_framework(name: str) -> None:
     xp, rng = backends.get(name), np.random.default_rng(0)
     X, stack = rng.standard_normal((40, 12)), rng.standard_normal((9, 12, 12))
     D = co.Dense(xp.asarray(X))
-    circulant = co.Circulant(
-        xp.asarray(rng.standard_normal(12))
-    )  # rows of a product of such are found by products
+    # rows of a product of such are found by products
+    circulant = co.Circulant(xp.asarray(rng.standard_normal(12)))
     sums = [
         D.H @ D / 40 + 0.5 * co.Identity(12),
         co.BatchSum(co.Dense(xp.asarray(stack))),

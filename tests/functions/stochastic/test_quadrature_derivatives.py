@@ -46,9 +46,8 @@ def test_the_derivative_is_that_of_the_mean_over_the_same_vectors(name: str) -> 
         (gradient,) = torch.autograd.grad(value(c), c)
         with torch.no_grad():
             slope = (value(c + 1e-4) - value(c - 1e-4)) / 2e-4
-        assert abs(gradient.item() - slope.item()) < 1e-4 * abs(
-            slope.item()
-        )  # the values are quadratures, to a share of their errors
+        # the values are quadratures, to a share of their errors
+        assert abs(gradient.item() - slope.item()) < 1e-4 * abs(slope.item())
         forward = torch.func.jvp(value, (c.detach(),), (torch.ones((), dtype=torch.float64),))[1]
         assert abs(forward.item() - gradient.item()) < 1e-9 * abs(slope.item())
 

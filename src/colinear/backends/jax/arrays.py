@@ -82,9 +82,8 @@ def default_float() -> Any:
 
 
 def _or_none(dtype: Any) -> Any:
-    return (
-        None if dtype is None else dtype_from(dtype)
-    )  # an explicit float64 warns where 64 bits are switched off
+    # an explicit float64 warns where 64 bits are switched off
+    return None if dtype is None else dtype_from(dtype)
 
 
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
@@ -443,9 +442,8 @@ def three_term(W: Any, a: Any, U: Any, b: Any, V: Any) -> Any:
 
 def column_dot(X: Any, Y: Any) -> jax.Array:
     """x^H y for each pair of columns, (..., k)."""
-    return jnp.einsum(
-        "...ik,...ik->...k", jnp.conj(X), Y
-    )  # a fourth less time than a sum of products, on a processor
+    # a fourth less time than a sum of products, on a processor
+    return jnp.einsum("...ik,...ik->...k", jnp.conj(X), Y)
 
 
 def dot_real(x: Any, y: Any) -> jax.Array:

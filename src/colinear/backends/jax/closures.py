@@ -19,18 +19,18 @@ import numpy as np
 
 
 try:
+    # JAX has no public name for it
     from jax._src.core import (
         trace_state_clean as is_nothing_traced,
-    )  # JAX has no public name for it
+    )
 except ImportError:
 
     def is_nothing_traced() -> bool:
         return False
 
 
-Axis = tuple[
-    int, int, int
-]  # an argument, one of its axes, and the axis of the answer that goes with it; from the last one
+# an argument, one of its axes, and the axis of the answer that goes with it; from the last one
+Axis = tuple[int, int, int]
 
 
 def hoist(
@@ -94,9 +94,8 @@ class _Program(NamedTuple):
     def run(self, arrays: list, hidden: tuple) -> Any:
         constants = list(self.constants)
         for i, place in self.hoisted.items():
-            constants[i] = jnp.asarray(
-                hidden[place], self.jaxpr.constvars[i].aval.dtype
-            )  # `A.to(dtype=...)` may have changed it
+            # `A.to(dtype=...)` may have changed it
+            constants[i] = jnp.asarray(hidden[place], self.jaxpr.constvars[i].aval.dtype)
         found = jax.core.eval_jaxpr(self.jaxpr, constants, *(x for x in arrays if x is not None))
         return jax.tree.unflatten(self.structure, found)
 

@@ -43,9 +43,8 @@ def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> Any:
     pullback alone (`custom_vjp`) is pushed by the pullback of that."""
     try:
         y, push = jax.linearize(f, x)
-        jax.eval_shape(
-            jax.vmap(push), x[None]
-        )  # a pullback alone is missed only when it is pushed through
+        # a pullback alone is missed only when it is pushed through
+        jax.eval_shape(jax.vmap(push), x[None])
         transposed = jax.linear_transpose(push, x)
         pull = lambda g: transposed(g)[0]
     except TypeError:
@@ -209,9 +208,8 @@ def _warning_effects() -> Any:
 
 @in_ordinary_modes
 def _apply(*arrays: Any, rule: Any, count: int, program: Program) -> list:
-    arrays = tuple(
-        map(jnp.asarray, arrays)
-    )  # among what JAX keeps for a transpose are numbers of Python's
+    # among what JAX keeps for a transpose are numbers of Python's
+    arrays = tuple(map(jnp.asarray, arrays))
     return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
 
 

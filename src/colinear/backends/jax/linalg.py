@@ -81,9 +81,8 @@ def _cholesky(A: Array) -> Array:
 @in_ordinary_modes
 def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     L, dA = _cholesky(*primals), tangents[0]
-    M = solve_triangular(
-        L, (dA + _adjoint(dA)) / 2
-    )  # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
+    # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
+    M = solve_triangular(L, (dA + _adjoint(dA)) / 2)
     M = _adjoint(solve_triangular(L, _adjoint(M)))
     return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
 

@@ -48,9 +48,8 @@ def _indices(structure: Any) -> tuple[Any, ...]:
     written into programs as literals."""
     found = structure.memo.get("jax")
     if found is None:
-        with (
-            jax.ensure_compile_time_eval()
-        ):  # concrete arrays even inside a trace, so that they can be kept
+        # concrete arrays even inside a trace, so that they can be kept
+        with jax.ensure_compile_time_eval():
             found = tuple(jnp.asarray(x) for x in _layout(structure))
         structure.memo["jax"] = found
     return found
@@ -79,9 +78,8 @@ def _layout(structure: Any) -> list[Any]:
             begin, size = first[chosen, None], length[chosen, None]
             places = np.minimum(begin + within, begin + size - 1)
             if columns is not None:
-                arrays.append(
-                    columns[places]
-                )  # beyond the end the last one again, times zero: no NaN that was not there
+                # beyond the end the last one again, times zero: no NaN that was not there
+                arrays.append(columns[places])
             arrays.append(np.where(within < size, places, total).astype(np.int32))
         where = np.argsort(order)  # of each piece
         arrays.append(np.zeros(0, np.int32))
@@ -122,9 +120,8 @@ def _by_rows(data: Any, X: Any, indices: tuple[Any, ...], m: int) -> Any:
         part = waiting.pop(0)
         if part.size:
             places = waiting.pop(0) if is_first else part
-            slab = _at(
-                values, places
-            )  # at once: its rows are neighbours in memory, and a loop around us may keep it
+            # at once: its rows are neighbours in memory, and a loop around us may keep it
+            slab = _at(values, places)
             terms = (
                 slab[:, j] * _at(X, part[:, j]) if is_first else slab[:, j]
                 for j in range(part.shape[1])

@@ -57,9 +57,8 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
             results = [
                 function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
             ]
-            if (
-                not results
-            ):  # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
+            # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
+            if not results:
                 ones = (np.ones(core, x.dtype) for x, core in zip(arrays, cores, strict=True))
                 return _map(
                     lambda x: np.empty((*batch, *x.shape), x.dtype),
@@ -142,9 +141,8 @@ def _cholesky_each(A: Array) -> tuple[Array, Array]:
     ok = np.empty(A.shape[:-2], bool)
     potrf = _lapack("potrf", A.dtype.char)
     for i in np.ndindex(ok.shape):
-        ok[i] = (
-            potrf(L[i].T, lower=0, clean=1, overwrite_a=1)[1] == 0
-        )  # U^H U = conj(A), U = L^T as above
+        # U^H U = conj(A), U = L^T as above
+        ok[i] = potrf(L[i].T, lower=0, clean=1, overwrite_a=1)[1] == 0
     ok &= np.isfinite(np.diagonal(L, 0, -2, -1)).all(-1)
     L[~ok] = np.nan
     return L, ok
@@ -177,9 +175,8 @@ def cholesky_inverse(L: Array) -> Array:
     # is the transpose of A^-1.
     T = _lapack("potri", L.dtype.char)(np.ascontiguousarray(L).T, lower=0)[0].T
     n = len(T)
-    for i in range(
-        0, n, MIRRORED
-    ):  # the upper triangle from the lower, block by block: a transpose that stays in the cache
+    # the upper triangle from the lower, block by block: a transpose that stays in the cache
+    for i in range(0, n, MIRRORED):
         j = min(i + MIRRORED, n)
         block = np.tril(T[i:j, i:j])
         T[i:j, i:j] = block + np.tril(block, -1).conj().T
@@ -193,9 +190,8 @@ def _potrs(L: Array, B: Array) -> Array:
         return potrs(L, B, lower=1)[0]
     if B.dtype.kind == "f":  # C order: L^T is there uncopied, the U of A = U^T U
         return potrs(L.T, B, lower=0)[0]
-    return potrs(L.T, B.conj(), lower=0)[
-        0
-    ].conj()  # and for complex numbers that of conj(A) = U^H U
+    # and for complex numbers that of conj(A) = U^H U
+    return potrs(L.T, B.conj(), lower=0)[0].conj()
 
 
 @_half
@@ -208,9 +204,8 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
         return _lapack("getrf", A.dtype.char)(A)[:2]
     if A.size // (A.shape[-2] * A.shape[-1]) > A.shape[-1] and A.shape[-1] < LARGE:
         return _lu_together(A)
-    LU = np.matrix_transpose(
-        np.array(np.matrix_transpose(A), order="C")
-    )  # in LAPACK's order, to be factored in place
+    # in LAPACK's order, to be factored in place
+    LU = np.matrix_transpose(np.array(np.matrix_transpose(A), order="C"))
     pivots = np.empty((*A.shape[:-2], min(A.shape[-2:])), np.int32)
     getrf = _lapack("getrf", A.dtype.char)
     for i in np.ndindex(A.shape[:-2]):
@@ -449,9 +444,8 @@ def _trsm(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint:
     trsm = _lapack("trsm", B.dtype.char, "blas")
     if A.flags.f_contiguous or (adjoint and B.dtype.kind == "c"):
         return trsm(1, A, B, lower=lower, trans_a=2 if adjoint else int(transpose), diag=unit)
-    return trsm(
-        1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit
-    )  # C order: A^T, uncopied
+    # C order: A^T, uncopied
+    return trsm(1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit)
 
 
 def _substitute_together(
@@ -519,9 +513,8 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
         return np.zeros((*batch, n, k), B.dtype)
     ab, B = np.broadcast_to(ab, (*batch, l + u + 1, n)), np.broadcast_to(B, (*batch, n, k))
     row = np.arange(l + u + 1)[:, None] - u + np.arange(n)
-    inside = np.where(
-        (row >= 0) & (row < n), ab, 0
-    )  # what stands outside a matrix would couple it to its neighbour
+    # what stands outside a matrix would couple it to its neighbour
+    inside = np.where((row >= 0) & (row < n), ab, 0)
     work = np.zeros((2 * l + u + 1, n * (B.size // (n * k))), B.dtype, order="F")
     work[l:] = np.moveaxis(inside, -2, 0).reshape(l + u + 1, -1)
     _, _, X, failure = _lapack("gbsv", B.dtype.char)(l, u, work, B.reshape(-1, k), overwrite_ab=1)

@@ -18,9 +18,8 @@ def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
     """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
     (*batch, m, k)."""
     m, n = structure.shape
-    if (
-        data.ndim == 1 and X.ndim <= 2
-    ):  # a vector too, which SciPy multiplies faster than a block of one
+    # a vector too, which SciPy multiplies faster than a block of one
+    if data.ndim == 1 and X.ndim <= 2:
         return _csr(data, structure) @ X
     if data.ndim == 1:  # one matrix, many right sides: they are columns of one
         columns = np.moveaxis(X, -2, 0)

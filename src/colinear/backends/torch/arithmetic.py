@@ -39,9 +39,8 @@ reshape, moveaxis, permute_dims, broadcast_to = (
 
 
 def isfinite(x: Any) -> torch.Tensor:
-    return torch.isfinite(
-        x.resolve_conj() if x.is_complex() else x
-    )  # which looks at the imaginary part: see `imag`
+    # which looks at the imaginary part: see `imag`
+    return torch.isfinite(x.resolve_conj() if x.is_complex() else x)
 
 
 def imag(x: Any) -> torch.Tensor:
@@ -100,9 +99,8 @@ def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> 
 
 
 def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    for one in sorted(
-        (a % x.ndim for a in _axes(x, axis)), reverse=True
-    ):  # torch takes one axis at a time
+    # torch takes one axis at a time
+    for one in sorted((a % x.ndim for a in _axes(x, axis)), reverse=True):
         x = torch.prod(x, one, keepdims)
     return x
 

@@ -112,15 +112,13 @@ _REAL_OF = {torch.complex32: float16, complex64: float32, complex128: float64}
 
 
 def real_dtype(dtype: Any) -> torch.dtype:
-    return _REAL_OF.get(
-        dtype_from(dtype), dtype_from(dtype)
-    )  # not to_real(): Dynamo (2.13) does not trace it
+    # not to_real(): Dynamo (2.13) does not trace it
+    return _REAL_OF.get(dtype_from(dtype), dtype_from(dtype))
 
 
 def complex_dtype(dtype: Any) -> torch.dtype:
-    return torch.promote_types(
-        dtype_from(dtype), complex64
-    )  # not to_complex(): complex32 has no linear algebra
+    # not to_complex(): complex32 has no linear algebra
+    return torch.promote_types(dtype_from(dtype), complex64)
 
 
 def eps(dtype: Any) -> float:
@@ -140,9 +138,8 @@ def asarray(x: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
     dtype = None if dtype is None else dtype_from(dtype)
     if not isinstance(x, torch.Tensor | int | float | complex | list | tuple):
         x = np.asarray(x)
-        is_eager = (
-            not torch.compiler.is_compiling()
-        )  # dynamo knows neither flags nor strides, and needs no copy
+        # dynamo knows neither flags nor strides, and needs no copy
+        is_eager = not torch.compiler.is_compiling()
         if is_eager and (not x.flags.writeable or builtins.any(stride < 0 for stride in x.strides)):
             x = x.copy()  # torch warns about the one and refuses the other
     return torch.as_tensor(x, dtype=dtype, device=device)
@@ -193,9 +190,8 @@ def to_numpy(x: Any) -> np.ndarray:
     if _functorch.is_functorch_wrapped_tensor(x):
         x = _values(x)  # inside torch.func.grad or jvp
         assert x is not None, "the values of this tensor cannot be seen here"
-    with (
-        torch._C._DisableFuncTorch()
-    ):  # under a transformation the result of any operation would be wrapped again
+    # under a transformation the result of any operation would be wrapped again
+    with torch._C._DisableFuncTorch():
         x = x.detach()
         return (x.float() if x.dtype == bfloat16 else x).numpy(force=True)  # NumPy has no bfloat16
 

@@ -78,9 +78,8 @@ def linear_rule(rule: Any, x: tuple, constants: tuple = (), like: tuple | None =
             found = rule.apply(tuple(arrays[:count]), tuple(arrays[count:]))
             if torch.compiler.is_compiling():  # which looks after views by itself
                 return tuple(found)
-            return tuple(
-                x.clone() if x.is_conj() or x._is_view() else x for x in found
-            )  # a Function gives no views
+            # a Function gives no views
+            return tuple(x.clone() if x.is_conj() or x._is_view() else x for x in found)
 
     def push(primals: tuple, tangents: tuple, output: Any) -> tuple:
         x, fixed, dx, moved = primals[:count], primals[count:], tangents[:count], tangents[count:]

@@ -60,9 +60,8 @@ def cholesky_solve(L: Array, B: Array) -> Array:
 def _cholesky_inverse_now(L: Array) -> Array:
     if L.device.type != "cpu":
         return torch.cholesky_inverse(L)
-    return torch.from_numpy(
-        _numpy_linalg.cholesky_inverse(L.numpy(force=True))
-    )  # 1.5 times as fast as torch's
+    # 1.5 times as fast as torch's
+    return torch.from_numpy(_numpy_linalg.cholesky_inverse(L.numpy(force=True)))
 
 
 # dT = -T dA T with A = L L^H
@@ -319,9 +318,8 @@ def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
 
 def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
     lower, diag, upper, B = primals
-    W = solve_tridiagonal(
-        upper.conj(), diag.conj(), lower.conj(), G
-    )  # A^H: the off-diagonals change places
+    # A^H: the off-diagonals change places
+    W = solve_tridiagonal(upper.conj(), diag.conj(), lower.conj(), G)
     Xc = X.conj()
     parts = -(W[..., 1:, :] * Xc[..., :-1, :]), -(W * Xc), -(W[..., :-1, :] * Xc[..., 1:, :])
     cotangents = (_sum_to(part.sum(-1), x.shape) for part, x in zip(parts, primals, strict=False))

@@ -30,14 +30,12 @@ def sparse_matmul(data: Array, structure: Any, X: Array) -> Array:
     if data.dtype != X.dtype:
         dtype = torch.promote_types(data.dtype, X.dtype)
         data, X = data.to(dtype), X.to(dtype)
-    if (
-        torch.compiler.is_compiling()
-    ):  # CSR tensors break the graph; these operations differentiate by themselves
+    # CSR tensors break the graph; these operations differentiate by themselves
+    if torch.compiler.is_compiling():
         return _gather_and_add(data, structure, X)
     if not is_differentiated(data, X):
-        if (
-            data.ndim == 1 and X.ndim == 2 and X.numel() and 0 not in structure.shape
-        ):  # an iteration's: 60 us are a fifth of it
+        # an iteration's: 60 us are a fifth of it
+        if data.ndim == 1 and X.ndim == 2 and X.numel() and 0 not in structure.shape:
             return _csr_product(data, structure, X)
         return _multiply(data, structure, X)
 
@@ -123,14 +121,11 @@ def _indices(structure: Any, device: Any) -> tuple[Array, Array, Array]:
         host = structure.rows, structure.columns, structure.indptr
         if torch.compiler.is_compiling():  # part of the graph then, and not to be kept
             return tuple(torch.as_tensor(x.copy(), device=device) for x in host)
-        with (
-            torch._C._DisableFuncTorch(),
-            warnings.catch_warnings(),
-        ):  # inside a transform, too, plain tensors are kept
+        # inside a transform, too, plain tensors are kept
+        with torch._C._DisableFuncTorch(), warnings.catch_warnings():
             found = tuple(torch.tensor(x, device=device) for x in host)
-            warnings.simplefilter(
-                "ignore"
-            )  # the first CSR tensor of a process says that they are in beta
+            # the first CSR tensor of a process says that they are in beta
+            warnings.simplefilter("ignore")
             torch.sparse_csr_tensor(
                 torch.tensor([0, 0]),
                 torch.tensor([], dtype=torch.int64),

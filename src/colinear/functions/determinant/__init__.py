@@ -8,11 +8,11 @@ from operator import add, mul
 from typing import Any
 
 from ...autodiff import determinants
+from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array, namespace_of
 from ...dispatch import function, rule
 from ...dispatch.resolution import Choice, Cost
 from ...errors import DerivativeWarning
-from ...factors.dense import slogdet_of_diagonal
 from ...factors.inverse import differentiable
 from ...info import Info, report
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
@@ -103,9 +103,8 @@ def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Arra
             factor, *_ = differentiable(xp, lambda xp, M: (_factor(xp, M, name, is_free),), M)
             sign, logarithm = factor.slogdet()
     if A.properties & SELF_ADJOINT and A.is_complex:
-        sign = xp.astype(
-            real_sign(xp, sign), sign.dtype
-        )  # the product of the pivots' phases is real but for rounding
+        # the product of the pivots' phases is real but for rounding
+        sign = xp.astype(real_sign(xp, sign), sign.dtype)
     finite = xp.all(xp.isfinite(M), axis=(-2, -1))
     report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
     return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)

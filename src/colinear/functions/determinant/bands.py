@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import rule
 from ...dispatch.resolution import Cost
-from ...factors.dense import slogdet_of_diagonal
 from ...info import Info, report
 from ...methods.determinants import (
     banded_slogdet,
@@ -159,9 +159,8 @@ def diag_of_sines(A: Any, method: Any) -> Array:
         line = xp.moveaxis(values, axis, -1)
         zero = xp.zeros((*line.shape[:-1], 1), dtype=line.dtype, device=xp.device_of(line))
         padded = xp.concat([zero, line], axis=-1)
-        cosines = 0.5 * (
-            xp.fft(padded) + xp.ifft(padded) * padded.shape[-1]
-        )  # exactly real for real d but for rounding
+        # exactly real for real d but for rounding
+        cosines = 0.5 * (xp.fft(padded) + xp.ifft(padded) * padded.shape[-1])
         cosines = cosines if xp.is_complex(line) else xp.astype(xp.real(cosines), line.dtype)
         values = xp.moveaxis((cosines[..., :1] - cosines[..., 1:]) / padded.shape[-1], -1, axis)
     return xp.reshape(values, (*batch, A.shape[-1]))

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...autodiff.determinants import is_polynomial
+from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import rule
 from ...dispatch.patterns import arrange
-from ...factors.dense import LUFactor, slogdet_of_diagonal
+from ...factors.dense import LUFactor
 from ...factors.inverse import Inverse
 from ...methods.determinants import parity
 from ...operators.base import LinearOperator

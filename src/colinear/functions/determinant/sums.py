@@ -149,9 +149,8 @@ def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
 # --------------------------------------------------------------------------------------------------
 
 
-DENSE_ROWS = (
-    256  # of a factor that is made a matrix for its eigenvalues, though more is known of it
-)
+# of a factor that is made a matrix for its eigenvalues, though more is known of it
+DENSE_ROWS = 256
 EXACT = DIAGONAL | Triangular  # whose eigenvalues can be read off, derivatives too
 
 
@@ -188,9 +187,8 @@ def eigenvalues(A: LinearOperator) -> Array:
         )
     if not is_made_a_matrix(A) and not eig.find(A).is_base:
         (values, _), info = eig(A, info=True)
-        if (
-            hermitian or failed(info._status) is not True
-        ):  # else its eigenvectors were found to be dependent, which do not matter
+        # else its eigenvectors were found to be dependent, which do not matter
+        if hermitian or failed(info._status) is not True:
             report(info)
             return values
     M = dense(A)

@@ -27,12 +27,8 @@ def leading_minors(xp: Any, d: Array, squares: Array) -> tuple[Array, Array]:
     break down, is no obstacle."""
     n, like = d.shape[-1], {"dtype": d.dtype, "device": xp.device_of(d)}
     below = xp.concat([xp.zeros((*d.shape[:-1], 1), **like), _wide(xp, squares, d)], axis=-1)
-    M: Any = (
-        d,
-        -below[..., :n],
-        xp.ones(d.shape, **like),
-        xp.zeros(d.shape, **like),
-    )  # [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)]
+    # [θ_i; θ_(i-1)] = M_i [θ_(i-1); θ_(i-2)]
+    M: Any = (d, -below[..., :n], xp.ones(d.shape, **like), xp.zeros(d.shape, **like))
     step = 1
     while step < n:
         product = _scaled(xp, _times([x[..., step:] for x in M], [x[..., :-step] for x in M]))

@@ -175,9 +175,8 @@ def diag_kernel(A: Any, method: Any) -> Array:
     if 0 in (size, *batch):
         return zero_diagonal(A)
     blocks = -(-size // POINTS)
-    which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(
-        xp, A._context.device
-    )  # the last point repeats
+    # the last point repeats
+    which = Index(np.minimum(np.arange(blocks * POINTS), size - 1)).on(xp, A._context.device)
     tiles, point_batch = [], A._point_batch
     for points in A._points():
         points = xp.broadcast_to(
@@ -186,9 +185,8 @@ def diag_kernel(A: Any, method: Any) -> Array:
         tiles.append(
             xp.reshape(points, (math.prod(point_batch) * blocks, POINTS, points.shape[-1]))
         )
-    found = xp.loop_map(
-        lambda x, y: xp.diagonal(A._entries(x, y)), *tiles
-    )  # (tiles, *parameter_batch, points)
+    # (tiles, *parameter_batch, points)
+    found = xp.loop_map(lambda x, y: xp.diagonal(A._entries(x, y)), *tiles)
     return xp.reshape(xp.moveaxis(found, 0, -2), (*batch, blocks * POINTS))[..., :size]
 
 

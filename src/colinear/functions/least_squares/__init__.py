@@ -108,9 +108,8 @@ def _from_triplets(
 ) -> LinearOperator:
     xp = A.xp
     U, s, V = svd(A, None, chosen)
-    if (
-        U.is_complex and not A.is_complex
-    ):  # in a Fourier basis, say, where the product would be complex too
+    # in a Fourier basis, say, where the product would be complex too
+    if U.is_complex and not A.is_complex:
         U, s, V = svd(Dense(A.to_dense()), None, method)
     return Product(V, Diagonal(inverted(xp, s, s > cutoff(xp, s, A, rtol))), U.H)
 
@@ -126,9 +125,8 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
     if info.residual is not None and s.shape[-1]:
         with quiet(xp):
             held = xp.stop_gradient(s)
-            own = xp.where(
-                kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0
-            )  # |A v - s u| / s
+            # |A v - s u| / s
+            own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)
         missed = xp.where(
             xp.all(own <= method.tolerance(xp, A.dtype)),
             int(Status.SUCCESS),

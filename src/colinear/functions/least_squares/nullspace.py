@@ -117,9 +117,8 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     )
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
-    rank = same_throughout(
-        A, ranks[finite] if finite.any() else ranks
-    )  # of NaN there is no rank: it takes that of the others
+    # of NaN there is no rank: it takes that of the others
+    rank = same_throughout(A, ranks[finite] if finite.any() else ranks)
     V = xp.conj(xp.matrix_transpose(Vh))
     kept, V = V[..., :rank], V[..., rank:]
     report(Info(method="SVD"))
@@ -308,9 +307,8 @@ def nullspace_circulant(A: Any, rtol: Any, method: Any) -> LinearOperator:
     kept = visible(xp, size > limit)
     if not np.isfinite(visible(xp, size)).all():
         return nullspace.base(A, rtol, method)
-    waves = np.stack(
-        np.unravel_index(np.flatnonzero(~kept), grid)
-    )  # their frequencies, one for each axis
+    # their frequencies, one for each axis
+    waves = np.stack(np.unravel_index(np.flatnonzero(~kept), grid))
     places = np.stack(np.unravel_index(np.arange(n), grid))
     angles = 2 * np.pi * sum(np.outer(p, w) % m / m for p, w, m in zip(places, waves, grid))
     V = np.exp(1j * angles) / np.sqrt(n)
@@ -435,9 +433,8 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
     def null_of(block: LinearOperator) -> LinearOperator:
         limit = limits[id(block)]
         if limit is not None and limit >= 1:
-            return identity_like(
-                A, block.shape[-1]
-            )  # all of the block is negligible beside the largest
+            # all of the block is negligible beside the largest
+            return identity_like(A, block.shape[-1])
         return nullspace(place(block, A), limit, method)
 
     return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)

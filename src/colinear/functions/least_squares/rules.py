@@ -154,9 +154,8 @@ def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
     xp, triplets = A.xp, each_svd(placed(A), max(A.shape[-2:]), method)
-    if not A.is_complex and any(
-        U.is_complex for U, _, _ in triplets
-    ):  # in a Fourier basis: each to its own rounding
+    # in a Fourier basis: each to its own rounding
+    if not A.is_complex and any(U.is_complex for U, _, _ in triplets):
         return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
     limit = negligible(
         A,

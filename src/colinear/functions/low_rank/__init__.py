@@ -22,9 +22,8 @@ from ..diagonal import diag
 # What the approximations share: their checks, and how far off they are.
 
 
-ROUNDING = (
-    100  # times n eps, of the largest entry, from which a negative number is none of rounding
-)
+# times n eps, of the largest entry, from which a negative number is none of rounding
+ROUNDING = 100
 PROBES = 10  # random vectors that the error is estimated by
 
 

@@ -109,9 +109,8 @@ def _fixed(A: LinearOperator, rank: int, powers: int, seed: Any) -> Array:
 
 
 def _powered(A: LinearOperator, Q: Array, powers: int) -> Array:
-    for _ in range(
-        powers
-    ):  # orthonormalised at each product, so that small singular values are not lost in rounding
+    # orthonormalised at each product, so that small singular values are not lost in rounding
+    for _ in range(powers):
         Q = A.xp.qr(A @ A.xp.qr(A.H @ Q)[0])[0]
     return Q
 
@@ -275,13 +274,14 @@ def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
     C, V = columns_of(A, columns), columns_of(A.H, rows)  # V = R^H
     (Uc, inverse_c), (Uv, inverse_v) = _orthonormal_and_rest(xp, C), _orthonormal_and_rest(xp, V)
     inner = xp.matmul(adjoint(xp, Uc), A @ Uv)
+    # the core is C^+ A R^+
     return (
         C,
         V,
         xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v)),
         rows,
         columns,
-    )  # the core is C^+ A R^+
+    )
 
 
 def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]:
@@ -291,9 +291,8 @@ def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]
     test = xp.normal(generator, (m, width), dtype=A.dtype, device=A._context.device)
     _, R, order = xp.qr_pivoted(adjoint(xp, A.H @ test))
     d = xp.abs(xp.diagonal(R)[..., :rank])
-    dead = d <= max(m, n) * xp.eps(A.dtype) * xp.max(
-        d, axis=-1, keepdims=True
-    )  # beyond the rank of A: they take no part
+    # beyond the rank of A: they take no part
+    dead = d <= max(m, n) * xp.eps(A.dtype) * xp.max(d, axis=-1, keepdims=True)
     same = xp.eye(rank, dtype=A.dtype, device=A._context.device)
     head = xp.where(dead[..., None], same, R[..., :rank, :rank])
     tail = xp.where(dead[..., None], 0, R[..., :rank, rank:])

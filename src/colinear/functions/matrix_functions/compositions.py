@@ -268,9 +268,8 @@ def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
     square_size("power", A, "A^p", "")
     whole = as_integer(p)
     if whole is not None and whole < 0:
-        return Scaled(
-            reciprocal(A.scalar) ** -whole, power(A.A, p, method)
-        )  # reports a factor of zero
+        # reports a factor of zero
+        return Scaled(reciprocal(A.scalar) ** -whole, power(A.A, p, method))
     return Scaled(A.scalar ** (p if whole is None else whole), power(A.A, p, method))
 
 

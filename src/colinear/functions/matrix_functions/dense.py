@@ -128,9 +128,8 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
     if has_factored_spectrum(A):
         values, Q = factored_spectrum(A)
     else:
-        held = (
-            _held(A) if eig.find(A).is_base else A
-        )  # whose derivative is that of f(A), not of the pairs
+        # whose derivative is that of f(A), not of the pairs
+        held = _held(A) if eig.find(A).is_base else A
         values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(xp, f, values, positive, negligible)
     mask = _known(xp, f, f_values)

@@ -141,9 +141,8 @@ def factored(A: LinearOperator) -> Factored | None:
     """A by its factors, if it is a Kronecker product or sum of self-adjoint matrices, scaled and
     shifted by real numbers perhaps, of which derivatives are recorded."""
     xp = A.xp
-    if (
-        is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT
-    ):  # a complex multiple or shift is not
+    # a complex multiple or shift is not
+    if is_half(xp, A.dtype) or not A.properties & SELF_ADJOINT:
         return None
     if not xp.is_differentiated(*A.arrays()):
         return None

@@ -96,13 +96,11 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         Y = _evaluate(f, method, is_complex, A, xp.concat([xp.real(X), xp.imag(X)], axis=-1))
         return Y[..., :k] + 1j * Y[..., k:]
     runs, hidden = KrylovRuns(f, method), closed_over(f, A)
-    if hidden and (
-        xp.name == "jax" or xp.is_differentiated(X, *leaves)
-    ):  # else torch records the run itself
+    # else torch records the run itself
+    if hidden and (xp.name == "jax" or xp.is_differentiated(X, *leaves)):
         X = X + xp.astype(refuse_derivative(A, hidden, "Krylov()"), X.dtype)
-    if xp.name == "torch" and any(
-        xp.is_traced(x) for x in (X, *leaves)
-    ):  # under vmap: one after the other
+    # under vmap: one after the other
+    if xp.name == "torch" and any(xp.is_traced(x) for x in (X, *leaves)):
         return autodiff.krylov_product(runs, A, xp.astype(X, out), None)
     fixed = A.detach()
     result, error, steps, status, parts = _product(
@@ -184,9 +182,8 @@ def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arr
             break
     else:
         return Y, error, total, status, 1
-    for _ in range(
-        parts - 1
-    ):  # errors of parts add up; where they would shrink, that is on the safe side
+    # errors of parts add up; where they would shrink, that is on the safe side
+    for _ in range(parts - 1):
         Y, more, count, again = run(B, Y)
         error, total, status = error + more, total + count, pick(xp, again > status, again, status)
     return Y, error, total, status, parts

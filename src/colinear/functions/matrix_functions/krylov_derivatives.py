@@ -109,9 +109,8 @@ class KrylovRuns:
         )
 
     def _steps(self, A: LinearOperator) -> int:
-        return min(
-            A.shape[-1], self.method.max_iters or krylov.STEPS + krylov.STEPS // 2
-        )  # derivatives converge a little later
+        # derivatives converge a little later
+        return min(A.shape[-1], self.method.max_iters or krylov.STEPS + krylov.STEPS // 2)
 
     def _groups(self, xp: Any, A: LinearOperator, X: Array) -> list[Array]:
         """Columns for which there is room: four bases are kept for each."""

@@ -120,10 +120,8 @@ def at(A: LinearOperator, f: Scalar, *points: float) -> Array:
 
 def combined(A: LinearOperator, a: Any, b: Any) -> LinearOperator:
     """a I + b A, without what is plainly zero."""
-    n, a = (
-        A.shape[-1],
-        A.xp.asarray(a),
-    )  # NumPy makes numbers of 0-dimensional arrays, which would forget their precision
+    # NumPy makes numbers of 0-dimensional arrays, which would forget their precision
+    n, a = (A.shape[-1], A.xp.asarray(a))
     if peek_scalar(b) == 0:
         return ScaledIdentity(A.xp.broadcast_to(a, A.batch_shape), n)
     term = A if peek_scalar(b) == 1 else Scaled(b, A)

@@ -128,9 +128,8 @@ def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 
             status = xp.where(xp.all(xp.isfinite(y)), int(Status.SUCCESS), int(Status.NONFINITE))
             if f.pole:
                 size = xp.abs(x)
-                zero = xp.any(
-                    size <= negligible * xp.max(size, axis=-1, keepdims=True)
-                )  # zero, or not to be told from it
+                # zero, or not to be told from it
+                zero = xp.any(size <= negligible * xp.max(size, axis=-1, keepdims=True))
                 status = xp.where(zero, int(Status.SINGULAR), status)
             report_status(xp, xp.where(xp.all(xp.isfinite(x)), status, int(Status.NONFINITE)))
         return y

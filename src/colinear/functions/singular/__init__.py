@@ -325,9 +325,8 @@ def numerical_rank(
     if tol is not None and not tol >= 0:
         raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
     s, xp = svd(A, None, method)[1], A.xp
-    if getattr(
-        s, "requires_grad", False
-    ):  # torch would take a whole number for a constant, and say nothing
+    # torch would take a whole number for a constant, and say nothing
+    if getattr(s, "requires_grad", False):
         raise NotImplementedError(
             "rank: a whole number has no derivative. Call it on an operator whose leaves are "
             "detached."
@@ -412,9 +411,8 @@ def smallest_singular_value(A: LinearOperator) -> Array:
         return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     U, s, V = svd(opaque(inverse), 1)  # opaque: the rule for an inverse would ask for all of A's
     with quiet(xp):
-        residual = xp.sqrt(
-            squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense())
-        )  # A u = v / s
+        # A u = v / s
+        residual = xp.sqrt(squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense()))
         right = residual <= MARGIN * Auto().tolerance(xp, A.dtype)
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
     visible = seen(xp, status)

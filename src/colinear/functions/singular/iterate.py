@@ -31,9 +31,8 @@ from ..spectrum.order import PENALTY, STEPS
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
 TALL = 8  # rows to a column from which the Gram matrix pays
-ORTHOGONAL = (
-    1e-10  # loss of orthogonality up to which the left vectors of the Gram matrix's way are taken
-)
+# loss of orthogonality up to which the left vectors of the Gram matrix's way are taken
+ORTHOGONAL = 1e-10
 
 UNSETTLED = (
     "svd (RandomizedSVD): the triplets have not converged, and their derivatives are those of "

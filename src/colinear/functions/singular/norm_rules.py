@@ -120,10 +120,11 @@ def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
     """|A|_F^2 = 1^T |A|^2 1, |A|_1 = max 1^T |A|, |A|_inf = max |A| 1, where |A| and |A|^2 by
     entries have A's structure"""
     order, xp = checked_order("norm", ord), A.xp
+    # sums by Fourier transforms are right beside the largest only
     unsure = isinstance(A, Toeplitz) and order in (
         -1,
         -math.inf,
-    )  # sums by Fourier transforms are right beside the largest only
+    )
     if order in ("nuc", 2, -2) or unsure:
         return norm.base(A, ord, method)
     ones = xp.ones(

@@ -139,9 +139,8 @@ def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) 
             for info in reports:
                 report(info)
         if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
-            return inverse.factor.solve(
-                s.B, s.is_vector
-            )  # which has looked at the residual of the whole
+            # which has looked at the residual of the whole
+            return inverse.factor.solve(s.B, s.is_vector)
         return apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
 
 
@@ -268,9 +267,8 @@ def _improved(
     if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
         return X, residual
     for _ in range(REFINEMENTS):
-        if (
-            worst is None or not worst.size or not tol < worst.max() < 1
-        ):  # traced, accurate, or beyond repair
+        # traced, accurate, or beyond repair
+        if worst is None or not worst.size or not tol < worst.max() < 1:
             break
         better = X + inverse @ R
         R = B - A @ better

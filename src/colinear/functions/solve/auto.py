@@ -12,6 +12,7 @@ from ...backends import Array, namespace_of
 from ...dispatch.resolution import Choice, Cost
 from ...errors import BackendError, MethodError, ShapeError
 from ...factors.iterated import Attempts, Iterated, working_memory
+from ...factors.sampled import sampled_terms, seeded
 from ...info import Info, recording
 from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import Iterative
@@ -20,7 +21,6 @@ from ...operators.base import LinearOperator
 from ...operators.context import check_device
 from ...operators.diagonal import Diagonal
 from ...operators.matrixfree import MatrixFree
-from ...operators.sampled import sampled_terms, seeded
 from ...operators.scaled import Scaled
 from ...operators.sparse import Sparse
 from ...operators.sum import Sum
@@ -99,9 +99,8 @@ def products_to_try(A: LinearOperator, direct: Work, B: Array) -> int | None:
     """How many products with A are tried before a factorisation that takes the work `direct`;
     None: any number."""
     A = examined(A)
-    if any(
-        A.xp.is_traced(x) for x in (B, *A.arrays())
-    ):  # nothing could be tried again: the guess decides
+    # nothing could be tried again: the guess decides
+    if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return None if prefers_iteration(A, direct, B.shape[-1]) else 0
     most = worthwhile(A, direct, B.shape[-1])
     return (
@@ -176,9 +175,8 @@ def try_least_squares(
     if most == 0 or (most is not None and watched):
         return None
     tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
-    steps = (
-        limit if most is None or limit is not None else most // 2
-    )  # each of which is a product with A and one with A^H
+    # each of which is a product with A and one with A^H
+    steps = limit if most is None or limit is not None else most // 2
     # Unless a tolerance was asked for, x is to be that of a matrix nearer to A than sqrt(eps) |A|:
     # the error of least squares grows with the square of the condition.
     lsmr = LSMR(tol=A.xp.eps(A.dtype) ** 0.75 if tol is None else tol, max_iters=steps)
@@ -287,8 +285,9 @@ def is_iterative(method: Any) -> bool:
 
 def iterated(A: LinearOperator, method: Iterative, consistent: bool = True) -> Iterated:
     """A^-1 applied by the method, A^+ where there need be no solution (`consistent` false)."""
+    # which is made of functions, so it comes after them
     from ...preconditioners import (
-        as_preconditioner,  # which is made of functions, so it comes after them
+        as_preconditioner,
     )
 
     if isinstance(method, SVRG) and 0 not in A.shape:

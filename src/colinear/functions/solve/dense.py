@@ -48,9 +48,8 @@ def are_small(xp: Any, R: Array, B: Array, tol: float) -> bool:
     """Whether |r| <= tol |b| for each column, for sure: false too where squares might overflow
     or vanish, or there are NaN."""
     r, b = squares(xp, R), squares(xp, B)
-    if (
-        xp.name == "numpy" and r.size <= FEW
-    ):  # Python's numbers are quicker than NumPy's arrays of few
+    # Python's numbers are quicker than NumPy's arrays of few
+    if xp.name == "numpy" and r.size <= FEW:
         return all(
             x <= tol**2 * y and 1e-30 < tol**2 * y < 1e30
             for x, y in zip(r.ravel().tolist(), b.ravel().tolist())

@@ -98,9 +98,8 @@ def judged(
             return rule(A, method)
         if is_iterative(method):
             check_part(A, method)
-            return inverse(
-                A, method
-            )  # of which each product knows its residual; those of the parts do not
+            # of which each product knows its residual; those of the parts do not
+            return inverse(A, method)
         return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
 
     def found_and_judged(A: Any, method: Any) -> LinearOperator:
@@ -123,9 +122,8 @@ def _settled(
         why = next(info.message for info in reports if failed(info._status) is True)
         return as_a_whole(A, method, reports, why or "a part could not be inverted")
     if multiplies_by_iteration(found):
-        return _passed(
-            found, reports
-        )  # products that are iterations (Auto's, of a large part) report on themselves
+        # products that are iterations (Auto's, of a large part) report on themselves
+        return _passed(found, reports)
     status = verdict(A, found)
     worst = _worst(A, status)
     if worst is None:
@@ -307,9 +305,8 @@ def settle_determinant(
     xp, eps = A.xp, A.xp.eps(A.dtype)
     size = xp.abs(xp.stop_gradient(found[1]))
     size = xp.where(xp.logical_and(xp.isfinite(size), size > 1), size, 1)
-    tol = (
-        math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)
-    )  # nothing can be mended there, only reported
+    # nothing can be mended there, only reported
+    tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)
     is_bad = xp.logical_not(eps * spoilt <= tol * size)
     visible = seen(xp, is_bad)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
@@ -353,9 +350,8 @@ def is_level(D: Any) -> bool:
     values, ratio = seen(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
     if values is None or not values.size:
         return True
-    if (
-        values.ndim == 1 and values.size <= FEW
-    ):  # Python's numbers are quicker than NumPy's arrays of few
+    # Python's numbers are quicker than NumPy's arrays of few
+    if values.ndim == 1 and values.size <= FEW:
         sizes = [abs(value) for value in values.tolist()]
         return bool(min(sizes) >= ratio * max(sizes) > 0)
     size = np.abs(values)
@@ -388,9 +384,8 @@ def strengthened(low_rank: Any, D: Any, rows: Any) -> tuple[LowRank, LinearOpera
     filled = xp.where(weak, xp.astype(s, D.dtype), D.d)  # D'
     E = np.zeros((n, len(rows)))
     E[rows, np.arange(len(rows))] = 1
-    core = xp.make_diagonal(
-        xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1)
-    )  # D_E - S
+    # D_E - S
+    core = xp.make_diagonal(xp.take(D.d - filled, xp.asarray(rows, device=device), axis=-1))
     moved = LowRank(xp.asarray(E, dtype=core.dtype, device=device), None, core)
     together = Sum(low_rank, moved)
     assert isinstance(together, LowRank)

@@ -270,9 +270,8 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     residual = max(each[2] for each in found)
     x, y = (np.reshape([each[i] for each in found], (*A.batch_shape, n)) for i in (0, 1))
     largest = np.abs(x).max(axis=-1)
-    if not residual < 1e-6 or bool(
-        (np.abs(x[..., 0]) <= 1e-8 * largest).any()
-    ):  # x_0 = 0 if the minor of size n - 1 is singular
+    # x_0 = 0 if the minor of size n - 1 is singular
+    if not residual < 1e-6 or bool((np.abs(x[..., 0]) <= 1e-8 * largest).any()):
         if math.prod(A.shape) <= LARGEST_DENSE**2:
             return perform(inverse(A, method))
         report(

@@ -98,9 +98,8 @@ def by_equation(
 
     def implicit(A: Any, method: Any) -> Any:
         inverse = perform(found(A.detach(), method))
-        if inverse.dtype != A.dtype or multiplies_by_iteration(
-            inverse
-        ):  # iterations have that derivative anyway
+        # iterations have that derivative anyway
+        if inverse.dtype != A.dtype or multiplies_by_iteration(inverse):
             return found(A, method)
         return Inverse._of(A, Implicit._of(A, inverse, found))
 

@@ -102,9 +102,8 @@ def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
     ill-conditioned."""
 
     def pairs_of_factors() -> list[Any]:
-        return [
-            eig(factor, info=True)[0] for factor in placed(kronecker)
-        ]  # judged by the condition of all together
+        # judged by the condition of all together
+        return [eig(factor, info=True)[0] for factor in placed(kronecker)]
 
     def like() -> LinearOperator:
         pairs_of_factors()
@@ -164,9 +163,8 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     if xp.name == "numpy" and len(terms) == 2:
         T, Q = schur(first, output="complex")
         R, P = schur(others[0].T, output="complex")
-        reciprocal_spectrum(
-            xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1)
-        )  # reports an eigenvalue of zero
+        # reports an eigenvalue of zero
+        reciprocal_spectrum(xp, np.add.outer(np.diag(T), np.diag(R)).reshape(-1))
         return Inverse(A, SylvesterFactor._of(Q, T, P, R, "N", not A.is_complex))
     triangles, bases = zip(*(schur(M, output="complex") for M in (first, *others)))
     put = lambda x: xp.asarray(x, dtype=xp.complex_dtype(A.dtype), device=A._context.device)

@@ -197,9 +197,8 @@ def kailath(A: Any, method: Any) -> LinearOperator:
             return as_a_whole(
                 A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION
             )
-        return woodbury(
-            Sum(low_rank, rest)._claim(A.properties), method
-        )  # half of the work for U U^H
+        # half of the work for U U^H
+        return woodbury(Sum(low_rank, rest)._claim(A.properties), method)
     rest_inverse, info = inv(rest, method, info=True)
     if failed(info.status) is True:
         report(info.replace(message=NO_CORRECTION))  # then the whole is inverted, if it can be

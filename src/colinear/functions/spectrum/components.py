@@ -267,9 +267,8 @@ def diagonals_are_constant(A: Any) -> bool:
 
 
 def _is_constant(xp: Any, d: Array) -> bool:
-    values = xp.peek(
-        d
-    )  # JAX traces what is computed inside a program, even of arrays that can be seen
+    # JAX traces what is computed inside a program, even of arrays that can be seen
+    values = xp.peek(d)
     return (
         bool(xp.all(d == d[..., :1])) if values is None else bool(np.all(values == values[..., :1]))
     )
@@ -290,9 +289,8 @@ def _on_host(A: Any, count: int | None = None) -> tuple[Any, Any, Any]:
 
     def beginning(d: Array) -> Any:
         values = A.xp.peek(d)
-        values = (
-            A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]
-        )  # of a GPU no more than is needed
+        # of a GPU no more than is needed
+        values = A.xp.to_numpy(d[..., :count]) if values is None else values[..., :count]
         return np.broadcast_to(values.astype(wide), (*A.batch_shape, values.shape[-1]))
 
     return beginning(A.lower), beginning(A.diag), beginning(A.upper)

@@ -92,9 +92,8 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
             return None
         if monotone:
             return selection(xp, values, min(k, m), which, False)
-        if (
-            is_hermitian and (which[1] != "M" or which[0] == "L") and 2 * k < m
-        ):  # then both ends are enough
+        # then both ends are enough
+        if is_hermitian and (which[1] != "M" or which[0] == "L") and 2 * k < m:
             order = xp.argsort(values, axis=-1, stable=True)
             return xp.concat([order[:k], order[m - k :]], axis=-1)
         return None
@@ -297,9 +296,8 @@ def eig_inverse(A: Any, k: Any, which: str, method: Any) -> Pairs:
         and which[0] == "L"
         and isinstance(A.factor, Iterated | Attempts)
     ):
-        return eig(
-            opaque(A), k, which, method
-        )  # inside the spectrum of A, at the end of that of A^-1, which is at hand
+        # inside the spectrum of A, at the end of that of A^-1, which is at hand
+        return eig(opaque(A), k, which, method)
     inner = {"L": "S", "S": "L"}[which[0]] + "M"
     values, vectors = eig(
         A.A._claim(A.properties & SELF_ADJOINT), k if by_size and k < n else None, inner, method

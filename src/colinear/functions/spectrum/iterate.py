@@ -37,9 +37,8 @@ from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, 
 
 
 PATIENCE = 20  # bases filled by A alone, before a polynomial of it is used
-CHEAPER = (
-    6  # times as many products are allowed inside a polynomial, where nothing is orthogonalised
-)
+# times as many products are allowed inside a polynomial, where nothing is orthogonalised
+CHEAPER = 6
 COLUMNS = 4  # multiplied at a time, to judge pairs
 POWER_STEPS = 6  # products for the norm of A where the run is on its inverse
 
@@ -92,17 +91,15 @@ def _run(
         pairs = _krylov(xp, method, B, start, noise, k, "LM" if is_inverse else which, is_inverse)
     V = xp.matrix_transpose(pairs.vectors)
     pairs = pairs._replace(vectors=None)  # so that they can go
-    if (
-        is_hermitian
-    ):  # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
+    # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
+    if is_hermitian:
         G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
         V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
     size = _size(xp, A, noise) if is_inverse else pairs.size
     residual = residual / xp.where(size == 0, 1, size)[..., None]
-    residual = xp.where(
-        xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual
-    )  # no vector was found
+    # no vector was found
+    residual = xp.where(xp.vector_norm(V, axis=-2) > 0.5, residual, 1 + 0 * residual)
     order = (
         xp.argsort(values, axis=-1, stable=True)
         if is_hermitian
@@ -272,9 +269,8 @@ def iterated(
     if positive and shift is None and which in ("LM", "SM"):
         which = which[0] + "A"
     n, edge, inverse = A.shape[-1], None, None
-    is_whole = (
-        hasattr(method, "basis") and method.size(n, k) >= n
-    )  # the basis spans the space: no pair can be missed
+    # the basis spans the space: no pair can be missed
+    is_whole = hasattr(method, "basis") and method.size(n, k) >= n
     if shift is not None:
         inverse = inverse_at(fixed, shift, form=isinstance(method, Arnoldi) and not is_whole)
     elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
@@ -308,9 +304,10 @@ def iterated(
     )
     if method.x0 is not None:
         start = _given_start(xp, A, method, dtype)
+    # which is made of functions, so it comes after them
     from ...preconditioners import (
         as_preconditioner,
-    )  # which is made of functions, so it comes after them
+    )
 
     with recording() as dropped, quiet(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
@@ -331,14 +328,12 @@ def iterated(
             found = run()
             counts = found.matvecs + first.matvecs, found.iterations + first.iterations
             found = found._replace(matvecs=counts[0], iterations=counts[1])
-    if (
-        inverse is not None and inverse.failed is not False
-    ):  # pairs of what is no inverse may not be the nearest
+    # pairs of what is no inverse may not be the nearest
+    if inverse is not None and inverse.failed is not False:
         found = found._replace(done=found.done & xp.logical_not(inverse.failed))
     if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and not is_whole:
-        found = found._replace(
-            done=False
-        )  # Ritz values inside the spectrum may be anything: nothing says that none is nearer
+        # Ritz values inside the spectrum may be anything: nothing says that none is nearer
+        found = found._replace(done=False)
     return (
         found,
         _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))),

@@ -46,9 +46,8 @@ def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) ->
     if is_hermitian and k == n:
         return None  # ascending as they come
     order = by_key(xp, values, which)[..., :k]
-    return (
-        xp.sort(order, axis=-1) if is_hermitian else order
-    )  # of ascending values, their places ascend
+    # of ascending values, their places ascend
+    return xp.sort(order, axis=-1) if is_hermitian else order
 
 
 def by_key(xp: Any, values: Array, which: str) -> Array:
@@ -67,9 +66,8 @@ def by_key(xp: Any, values: Array, which: str) -> Array:
 
 @cache
 def _ordering(xp: Any, which: str) -> Callable[[Array], Array]:
-    return xp.jit(
-        lambda values: _by_key(xp, values, which)
-    )  # one program, where every operation would be one
+    # one program, where every operation would be one
+    return xp.jit(lambda values: _by_key(xp, values, which))
 
 
 def _by_key(xp: Any, values: Array, which: str) -> Array:
@@ -97,9 +95,8 @@ def _by_key(xp: Any, values: Array, which: str) -> Array:
                 xp.argsort(xp.take_along_axis(group, step, axis=-1), axis=-1, stable=True),
                 axis=-1,
             )
-            order = xp.take_along_axis(
-                order, step, axis=-1
-            )  # the groups keep their places, so `group` needs no sorting
+            # the groups keep their places, so `group` needs no sorting
+            order = xp.take_along_axis(order, step, axis=-1)
     return order
 
 
@@ -342,9 +339,8 @@ def mirrored(xp: Any, x: Array, axes: tuple[int, ...]) -> Array:
 
 
 SMALLEST = 400  # rows from which iterating may pay
-DIFFERENTIABLE = (
-    1500  # rows up to which derivatives are wanted more than speed: the dense way has all of them
-)
+# rows up to which derivatives are wanted more than speed: the dense way has all of them
+DIFFERENTIABLE = 1500
 STEPS = 8  # bases that a run is expected to fill, for the choice
 PENALTY = 3  # on the expected cost of a run: it is a guess, and the dense way is certain
 INSIDE = 20  # products to a row that pairs inside the spectrum are expected to take

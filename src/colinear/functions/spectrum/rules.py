@@ -264,9 +264,8 @@ def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
         A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z)._dense())
     )
     known = seen(xp, status)
-    if (
-        not planning() and known is not None and known.any() and is_affordable(A)
-    ):  # U may lack rank: then 0 need not be defective
+    # U may lack rank: then 0 need not be defective
+    if not planning() and known is not None and known.any() and is_affordable(A):
         return eig.base(A, k, which, method)
     report_status(xp, status, message=PARALLEL_TO_NULL)
     null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)

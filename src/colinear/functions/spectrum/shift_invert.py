@@ -11,6 +11,7 @@ import numpy as np
 
 from ...backends import Array, namespace_of, program
 from ...errors import MethodError
+from ...factors.sampled import sampled_terms, seeded
 from ...info import Info, recording, report
 from ...methods.arnoldi import arnoldi
 from ...methods.iterate import Products
@@ -25,7 +26,6 @@ from ...operators.dense import Dense
 from ...operators.diagonal import ScaledIdentity
 from ...operators.matrixfree import MatrixFree, Opaque
 from ...operators.rewrites import simplify
-from ...operators.sampled import sampled_terms, seeded
 from ...operators.sparse import Sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ...status import Status
@@ -38,13 +38,14 @@ from ..solve.inverse import LARGEST_DENSE, inv
 
 
 FILL = 40_000_000  # entries of triangular factors that are affordable
+# operators of which nothing but products is known
 FUNCTIONS = (
     GaussNewton,
     Hessian,
     Jacobian,
     MatrixFree,
     Opaque,
-)  # operators of which nothing but products is known
+)
 LARGE = 1000  # rows from which a factorisation pays for the outermost eigenvalues
 EDGE = (
     0.05,

@@ -47,9 +47,8 @@ def _parts(
     for A, seed in zip(parts, part_seeds(method.seed, len(parts)), strict=True):
         value, info = f(A, method.part(seed, len(parts)), info=True)
         error = info.error
-        errors.append(
-            0 * A.xp.abs(value) if error is None else error
-        )  # what is known exactly tells no error
+        # what is known exactly tells no error
+        errors.append(0 * A.xp.abs(value) if error is None else error)
         values.append(value)
         infos.append(info)
     return values, errors, infos
@@ -237,9 +236,8 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     error = standard_error(xp, found.count, found.spread, int(diagonal))
     value, status = found.mean, worse(xp, status, found.status)
     matvecs: Any = found.drawn + spent
-    if (
-        reach < math.inf and method.tol is not None
-    ):  # where the tolerance needs more than n products, n products give all
+    # where the tolerance needs more than n products, n products give all
+    if reach < math.inf and method.tol is not None:
         if not traced and not met:
             return _exactly(A, exact, diagonal, method)
         if traced:

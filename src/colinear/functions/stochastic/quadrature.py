@@ -90,9 +90,8 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
     hidden = closed_over(f, A)
     if not hidden:
         return _run(A, method, f, is_traced(A, method.seed))
-    zero = refuse_derivative(
-        A, hidden, "SLQ()"
-    )  # before the run: there JAX notices that a derivative is asked for
+    # before the run: there JAX notices that a derivative is asked for
+    zero = refuse_derivative(A, hidden, "SLQ()")
     return zero + _run(A, method, f, is_traced(A, method.seed) or any(map(A.xp.is_traced, hidden)))
 
 

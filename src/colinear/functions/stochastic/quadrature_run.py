@@ -150,9 +150,8 @@ def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
     ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
 
     def of(nodes: Any) -> Any:
-        nodes = (
-            np.where(nodes > 0, nodes, 1) if f.principal else nodes
-        )  # others have failed the status
+        # others have failed the status
+        nodes = np.where(nodes > 0, nodes, 1) if f.principal else nodes
         return np.asarray(xp.to_numpy(slope(xp, xp.asarray(nodes, dtype=xp.float64))))
 
     return first_column(np.where(ended, a[0], a), b, of)
@@ -163,9 +162,8 @@ def _values(
 ) -> tuple[Any, Status, Any]:
     """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be
     real for positive numbers only."""
-    ended = (
-        np.cumsum(b == 0, axis=0) - (b == 0) > 0
-    )  # rows behind the end of a run: decoupled, and of weight zero
+    # rows behind the end of a run: decoupled, and of weight zero
+    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
     a = np.where(ended, a[0], a)
     if method.interval is not None and method.quadrature != "gauss":
         _checked_interval(method.interval, a, b, eps)

@@ -121,9 +121,8 @@ def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
         U = A.U if A.core is None else xp.matmul(A.U, A.core)
         V = None if A.core is None and A.V is None else A.U if A.V is None else A.V
         return U[..., start:stop], None if V is None else V[..., start:stop]
-    if (
-        term_count(A) == 1
-    ):  # rows cannot be taken by index: columns and rows of the outer factors, by products
+    # rows cannot be taken by index: columns and rows of the outer factors, by products
+    if term_count(A) == 1:
         left, *rest = placed(A)
         right = rest[0] if len(rest) == 1 else Product(*rest)
         return left[..., start:stop]._dense(), adjoint(xp, right[..., start:stop, :]._dense())

@@ -8,12 +8,12 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from ..methods.svrg import Terms
+from ..operators.base import LinearOperator
+from ..operators.context import Context
+from ..operators.product import Product
+from ..operators.terms import NOT_A_SUM, minibatch, term_count
+from ..operators.tree import memo
 from ..properties import POSITIVE_SEMIDEFINITE
-from .base import LinearOperator
-from .context import Context
-from .product import Product
-from .terms import NOT_A_SUM, minibatch, term_count
-from .tree import memo
 
 # The terms of an operator as a stochastic method draws from them.
 
