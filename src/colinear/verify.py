@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from .errors import AnnotationError, BackendError
-from .operators.base import LinearOperator, inside_out
+from .operators.base import LinearOperator
 from .operators.convert import as_operator
+from .operators.tree import inside_out
 from .properties import (
     PD,
     POSITIVE_DEFINITE,

@@ -6,8 +6,9 @@ from typing import Any
 
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, namespace_of
-from ..operators.base import LinearOperator, conjugate_leaves
+from ..operators.base import LinearOperator
 from ..operators.context import broadcast_batches
+from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 
@@ -258,9 +259,6 @@ def qr_factor(xp: Any, A: Array) -> tuple[QRFactor, Array]:
     Q = Q * kept[..., None, :]
     R = R * kept[..., :, None] * kept[..., None, :] + xp.make_diagonal(1 - kept)
     return QRFactor._of(Q, R, order, "N"), xp.any(dropped, axis=-1)
-
-
-
 
 
 def _rows(xp: Any, X: Array, order: Array) -> Array:

@@ -15,7 +15,7 @@ from ..backends import Array, is_array, namespace_of
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
-from ..operators.base import LinearOperator, inside_out
+from ..operators.base import LinearOperator
 from ..operators.block import hstack
 from ..operators.context import given_context
 from ..operators.dense import Dense
@@ -25,7 +25,7 @@ from ..operators.product import Product
 from ..operators.sliced import Sliced
 from ..operators.sum import Sum
 from ..operators.transposed import Adjoint, Transpose
-from ..operators.tree import index_or_array
+from ..operators.tree import index_or_array, inside_out
 from ..operators.unitary import Permutation
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
 from ..status import Status

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from .base import LinearOperator, conjugate_leaves
+from .base import LinearOperator
 from .context import as_arrays, broadcast_batches
 from .diagonal import size
-from .tree import Index, memo
+from .tree import Index, conjugate_leaves, memo
 
 # A matrix of a few diagonals.
 

@@ -17,7 +17,7 @@ from those two, and may be replaced by the family's own formula:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -45,7 +45,7 @@ from .context import (
     plain_array,
 )
 from .protocols import Protocols
-from .tree import Tree, memo, own_annotations
+from .tree import Tree, _remember, _set_field_once, inside_out, memo, own_annotations
 
 # What is remembered of an operator and no claim changes.
 KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")
@@ -484,23 +484,6 @@ backends.on_load(
 )
 
 
-def _set_field_once(self: Any, name: str, value: Any) -> None:
-    """`self.name = value` in an `__init__` that a family defines itself; afterwards the operator
-    is frozen."""
-    if name not in self._fields:
-        raise dataclasses.FrozenInstanceError(
-            f"{type(self).__name__}: {name} is no field. Declare it as an annotation in the "
-            f"class, `{name}: Any`; then the "
-            f"constructor {type(self).__name__}({', '.join((*self._fields, name))}) is there "
-            "without an __init__ too."
-        )
-    if name in self.__dict__:
-        raise dataclasses.FrozenInstanceError(
-            f"{type(self).__name__}: operators cannot be changed; make a new one."
-        )
-    object.__setattr__(self, name, value)
-
-
 def _walk(to_children: Callable[[], Any]) -> Any:
     """What a walk over the tree finds, however deep the tree is."""
     try:
@@ -509,48 +492,12 @@ def _walk(to_children: Callable[[], Any]) -> Any:
         return retry_deeper(to_children)
 
 
-def conjugate_leaves(self: LinearOperator) -> LinearOperator:
-    """`_conj` of the families whose matrix is conjugated by conjugating their leaves."""
-    return self._map(
-        lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate()
-    )
-
-
 def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
     """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only
     where the shape stays."""
     if A._claims and image.shape[-2:] == A.shape[-2:]:
         image = image._claim(A._claims)
     return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image
-
-
-def _remember(image: LinearOperator, A: LinearOperator, *, transpose: bool, adjoint: bool) -> None:
-    """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
-    memo only; pytrees drop it."""
-    # no reference cycles: they hold memory
-    if image is not A and not any(image is operand for operand in A.operands):
-        if transpose:
-            object.__setattr__(image, "_transpose_of", A)
-        if adjoint:
-            object.__setattr__(image, "_adjoint_of", A)
-
-
-def inside_out(A: LinearOperator) -> Iterator[LinearOperator]:
-    """Every operator of the tree once, what is inside before what it is inside of; without
-    recursion."""
-    seen: set[int] = set()
-    waiting = [(A, False)]
-    while waiting:
-        node, is_open = waiting.pop()
-        if is_open:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            waiting.append((node, True))
-            inside = node.operands or [getattr(node, name) for name in node._dynamic]
-            waiting.extend(
-                (part, False) for part in reversed(inside) if isinstance(part, LinearOperator)
-            )
 
 
 def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..backends import Array
 from ..errors import DtypeError
-from .base import LinearOperator, conjugate_leaves
+from .base import LinearOperator
 from .context import as_array
-from .tree import memo
+from .tree import conjugate_leaves, memo
 
 # A matrix that is stored.
 

@@ -12,7 +12,7 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import DtypeError, ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SYMMETRIC, UNITARY
-from .base import LinearOperator, conjugate_leaves
+from .base import LinearOperator
 from .context import (
     Context,
     as_array,
@@ -25,7 +25,7 @@ from .context import (
     told_by_number,
 )
 from .printing import number_text
-from .tree import Scalar, memo
+from .tree import Scalar, conjugate_leaves, memo
 
 # A diagonal matrix.
 

@@ -7,9 +7,9 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from .base import LinearOperator, conjugate_leaves
+from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches
-from .tree import memo
+from .tree import conjugate_leaves, memo
 
 # Low-rank matrices, U core V^H, kept as their factors.
 

@@ -12,9 +12,9 @@ from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
-from .base import LinearOperator, conjugate_leaves
+from .base import LinearOperator
 from .context import Context, as_array, check_dtype
-from .tree import Index
+from .tree import Index, conjugate_leaves
 
 # Where the entries of a sparse matrix stand: structure that is hashed, compared and kept apart
 # from their values.

@@ -12,8 +12,9 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
-from .base import LinearOperator, conjugate_leaves
+from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches
+from .tree import conjugate_leaves
 from .unitary import circular_convolution, convolution_flops, good_length, grid_sizes
 
 # Toeplitz matrices: constant along every diagonal, multiplied by fast Fourier transforms.

@@ -3,6 +3,7 @@ and rebuilt, and cached properties."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,60 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
+
+
+def _set_field_once(self: Any, name: str, value: Any) -> None:
+    """`self.name = value` in an `__init__` that a family defines itself; afterwards the operator
+    is frozen."""
+    if name not in self._fields:
+        raise dataclasses.FrozenInstanceError(
+            f"{type(self).__name__}: {name} is no field. Declare it as an annotation in the "
+            f"class, `{name}: Any`; then the "
+            f"constructor {type(self).__name__}({', '.join((*self._fields, name))}) is there "
+            "without an __init__ too."
+        )
+    if name in self.__dict__:
+        raise dataclasses.FrozenInstanceError(
+            f"{type(self).__name__}: operators cannot be changed; make a new one."
+        )
+    object.__setattr__(self, name, value)
+
+
+def conjugate_leaves(self: Tree) -> Tree:
+    """`_conj` of the families whose matrix is conjugated by conjugating their leaves."""
+    return self._map(
+        lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate()
+    )
+
+
+def _remember(image: Tree, A: Tree, *, transpose: bool, adjoint: bool) -> None:
+    """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
+    memo only; pytrees drop it."""
+    # no reference cycles: they hold memory
+    if image is not A and not any(image is operand for operand in A.operands):
+        if transpose:
+            object.__setattr__(image, "_transpose_of", A)
+        if adjoint:
+            object.__setattr__(image, "_adjoint_of", A)
+
+
+def inside_out(A: Tree) -> Iterator[Tree]:
+    """Every operator of the tree once, what is inside before what it is inside of; without
+    recursion."""
+    seen: set[int] = set()
+    waiting = [(A, False)]
+    while waiting:
+        node, is_open = waiting.pop()
+        if is_open:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            waiting.append((node, True))
+            inside = node.operands or [getattr(node, name) for name in node._dynamic]
+            waiting.extend(
+                (part, False) for part in reversed(inside) if isinstance(part, Tree)
+            )
+
 
 # A property that is computed once per operator.
 #
