@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from . import backends
-from .operators.base import WATCHERS, LinearOperator
+from .operators.base import LinearOperator
+from .operators.tree import WATCHERS
 from .verify import verify
 
 __all__ = ["check_operator", "count_matvecs", "forbid_dense", "operators"]

@@ -26,13 +26,14 @@ from .functions import (
     logarithm,
     nullspace,
     pseudoinverse,
+    qr,
     spectral_difference,
     spectral_function,
     square_root,
 )
 from .iterated import general_pairs, pairs, refused, triplets
 from .krylov import krylov_product
-from .spectral import eig, eigh, qr, svd
+from .spectral import eig, eigh, svd
 
 __all__ = [
     "eig", "eigh", "general_pairs", "krylov_product", "logarithm", "nullspace", "pairs",

@@ -14,6 +14,8 @@ from ..methods import roots
 from .implicit import Equation, of_matrix
 from .linear_in_function import derive
 from .spectral import (
+    DEPENDENT,
+    ROUNDINGS,
     attached,
     close,
     eig_known,
@@ -24,6 +26,8 @@ from .spectral import (
     largest,
     off_diagonal,
     once,
+    program,
+    spoiled,
 )
 
 # Derivatives of functions of a matrix, and of the pseudoinverse.
@@ -343,3 +347,49 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
         return xp.matmul(N, K) + moved, 0 * X
 
     return attached(xp, A, (N, X), tangent, (2, 2))[0]
+
+
+def qr(xp: Any, A: Array) -> tuple[Array, Array]:
+    """Q and R of the thin factorisation A = Q R, with the gauge of LAPACK: the diagonal of R is
+    real.
+
+    Put K = Q^H dQ, which is skew, and C = Q^H dA R^-1:
+        dA = dQ R + Q dR  gives  C = K + dR R^-1,
+    of which the latter is upper triangular with a real diagonal. So K is C below the diagonal, -C^H
+    above it, and i Im C on it;
+        dR = (C - K) R,     dQ = Q K + (I - Q Q^H) dA R^-1.
+    Where R is singular there is no derivative: NaN and a warning.
+    """
+    m, n = A.shape[-2:]
+    if (
+        m < n
+        or n == 0
+        or getattr(A.dtype, "itemsize", 8) == 2
+        or not xp.is_differentiated(A)
+        or xp.is_compiling()
+    ):
+        return xp.qr(A)
+    Q, R = attached(xp, A, xp.qr(xp.stop_gradient(A)), program(xp, _qr_tangent, True), (2, 2))
+    return Q, R
+
+
+def _qr_tangent(
+    xp: Any, guard: bool, primals: tuple, tangents: tuple, output: tuple
+) -> tuple[Array, Array]:
+    (Q, R), dA = output, tangents[0]
+    m, n = Q.shape[-2:]
+    held = xp.stop_gradient(R)
+    rounding = ROUNDINGS * m * xp.eps(R.dtype)
+    singular = xp.any(
+        xp.abs(xp.diagonal(held)) <= rounding * xp.vector_norm(held, axis=-2), axis=-1
+    )
+    (dA,) = spoiled(xp, DEPENDENT, (dA,), singular)
+    R = xp.where(singular[..., None, None], xp.eye(n, dtype=R.dtype, device=xp.device_of(R)), R)
+    flip = xp.matrix_transpose
+    divided = flip(xp.solve_triangular(flip(R), flip(dA), lower=True))  # dA R^-1
+    C = xp.matmul(adjoint(xp, Q), divided)
+    below = xp.tril(C, -1)
+    K = below - adjoint(xp, below)
+    if xp.is_complex(C):
+        K = K + 1j * xp.make_diagonal(xp.imag(xp.diagonal(C)))
+    return xp.matmul(Q, K) + divided - xp.matmul(Q, C), xp.matmul(C - K, R)

@@ -16,11 +16,11 @@ from ..methods.iterate import Outcome, Products, described, without_unknowns
 from ..methods.loop import NOBODY, Watch
 from ..methods.vectors import column_norms, status_of
 from ..operators.autograd import linearised
-from ..operators.base import WATCHERS, LinearOperator
+from ..operators.base import LinearOperator
 from ..operators.context import Context, broadcast_batches
 from ..operators.matrixfree import Opaque
 from ..operators.sparse import Sparse
-from ..operators.tree import memo
+from ..operators.tree import WATCHERS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, failed, settle
 from .runs import heard, outcome_when_run

@@ -17,7 +17,6 @@ from those two, and may be replaced by the family's own formula:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -45,13 +44,21 @@ from .context import (
     plain_array,
 )
 from .protocols import Protocols
-from .tree import Tree, _remember, _set_field_once, inside_out, memo, own_annotations
+from .tree import (
+    WATCHERS,
+    Tree,
+    _remember,
+    _set_field_once,
+    _walk,
+    inside_out,
+    memo,
+    own_annotations,
+    tell_materialised,
+    tell_multiplied,
+)
 
 # What is remembered of an operator and no claim changes.
 KEPT_BY_CLAIMS = ("shape", "_context", "xp", "dtype", "is_complex", "_dynamic")
-# Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
-# Empty in normal use.
-WATCHERS: list[Any] = []
 
 _FAMILIES: list[type[LinearOperator]] = []
 
@@ -484,43 +491,16 @@ backends.on_load(
 )
 
 
-def _walk(to_children: Callable[[], Any]) -> Any:
-    """What a walk over the tree finds, however deep the tree is."""
-    try:
-        return to_children()
-    except RecursionError:
-        return retry_deeper(to_children)
-
-
-def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
-    """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only
-    where the shape stays."""
-    if A._claims and image.shape[-2:] == A.shape[-2:]:
-        image = image._claim(A._claims)
-    return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image
-
-
 def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:
     m, n = A.shape[-2:]
     return (
-        f"@: the operator is {m}x{n}, so the right side needs {n} rows; it has shape "
-        f"{tuple(shape)}."
+        f"@: the operator is {m}x{n}, the right side needs {n} rows; its shape is {tuple(shape)}."
     )
-
-
-def tell_multiplied(A: LinearOperator, columns: int) -> None:
-    for watcher in tuple(WATCHERS):
-        watcher.multiplied(A, columns)
-
-
-def tell_materialised(A: LinearOperator) -> None:
-    for watcher in tuple(WATCHERS):
-        watcher.materialised(A)
 
 
 # These know LinearOperator, and it calls them.
 from . import algebra, convert, indexing, interop, printing, transposed
-from .neutral import placed_beside, released
+from .neutral import carry, placed_beside
 
 protocols.algebra, protocols.convert, protocols.indexing = algebra, convert, indexing
 protocols.interop, protocols.printing = interop, printing

@@ -14,7 +14,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from .block import Block, BlockDiag, hstack, vstack
 from .convert import as_operators
 from .dense import Triangular
 from .kronecker import Kronecker
+from .protocols import EigResult, LstsqResult, LUResult, QRResult, SlogdetResult, SVDResult
 
 Handler = Callable[..., Any]
 
@@ -186,45 +187,6 @@ def _dot(a: Any, b: Any) -> Any:
 def _multi_dot(operands: Any) -> Any:
     """A_1 A_2 ... x, from the right, where the vector is."""
     return reduce(lambda right, left: _matmul(left, right), reversed(operands))
-
-
-# ------------------------------------------------------------------ linear algebra; the frameworks
-
-
-class LstsqResult(NamedTuple):
-    """The solution, and None for what is not computed along with it."""
-
-    solution: Any
-    residuals: Any = None
-    rank: Any = None
-    singular_values: Any = None
-
-
-class SlogdetResult(NamedTuple):
-    sign: Any
-    logabsdet: Any
-
-
-class EigResult(NamedTuple):
-    eigenvalues: Any
-    eigenvectors: Any
-
-
-class SVDResult(NamedTuple):
-    U: Any
-    S: Any
-    Vh: Any
-
-
-class QRResult(NamedTuple):
-    Q: Any
-    R: Any
-
-
-class LUResult(NamedTuple):
-    P: Any
-    L: Any
-    U: Any
 
 
 def _ours(name: str) -> Handler:

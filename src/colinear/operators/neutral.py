@@ -79,3 +79,11 @@ def dense_part(A: LinearOperator, whole: LinearOperator) -> Array:
     elif A.is_neutral and A._context.dtype != whole._context.dtype:
         A = A.to(dtype=whole.dtype)
     return A._dense()
+
+
+def carry(A: LinearOperator, image: LinearOperator) -> LinearOperator:
+    """Claims of A passed to its transpose, adjoint or conjugate: all survive, but Stiefel only
+    where the shape stays."""
+    if A._claims and image.shape[-2:] == A.shape[-2:]:
+        image = image._claim(A._claims)
+    return released(image, A._context.dtype) if "_is_released" in A.__dict__ else image

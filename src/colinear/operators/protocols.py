@@ -8,7 +8,7 @@ printing.py, which know `LinearOperator` and so come after it. base.py names the
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import backends
 from ..backends import Array
@@ -16,6 +16,45 @@ from ..dispatch import calls as modes
 
 if TYPE_CHECKING:
     from .base import LinearOperator
+
+
+# ------------------------------------------------------------------ linear algebra; the frameworks
+
+
+class LstsqResult(NamedTuple):
+    """The solution, and None for what is not computed along with it."""
+
+    solution: Any
+    residuals: Any = None
+    rank: Any = None
+    singular_values: Any = None
+
+
+class SlogdetResult(NamedTuple):
+    sign: Any
+    logabsdet: Any
+
+
+class EigResult(NamedTuple):
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class SVDResult(NamedTuple):
+    U: Any
+    S: Any
+    Vh: Any
+
+
+class QRResult(NamedTuple):
+    Q: Any
+    R: Any
+
+
+class LUResult(NamedTuple):
+    P: Any
+    L: Any
+    U: Any
 
 
 algebra: Any = None

@@ -16,9 +16,6 @@ from .base import LinearOperator
 from .context import Context, as_array, check_dtype
 from .tree import Index, conjugate_leaves
 
-# Where the entries of a sparse matrix stand: structure that is hashed, compared and kept apart
-# from their values.
-
 
 class SparseStructure:
     """The pattern of a sparse matrix: compressed rows, sorted, each entry once.

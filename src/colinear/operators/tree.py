@@ -12,7 +12,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..backends import Array, namespace_of
+from ..dispatch.calls import retry_deeper
 from ..errors import ShapeError
+
+# Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
+# Empty in normal use.
+WATCHERS: list[Any] = []
+
+
+def _walk(to_children: Callable[[], Any]) -> Any:
+    """What a walk over the tree finds, however deep the tree is."""
+    try:
+        return to_children()
+    except RecursionError:
+        return retry_deeper(to_children)
+
+
+def tell_multiplied(A: Any, columns: int) -> None:
+    for watcher in tuple(WATCHERS):
+        watcher.multiplied(A, columns)
+
+
+def tell_materialised(A: Any) -> None:
+    for watcher in tuple(WATCHERS):
+        watcher.materialised(A)
 
 
 def _set_field_once(self: Any, name: str, value: Any) -> None:
@@ -32,14 +55,14 @@ def _set_field_once(self: Any, name: str, value: Any) -> None:
     object.__setattr__(self, name, value)
 
 
-def conjugate_leaves(self: Tree) -> Tree:
+def conjugate_leaves(self: Any) -> Any:
     """`_conj` of the families whose matrix is conjugated by conjugating their leaves."""
     return self._map(
         lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate()
     )
 
 
-def _remember(image: Tree, A: Tree, *, transpose: bool, adjoint: bool) -> None:
+def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:
     """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
     memo only; pytrees drop it."""
     # no reference cycles: they hold memory
@@ -50,7 +73,7 @@ def _remember(image: Tree, A: Tree, *, transpose: bool, adjoint: bool) -> None:
             object.__setattr__(image, "_adjoint_of", A)
 
 
-def inside_out(A: Tree) -> Iterator[Tree]:
+def inside_out(A: Any) -> Iterator[Any]:
     """Every operator of the tree once, what is inside before what it is inside of; without
     recursion."""
     seen: set[int] = set()
@@ -63,9 +86,7 @@ def inside_out(A: Tree) -> Iterator[Tree]:
             seen.add(id(node))
             waiting.append((node, True))
             inside = node.operands or [getattr(node, name) for name in node._dynamic]
-            waiting.extend(
-                (part, False) for part in reversed(inside) if isinstance(part, Tree)
-            )
+            waiting.extend((part, False) for part in reversed(inside) if isinstance(part, Tree))
 
 
 # A property that is computed once per operator.

@@ -8,14 +8,12 @@ colinear` stays fast.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy
 
-from ..shared import packed_slogdet, through_single
+from ..shared import _lapack, _nan_on_failure, _over_batch, packed_slogdet, through_single
 
 Array = Any
 
@@ -27,83 +25,6 @@ LARGE = 32
 _half = through_single(
     lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32)
 )
-
-
-@functools.cache
-def _lapack(name: str, character: str, module: str = "lapack") -> Callable:
-    """The LAPACK or BLAS routine for a dtype: SciPy's own search for it (get_lapack_funcs) costs
-    5 us a call."""
-    return getattr(
-        getattr(scipy.linalg, module), {"f": "s", "d": "d", "F": "c", "D": "z"}[character] + name
-    )
-
-
-def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
-    """Loop a function of arrays of these ranks over the leading dimensions, which broadcast."""
-
-    def decorate(function: Callable) -> Callable:
-        @functools.wraps(function)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            arrays, others = arguments[: len(ranks)], arguments[len(ranks) :]
-            if all(x.ndim == rank for x, rank in zip(arrays, ranks, strict=True)):
-                return function(*arguments, **options)
-            cores = [x.shape[x.ndim - rank :] for x, rank in zip(arrays, ranks, strict=True)]
-            batch = np.broadcast_shapes(
-                *(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True))
-            )
-            wide = [
-                np.broadcast_to(x, (*batch, *core)) for x, core in zip(arrays, cores, strict=True)
-            ]
-            results = [
-                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
-            ]
-            # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
-            if not results:
-                ones = (np.ones(core, x.dtype) for x, core in zip(arrays, cores, strict=True))
-                return _map(
-                    lambda x: np.empty((*batch, *x.shape), x.dtype),
-                    function(*ones, *others, **options),
-                )
-            return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
-
-        return wrapped
-
-    return decorate
-
-
-def _map(f: Callable, *results: Any) -> Any:
-    """Apply `f` to arrays, or to the parts of tuples of arrays."""
-    return (
-        tuple(f(*xs) for xs in zip(*results, strict=True))
-        if isinstance(results[0], tuple)
-        else f(*results)
-    )
-
-
-def _nan_on_failure(function: Callable) -> Callable:
-    """NaN where LAPACK does not converge, or might never (an infinity); other matrices of the
-    batch keep their answers."""
-
-    def attempt(A: Array, *options: Any, **named: Any) -> Any:
-        try:
-            return function(A, *options, **named) if np.isfinite(A).all() else None
-        except np.linalg.LinAlgError:
-            return None
-
-    def one(A: Array, *options: Any) -> Any:
-        result = attempt(A, *options)
-        return (
-            _map(lambda x: np.full_like(x, np.nan), function(np.zeros_like(A), *options))
-            if result is None
-            else result
-        )
-
-    @functools.wraps(function)
-    def wrapped(A: Array, *options: Any, **named: Any) -> Any:
-        result = attempt(A, *options, **named)
-        return _over_batch(2)(one)(A, *options, *named.values()) if result is None else result
-
-    return wrapped
 
 
 # Cholesky, LU, LDL
