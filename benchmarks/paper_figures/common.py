@@ -12,7 +12,7 @@ from problems import DATA
 
 import colinear as co
 
-TORCH, JAX = ("torch", "colinear.backends.torch.arrays"), ("jax", "colinear.backends.jax.arrays")
+TORCH, JAX = ("torch", "colinear.backends.torch"), ("jax", "colinear.backends.jax")
 
 
 def as_numpy(x: Any) -> Any:

@@ -41,6 +41,7 @@ from .context import (
     from_numpy,
     is_complex_dtype,
     join_dtypes,
+    misfit,
     plain_array,
 )
 from .protocols import Protocols
@@ -362,7 +363,7 @@ class LinearOperator(Tree, Protocols):
         shape = other.shape
         if len(shape) == 1:
             if shape[0] != self.shape[-1]:
-                raise ShapeError(_misfit(self, shape))
+                raise ShapeError(misfit(self, shape))
             if WATCHERS:
                 tell_multiplied(self, 1)
             try:
@@ -370,7 +371,7 @@ class LinearOperator(Tree, Protocols):
             except RecursionError:
                 return retry_deeper(self._matvec, other)
         if len(shape) < 2 or shape[-2] != self.shape[-1]:
-            raise ShapeError(_misfit(self, shape))
+            raise ShapeError(misfit(self, shape))
         if len(shape) > 2 and len(self.shape) > 2:
             broadcast_batches(self.shape[:-2], shape[:-2], what="@")
         if WATCHERS:
@@ -489,13 +490,6 @@ backends.on_load(
         xp.register_pytree(family, family._flatten, family._unflatten) for family in _FAMILIES
     ]
 )
-
-
-def _misfit(A: LinearOperator, shape: tuple[int, ...]) -> str:
-    m, n = A.shape[-2:]
-    return (
-        f"@: the operator is {m}x{n}, the right side needs {n} rows; its shape is {tuple(shape)}."
-    )
 
 
 # These know LinearOperator, and it calls them.

@@ -363,3 +363,11 @@ def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ..
                     )
                 result[i] = size
     return tuple(result)
+
+
+def misfit(A: Any, shape: tuple[int, ...]) -> str:
+    """What is wrong with a right side of this shape."""
+    m, n = A.shape[-2:]
+    return (
+        f"@: the operator is {m}x{n}, the right side needs {n} rows; its shape is {tuple(shape)}."
+    )

@@ -10,7 +10,7 @@ import pytest
 
 import colinear as co
 from colinear import backends
-from colinear.backends.numpy import arrays as xp
+from colinear.backends import numpy as xp
 from colinear.errors import ConvergenceWarning
 from colinear.functions import common as _values
 from colinear.functions import least_squares

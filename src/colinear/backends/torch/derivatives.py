@@ -154,7 +154,7 @@ def recorded_vjp(f: Callable, x: Any) -> Any:
 
     def pull(g: Any) -> Any:
         given, _ = pytree.tree_flatten(g)
-        if not moving:
+        if not (moving and own):
             return pytree.tree_map(torch.zeros_like, x)
         found = torch.autograd.grad(
             [outputs[i] for i in moving],

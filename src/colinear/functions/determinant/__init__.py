@@ -238,7 +238,7 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     """
     square_size("det", A, NEED, "Its singular values are svd(A)[1].")
     xp = A.xp
-    if xp.is_differentiated(*A.leaves()) and not xp.is_compiling():
+    if xp.is_differentiated(*A.arrays()) and not xp.is_compiling():
         with determinants.polynomials():
             sign, logarithm = slogdet(A, method)
     else:

@@ -14,6 +14,7 @@ from ...autodiff.kronecker import Grid
 from ...backends import Array
 from ...dispatch import rule
 from ...dispatch.patterns import arrange
+from ...dispatch.resolution import perform
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import SpectralFactor
 from ...methods import fitting
@@ -377,7 +378,7 @@ def diag_known_inverse(A: Any, method: Any) -> Array:
     found = _diagonal_by_resolvents(A, spectral) if isinstance(spectral, SpectralFactor) else None
     if found is not None:
         return found
-    return diag(known.find(known.A, None), method)
+    return diag(perform(known.find(known.A, None)), method)
 
 
 def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:

@@ -170,7 +170,7 @@ def scalar_keeps_adjoint(A: Any) -> bool:
 def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """c A has the eigenvalues c λ and the eigenvectors of A"""
     n, k, is_hermitian = asked(A, k, which, method)
-    if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.leaves()):
+    if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.arrays()):
         report_leaves(A)  # A may lack eigenvectors, and 0 does not
         return finish(
             A, filled(A, 0.0, n, A.batch_shape), identity_like(A, n), k, which, is_hermitian
