@@ -15,9 +15,7 @@ import sys
 
 from . import backends, testing
 from .detect import detect
-from .dispatch import check_rules, function, rule
-from .dispatch.functions import Function
-from .dispatch.resolution import Choice, Cost
+from .dispatch import Choice, Cost, Function, check_rules, function, rule
 from .errors import (
     AmbiguityError,
     AnnotationError,

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from .dispatch.functions import Function, _convert, function_named
+from .dispatch import Choice, Cost, Function, Rule, signature
+from .dispatch.functions import _convert, function_named
 from .dispatch.named_methods import why_whole
-from .dispatch.resolution import Choice, Cost, Resolution, Rule, guard_name
-from .dispatch.signatures import signature
+from .dispatch.resolution import Resolution, guard_name
 from .info import Scope, draw, state
 
 __all__ = ["Cost", "Plan", "explain"]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from . import backends
-from .operators.base import LinearOperator
+from .operators import LinearOperator
 from .operators.tree import WATCHERS
 from .verify import verify
 

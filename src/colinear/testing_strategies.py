@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from . import backends
 from . import operators as families
-from .operators.base import LinearOperator
+from .operators import LinearOperator
 from .properties import PSD, Symmetric
 
 Pair = tuple[LinearOperator, Any]

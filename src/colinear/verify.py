@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from .errors import AnnotationError, BackendError
-from .operators.base import LinearOperator
-from .operators.convert import as_operator
+from .operators import LinearOperator, as_operator
 from .operators.tree import inside_out
 from .properties import (
     PD,

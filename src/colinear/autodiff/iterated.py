@@ -19,9 +19,7 @@ from ..methods.gmres import gmres
 from ..methods.iterate import Outcome, described
 from ..methods.loop import NOBODY
 from ..methods.minres import minres
-from ..operators.base import LinearOperator
-from ..operators.block import Block
-from ..operators.diagonal import Zero
+from ..operators import Block, LinearOperator, Zero
 from ..operators.tree import directional, pullback
 from ..status import settle
 from .implicit import Equation

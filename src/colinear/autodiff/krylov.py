@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..operators.context import Context
 from ..operators.tree import directional, memo
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..functions.solve.cost import dense_work, sparse_work
-from ..operators.sparse import Sparse
+from ..operators import Sparse
 from ..status import Status
 from . import answers
 from .codes import InputError

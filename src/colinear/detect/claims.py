@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from .matrix import SMALL, Matrix
 

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.base import LinearOperator
-from ..operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.lowrank import LowRank
+from ..operators import (
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    ScaledIdentity,
+)
 from ..properties import SelfAdjoint
 from .matrix import Found, Matrix, constant, entries_at, norm
 

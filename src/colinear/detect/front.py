@@ -10,16 +10,20 @@ import numpy as np
 from ..backends import is_array
 from ..errors import BackendError, ShapeError
 from ..info import Info
-from ..operators.base import LinearOperator
-from ..operators.block import Block, BlockDiag
-from ..operators.convert import as_operator
-from ..operators.dense import Dense
-from ..operators.hadamard import Hadamard
-from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.product import Product
-from ..operators.scaled import Scaled
-from ..operators.sparse import Sparse
-from ..operators.sum import Sum
+from ..operators import (
+    Block,
+    BlockDiag,
+    Dense,
+    Hadamard,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Product,
+    Scaled,
+    Sparse,
+    Sum,
+    as_operator,
+)
 from ..properties import strongest_names
 from .matrix import Found, Matrix
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 
 SMALL = 2**20  # entries of a sparse matrix that may be written down: 8 MB
 ROUNDING = 64.0  # what is exact but for rounding is so to this many eps of the norm

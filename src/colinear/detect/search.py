@@ -11,19 +11,29 @@ from typing import Any
 import numpy as np
 
 from ..functions.solve.cost import dense_work, least_squares_work, sparse_work
-from ..operators.banded import Banded, Tridiagonal
-from ..operators.base import LinearOperator
-from ..operators.block import BlockDiag
-from ..operators.dense import Dense, Triangular
-from ..operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ..operators.kronecker import Kronecker, KroneckerSum
-from ..operators.lowrank import LowRank
-from ..operators.product import Product
-from ..operators.scaled import Scaled
-from ..operators.sparse import Sparse
-from ..operators.sum import Sum
-from ..operators.toeplitz import Circulant, Convolution, Toeplitz
-from ..operators.unitary import Permutation
+from ..operators import (
+    Banded,
+    BlockDiag,
+    Circulant,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Scaled,
+    ScaledIdentity,
+    Sparse,
+    Sum,
+    Toeplitz,
+    Triangular,
+    Tridiagonal,
+    Zero,
+)
 from ..properties import SELF_ADJOINT, STIEFEL
 from .claims import claims, is_orthonormal
 from .factors import (

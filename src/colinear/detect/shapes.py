@@ -8,14 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from ..operators.banded import Banded, Tridiagonal
-from ..operators.block import BlockDiag
-from ..operators.dense import Triangular
-from ..operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ..operators.kronecker import Kronecker
-from ..operators.sparse import Sparse
-from ..operators.toeplitz import Circulant, Convolution, Toeplitz
-from ..operators.unitary import Permutation
+from ..operators import (
+    Banded,
+    BlockDiag,
+    Circulant,
+    Convolution,
+    Diagonal,
+    Identity,
+    Kronecker,
+    Permutation,
+    ScaledIdentity,
+    Sparse,
+    Toeplitz,
+    Triangular,
+    Tridiagonal,
+    Zero,
+)
 from .matrix import Found, Matrix, constant, entries_at, norm
 
 # What shows in where the entries stand: nothing, diagonals, bands, triangles, permutations.

@@ -25,11 +25,7 @@ from sklearn.utils.validation import (
 from ..errors import BackendError, DtypeError, ShapeError
 from ..functions import eig, lstsq, norm, solve, svd
 from ..methods import Method
-from ..operators.base import LinearOperator
-from ..operators.convert import as_operator
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal, Identity
-from ..operators.lowrank import LowRank
+from ..operators import Dense, Diagonal, Identity, LinearOperator, LowRank, as_operator
 from ..properties import PSD
 
 # What the estimators share: data that may be an operator, its columns centred without being

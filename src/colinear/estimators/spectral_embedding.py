@@ -15,9 +15,7 @@ from sklearn.utils.validation import validate_data
 from ..errors import ColinearWarning, ShapeError
 from ..functions import diag, eig
 from ..methods import Method
-from ..operators.base import LinearOperator
-from ..operators.convert import as_operator
-from ..operators.diagonal import Diagonal, Identity
+from ..operators import Diagonal, Identity, LinearOperator, as_operator
 from ..properties import PSD, SelfAdjoint
 from .linear import as_data, rows_of_positive_peak
 

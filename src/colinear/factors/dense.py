@@ -6,7 +6,7 @@ from typing import Any
 
 from ..autodiff.determinants import slogdet_of_diagonal
 from ..backends import Array, namespace_of
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..operators.context import broadcast_batches
 from ..operators.tree import conjugate_leaves
 from ..operators.unitary import pad_end

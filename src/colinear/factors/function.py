@@ -8,13 +8,9 @@ from typing import Any, ClassVar
 
 from ..autodiff import kronecker as derivatives
 from ..backends import Array, namespace_of
-from ..operators.base import LinearOperator
+from ..operators import Dense, Diagonal, Kronecker, LinearOperator, Product
 from ..operators.context import Context, broadcast_batches
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
-from ..operators.kronecker import Kronecker
 from ..operators.printing import bracketed
-from ..operators.product import Product
 from ..operators.tree import memo
 from .inverse import Implicit
 

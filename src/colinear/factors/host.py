@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED
 from ..backends import Array, namespace_of
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import memo
 from ..operators.unitary import fourier_flops, good_length, pad_end

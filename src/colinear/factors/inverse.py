@@ -9,9 +9,8 @@ from typing import Any
 from ..autodiff.implicit import CONJUGATED, TRANSPOSED, LinearMap, equation, of_matrix
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..operators.base import LinearOperator
+from ..operators import Dense, LinearOperator
 from ..operators.context import Context, broadcast_batches
-from ..operators.dense import Dense
 from ..operators.printing import bracketed
 from ..operators.tree import memo
 

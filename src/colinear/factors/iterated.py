@@ -15,11 +15,9 @@ from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, without_unknowns
 from ..methods.loop import NOBODY, Watch
 from ..methods.vectors import column_norms, status_of
+from ..operators import LinearOperator, Opaque, Sparse
 from ..operators.autograd import linearised
-from ..operators.base import LinearOperator
 from ..operators.context import Context, broadcast_batches
-from ..operators.matrixfree import Opaque
-from ..operators.sparse import Sparse
 from ..operators.tree import WATCHERS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import FIRST_FAILURE, Status, failed, settle

@@ -12,7 +12,7 @@ from ..backends import Array, get, namespace_of
 from ..info import Info, recording
 from ..methods.iterate import Outcome, described
 from ..methods.loop import Watch
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..status import Status, combine, failed, settle
 
 # Iterations that multiply with operators whose products are iterations themselves: is the answer

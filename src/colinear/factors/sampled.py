@@ -8,9 +8,8 @@ from typing import Any
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from ..methods.svrg import Terms
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator, Product
 from ..operators.context import Context
-from ..operators.product import Product
 from ..operators.terms import NOT_A_SUM, minibatch, term_count
 from ..operators.tree import memo
 from ..properties import POSITIVE_SEMIDEFINITE

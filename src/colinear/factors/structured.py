@@ -9,7 +9,7 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..backends import shared as _banded
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..operators.bounds import bound_by_norm, bound_of_tridiagonal
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import conjugate_leaves, memo

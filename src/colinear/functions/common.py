@@ -12,21 +12,25 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..backends import Array, is_array, namespace_of
-from ..dispatch.patterns import Pattern
+from ..dispatch import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
-from ..operators.base import LinearOperator
-from ..operators.block import hstack
+from ..operators import (
+    Adjoint,
+    Dense,
+    Diagonal,
+    Identity,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Sliced,
+    Sum,
+    Transpose,
+    hstack,
+)
 from ..operators.context import given_context
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal, Identity
-from ..operators.lowrank import LowRank
-from ..operators.product import Product
-from ..operators.sliced import Sliced
-from ..operators.sum import Sum
-from ..operators.transposed import Adjoint, Transpose
 from ..operators.tree import index_or_array, inside_out
-from ..operators.unitary import Permutation
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
 from ..status import Status
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..backends import Array
 from ..dispatch import function
 from ..methods import Method
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 
 # The transposes and the matrix itself, as functions. They have nothing to choose, so any method
 # will do.

@@ -7,8 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..backends import Array, namespace_of
-from ..dispatch import function
-from ..dispatch.resolution import Choice
+from ..dispatch import Choice, function
 from ..errors import DtypeError, ShapeError
 from ..factors.inverse import Implicit
 from ..functions import diag, inv, logdet, slogdet, solve_and_logdet
@@ -17,9 +16,7 @@ from ..functions.determinant import needs_estimate
 from ..functions.solve.auto import iterates
 from ..info import recording, report
 from ..methods import SLQ, Auto, Cholesky, Method
-from ..operators.base import LinearOperator
-from ..operators.convert import as_operator
-from ..operators.dense import Dense
+from ..operators import Dense, LinearOperator, as_operator
 from ..properties import PSD
 from ..status import Status
 from .roots import of_framework, sample

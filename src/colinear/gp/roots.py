@@ -10,21 +10,23 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..dispatch import function, rule
-from ..dispatch.resolution import Choice
+from ..dispatch import Choice, function, rule
 from ..errors import BackendError
 from ..functions import sqrt
 from ..functions.common import is_positive, placed, square_size
 from ..methods import Method
 from ..methods.sampling import check_seed
-from ..operators.base import LinearOperator
-from ..operators.block import BlockDiag, hstack
-from ..operators.convert import as_operator
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
-from ..operators.kronecker import Kronecker
-from ..operators.lowrank import LowRank
-from ..operators.sum import Sum
+from ..operators import (
+    BlockDiag,
+    Dense,
+    Diagonal,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Sum,
+    as_operator,
+    hstack,
+)
 from ..properties import POSITIVE_SEMIDEFINITE, PSD
 
 

@@ -15,17 +15,23 @@ from ..errors import BackendError, DtypeError, MethodError, ShapeError
 from ..functions.common import placed
 from ..functions.diagonal import diag
 from ..info import recording, report
-from ..operators.base import LinearOperator
+from ..operators import (
+    Dense,
+    Diagonal,
+    Identity,
+    Kernel,
+    LinearOperator,
+    LowRank,
+    Scaled,
+    ScaledIdentity,
+    Sparse,
+    Sum,
+    Zero,
+    as_operator,
+)
 from ..operators.context import broadcast_batches, check_device
-from ..operators.convert import as_operator
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ..operators.kernel import Kernel
-from ..operators.lowrank import LowRank
-from ..operators.scaled import Scaled
-from ..operators.sparse import Sparse, from_coordinates
+from ..operators.sparse import from_coordinates
 from ..operators.sparse_algebra import DIAGONAL, multiply_out, times
-from ..operators.sum import Sum
 from ..operators.tree import Index
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import failed

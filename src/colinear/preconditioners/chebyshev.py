@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..backends import Array
 from ..factors.host import ChebyshevFactor
-from ..operators.base import LinearOperator
+from ..operators import LinearOperator
 from ..properties import PD
 from .base import Preconditioner, compiled, held_fixed, positive_integer
 

@@ -13,13 +13,8 @@ from ..factors.structured import StackedBlocks
 from ..functions.common import quiet
 from ..functions.diagonal import diag
 from ..functions.solve.inverse import inv
-from ..operators.base import LinearOperator
-from ..operators.block import BlockDiag
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal
-from ..operators.product import Product
+from ..operators import BlockDiag, Dense, Diagonal, LinearOperator, Permutation, Product
 from ..operators.tree import Index
-from ..operators.unitary import Permutation
 from ..properties import PD, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .base import Preconditioner, diagonal_blocks, positive_integer
 

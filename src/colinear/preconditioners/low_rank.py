@@ -13,10 +13,7 @@ from ..factors.inverse import Inverse
 from ..functions.diagonal import diag
 from ..functions.solve.inverse import inv
 from ..info import recording
-from ..operators.base import LinearOperator
-from ..operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ..operators.lowrank import LowRank
-from ..operators.sum import Sum
+from ..operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
 from ..properties import PD
 from .base import Preconditioner, column, compiled, positive_integer, split_shift
 

@@ -12,10 +12,7 @@ from ..errors import MethodError, ShapeError
 from ..factors.host import FixedFactor, MultigridCycle
 from ..methods.incomplete_cholesky import IncompleteCholesky
 from ..methods.sparse_direct import SparseLU, stacked_matrix
-from ..operators.base import LinearOperator
-from ..operators.dense import Dense
-from ..operators.diagonal import Diagonal, Identity
-from ..operators.sparse import Sparse
+from ..operators import Dense, Diagonal, Identity, LinearOperator, Sparse
 from ..operators.sparse_algebra import as_sparse
 from ..properties import PD, POSITIVE_SEMIDEFINITE, PSD
 from .base import Preconditioner, held_fixed, seen

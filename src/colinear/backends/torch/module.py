@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ...operators.base import LinearOperator
-from ...operators.convert import as_operator
+from ...operators import LinearOperator, as_operator
 
 
 class OperatorModule(torch.nn.Module):

@@ -10,15 +10,12 @@ from typing import Any
 from ...autodiff import determinants
 from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array, namespace_of
-from ...dispatch import function, rule
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function, rule
 from ...errors import DerivativeWarning
 from ...factors.inverse import differentiable
 from ...info import Info, report
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense, Triangular
-from ...operators.diagonal import Diagonal, ScaledIdentity
+from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import dense, narrow, quiet, report_status, seen, square_size

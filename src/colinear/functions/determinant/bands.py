@@ -11,8 +11,7 @@ import numpy as np
 
 from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.resolution import Cost
+from ...dispatch import Cost, rule
 from ...info import Info, report
 from ...methods.determinants import (
     banded_slogdet,
@@ -20,14 +19,17 @@ from ...methods.determinants import (
     toeplitz_slogdet,
     tridiagonal_slogdet,
 )
-from ...operators.banded import Banded, Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.diagonal import Diagonal
-from ...operators.product import Product
+from ...operators import (
+    Banded,
+    Diagonal,
+    LinearOperator,
+    Product,
+    Sine,
+    Sparse,
+    Toeplitz,
+    Tridiagonal,
+)
 from ...operators.rewrites import is_compact
-from ...operators.sparse import Sparse
-from ...operators.toeplitz import Toeplitz
-from ...operators.unitary import Sine
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status
 from ..common import is_square, values_are_seen

@@ -10,25 +10,35 @@ import numpy as np
 
 from ...autodiff.determinants import is_polynomial, slogdet_of_diagonal
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
+from ...dispatch import arrange, rule
 from ...factors.dense import LUFactor
 from ...factors.inverse import Inverse
 from ...methods.determinants import parity
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
-from ...operators.dense import Triangular
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import Householder, LowRank, Projection
-from ...operators.product import Product
-from ...operators.scaled import Scaled
+from ...operators import (
+    FFT,
+    Adjoint,
+    BlockDiag,
+    Circulant,
+    Conjugate,
+    Convolution,
+    Diagonal,
+    Householder,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Transpose,
+    Triangular,
+    Zero,
+)
 from ...operators.sparse_algebra import DIAGONAL
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Convolution
-from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ...operators.tree import Index
-from ...operators.unitary import FFT, Permutation
 from ...properties import UNITARY, Unitary
 from ..common import (
     narrow,

@@ -12,24 +12,31 @@ from typing import Any
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
 from ...info import Info, report
 from ...methods.determinants import tridiagonal_eigenvalues
-from ...operators.banded import Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.block import Block, hstack, vstack
-from ...operators.dense import Dense, Triangular
-from ...operators.diagonal import ScaledIdentity, Zero, scalar_of
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import Projection
-from ...operators.product import Product
+from ...operators import (
+    Block,
+    Dense,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Triangular,
+    Tridiagonal,
+    Zero,
+    hstack,
+    vstack,
+)
+from ...operators.diagonal import scalar_of
 from ...operators.rewrites import kronecker_terms
-from ...operators.scaled import Scaled, beside
+from ...operators.scaled import beside
 from ...operators.sparse_algebra import DIAGONAL, SHIFT
-from ...operators.sum import Sum
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ...status import Status, failed
 from ..common import (

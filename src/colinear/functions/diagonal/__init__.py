@@ -10,18 +10,25 @@ from operator import add, mul
 from typing import Any
 
 from ...backends import Array
-from ...dispatch import function, rule
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function, rule
 from ...methods import Hutchinson, Method, fitting
-from ...operators.base import LinearOperator
-from ...operators.batch import BatchSum
-from ...operators.block import Block, BlockDiag
-from ...operators.hadamard import Hadamard
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.scaled import Scaled, beside
-from ...operators.sliced import Sliced, pick, same
-from ...operators.sum import Sum
-from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...operators import (
+    Adjoint,
+    BatchSum,
+    Block,
+    BlockDiag,
+    Conjugate,
+    Hadamard,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Scaled,
+    Sliced,
+    Sum,
+    Transpose,
+)
+from ...operators.scaled import beside
+from ...operators.sliced import pick, same
 from ..common import BLOCK, by_columns, outer, place, placed, square_size
 from ..solve.inverse import all_square
 from ..stochastic.estimators import (

@@ -10,7 +10,7 @@ import numpy as np
 from ...backends import Array
 from ...dispatch import rule
 from ...factors.inverse import Inverse
-from ...operators.banded import Banded
+from ...operators import Banded
 from ..common import is_watched, quiet, report_values, seen, wide
 from . import diag, ones_on_diagonal
 

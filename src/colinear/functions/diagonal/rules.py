@@ -12,29 +12,41 @@ import numpy as np
 from ...autodiff import resolvents
 from ...autodiff.kronecker import Grid
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
-from ...dispatch.resolution import perform
+from ...dispatch import arrange, perform, rule
 from ...factors.inverse import Implicit, Inverse
 from ...factors.structured import SpectralFactor
 from ...methods import fitting
-from ...operators.banded import Banded, Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense, Triangular
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
-from ...operators.kernel import Kernel
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators import (
+    FFT,
+    Banded,
+    Circulant,
+    Convolution,
+    Dense,
+    Diagonal,
+    Householder,
+    Identity,
+    Kernel,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Projection,
+    ScaledIdentity,
+    Sparse,
+    Sum,
+    Toeplitz,
+    Triangular,
+    Tridiagonal,
+    Zero,
+    simplify,
+)
+from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
-from ...operators.product import Product
-from ...operators.rewrites import simplify
 from ...operators.scaled import beside
-from ...operators.sparse import Sparse
 from ...operators.sparse_algebra import SHIFT
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Convolution, Toeplitz
 from ...operators.tree import Index
-from ...operators.unitary import FFT, Permutation
 from ..common import placed, reciprocal, seen
 from . import diag, exact_diagonal, ones_on_diagonal, zero_diagonal
 from .bands import tridiagonal_inverse_diagonal

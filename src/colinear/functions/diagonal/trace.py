@@ -7,20 +7,25 @@ from operator import add, mul
 from typing import Any
 
 from ...backends import Array
-from ...dispatch import function, rule
-from ...dispatch.named_methods import has_needs
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, function, has_needs, rule
 from ...factors.inverse import Inverse
 from ...methods import SLQ, Hutchinson, Method, XNysTrace, XTrace, fitting
-from ...operators.base import LinearOperator
-from ...operators.batch import BatchSum
-from ...operators.block import BlockDiag
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import LowRank, Projection
-from ...operators.product import Product
-from ...operators.scaled import Scaled
-from ...operators.sum import Sum
-from ...operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
+from ...operators import (
+    Adjoint,
+    BatchSum,
+    BlockDiag,
+    Conjugate,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Product,
+    Projection,
+    Scaled,
+    Sum,
+    Transpose,
+)
+from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from ..common import is_square, placed, square_size
 from ..solve.inverse import all_square

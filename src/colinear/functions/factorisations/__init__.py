@@ -8,12 +8,9 @@ from functools import partial
 from typing import Any
 
 from ... import autodiff
-from ...dispatch import function
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function
 from ...methods import LU, QR, Cholesky, Method, fitting
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense, Triangular
-from ...operators.unitary import Permutation
+from ...operators import Dense, LinearOperator, Permutation, Triangular
 from ...properties import STIEFEL
 from ...status import Status
 from ..common import dense, identity_like, narrow, quiet, report_finite, report_status, square_size

@@ -7,17 +7,15 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.resolution import Cost
+from ...dispatch import Cost, rule
 from ...factors.dense import UnitaryChain
 from ...info import Info, report
 from ...methods.sparse_direct import factors_in_order, stays_sparse
-from ...operators.banded import Banded, Tridiagonal, natural_length
-from ...operators.base import LinearOperator
-from ...operators.diagonal import ScaledIdentity
+from ...operators import Banded, LinearOperator, Permutation, ScaledIdentity, Sparse, Tridiagonal
+from ...operators.banded import natural_length
 from ...operators.rewrites import is_scattered
-from ...operators.sparse import Sparse, from_coordinates
-from ...operators.unitary import Permutation, pad_end
+from ...operators.sparse import from_coordinates
+from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
     identity_like,

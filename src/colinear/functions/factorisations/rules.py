@@ -11,19 +11,28 @@ from ... import autodiff
 from ...backends import Array, namespace_of
 from ...dispatch import rule
 from ...info import Info, report
-from ...operators.banded import Banded, Tridiagonal
-from ...operators.base import LinearOperator
+from ...operators import (
+    Banded,
+    Block,
+    BlockDiag,
+    Conjugate,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Scaled,
+    ScaledIdentity,
+    Triangular,
+    Tridiagonal,
+    Zero,
+)
 from ...operators.batch import broadcast_batch
-from ...operators.block import Block, BlockDiag
-from ...operators.dense import Dense, Triangular
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import LowRank
-from ...operators.product import Product
 from ...operators.rewrites import is_scattered
-from ...operators.scaled import Scaled, peek_scalar
-from ...operators.transposed import Conjugate
-from ...operators.unitary import Permutation
+from ...operators.scaled import peek_scalar
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
 from ...status import Status
 from ..common import (

@@ -9,17 +9,13 @@ from typing import Any
 
 from ... import autodiff
 from ...backends import Array
-from ...dispatch import function
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function
 from ...factors.inverse import Implicit, Inverse
 from ...info import Info, is_detailed, report
 from ...methods import CG, LSMR, LSQR, QR, SVD, SVRG, Method, RandomizedSVD, fitting
 from ...methods.lsqr import for_least_squares
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Zero
+from ...operators import Dense, Diagonal, LinearOperator, Product, Zero
 from ...operators.neutral import placed_beside
-from ...operators.product import Product
 from ...status import Status, combine
 from ..common import (
     MARGIN,

@@ -11,26 +11,36 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, namespace_of
-from ...dispatch import function, rule
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function, rule
 from ...errors import BackendError, ShapeError
 from ...info import Info, report
 from ...methods import SVD, SVRG, Method, fitting
-from ...operators.base import LinearOperator
-from ...operators.block import Block, BlockDiag, hstack
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import LowRank, Projection
-from ...operators.product import Product
-from ...operators.scaled import Scaled
-from ...operators.sparse import Sparse
+from ...operators import (
+    Adjoint,
+    Block,
+    BlockDiag,
+    Circulant,
+    Conjugate,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sparse,
+    Sum,
+    Transpose,
+    Zero,
+    hstack,
+)
 from ...operators.sparse_algebra import SHIFT
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Convolution
-from ...operators.transposed import Adjoint, Conjugate, Transpose
 from ...operators.tree import Index
-from ...operators.unitary import Permutation
 from ...properties import POSITIVE_DEFINITE, STIEFEL
 from ...status import Status
 from ..common import (

@@ -9,23 +9,35 @@ from __future__ import annotations
 from typing import Any
 
 from ...backends import Array, namespace_of
-from ...dispatch import rule
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
 from ...info import Info, report
-from ...operators.banded import Banded, Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.block import Block, BlockDiag
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import LowRank, Projection
-from ...operators.product import Product
-from ...operators.scaled import Scaled
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Convolution, Toeplitz
-from ...operators.transposed import Adjoint, Conjugate, Transpose
+from ...operators import (
+    Adjoint,
+    Banded,
+    Block,
+    BlockDiag,
+    Circulant,
+    Conjugate,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Toeplitz,
+    Transpose,
+    Tridiagonal,
+    Zero,
+)
 from ...properties import POSITIVE_DEFINITE
 from ...status import Status
 from ..common import (

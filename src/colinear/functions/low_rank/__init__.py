@@ -11,8 +11,7 @@ from ...dispatch import function
 from ...errors import MethodError
 from ...info import Info, is_detailed, recording, report
 from ...methods.sampling import check_seed, drawn_seed
-from ...operators.base import LinearOperator
-from ...operators.lowrank import LowRank
+from ...operators import LinearOperator, LowRank
 from ...preconditioners.low_rank import approximation, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine

@@ -10,9 +10,7 @@ from ...backends import Array, adjoint
 from ...dispatch import function
 from ...errors import BackendError
 from ...info import Info, report
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.lowrank import LowRank, Projection
+from ...operators import Dense, LinearOperator, LowRank, Projection
 from ...properties import STIEFEL
 from ...status import Status
 from ..common import narrow, quiet

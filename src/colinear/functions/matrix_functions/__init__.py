@@ -13,11 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends import Array
-from ...dispatch import function
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, function
 from ...methods import Auto, Eigh, Method, fitting
-from ...operators.base import LinearOperator
-from ...operators.diagonal import Identity, ScaledIdentity
+from ...operators import Identity, LinearOperator, ScaledIdentity
 from ...properties import SELF_ADJOINT
 from ..common import square_size
 from .dense import (

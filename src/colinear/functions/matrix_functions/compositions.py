@@ -10,22 +10,27 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, arrange, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
 from ...methods import Auto, Eigh, fitting
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
-from ...operators.diagonal import Diagonal, ScaledIdentity, scalar_of
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.product import Product
-from ...operators.scaled import Scaled
+from ...operators import (
+    Adjoint,
+    BlockDiag,
+    Conjugate,
+    Diagonal,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Permutation,
+    Product,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Transpose,
+)
+from ...operators.diagonal import scalar_of
 from ...operators.sparse_algebra import SHIFT
-from ...operators.sum import Sum
-from ...operators.transposed import Adjoint, Conjugate, Transpose
-from ...operators.unitary import Permutation
 from ...properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
 from ...status import Status
 from ..common import (

@@ -10,13 +10,10 @@ from typing import Any
 
 from ... import autodiff
 from ...backends import Array
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost
 from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal
-from ...operators.product import Product
+from ...operators import Dense, Diagonal, LinearOperator, Product
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import (

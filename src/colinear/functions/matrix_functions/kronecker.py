@@ -17,12 +17,17 @@ from ...backends import Array, namespace_of
 from ...factors.function import KroneckerFunction
 from ...info import recording
 from ...methods import Auto
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.scaled import Scaled
-from ...operators.sum import Sum
+from ...operators import (
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+)
 from ...properties import SELF_ADJOINT
 from ..common import (
     dense,

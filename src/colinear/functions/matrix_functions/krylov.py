@@ -11,17 +11,15 @@ from typing import Any
 
 from ... import autodiff, backends
 from ...backends import Array, program
-from ...dispatch.resolution import Cost
+from ...dispatch import Cost
 from ...errors import MethodError
 from ...factors.function import FunctionOf
 from ...info import Info, recording, report
 from ...methods import Auto, Krylov, Method
 from ...methods.basis import pick, plain
 from ...methods.krylov_function import function_times
+from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.scaled import Scaled
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine
 from .. import matrix_functions as dense

@@ -16,7 +16,7 @@ from ...info import Info
 from ...methods import Krylov, roots
 from ...methods.basis import pick
 from ...methods.krylov_derivatives import adjoint_factors, tangent_times
-from ...operators.base import LinearOperator
+from ...operators import LinearOperator
 from ...operators.tree import directional, pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, settle

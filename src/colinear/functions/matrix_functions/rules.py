@@ -11,21 +11,31 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, namespace_of
-from ...dispatch import rule
-from ...dispatch.functions import Function
+from ...dispatch import Function, rule
 from ...info import recording, report
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
-from ...operators.dense import Dense, Triangular
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import Householder, LowRank, Projection
-from ...operators.product import Product
-from ...operators.scaled import Scaled, beside, peek_scalar
+from ...operators import (
+    BlockDiag,
+    Circulant,
+    Convolution,
+    Dense,
+    Diagonal,
+    Householder,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Triangular,
+    Zero,
+)
+from ...operators.diagonal import scalar_of
+from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Convolution
-from ...operators.unitary import Permutation
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
 from ...status import Status
 from ..common import is_watched, narrow, reports_nonfinite, seen, square_size, wide

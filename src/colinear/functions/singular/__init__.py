@@ -9,14 +9,11 @@ from typing import Any
 
 from ... import autodiff
 from ...backends import Array
-from ...dispatch import function
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function
 from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.matrixfree import opaque
+from ...operators import Dense, LinearOperator, opaque
 from ...properties import STIEFEL
 from ...status import Status
 from ..common import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import autodiff
 from ...backends import Array, program
-from ...dispatch.resolution import Cost
+from ...dispatch import Cost
 from ...errors import DerivativeWarning
 from ...factors.runs import heard
 from ...info import Info, recording, report
@@ -18,10 +18,8 @@ from ...methods import Auto, GolubKahan, Method, RandomizedSVD
 from ...methods.basis import pick
 from ...methods.golub_kahan import golub_kahan
 from ...methods.randomized_svd import randomized_svd
+from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.product import Product
 from ...properties import STIEFEL
 from ...status import Status
 from ..common import is_half, is_watched, narrow, quiet, seen

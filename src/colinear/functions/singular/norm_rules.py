@@ -10,22 +10,36 @@ from typing import Any
 
 from ...backends import Array, namespace_of
 from ...dispatch import rule
-from ...operators.banded import Banded, Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import Householder, LowRank, Projection
-from ...operators.product import Product
-from ...operators.rewrites import simplify
-from ...operators.scaled import Scaled
-from ...operators.sliced import Sliced
-from ...operators.sparse import Sparse
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Toeplitz
-from ...operators.transposed import Adjoint, Conjugate, Transpose
-from ...operators.unitary import FFT, Permutation, Sine
+from ...operators import (
+    FFT,
+    Adjoint,
+    Banded,
+    BlockDiag,
+    Circulant,
+    Conjugate,
+    Dense,
+    Diagonal,
+    Householder,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sine,
+    Sliced,
+    Sparse,
+    Sum,
+    Toeplitz,
+    Transpose,
+    Tridiagonal,
+    Zero,
+    simplify,
+)
+from ...operators.diagonal import scalar_of
 from ...properties import Stiefel
 from ..common import (
     has_orthonormal_columns,

@@ -16,20 +16,32 @@ from ...dispatch import rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
 from ...info import is_detailed
-from ...operators.banded import Tridiagonal
-from ...operators.base import LinearOperator
+from ...operators import (
+    FFT,
+    Adjoint,
+    BlockDiag,
+    Circulant,
+    Conjugate,
+    Convolution,
+    Dense,
+    Diagonal,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Toeplitz,
+    Transpose,
+    Tridiagonal,
+    Zero,
+    hstack,
+)
 from ...operators.batch import broadcast_batch
-from ...operators.block import BlockDiag, hstack
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, ScaledIdentity, Zero
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import LowRank, Projection
-from ...operators.product import Product
-from ...operators.scaled import Scaled, beside
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant, Convolution, Toeplitz
-from ...operators.transposed import Adjoint, Conjugate, Transpose
-from ...operators.unitary import FFT
+from ...operators.scaled import beside
 from ...properties import STIEFEL, UNITARY, SelfAdjoint
 from ..common import (
     complement,

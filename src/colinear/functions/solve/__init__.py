@@ -6,20 +6,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...backends import Array, namespace_of
-from ...dispatch import function
-from ...dispatch.resolution import Choice, Rule
+from ...dispatch import Choice, Rule, function
 from ...errors import ShapeError
 from ...factors.inverse import Implicit, Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, is_detailed, recording, report, reported, total
 from ...methods import Auto, Iterative, Method
-from ...operators.base import LinearOperator
+from ...operators import Dense, LinearOperator, Scaled, Sparse
 from ...operators.context import broadcast_batches
-from ...operators.dense import Dense
 from ...operators.neutral import placed_beside
-from ...operators.scaled import Scaled
-from ...operators.sparse import Sparse
 from ...properties import UNITARY
 from ...status import Status, combine, failed
 from ..common import is_vector, narrow, ones_beside, quiet, seen, square_size, wide

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost
 from ...errors import BackendError, MethodError, ShapeError
 from ...factors.iterated import Attempts, Iterated, working_memory
 from ...factors.sampled import sampled_terms, seeded
@@ -17,13 +17,8 @@ from ...info import Info, recording
 from ...methods import CG, GMRES, LSMR, LSQR, MINRES, Auto, BiCGSTAB, Method
 from ...methods.base import Iterative
 from ...methods.svrg import SVRG
-from ...operators.base import LinearOperator
+from ...operators import Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, Sum
 from ...operators.context import check_device
-from ...operators.diagonal import Diagonal
-from ...operators.matrixfree import MatrixFree
-from ...operators.scaled import Scaled
-from ...operators.sparse import Sparse
-from ...operators.sum import Sum
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
 from ..common import is_watched, seen

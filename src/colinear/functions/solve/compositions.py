@@ -12,17 +12,28 @@ from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...factors.structured import StackedBlocks
 from ...info import part, recording, report
-from ...operators.base import LinearOperator
-from ...operators.block import Block, BlockDiag, hstack, vstack
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from ...operators.kronecker import Kronecker
+from ...operators import (
+    Adjoint,
+    Block,
+    BlockDiag,
+    Conjugate,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    Permutation,
+    Product,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+    Transpose,
+    Zero,
+    hstack,
+    vstack,
+)
 from ...operators.neutral import dense_part
-from ...operators.product import Product
-from ...operators.scaled import Scaled
-from ...operators.sum import Sum
-from ...operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
-from ...operators.unitary import Permutation
+from ...operators.transposed import are_adjoint
 from ...properties import (
     POSITIVE_DEFINITE,
     POSITIVE_SEMIDEFINITE,

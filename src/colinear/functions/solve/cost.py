@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.sparse import Sparse
+from ...operators import Dense, LinearOperator, Sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 
 # What a factorisation and an iteration would cost: the numbers by which `Auto` decides between

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost
 from ...factors.dense import CholeskyFactor, CholeskyOrLUFactor, LDLFactor, LUFactor, qr_factor
 from ...factors.inverse import differentiable
 from ...info import Info, is_detailed, report
 from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
-from ...operators.base import LinearOperator
+from ...operators import LinearOperator
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import MARGIN, dense, is_watched, quiet, seen, values_are_seen

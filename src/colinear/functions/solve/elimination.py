@@ -24,16 +24,19 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array
-from ...dispatch.named_methods import check_part
-from ...dispatch.resolution import Choice, perform
+from ...dispatch import Choice, check_part, perform
 from ...factors.runs import multiplies_by_iteration
 from ...info import Info, recording, report
-from ...operators.base import LinearOperator
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ...operators.lowrank import LowRank
-from ...operators.product import Product
-from ...operators.scaled import Scaled
-from ...operators.sum import Sum
+from ...operators import (
+    Diagonal,
+    Identity,
+    LinearOperator,
+    LowRank,
+    Product,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+)
 from ...status import Status, failed
 from ..common import FEW, MARGIN, quiet, report_status, seen, wide
 from .auto import is_iterative

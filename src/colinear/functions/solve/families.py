@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, get
-from ...dispatch import rule
-from ...dispatch.resolution import Cost, perform
+from ...dispatch import Cost, perform, rule
 from ...factors.dense import TriangularFactor
 from ...factors.host import SparseFactor, gohberg_semencul
 from ...factors.inverse import Implicit, Inverse
@@ -18,15 +17,28 @@ from ...factors.structured import BandedFactor, FourierFactor, TridiagonalFactor
 from ...info import Info, recording, report
 from ...methods.sparse_direct import SparseLU
 from ...methods.toeplitz import columns_of_inverse
-from ...operators.banded import Banded, Tridiagonal, band_widths, natural_length
-from ...operators.base import LinearOperator
-from ...operators.dense import Triangular
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ...operators.lowrank import Householder, LowRank, Projection
+from ...operators import (
+    FFT,
+    Banded,
+    Circulant,
+    Convolution,
+    Diagonal,
+    Householder,
+    Identity,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Projection,
+    ScaledIdentity,
+    Sine,
+    Sparse,
+    Toeplitz,
+    Triangular,
+    Tridiagonal,
+)
+from ...operators.banded import band_widths, natural_length
 from ...operators.rewrites import is_compact
-from ...operators.sparse import Sparse
-from ...operators.toeplitz import Circulant, Convolution, Toeplitz
-from ...operators.unitary import FFT, Permutation, Sine, pad_end
+from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
     MARGIN,

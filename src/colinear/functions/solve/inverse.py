@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from ...dispatch import function
-from ...dispatch.resolution import Choice, perform
+from ...dispatch import Choice, function, perform
 from ...factors.inverse import Implicit, Inverse
 from ...factors.runs import multiplies_by_iteration
 from ...methods import Method
-from ...operators.base import LinearOperator
+from ...operators import LinearOperator
 from ...properties import UNITARY
 from ..common import identity_like, report_arrays, square_size
 from .auto import attempt, attempts, is_iterative, iterate, iterated, iterates

@@ -11,22 +11,27 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
 from ...factors.structured import SchurFactor, SpectralFactor, SylvesterFactor
 from ...info import Info, report
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
-from ...operators.kronecker import Kronecker, KroneckerSum
+from ...operators import (
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Product,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+)
+from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
-from ...operators.product import Product
 from ...operators.rewrites import kronecker_terms, share_factors
-from ...operators.scaled import Scaled, beside, multiply_scalars
+from ...operators.scaled import beside, multiply_scalars
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
-from ...operators.sum import Sum
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
 from ...status import Status, failed
 from ..common import (

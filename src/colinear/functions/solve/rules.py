@@ -10,25 +10,31 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, is_array
-from ...dispatch import rule
-from ...dispatch.resolution import Choice, perform
+from ...dispatch import Choice, perform, rule
 from ...factors.structured import LineFactor
 from ...info import Info, is_detailed, recording, report
 from ...methods import CG, GMRES, Auto
 from ...methods.toeplitz import LEVINSON, solve_by_iterations
-from ...operators.banded import Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import LowRank
-from ...operators.product import Product
-from ...operators.rewrites import LARGE_GRID, simplify
+from ...operators import (
+    BlockDiag,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    ScaledIdentity,
+    Sum,
+    Toeplitz,
+    Tridiagonal,
+    simplify,
+)
+from ...operators.rewrites import LARGE_GRID
 from ...operators.sparse_algebra import DIAGONAL, diagonal_of
-from ...operators.sum import Sum
-from ...operators.toeplitz import Convolution, Toeplitz
-from ...operators.unitary import Permutation
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine, failed
 from ..common import (

@@ -9,21 +9,28 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
+from ...dispatch import arrange, rule
 from ...info import Info, part, report
-from ...operators.base import LinearOperator
+from ...operators import (
+    Dense,
+    Diagonal,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    LowRank,
+    Product,
+    Projection,
+    Scaled,
+    ScaledIdentity,
+    Sum,
+)
 from ...operators.batch import broadcast_batch
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.lowrank import LowRank, Projection
+from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
-from ...operators.product import Product
 from ...operators.rewrites import DEFINITE
-from ...operators.scaled import Scaled, beside, kept_by_scalar
+from ...operators.scaled import beside, kept_by_scalar
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
-from ...operators.sum import Sum
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ...status import Status, failed

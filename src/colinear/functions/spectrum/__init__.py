@@ -12,14 +12,10 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, namespace_of
-from ...dispatch import function
-from ...dispatch.named_methods import check_part
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, check_part, function
 from ...info import Info, report
 from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.kronecker import KroneckerSum
+from ...operators import Dense, KroneckerSum, LinearOperator
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ...status import Status
 from ..common import dense, identity_like, narrow, once_each, placed, quiet, seen, square_size

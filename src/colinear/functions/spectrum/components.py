@@ -10,18 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.resolution import Choice
+from ...dispatch import Choice, rule
 from ...info import Info, report
 from ...methods import EIGEN, Auto, Eig, Eigh, fitting
 from ...methods.tridiagonal import all_pairs, few_pairs
-from ...operators.banded import Tridiagonal
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
-from ...operators.diagonal import Diagonal
-from ...operators.product import Product
-from ...operators.sparse import Sparse, SparseStructure
-from ...operators.unitary import Sine
+from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
+from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine
 from ..common import is_watched, narrow, quiet, seen

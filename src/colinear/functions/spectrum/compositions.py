@@ -7,22 +7,29 @@ import math
 from typing import Any
 
 from ...backends import Array
-from ...dispatch import rule
-from ...dispatch.patterns import arrange
+from ...dispatch import arrange, rule
 from ...factors.inverse import Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
-from ...operators.dense import Dense
-from ...operators.diagonal import Identity, scalar_of
-from ...operators.kronecker import Kronecker, KroneckerSum
-from ...operators.matrixfree import opaque
-from ...operators.product import Product
-from ...operators.scaled import Scaled, beside, peek_scalar
+from ...operators import (
+    Adjoint,
+    BlockDiag,
+    Conjugate,
+    Dense,
+    Identity,
+    Kronecker,
+    KroneckerSum,
+    LinearOperator,
+    Product,
+    Scaled,
+    Sum,
+    Transpose,
+    opaque,
+)
+from ...operators.diagonal import scalar_of
+from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
-from ...operators.sum import Sum
-from ...operators.transposed import Adjoint, Conjugate, Transpose, are_adjoint
+from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
 from ...status import Status
 from ..common import (

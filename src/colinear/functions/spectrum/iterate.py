@@ -23,9 +23,8 @@ from ...methods.lanczos import lanczos
 from ...methods.lobpcg import lobpcg
 from ...methods.loop import Progress, progress_bar
 from ...methods.power_iteration import power_iteration
+from ...operators import Dense, LinearOperator
 from ...operators.autograd import linearised
-from ...operators.base import LinearOperator
-from ...operators.dense import Dense
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ...status import Status
 from ..common import is_half, narrow, quiet, seen

@@ -13,20 +13,24 @@ from typing import Any
 import numpy as np
 
 from ...backends import Array, get
-from ...dispatch.resolution import Cost
+from ...dispatch import Cost
 from ...methods import SVRG, Arnoldi, Auto, Lanczos, Method
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag
+from ...operators import (
+    BlockDiag,
+    Circulant,
+    Dense,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Sine,
+    Sliced,
+    Sum,
+)
 from ...operators.context import broadcast_batches
-from ...operators.dense import Dense
-from ...operators.diagonal import Identity
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import LowRank
-from ...operators.product import Product
-from ...operators.sliced import Sliced
-from ...operators.sum import Sum
-from ...operators.toeplitz import Circulant
-from ...operators.unitary import Permutation, Sine, pad_end
+from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
 from ..common import is_watched, outer, quiet
 from ..solve.inverse import LARGEST_DENSE

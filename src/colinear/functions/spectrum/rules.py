@@ -13,18 +13,30 @@ from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...info import planning
 from ...methods import EIGEN, fitting
-from ...operators.base import LinearOperator
-from ...operators.block import BlockDiag, hstack
-from ...operators.dense import Dense, Triangular
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
-from ...operators.kronecker import Kronecker
-from ...operators.lowrank import Householder, LowRank, Projection
-from ...operators.product import Product
+from ...operators import (
+    FFT,
+    BlockDiag,
+    Circulant,
+    Convolution,
+    Dense,
+    Diagonal,
+    Householder,
+    Identity,
+    Kronecker,
+    LinearOperator,
+    LowRank,
+    Permutation,
+    Product,
+    Projection,
+    ScaledIdentity,
+    Triangular,
+    Zero,
+    hstack,
+)
+from ...operators.diagonal import scalar_of
 from ...operators.scaled import beside
-from ...operators.toeplitz import Circulant, Convolution
 from ...operators.transposed import are_adjoint
 from ...operators.tree import Index
-from ...operators.unitary import FFT, Permutation
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import Status
 from ..common import (

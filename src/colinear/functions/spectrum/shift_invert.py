@@ -19,14 +19,19 @@ from ...methods.loop import Watch
 from ...methods.sampling import drawn_seed, static_seed
 from ...methods.svrg import SVRG
 from ...methods.svrg_subspace import Subspace, svrg_subspace
-from ...operators.autograd import GaussNewton, Hessian, Jacobian
-from ...operators.base import LinearOperator
+from ...operators import (
+    Dense,
+    GaussNewton,
+    Hessian,
+    Jacobian,
+    LinearOperator,
+    MatrixFree,
+    Opaque,
+    ScaledIdentity,
+    Sparse,
+    simplify,
+)
 from ...operators.context import split_number
-from ...operators.dense import Dense
-from ...operators.diagonal import ScaledIdentity
-from ...operators.matrixfree import MatrixFree, Opaque
-from ...operators.rewrites import simplify
-from ...operators.sparse import Sparse
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ...status import Status
 from ..common import is_half, narrow, quiet, seen

@@ -10,7 +10,7 @@ from operator import add
 from typing import Any
 
 from ...backends import Array, is_array, namespace_of, program
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost
 from ...errors import ApproximationWarning, MethodError
 from ...info import Info, report, total
 from ...methods import Hutchinson, HutchPP, Stochastic, XDiag, XNysTrace, XTrace
@@ -28,7 +28,7 @@ from ...methods.sampling import (
     standard_error,
     worse,
 )
-from ...operators.base import LinearOperator
+from ...operators import LinearOperator
 from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, users_level

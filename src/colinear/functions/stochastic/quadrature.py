@@ -19,10 +19,7 @@ from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import combined
 from ...methods.sampling import FEWEST, Mean, draw, merged, ratio_to_goal, standard_error
-from ...operators.base import LinearOperator
-from ...operators.diagonal import Diagonal, Identity, ScaledIdentity
-from ...operators.lowrank import LowRank
-from ...operators.sum import Sum
+from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT

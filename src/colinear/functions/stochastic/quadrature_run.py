@@ -30,8 +30,8 @@ from ...methods.quadrature import (
     with_node,
 )
 from ...methods.sampling import quantile, worse
+from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...operators.base import LinearOperator
 from ...status import Status
 from ..common import narrow
 from ..matrix_functions.scalars import Scalar

@@ -8,8 +8,7 @@ from typing import Any
 
 from ...autodiff.implicit import equation
 from ...backends import Array, is_array, namespace_of, program
-from ...dispatch import function
-from ...dispatch.resolution import Choice, Cost
+from ...dispatch import Choice, Cost, function
 from ...errors import MethodError, ShapeError
 from ...factors.inverse import Inverse
 from ...factors.iterated import solve_for_derivative
@@ -17,7 +16,7 @@ from ...info import recording
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.quadrature import Solved, cg_quadrature
 from ...methods.sampling import DEFAULT_PROBES
-from ...operators.base import LinearOperator
+from ...operators import LinearOperator
 from ...operators.context import as_array, broadcast_batches
 from ...operators.neutral import placed_beside
 from ...operators.tree import directional, pullback

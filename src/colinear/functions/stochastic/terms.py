@@ -18,11 +18,7 @@ import numpy as np
 
 from ...backends import Array, adjoint
 from ...errors import MethodError
-from ...operators.base import LinearOperator
-from ...operators.batch import BatchSum
-from ...operators.lowrank import LowRank
-from ...operators.product import Product
-from ...operators.sum import Sum
+from ...operators import BatchSum, LinearOperator, LowRank, Product, Sum
 from ...operators.terms import InnerTerms, added_parts, some_terms, term_count
 from ...operators.tree import Index
 from ..common import placed
