@@ -16,7 +16,7 @@ from ..backends import Array
 from ..errors import MethodError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, close, strongest_names
 from ..status import Status
-from .iterate import Outcome, Products, refined
+from .iterate import Outcome, Products, refined, solve_by_steps
 
 
 class Method:
@@ -223,7 +223,15 @@ class Iterative(Method):
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
         """Run it on the columns of B; `options` are tol, max_iters, X0 and watch."""
-        raise NotImplementedError
+        return solve_by_steps(xp, self.advance, products, B, **options)
+
+    def advance(self, ops: Any, s: Any) -> Any:
+        """Make one step, for a method that only needs x and its residual r: change `s.x` and `s.r`.
+
+        `ops` has the products, `ops.multiply(v)` and `ops.precondition(v)`, and the arithmetic of
+        vectors: `axpy`, `xpby`, `dot`, `ratio` (methods/vectors.py).
+        """
+        raise NotImplementedError(f"{self.name}: define `advance`, or `algorithm`.")
 
     def advice(self, status: Status, residual: float, eps: float, n: int) -> str:
         """What a run with n unknowns that ended like this can change in the method's own

@@ -34,6 +34,7 @@ from .vectors import (
     LinearMap,
     Recorded,
     Single,
+    State,
     column_norms,
     divide,
     final_code,
@@ -174,6 +175,34 @@ def kinds_of_vectors(loop: Loop, s: CycleStart, tol: float, on_device: bool) -> 
     if is_plain(xp, s.R) and math.prod(s.R.shape) >= LARGE_BLOCK_NUMBERS:
         yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen, in_place=True)
     yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen)
+
+
+class ResidualState(State):
+    x: Array
+    r: Array  # b - A x
+    size: Any  # |r|^2
+    status: Any
+
+
+def solve_by_steps(
+    xp: Any, step: Callable[[Any, Any], Any], products: Products, B: Array, **options: Any
+) -> Outcome:
+    """Solve A X = B by steps that change x and its residual r; stop where r is small enough."""
+
+    def begin(ops: Any, s: CycleStart) -> ResidualState:
+        size = ops.number(s.size)
+        return ResidualState(
+            x=ops.over(s.X), r=ops.own(s.R), size=size * size, status=ops.codes(s.status)
+        )
+
+    def checked(ops: Any, s: Any) -> Any:
+        s = step(ops, s)
+        s.size = ops.dot(s.r, s.r)
+        s.status = ops.reached(s.status, s.size)
+        return s
+
+    cycle = cycle_of(begin, checked, products.multiply, precondition=products.precondition)
+    return solve_in_cycles(xp, cycle, products.multiply, B, **options)
 
 
 def solve_in_cycles(

@@ -192,34 +192,40 @@ class Columns:
         """|x|."""
         return self.dot(x, x) ** 0.5
 
-    def axpy(self, a: Array, x: Array, y: Array, on: Any = None) -> Array:
+    def _beside(self, a: Any, x: Array) -> Any:
+        """`a` as a factor of x: a number for each column, or one for all."""
+        if isinstance(a, (int, float)):
+            return a
+        return (self.scalar(a, x) if self.in_place else a)[self._wide]
+
+    def axpy(self, a: Any, x: Array, y: Array, on: Any = None) -> Array:
         """y + a x, in the columns that are `on`."""
         if self.in_place:
-            a = self.scalar(a if on is None else self.xp.where(on, a, 0), x)[self._wide]
+            a = self._beside(a if on is None else self.xp.where(on, a, 0), x)
             if self.xp.name == "torch":
                 return self.xp.axpy(a, x, y)  # without an array for the product
             y += a * x
             return y
-        term = a[self._wide] * x
+        term = self._beside(a, x) * x
         return y + (term if on is None else self.xp.where(on[self._wide], term, 0))
 
-    def xpby(self, x: Array, b: Array, y: Array) -> Array:
+    def xpby(self, x: Array, b: Any, y: Array) -> Array:
         """x + b y, written over y."""
         if self.in_place:
-            y *= self.scalar(b, y)[self._wide]
+            y *= self._beside(b, y)
             y += x
             return y
-        return x + b[self._wide] * y
+        return x + self._beside(b, y) * y
 
-    def scaled(self, a: Array, x: Array) -> Array:
+    def scaled(self, a: Any, x: Array) -> Array:
         """a x as a vector of its own."""
-        return a[self._wide] * x
+        return (a if isinstance(a, (int, float)) else a[self._wide]) * x
 
-    def scale(self, a: Array, x: Array) -> Array:
+    def scale(self, a: Any, x: Array) -> Array:
         """a x, written over x."""
         if not self.in_place:
             return self.scaled(a, x)
-        x *= self.scalar(a, x)[self._wide]
+        x *= self._beside(a, x)
         return x
 
     def unit(self, x: Array) -> tuple[Array, Array]:
