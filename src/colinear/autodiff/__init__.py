@@ -11,7 +11,7 @@ algorithm that solved it.
     krylov.py       f(A) b from Krylov spaces                 f([A dA; 0 A])
     linear_in_function.py   what is linear in f, if f closes over arrays:  F(∂f/∂h dh, x)
 
-Solves themselves are differentiated by `operators/implicit.py`: A X = B gives dX = A^-1 (dB - dA
+Solves themselves are differentiated by `autodiff/implicit.py`: A X = B gives dX = A^-1 (dB - dA
 X).
 
 Each rule is a tangent that is linear in dA, with its derivation beside it. It serves both modes:

@@ -13,7 +13,7 @@ from .. import backends
 from . import signatures
 
 # Modes that a user has set in a framework and that do not hold for our own formulas: JAX's strict
-# ones (`backends/_jax_modes.py`).
+# ones (`backends/jax/closures.py`).
 
 
 _is_strict: Callable[[], bool] | None = None  # JAX's, as soon as JAX is used

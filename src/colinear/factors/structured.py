@@ -18,7 +18,7 @@ from ..operators.unitary import fourier_flops, sine_transform
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
 # eigenvectors.
 #
-# They are what `inv` keeps inside an `Inverse`, as the dense ones of `factors.py`.
+# They are what `inv` keeps inside an `Inverse`, as the dense ones of dense.py.
 
 
 class FourierFactor(LinearOperator):

@@ -80,7 +80,7 @@ def _scaled(xp: Any, M: Any) -> Any:
 # above q_i = t_ii - s_i / q_(i+1) those from below, with s_i = t_(i,i+1) t_(i+1,i)
 #
 # Each recurrence is exact for numbers s that differ by a few roundings, however small a pivot is,
-# so the error is what the condition number allows. The doublings of `_minors.py` have no such
+# so the error is what the condition number allows. The doublings above have no such
 # bound: at n = 20,000 they lose two digits more. They serve torch where values cannot be seen or a
 # pivot is nearly zero.
 
