@@ -48,8 +48,6 @@ from .diagonal.trace import trace
 from .factorisations import cholesky, lu, qr
 from .least_squares import lstsq, pinv
 from .least_squares.nullspace import nullspace
-from .low_rank import nystrom, rp_cholesky
-from .low_rank.sketches import cur, interpolative, range_finder
 from .matrix_functions import apply, exp, isqrt, log, power, sqrt
 from .singular import cond, norm, rank, svd
 from .solve import inv, solve
@@ -64,7 +62,6 @@ __all__ = [
     "exp", "log", "sqrt", "isqrt", "power", "apply",
     "cholesky", "lu", "qr",
     "norm", "cond", "rank",
-    "cur", "interpolative", "nystrom", "range_finder", "rp_cholesky",
     "transpose", "adjoint", "conj", "to_dense",
 ]  # fmt: skip
 

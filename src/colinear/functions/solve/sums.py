@@ -278,8 +278,7 @@ def gram(S: Array) -> Array:
     return xp.matmul(xp.conj(xp.matrix_transpose(S)), S)
 
 
-# Inverses of sums: shifts, and sums of Kronecker products. Low-rank corrections are in
-# inverse_low_rank.py.
+# Inverses of other sums: shifts, and sums of Kronecker products.
 
 
 # --------------------------------------------------------------------------------------------------

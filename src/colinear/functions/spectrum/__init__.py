@@ -91,8 +91,7 @@ def not_empty(A: LinearOperator) -> bool:
     return 0 not in A.shape
 
 
-# Eigenvalues and eigenvectors: all of them, some of them, the largest, the smallest. The rules are
-# in eigen_rules.py.
+# Eigenvalues and eigenvectors: all of them, some of them, the largest, the smallest.
 
 
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
