@@ -292,9 +292,9 @@ def _matrices(alpha: Any, beta: Any) -> Any:
     return T
 
 
-def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any) -> Array:
+def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None) -> Array:
     """The same inside a traced program, (m, *lanes)."""
-    nodes, vectors = _traced_eigh(xp, alpha, beta)
+    nodes, vectors = _traced_eigh(xp, _waiting(xp, alpha, after), beta)
     return xp.moveaxis(
         xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0
     )
@@ -307,10 +307,27 @@ def relative_tail(xp: Any, column: Any) -> Any:
     return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / xp.where(size > 0, size, 1))
 
 
-def traced_nodes_and_weights(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
-    """The same inside a traced program, for alpha and beta of shape (m, *lanes): (*lanes, m)."""
-    nodes, vectors = _traced_eigh(xp, alpha, beta)
+def traced_nodes_and_weights(
+    xp: Any, alpha: Array, beta: Array, after: Any = None
+) -> tuple[Array, Array]:
+    """The same inside a traced program, for alpha and beta of shape (m, *lanes): (*lanes, m).
+
+    `after`: other nodes of the same program, which are computed first.
+    """
+    nodes, vectors = _traced_eigh(xp, _waiting(xp, alpha, after), beta)
     return nodes, vectors[..., 0, :] ** 2
+
+
+def _waiting(xp: Any, alpha: Array, after: Any) -> Array:
+    """alpha, which is not known before `after` is.
+
+    jaxlib computes the eigenpairs of a batch with threads of a pool and waits for them in another
+    of these threads. Two batches at once on two cores wait for each other for ever.
+    """
+    if after is None or not xp.is_functional:
+        return alpha
+    size = xp.sum(after)
+    return alpha + 0 * xp.where(xp.isfinite(size), size, 1)
 
 
 def _traced_eigh(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:

@@ -269,13 +269,13 @@ def traced_quadrature(
         xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
     )
     alpha = xp.where(ended, alpha[:1], alpha)
-    values, inside = [], None
+    values, inside, nodes = [], None, None
     for j in (max(1, 3 * m // 4), m):
         a, b = alpha[:j], beta[:j]
         if method.interval is not None and method.quadrature != "gauss":
-            inside = _holds(xp, method.interval, a, b)
+            inside, nodes = _holds(xp, method.interval, a, b, nodes)
             a, b = with_node(xp, a, b, method.interval[0 if method.quadrature == "lower" else 1])
-        nodes, weights = traced_nodes_and_weights(xp, a, b)
+        nodes, weights = traced_nodes_and_weights(xp, a, b, nodes)
         values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
         if inside is not None:
             values[-1] = xp.where(inside, values[-1], math.nan)  # no bound
@@ -298,7 +298,8 @@ def traced_quadrature(
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
     if slope is None:
         return narrow(xp, mean, A.dtype), R, R, 0 * length
-    column = traced_first_column(xp, alpha, beta, lambda nodes: slope(xp, _inside(xp, f, nodes)))
+    of = lambda nodes: slope(xp, _inside(xp, f, nodes))
+    column = traced_first_column(xp, alpha, beta, of, nodes)
     tail = xp.where(runs.alive, relative_tail(xp, column), 0)
     return narrow(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
 
@@ -309,13 +310,16 @@ def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:
     return xp.where(nodes > 0, nodes, 1) if f.principal else nodes
 
 
-def _holds(xp: Any, interval: tuple[float, float], alpha: Array, beta: Array) -> Array:
+def _holds(
+    xp: Any, interval: tuple[float, float], alpha: Array, beta: Array, after: Any
+) -> tuple[Array, Array]:
     """Whether all Ritz values of each run lie in the interval that is said to hold the
-    eigenvalues."""
-    nodes, weights = traced_nodes_and_weights(xp, alpha, beta)
+    eigenvalues, and these values."""
+    nodes, weights = traced_nodes_and_weights(xp, alpha, beta, after)
     slack = 100 * xp.eps(nodes.dtype) * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
     outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
-    return xp.logical_not(xp.any(xp.logical_and(outside, weights > xp.eps(nodes.dtype)), axis=-1))
+    counts = xp.logical_and(outside, weights > xp.eps(nodes.dtype))
+    return xp.logical_not(xp.any(counts, axis=-1)), nodes
 
 
 # What the runs of `solve_and_logdet` add up to: quadratures from the coefficients of conjugate
@@ -384,9 +388,9 @@ def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[
             xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype)
             > 0
         )
-        alpha, found = xp.where(ended, alpha[:1], alpha), []
-        for j in (3 * len(alpha) // 4, len(alpha)):
-            nodes, weights = traced_nodes_and_weights(xp, alpha[: max(1, j)], beta[: max(1, j)])
+        alpha, found, nodes = xp.where(ended, alpha[:1], alpha), [], None
+        for j in (max(1, 3 * len(alpha) // 4), len(alpha)):
+            nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j], nodes)
             found.append(length * xp.sum(weights * xp.log(xp.where(nodes > 0, nodes, 1)), axis=-1))
         return found[1], xp.mean(found[1] - found[0], axis=-1)
     j = max(1, min(int(solved.steps), alpha.shape[0]))
