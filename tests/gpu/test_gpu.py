@@ -165,6 +165,7 @@ def test_least_squares_on_the_device(framework):
         np.testing.assert_allclose(xp.to_numpy(x), np.linalg.lstsq(M, b)[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 def test_cg_of_one_vector_does_not_wait_for_the_device_between_two_looks():
     """From its second product on, each window of steps runs under torch's own watch for synchronisation."""
     torch = pytest.importorskip("torch")
