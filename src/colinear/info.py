@@ -31,10 +31,10 @@ from .status import (
     ON_FAILURE,
     Status,
     combine,
+    deliver,
     failed,
     is_unseen,
     number_text,
-    settle,
 )
 
 # Trees drawn as text, one line per node.
@@ -91,16 +91,16 @@ __all__ = [
     "Status",
     "TooLargeError",
     "combine",
+    "deliver",
     "failed",
-    "gather",
     "is_detailed",
-    "part",
+    "labelled",
     "planning",
     "recording",
     "report",
     "reported",
-    "settle",
     "state",
+    "summarise",
     "total",
 ]
 
@@ -342,7 +342,7 @@ def report(info: Info) -> None:
     if current is not None:
         current.reports.append(info)
     else:
-        settle(info, "warn")
+        deliver(info, "warn")
 
 
 def reported() -> list[Info]:
@@ -368,7 +368,7 @@ def recording(detailed: bool = False) -> Iterator[list[Info]]:
         state.current = outer
 
 
-def part(label: str, f: Any, *arguments: Any) -> Any:
+def labelled(label: str, f: Any, *arguments: Any) -> Any:
     """`f(*arguments)` for one part of a composition: a failure that is reported inside names the
     part."""
     outer = state.current
@@ -386,7 +386,7 @@ def part(label: str, f: Any, *arguments: Any) -> Any:
             )
 
 
-def gather(
+def summarise(
     reports: list[Info],
     function: str,
     rule: str,

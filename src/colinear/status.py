@@ -164,7 +164,7 @@ def number_text(x: Any) -> str:
 ON_FAILURE = ("warn", "raise", "ignore")
 
 
-def settle(info: Info, on_failure: str) -> None:
+def deliver(info: Info, on_failure: str) -> None:
     """Warn of a failure, or raise it, as the user wishes. What cannot be seen yet (tracing) can
     only be warned of, later."""
     if on_failure == "ignore":

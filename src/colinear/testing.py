@@ -26,7 +26,7 @@ import numpy as np
 
 from . import backends
 from .operators import LinearOperator
-from .operators.tree import WATCHERS
+from .operators.tree import TEST_HOOKS
 from .verify import verify
 
 __all__ = ["check_operator", "count_matvecs", "forbid_dense", "operators"]
@@ -317,11 +317,11 @@ def count_matvecs(A: Any = None) -> Iterator[Count]:
             "converted copy would not be seen."
         )
     count = Count(A)
-    WATCHERS.append(count)
+    TEST_HOOKS.append(count)
     try:
         yield count
     finally:
-        WATCHERS.remove(count)
+        TEST_HOOKS.remove(count)
 
 
 # ------------------------------------------------------------------ nothing dense
@@ -358,13 +358,13 @@ def forbid_dense(limit: float) -> Iterator[None]:
     """
     guard = _Guard(limit)
     replaced = [(xp, name, getattr(xp, name)) for xp in backends.loaded() for name in _CREATING]
-    WATCHERS.append(guard)
+    TEST_HOOKS.append(guard)
     for xp, name, original in replaced:
         setattr(xp, name, _guarded(guard, f"{xp.name}'s {name}", original))
     try:
         yield
     finally:
-        WATCHERS.remove(guard)
+        TEST_HOOKS.remove(guard)
         for xp, name, original in replaced:
             setattr(xp, name, original)
 

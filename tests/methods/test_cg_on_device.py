@@ -12,7 +12,7 @@ from support.zoo import ZOO, accepts
 import colinear as co
 from colinear import backends
 from colinear.methods.cg import cg
-from colinear.methods.loop import Watch
+from colinear.methods.loop import Monitor
 from colinear.methods.vectors import LOOK_EVERY
 
 
@@ -33,7 +33,7 @@ def test_answers_and_statuses_are_those_of_the_host(name: str, blind: Any) -> No
         "tol": 1e-8,
         "max_iters": 200,
         "X0": X0,
-        "watch": Watch(record=True),
+        "watch": Monitor(record=True),
     }
     found = cg(blind, lambda X: A @ X, b, **arguments)
     numpy = {**arguments, "X0": None if X0 is None else problem.x0[:, :1]}

@@ -17,11 +17,11 @@ from ..info import Info
 from ..methods import GMRES, MINRES
 from ..methods.gmres import gmres
 from ..methods.iterate import Outcome, described
-from ..methods.loop import NOBODY
+from ..methods.loop import NO_MONITOR
 from ..methods.minres import minres
 from ..operators import Block, LinearOperator, Zero
 from ..operators.tree import directional, pullback
-from ..status import settle
+from ..status import deliver
 from .implicit import Equation
 from .spectral import checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
 
@@ -30,8 +30,8 @@ LIMIT = 20  # times n: iterations
 
 
 def _report(xp: Any, outcome: Outcome, method: Any) -> None:
-    info: Info = described(xp, outcome, method, NOBODY, False)
-    settle(
+    info: Info = described(xp, outcome, method, NO_MONITOR, False)
+    deliver(
         info.replace(
             message=f"This was a solve for a derivative of eigenvectors. {info.message}".rstrip()
         ),

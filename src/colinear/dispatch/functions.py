@@ -10,8 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..info import Info, Scope, gather, state
-from ..status import ON_FAILURE, combine, failed, settle
+from ..info import Info, Scope, state, summarise
+from ..status import ON_FAILURE, combine, deliver, failed
 from . import calls as modes
 from . import signatures
 from .calls import check_parameters, positional, retry_deeper
@@ -164,7 +164,7 @@ class Function:
         reports = outermost.reports
         # true, or not to be seen yet
         if reports and failed(combine([report._status for report in reports])) is not False:
-            settle(gather(reports, self.name, chosen.name), on_failure)
+            deliver(summarise(reports, self.name, chosen.name), on_failure)
         return result if _release is None else _release(A, arguments, result)
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
@@ -254,7 +254,7 @@ class Function:
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
-            settle(gathered, on_failure)
+            deliver(gathered, on_failure)
         if outer is None and _release is not None:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
@@ -276,7 +276,7 @@ class Function:
             state.current = outer
         seconds = time.perf_counter() - start if is_timed else None
         one_column = self.one_column is not None and self.one_column(*arguments)
-        return result, gather(current.reports, self.name, chosen.name, one_column, seconds)
+        return result, summarise(current.reports, self.name, chosen.name, one_column, seconds)
 
     # ------------------------------------------------------------------ rules
 

@@ -13,15 +13,15 @@ from ..backends import Array, namespace_of, program
 from ..errors import DtypeError, ShapeError
 from ..info import Info, is_detailed, recording, report, total
 from ..methods.iterate import Outcome, Products, described, without_unknowns
-from ..methods.loop import NOBODY, Watch
+from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
 from ..operators import LinearOperator, Opaque, Sparse
 from ..operators.autograd import linearised
 from ..operators.context import Context, broadcast_batches
-from ..operators.tree import WATCHERS, memo
+from ..operators.tree import TEST_HOOKS, memo
 from ..properties import POSITIVE_SEMIDEFINITE
-from ..status import FIRST_FAILURE, Status, failed, settle
-from .runs import heard, outcome_when_run
+from ..status import FIRST_FAILURE, Status, deliver, failed
+from .runs import check_inner_failures, outcome_when_run
 from .sampled import sampled_terms
 
 # A^-1 (or A^+) applied by an iterative method: what an `Inverse` keeps where nothing was factored.
@@ -106,7 +106,7 @@ class Iterated(LinearOperator):
         batch = broadcast_batches(self.A.batch_shape, B.shape[:-2])
         B = xp.astype(xp.broadcast_to(B, (*batch, *B.shape[-2:])), working)
         method = self.method
-        watch = Watch(is_detailed(), method.callback, method.progress, method.name, vector)
+        watch = Monitor(is_detailed(), method.callback, method.progress, method.name, vector)
         tol = float(method.tolerance(xp, dtype))
         # What is reported inside a loop means nothing outside it; overflow becomes a status, not a
         # warning.
@@ -132,9 +132,9 @@ class Iterated(LinearOperator):
         info = described(
             xp, outcome, method, watch, self.preconditioner is not None, self.A.shape[-1]
         )
-        info = heard(info, self.A, xp.stop_gradient(X), dropped)
+        info = check_inner_failures(info, self.A, xp.stop_gradient(X), dropped)
         if method.least_squares:  # judged by products with the adjoint
-            info = heard(info, self.A.H, xp.stop_gradient(B), dropped)
+            info = check_inner_failures(info, self.A.H, xp.stop_gradient(B), dropped)
         return X if dtype == working else xp.astype(X, dtype), info
 
     @property
@@ -206,7 +206,7 @@ def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
     )
 
 
-def outcome_of(inverse: Iterated, B: Array, watch: Watch, tol: float) -> Outcome:
+def outcome_of(inverse: Iterated, B: Array, watch: Monitor, tol: float) -> Outcome:
     """One run, in the framework of B, without derivatives."""
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
     if 0 in A.shape:
@@ -273,7 +273,7 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         return None
     if getattr(A.dtype, "itemsize", 0) == 2:
         return _bounded(A)
-    if WATCHERS or A.backend == "jax" or A.dtype != dtype:
+    if TEST_HOOKS or A.backend == "jax" or A.dtype != dtype:
         return A.__matmul__
     while isinstance(A, Opaque):
         A = A.A
@@ -311,7 +311,7 @@ def _lowered(A: LinearOperator, precision: str) -> LinearOperator:
 
 
 def _solution(
-    xp: Any, method: Any, watch: Watch, tol: float, inverse: Iterated, B: Array
+    xp: Any, method: Any, watch: Monitor, tol: float, inverse: Iterated, B: Array
 ) -> tuple[Array, Outcome]:
     """A^-1 B with its derivatives, and how it was found. Nothing of the iterations is kept for
     the derivatives."""
@@ -332,12 +332,12 @@ def _solution(
     return X, Outcome(None, *numbers, *(None,) * (5 - aux)) if aux else found[0]
 
 
-def attached(inverse: Iterated, B: Array, X: Array, watch: Watch, tol: float) -> Array:
+def attached(inverse: Iterated, B: Array, X: Array, watch: Monitor, tol: float) -> Array:
     """X = A^-1 B, as it is, with its derivatives."""
     return _equation(inverse, watch, tol, lambda *_: (X,))(B, inverse.arrays())
 
 
-def _equation(inverse: Iterated, watch: Watch, tol: float, first: Any, aux: int = 0) -> Equation:
+def _equation(inverse: Iterated, watch: Monitor, tol: float, first: Any, aux: int = 0) -> Equation:
     """The rule of B -> A^-1 B. What its derivatives need are more runs, each of which warns if
     it fails."""
 
@@ -350,7 +350,7 @@ def _equation(inverse: Iterated, watch: Watch, tol: float, first: Any, aux: int 
 
 
 def solve_for_derivative(
-    inverse: Iterated, B: Array, watch: Watch = NOBODY, tol: float | None = None
+    inverse: Iterated, B: Array, watch: Monitor = NO_MONITOR, tol: float | None = None
 ) -> Array:
     """A^-1 B as part of a derivative: its failure is warned of at once, as the answer itself is
     there already."""
@@ -361,7 +361,7 @@ def solve_for_derivative(
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
-    settle(
+    deliver(
         info.replace(message=f"This was a solve for a derivative. {info.message}".rstrip()), "warn"
     )
     return outcome.X

@@ -11,9 +11,9 @@ from typing import Any
 from ..backends import Array, get, namespace_of
 from ..info import Info, recording
 from ..methods.iterate import Outcome, described
-from ..methods.loop import Watch
+from ..methods.loop import Monitor
 from ..operators import LinearOperator
-from ..status import Status, combine, failed, settle
+from ..status import Status, combine, deliver, failed
 
 # Iterations that multiply with operators whose products are iterations themselves: is the answer
 # judged by products that failed?
@@ -42,7 +42,9 @@ def _is_failure(status: Any) -> bool:
     return isinstance(status, Status) and status.is_failure
 
 
-def heard(info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ()) -> Info:
+def check_inner_failures(
+    info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ()
+) -> Info:
     """The info of an answer X, judged by products with A; `dropped` are the reports of the loop
     that found it.
 
@@ -72,7 +74,7 @@ def heard(info: Info, A: LinearOperator, X: Array, dropped: Sequence[Info] = ())
 # constants, which goes into a table. The node puts the two together again.
 
 
-def outcome_when_run(inverse: Any, B: Array, watch: Watch, tol: float, warns: bool) -> Outcome:
+def outcome_when_run(inverse: Any, B: Array, watch: Monitor, tol: float, warns: bool) -> Outcome:
     """What a run of `inverse` on B will give, when the program runs; a failure is a warning
     then, if it `warns`."""
     arrays: list[Array] = []
@@ -100,7 +102,7 @@ def skeleton(xp: Any, value: Any, arrays: list[Array], objects: list[Any]) -> tu
             tuple([skeleton(xp, getattr(value, x), arrays, objects) for x in cls._fields]),
         )
     if getattr(cls, "_is_method", False):
-        # a callback is in the `Watch`
+        # a callback is in the `Monitor`
         kept = tuple([name for name in _fields_of(cls) if not callable(getattr(value, name))])
         return (
             "method",
@@ -176,7 +178,7 @@ _number._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
     description, watching, tol, warns = key
-    watch = Watch(*watching)
+    watch = Monitor(*watching)
 
     def inverse_of(arrays: Sequence[Array]) -> Any:
         return _whole(description, iter(arrays), iter(objects))
@@ -186,7 +188,7 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
         xp, inverse = namespace_of(B), inverse_of(leaves)
         outcome = iterated.outcome_of(inverse, B, watch, tol)
         if warns:
-            settle(
+            deliver(
                 described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None),
                 "warn",
             )

@@ -67,7 +67,7 @@ def is_half(xp: Any, dtype: Any) -> bool:
     return getattr(dtype, "itemsize", 0) == 2
 
 
-def wide(xp: Any, x: Array) -> Array:
+def to_computing_dtype(xp: Any, x: Array) -> Array:
     """Half precision in single precision, in which all linear algebra is done; anything else as
     it is."""
     return xp.astype(x, xp.float32) if is_half(xp, x.dtype) else x
@@ -86,10 +86,10 @@ def dense(A: LinearOperator) -> Array:
             "name an iterative method, show its "
             f"structure, or form it yourself: Dense(A.to_dense())."
         )
-    return A.xp.staged(wide(A.xp, A._dense()))
+    return A.xp.staged(to_computing_dtype(A.xp, A._dense()))
 
 
-def narrow(xp: Any, x: Array, dtype: Any) -> Array:
+def to_result_dtype(xp: Any, x: Array, dtype: Any) -> Array:
     """A result in the precision of `dtype`, real or complex as it is. There is no half-precision
     complex: that stays single."""
     if not is_half(xp, dtype) or xp.is_complex(x) or not xp.is_floating(x):
@@ -113,23 +113,23 @@ def is_vector(b: Any, *others: Any) -> bool:
     return getattr(b, "ndim", None) == 1 or (isinstance(b, (list, tuple)) and np.ndim(b) == 1)
 
 
-def is_watched(xp: Any, x: Array) -> bool:
+def is_traced_or_differentiated(xp: Any, x: Array) -> bool:
     """Whether values are traced or derivatives are recorded."""
     return xp.is_traced(x) or xp.is_differentiated(x)
 
 
 def values_are_seen(A: LinearOperator) -> bool:
     """Whether its numbers can be seen, and no derivatives are recorded."""
-    return not any(is_watched(A.xp, leaf) for leaf in A.arrays())
+    return not any(is_traced_or_differentiated(A.xp, leaf) for leaf in A.arrays())
 
 
-def seen(xp: Any, x: Array) -> Any:
+def host_value(xp: Any, x: Array) -> Any:
     """The values on the host, None under tracing."""
     values = xp.peek(x)
     return values if values is not None or xp.is_traced(x) else xp.to_numpy(x)
 
 
-def quiet(xp: Any) -> Any:
+def ignore_float_errors(xp: Any) -> Any:
     """NumPy's own warnings silenced where infinities and NaN are expected and turned into a
     status."""
     return np.errstate(all="ignore") if xp.name == "numpy" else contextlib.nullcontext()
@@ -145,10 +145,10 @@ FEW = 16  # numbers
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
 
 
-def placed(A: LinearOperator) -> tuple[LinearOperator, ...]:
+def operands_in_context(A: LinearOperator) -> tuple[LinearOperator, ...]:
     """The operands of A, neutral ones in its framework, dtype and device: alone they would give
     NumPy's numbers."""
-    return tuple([place(operand, A) for operand in A.operands])
+    return tuple([in_context(operand, A) for operand in A.operands])
 
 
 def once_each(
@@ -170,7 +170,7 @@ def in_groups(xp: Any, blocks: Sequence[Any]) -> list[Sequence[Any]]:
     return [blocks[start : start + step] for start in range(0, len(blocks), step)]
 
 
-def place(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
+def in_context(operand: LinearOperator, A: LinearOperator) -> LinearOperator:
     """An operand of A, in A's framework, dtype and device if it is neutral."""
     if operand._context.backend is not None or A._context.backend is None:
         return operand
@@ -188,7 +188,7 @@ def reciprocal(x: Any) -> Any:
         return 1 / x if x != 0 else float("inf")
     if xp.name == "numpy" and x.size <= FEW and _are_plain(x):
         return np.asarray(1 / x)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         inverse = xp.asarray(1 / x)  # NumPy makes a number of a 0-dimensional array
         # One product finds all that is wrong: 0 * inf, inf * 0 and NaN are NaN, and a denormal's
         # reciprocal is infinite.
@@ -221,7 +221,7 @@ def reciprocal_spectrum(xp: Any, values: Array) -> Array:
     )
     # NaN stays through min and max
     report_status(xp, xp.where(xp.isfinite(smallest + largest), status, int(Status.NONFINITE)))
-    with quiet(xp):
+    with ignore_float_errors(xp):
         return 1 / values
 
 
@@ -252,7 +252,7 @@ def report_values(xp: Any, x: Array) -> None:
 
 def report_status(xp: Any, status: Array, **details: Any) -> None:
     """Report a status if it is bad, or if it cannot be seen yet."""
-    values = seen(xp, status)
+    values = host_value(xp, status)
     if values is None:
         report(Info(status, **details))
     elif values.size and values.max() > 0:
@@ -391,7 +391,7 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
     """
     xp, n = namespace_of(order), Q.shape[-1]
     rest = np.arange(0) if places is None else np.setdiff1d(np.arange(n), places)
-    visible = seen(xp, order)
+    visible = host_value(xp, order)
     if visible is None:
         chosen = (
             order
@@ -439,11 +439,11 @@ def complement(U: LinearOperator) -> LinearOperator:
     if r in (0, m) or _is_first_of_identity(U):
         return Sliced(identity_like(U, m), slice(None), range(r, m))._claim(STIEFEL)
     xp = U.xp
-    M = wide(xp, U.to_dense())
+    M = to_computing_dtype(xp, U.to_dense())
     X, s, Yh = xp.svd(M[..., :r, :])
     W = xp.concat([M[..., :r, :] + xp.matmul(X, Yh), M[..., r:, :]], axis=-2)
     core = -xp.matmul(xp.conj(xp.matrix_transpose(Yh)) / (1 + s)[..., None, :], Yh)
-    W, core = narrow(xp, W, U.dtype), narrow(xp, core, U.dtype)
+    W, core = to_result_dtype(xp, W, U.dtype), to_result_dtype(xp, core, U.dtype)
     H = Sum(identity_like(U, m), LowRank(W, core=core))._claim(UNITARY | SELF_ADJOINT)
     return Sliced(H, slice(None), range(r, m))._claim(STIEFEL)
 

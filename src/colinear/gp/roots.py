@@ -13,7 +13,7 @@ from ..backends import Array, namespace_of
 from ..dispatch import Choice, function, rule
 from ..errors import BackendError
 from ..functions import sqrt
-from ..functions.common import is_positive, placed, square_size
+from ..functions.common import is_positive, operands_in_context, square_size
 from ..methods import Method
 from ..methods.sampling import check_seed
 from ..operators import (
@@ -75,19 +75,19 @@ def all_semidefinite(A: LinearOperator) -> bool:
 @rule(covariance_root, Sum, when=all_semidefinite)
 def root_of_sum(A: Any, method: Any) -> LinearOperator:
     """[R, S] [R, S]^H = R R^H + S S^H"""
-    return hstack(*(covariance_root(term, method) for term in placed(A)))
+    return hstack(*(covariance_root(term, method) for term in operands_in_context(A)))
 
 
 @rule(covariance_root, Kronecker, when=all_semidefinite)
 def root_of_kronecker(A: Any, method: Any) -> LinearOperator:
     """(R ⊗ S) (R ⊗ S)^H = R R^H ⊗ S S^H"""
-    return Kronecker(*(covariance_root(factor, method) for factor in placed(A)))
+    return Kronecker(*(covariance_root(factor, method) for factor in operands_in_context(A)))
 
 
 @rule(covariance_root, BlockDiag, when=all_semidefinite)
 def root_of_blocks(A: Any, method: Any) -> LinearOperator:
     """diag(R, S) diag(R, S)^H = diag(R R^H, S S^H)"""
-    return BlockDiag(*(covariance_root(block, method) for block in placed(A)))
+    return BlockDiag(*(covariance_root(block, method) for block in operands_in_context(A)))
 
 
 def has_equal_factors(A: LinearOperator) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..info import Info
 from ..status import Status
-from .loop import NOBODY, Loop, Watch, is_compiling
+from .loop import NO_MONITOR, Loop, Monitor, is_compiling
 from .vectors import (
     BREAKDOWN,
     GIVEN_NONFINITE,
@@ -214,7 +214,7 @@ def solve_in_cycles(
     *,
     tol: float,
     max_iters: int,
-    watch: Watch = NOBODY,
+    watch: Monitor = NO_MONITOR,
     columns: int | None = None,
     optimality: Callable[[Array, Array, Any], Array] | None = None,
     consistent: bool = True,
@@ -334,7 +334,7 @@ def solve_in_cycles(
     )
 
 
-def without_unknowns(xp: Any, columns: int, B: Array, watch: Watch) -> Outcome:
+def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome:
     """The outcome of every method for an A without rows or columns: nothing is left to gain."""
     norms = column_norms(xp, B)
     X = xp.zeros((*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B))
@@ -368,7 +368,7 @@ def multiplied(xp: Any, X: Array, factor: Array) -> Array:
 
 
 def described(
-    xp: Any, outcome: Outcome, method: Any, watch: Watch, preconditioned: bool, n: int = 0
+    xp: Any, outcome: Outcome, method: Any, watch: Monitor, preconditioned: bool, n: int = 0
 ) -> Info:
     """An outcome as an Info, with a word on what went wrong and when. `n` is the number of
     unknowns, if it is known."""

@@ -38,7 +38,7 @@ class Progress:
         return self._x()
 
 
-class Watch(NamedTuple):
+class Monitor(NamedTuple):
     """Who looks on: whether the history is kept, the user's callback, and the bar. Static and
     hashable."""
 
@@ -57,7 +57,7 @@ class Watch(NamedTuple):
         return not (self.record or self.callback is not None or self.progress)
 
 
-NOBODY = Watch()
+NO_MONITOR = Monitor()
 
 
 def recorded(xp: Any, history: Array, iteration: Any, residual: Array) -> Array:
@@ -148,7 +148,7 @@ class Loop:
         What X must be multiplied by before the user sees it.
     """
 
-    def __init__(self, xp: Any, watch: Watch, limit: int, scale: Array):
+    def __init__(self, xp: Any, watch: Monitor, limit: int, scale: Array):
         self.xp, self.watch, self.limit, self.scale = xp, watch, limit, scale
         self.seen: list[Any] = []  # residuals in NumPy and torch; under tracing an array holds them
         self._bar: Any = None  # a function of (iteration, residual), or what a program calls

@@ -36,7 +36,7 @@ from ..status import Status
 from . import cg
 from .base import check_integer
 from .basis import count_of, pick, put
-from .loop import NOBODY, Loop
+from .loop import NO_MONITOR, Loop
 from .sampling import Stochastic, heard, no_failure
 from .vectors import (
     RUNNING,
@@ -423,7 +423,7 @@ def cg_quadrature(
         j=count_of(xp, 0),
         heard=no_failure(xp),
     )
-    loop = Loop(xp, NOBODY, max_iters, size)
+    loop = Loop(xp, NO_MONITOR, max_iters, size)
     s = loop.run(step, ops, first, lambda state: state.x).state
     residual = column_norms(xp, B - multiply(s.x)) / xp.where(size > 0, size, 1)
     status = status_of(final_code(xp, s.status, False))

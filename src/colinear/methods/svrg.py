@@ -13,7 +13,7 @@ import numpy as np
 from ..backends import Array
 from .base import Iterative, check_integer
 from .iterate import Outcome, Products, multiplied
-from .loop import NOBODY, Loop, Run, Watch
+from .loop import NO_MONITOR, Loop, Monitor, Run
 from .sampling import check_seed, static_seed
 from .vectors import (
     BREAKDOWN,
@@ -172,7 +172,7 @@ def svrg(
     tol: float,
     max_iters: int,
     X0: Array | None = None,
-    watch: Watch = NOBODY,
+    watch: Monitor = NO_MONITOR,
 ) -> Outcome:
     """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
     terms, multiply, squared = products.terms, products.multiply, products.terms.squared

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ..backends import Array
 from .iterate import Products
-from .loop import NOBODY, Loop, Watch
+from .loop import NO_MONITOR, Loop, Monitor
 from .svrg import (
     HALVINGS,
     MINIBATCHES,
@@ -80,7 +80,7 @@ def svrg_subspace(
     seed: Any,
     settled: Settled,
     max_iters: int,
-    watch: Watch = NOBODY,
+    watch: Monitor = NO_MONITOR,
 ) -> Subspace:
     """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual,
     norm)` says which pairs are good."""

@@ -37,7 +37,7 @@ from .autograd_products import (
 from .base import LinearOperator
 from .context import Context, context_of
 from .matrixfree import as_parameters, function_name
-from .tree import WATCHERS, arrays_in, memo
+from .tree import TEST_HOOKS, arrays_in, memo
 
 
 class Jacobian(LinearOperator):
@@ -377,7 +377,7 @@ class Linearised(LinearOperator):
 def linearised(A: Any) -> Any:
     """A with its derivatives of functions linearised, each once, for an iteration that is not
     itself differentiated."""
-    if A is None or A.backend == "numpy" or WATCHERS:  # those count the products of A itself
+    if A is None or A.backend == "numpy" or TEST_HOOKS:  # those count the products of A itself
         return A
     return _linearised(A, {})
 

@@ -46,7 +46,7 @@ from .context import (
 )
 from .protocols import Protocols
 from .tree import (
-    WATCHERS,
+    TEST_HOOKS,
     Tree,
     _remember,
     _set_field_once,
@@ -364,7 +364,7 @@ class LinearOperator(Tree, Protocols):
         if len(shape) == 1:
             if shape[0] != self.shape[-1]:
                 raise ShapeError(misfit(self, shape))
-            if WATCHERS:
+            if TEST_HOOKS:
                 tell_multiplied(self, 1)
             try:
                 return self._matvec(other)
@@ -374,7 +374,7 @@ class LinearOperator(Tree, Protocols):
             raise ShapeError(misfit(self, shape))
         if len(shape) > 2 and len(self.shape) > 2:
             broadcast_batches(self.shape[:-2], shape[:-2], what="@")
-        if WATCHERS:
+        if TEST_HOOKS:
             tell_multiplied(self, shape[-1])
         try:
             return self._matmat(other)
@@ -475,7 +475,7 @@ class LinearOperator(Tree, Protocols):
 
     def _dense(self) -> Array:
         """The matrix to read from: that of a `Dense` operator is its own array."""
-        if WATCHERS:
+        if TEST_HOOKS:
             tell_materialised(self)
         return _walk(self._to_dense)
 

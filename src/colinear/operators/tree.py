@@ -17,7 +17,7 @@ from ..errors import ShapeError
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
-WATCHERS: list[Any] = []
+TEST_HOOKS: list[Any] = []
 
 
 def _walk(to_children: Callable[[], Any]) -> Any:
@@ -29,12 +29,12 @@ def _walk(to_children: Callable[[], Any]) -> Any:
 
 
 def tell_multiplied(A: Any, columns: int) -> None:
-    for watcher in tuple(WATCHERS):
+    for watcher in tuple(TEST_HOOKS):
         watcher.multiplied(A, columns)
 
 
 def tell_materialised(A: Any) -> None:
-    for watcher in tuple(WATCHERS):
+    for watcher in tuple(TEST_HOOKS):
         watcher.materialised(A)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..backends import Array, program
 from ..dispatch import function, rule
 from ..errors import BackendError, DtypeError, MethodError, ShapeError
-from ..functions.common import placed
+from ..functions.common import operands_in_context
 from ..functions.diagonal import diag
 from ..info import recording, report
 from ..operators import (
@@ -84,7 +84,7 @@ def column_kernel(A: Any, i: Array) -> Array:
 @rule(column, Sum)
 def column_sum(A: Any, i: Array) -> Array:
     """(A + B) e_i = A e_i + B e_i"""
-    return reduce(add, (column(term, i) for term in placed(A)))
+    return reduce(add, (column(term, i) for term in operands_in_context(A)))
 
 
 @rule(column, Scaled)
@@ -177,7 +177,7 @@ def blocks_of_low_rank(A: Any, places: Index) -> Array:
 @rule(diagonal_blocks, Sum)
 def blocks_of_sum(A: Any, places: Index) -> Array:
     """(A + B)[p, p] = A[p, p] + B[p, p]"""
-    return reduce(add, (diagonal_blocks(term, places) for term in placed(A)))
+    return reduce(add, (diagonal_blocks(term, places) for term in operands_in_context(A)))
 
 
 @rule(diagonal_blocks, Scaled)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends import Array
 from ..factors.structured import StackedBlocks
-from ..functions.common import quiet
+from ..functions.common import ignore_float_errors
 from ..functions.diagonal import diag
 from ..functions.solve.inverse import inv
 from ..operators import BlockDiag, Dense, Diagonal, LinearOperator, Permutation, Product
@@ -49,7 +49,7 @@ def _without_zeros(xp: Any, d: Array) -> Array:
     zero too). NaN stays, to be seen."""
     size = xp.abs(d)
     largest = xp.max(size, axis=-1, keepdims=True) if d.shape[-1] else size
-    with quiet(xp):
+    with ignore_float_errors(xp):
         usable = xp.logical_or(xp.isfinite(1 / size), xp.isnan(size))
     return xp.where(usable, d, xp.astype(xp.where(largest > 0, largest, 1), d.dtype))
 

@@ -18,7 +18,14 @@ from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
-from ..common import dense, narrow, quiet, report_status, seen, square_size
+from ..common import (
+    dense,
+    host_value,
+    ignore_float_errors,
+    report_status,
+    square_size,
+    to_result_dtype,
+)
 from ..diagonal import diag
 from ..solve.cost import is_too_large, itemsize
 from ..solve.dense import MAKE, ONE_TRIANGLE, cholesky_or_lu, is_of
@@ -92,7 +99,7 @@ def _by_quadrature(A: LinearOperator, method: SLQ, is_free: bool) -> tuple[Array
 
 def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Array]:
     xp, M = A.xp, dense(A)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if determinants.is_polynomial():
             found = _factor(xp, xp.stop_gradient(M), name, is_free).slogdet()
             sign, logarithm = determinants.polynomial(xp, M, *found)
@@ -104,7 +111,7 @@ def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Arra
         sign = xp.astype(real_sign(xp, sign), sign.dtype)
     finite = xp.all(xp.isfinite(M), axis=(-2, -1))
     report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
-    return narrow(xp, sign, A.dtype), narrow(xp, logarithm, A.dtype)
+    return to_result_dtype(xp, sign, A.dtype), to_result_dtype(xp, logarithm, A.dtype)
 
 
 def needs_estimate(A: LinearOperator, method: Any) -> bool:
@@ -134,7 +141,7 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
         report_status(
             xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message
         )
-    elif not seen(xp, right).all():
+    elif not host_value(xp, right).all():
         report(
             Info(
                 Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"
@@ -169,7 +176,7 @@ def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
         c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(
         logarithm.shape, dtype=logarithm.dtype, device=A._context.device
@@ -244,7 +251,7 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
         if fits_as_a_whole(A):
             return det_dense(Dense(dense(A)), None)
         xp.warn_later(True, NO_DERIVATIVE.format("det"), category=DerivativeWarning)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         return sign * xp.exp(logarithm)
 
 
@@ -253,7 +260,7 @@ def lacks_derivative(xp: Any, logarithm: Array) -> bool:
     are none."""
     if not xp.is_differentiated(logarithm):
         return False
-    values = seen(xp, xp.stop_gradient(logarithm))
+    values = host_value(xp, xp.stop_gradient(logarithm))
     return values is not None and bool((values == -math.inf).any())
 
 
@@ -270,7 +277,7 @@ def det_dense(A: Any, method: Any) -> Array:
     if method is not None and not isinstance(method, Auto | LU):
         return determinant(A, method)
     xp, M = A.xp, dense(A)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         product = determinants.det(xp, M)
         report_status(
             xp,
@@ -278,7 +285,7 @@ def det_dense(A: Any, method: Any) -> Array:
                 xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)
             ),
         )
-    return narrow(xp, product, A.dtype)
+    return to_result_dtype(xp, product, A.dtype)
 
 
 @rule(det, Diagonal | Triangular | ScaledIdentity)
@@ -289,5 +296,5 @@ def det_by_diagonal(A: Any, method: Any) -> Array:
     report_status(
         xp, xp.where(xp.all(xp.isfinite(d), axis=-1), int(Status.SUCCESS), int(Status.NONFINITE))
     )
-    with quiet(xp):
+    with ignore_float_errors(xp):
         return xp.prod(d, axis=-1)

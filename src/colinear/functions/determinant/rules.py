@@ -41,15 +41,15 @@ from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
 from ..common import (
-    narrow,
+    host_value,
+    ignore_float_errors,
+    in_context,
     once_each,
-    place,
-    placed,
-    quiet,
+    operands_in_context,
     report_leaves,
     reports_nonfinite,
-    seen,
     square_size,
+    to_result_dtype,
 )
 from ..diagonal.rules import has_thin_waist
 from ..solve.elimination import report_weak_entries, strengthened, weak_entries
@@ -84,14 +84,14 @@ def singular(A: LinearOperator) -> Determinant:
 
 def from_values(A: LinearOperator, values: Array) -> Determinant:
     """From the eigenvalues: complex ones perhaps, though A is real."""
-    with quiet(A.xp):
+    with ignore_float_errors(A.xp):
         return from_sign(A, *slogdet_of_diagonal(A.xp, values))
 
 
 def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     """From a sign, complex perhaps though A is real, and a logarithm."""
     xp = A.xp
-    with quiet(xp):
+    with ignore_float_errors(xp):
         report_logarithm(xp, logarithm)
         if not A.is_complex and xp.is_complex(sign):
             sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
@@ -112,7 +112,7 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
     """Arrays (*batch, ...) on the host, by elements of A's batch: a list of tuples."""
-    count, host = math.prod(A.batch_shape), [np.asarray(seen(A.xp, x)) for x in arrays]
+    count, host = math.prod(A.batch_shape), [np.asarray(host_value(A.xp, x)) for x in arrays]
     wide = [
         np.broadcast_to(x, (*A.batch_shape, x.shape[-1])).reshape(count, x.shape[-1]) for x in host
     ]
@@ -271,15 +271,19 @@ def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
 @rule(slogdet, Product, when=all_square)
 def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
     """det(A B) = det A det B, both square"""
-    return multiplied([slogdet(factor, method) for factor in placed(A)], [1] * len(A.operands))
+    return multiplied(
+        [slogdet(factor, method) for factor in operands_in_context(A)], [1] * len(A.operands)
+    )
 
 
 @rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
 def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
     """det diag(A, B) = det A det B, both square"""
     if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, placed(A), method, [1] * len(A.operands))
-    return multiplied([slogdet(block, method) for block in placed(A)], [1] * len(A.operands))
+        return powers_of_estimates(A, logdet, operands_in_context(A), method, [1] * len(A.operands))
+    return multiplied(
+        [slogdet(block, method) for block in operands_in_context(A)], [1] * len(A.operands)
+    )
 
 
 @rule(slogdet, Kronecker, when=all_square, estimates=True)
@@ -290,9 +294,13 @@ def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
         return one(A)
     if method is not None and method.is_stochastic:
         return powers_of_estimates(
-            A, logdet, placed(A), method, [n // factor.shape[-1] for factor in A.operands]
+            A,
+            logdet,
+            operands_in_context(A),
+            method,
+            [n // factor.shape[-1] for factor in A.operands],
         )
-    parts = once_each(lambda factor: slogdet(factor, method), placed(A))
+    parts = once_each(lambda factor: slogdet(factor, method), operands_in_context(A))
     return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
 
 
@@ -315,10 +323,10 @@ def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
     known = (
         partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
     )
-    with quiet(A.xp):
+    with ignore_float_errors(A.xp):
         sign, logarithm = slogdet(A.A, method) if known is None else known()
         return reciprocal_determinant(
-            A.xp, narrow(A.xp, sign, A.dtype), narrow(A.xp, logarithm, A.dtype)
+            A.xp, to_result_dtype(A.xp, sign, A.dtype), to_result_dtype(A.xp, logarithm, A.dtype)
         )
 
 
@@ -347,7 +355,7 @@ def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
         low_rank, D = strengthened(low_rank, D, weak)
     report_weak_entries(low_rank, D)
     K = capacitance(A, low_rank, D, inv(D, method) @ low_rank.U)
-    return multiplied([slogdet(K, method), slogdet(place(D, A), method)], [1, 1])
+    return multiplied([slogdet(K, method), slogdet(in_context(D, A), method)], [1, 1])
 
 
 # Determinants of unitary operators and of what is similar to a simpler operator.
@@ -356,7 +364,7 @@ def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
 @rule(slogdet, Product[LinearOperator, ..., LinearOperator], when=is_similarity)  # type: ignore[misc]
 def slogdet_similarity(A: Any, method: Any) -> Determinant:
     """det(V A V^-1) = det A, for unitary V and V^-1 = V^H too"""
-    return spread(A, slogdet(place(Product(*A.operands[1:-1]), A), method))
+    return spread(A, slogdet(in_context(Product(*A.operands[1:-1]), A), method))
 
 
 @rule(logdet, Unitary)
@@ -376,7 +384,7 @@ def logdet_of_rest(A: Any, method: Any) -> Array:
     """log |det(Q A)| = log |det A| for unitary Q"""
     if is_similarity(A):
         return slogdet_similarity(A, method)[1]
-    rest = [factor for factor in placed(A) if not factor.properties & UNITARY]
+    rest = [factor for factor in operands_in_context(A) if not factor.properties & UNITARY]
     total = logdet(Product(*rest), method) if rest else logdet_unitary(A, method)
     return spread(A, (A.xp.ones(()), total))[1]
 

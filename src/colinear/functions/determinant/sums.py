@@ -41,12 +41,12 @@ from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
 from ..common import (
     dense,
+    host_value,
+    in_context,
+    operands_in_context,
     outer,
-    place,
-    placed,
     report_leaves,
     report_status,
-    seen,
     values_are_seen,
 )
 from ..diagonal import diag
@@ -109,7 +109,9 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
     K = capacitance(A, low_rank, rest, W)
-    found = spread(A, multiplied([slogdet(K, method), slogdet(place(rest, A), method)], [1, 1]))
+    found = spread(
+        A, multiplied([slogdet(K, method), slogdet(in_context(rest, A), method)], [1, 1])
+    )
     whole = partial(slogdet.base, A, method)
     return Choice(
         lambda: settle_determinant(A, found, growth(rest, W, low_rank.U), whole), like=lambda: found
@@ -150,7 +152,7 @@ def slogdet_shifted_projection(A: Any, method: Any) -> Determinant:
 def slogdet_shifted_similarity(A: Any, method: Any) -> Determinant:
     """det(V A V^-1 + c I) = det(A + c I): of a known eigendecomposition, A is diagonal"""
     product, shift = arrange(A, Product, SHIFT)
-    return spread(A, slogdet(place(Sum(Product(*product.operands[1:-1]), shift), A), method))
+    return spread(A, slogdet(in_context(Sum(Product(*product.operands[1:-1]), shift), A), method))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array
 def slogdet_kronecker_sum(A: Any, method: Any) -> Determinant:
     """det(A ⊕ B) = product of λ + μ over the eigenvalues λ of A and μ of B, diagonalisable or
     not"""
-    return by_factors(A, placed(A), True, 1.0, 0.0)
+    return by_factors(A, operands_in_context(A), True, 1.0, 0.0)
 
 
 @rule(slogdet, Sum[Kronecker | KroneckerSum, SHIFT], when=factors_are_square, like=one)  # type: ignore[misc]
@@ -259,7 +261,11 @@ def slogdet_shifted_kronecker(A: Any, method: Any) -> Determinant:
     diagonalisable or not"""
     kronecker, shift = arrange(A, Kronecker | KroneckerSum, SHIFT)
     return by_factors(
-        A, placed(kronecker), isinstance(kronecker, KroneckerSum), 1.0, scalar_of(shift)
+        A,
+        operands_in_context(kronecker),
+        isinstance(kronecker, KroneckerSum),
+        1.0,
+        scalar_of(shift),
     )
 
 
@@ -271,7 +277,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
         kronecker_terms(A),
         key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
     )
-    simple, other = ([place(factor, A) for factor in factors] for factors in (left, right))
+    simple, other = ([in_context(factor, A) for factor in factors] for factors in (left, right))
     found = [inv(factor, method, info=True) for factor in simple]
     if any(failed(info._status) is True for _, info in found):
         report(
@@ -284,7 +290,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
         return slogdet.base(A, method)
     for _, info in found:
         report(info)
-    divided = partial(slogdet, place(Kronecker(*simple), A), method)
+    divided = partial(slogdet, in_context(Kronecker(*simple), A), method)
     return Choice(
         lambda: _divided(A, method, (a, c), simple, other, found, divided()),
         like=lambda: spread(A, divided()),
@@ -347,7 +353,7 @@ def is_block_triangular(A: Any) -> bool:
 def slogdet_block_triangular(A: Any, method: Any) -> Determinant:
     """det [A B; 0 D] = det A det D"""
     report_leaves(A)  # also of the blocks beside the diagonal
-    blocks = [place(row[i], A) for i, row in enumerate(A.blocks)]
+    blocks = [in_context(row[i], A) for i, row in enumerate(A.blocks)]
     return spread(A, multiplied([slogdet(block, method) for block in blocks], [1] * len(blocks)))
 
 
@@ -369,7 +375,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
     for k in sorted(
         (k for k in size if not isinstance(A.blocks[k][k], Zero)), key=partial(_elimination_cost, A)
     ):
-        corner = place(A.blocks[k][k], A)
+        corner = in_context(A.blocks[k][k], A)
         inverse, info = inv(corner, method, info=True)
         if failed(info._status) is True:
             continue  # a singular block does not make the whole singular
@@ -413,11 +419,11 @@ def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array
     condition of the whole unless
     |C A^-1 B| is far larger than the whole, as it is for a small block A, however well-conditioned.
     """
-    xp, corner = A.xp, place(A.blocks[k][k], A)
+    xp, corner = A.xp, in_context(A.blocks[k][k], A)
     is_exact, spoilt = isinstance(corner, DIAGONAL), condition(corner, inverse)
     rest = [i for i in range(len(A.blocks)) if i != k]
     C, B = (
-        place(part, A)
+        in_context(part, A)
         for part in (vstack([A.blocks[i][k] for i in rest]), hstack([A.blocks[k][i] for i in rest]))
     )
     T = Product(C, inverse, B)
@@ -433,7 +439,7 @@ def _spoilt(A: Any, k: int, inverse: LinearOperator, S: LinearOperator) -> Array
 
 def _is_far_larger(T: LinearOperator, A: LinearOperator) -> bool:
     """Whether |T| is seen to be far larger than |A|."""
-    sizes = None if 0 in T.shape else seen(A.xp, A.xp.stack([size_of(T), size_of(A)]))
+    sizes = None if 0 in T.shape else host_value(A.xp, A.xp.stack([size_of(T), size_of(A)]))
     return sizes is not None and not bool(sizes[0] <= MOST_GROWTH * sizes[1])
 
 
@@ -445,7 +451,7 @@ def _elimination_cost(A: Any, k: int) -> float:
 
 def _complement(A: Any, inverse: LinearOperator, i: int, j: int, k: int) -> LinearOperator:
     """D - C A^-1 B"""
-    D, C, B = (place(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
+    D, C, B = (in_context(A.blocks[row][column], A) for row, column in ((i, j), (i, k), (k, j)))
     return (
         D
         if isinstance(C, Zero) or isinstance(B, Zero)

@@ -29,7 +29,7 @@ from ...operators import (
 )
 from ...operators.scaled import beside
 from ...operators.sliced import pick, same
-from ..common import BLOCK, by_columns, outer, place, placed, square_size
+from ..common import BLOCK, by_columns, in_context, operands_in_context, outer, square_size
 from ..solve.inverse import all_square
 from ..stochastic.estimators import (
     DIAGONAL,
@@ -126,7 +126,7 @@ def zero_diagonal(A: LinearOperator) -> Array:
 @rule(diag, Sum)
 def diag_sum(A: Any, method: Any) -> Array:
     """diag(A + B) = diag A + diag B"""
-    return reduce(add, (diag(term, method) for term in placed(A)))
+    return reduce(add, (diag(term, method) for term in operands_in_context(A)))
 
 
 @rule(diag, Scaled, estimates=True)
@@ -140,7 +140,7 @@ def diag_scaled(A: Any, method: Any) -> Array:
 @rule(diag, Hadamard)
 def diag_hadamard(A: Any, method: Any) -> Array:
     """diag(A * B) = diag A * diag B"""
-    return reduce(mul, (diag(factor, method) for factor in placed(A)))
+    return reduce(mul, (diag(factor, method) for factor in operands_in_context(A)))
 
 
 @rule(diag, BatchSum)
@@ -153,22 +153,22 @@ def diag_batch_sum(A: Any, method: Any) -> Array:
 def diag_kronecker(A: Any, method: Any) -> Array:
     """diag(A ⊗ B) = diag A ⊗ diag B, both square"""
     if method is not None and method.is_stochastic:
-        return multiplied_estimates(diag, placed(A), method, partial(outer, mul))
-    return reduce(partial(outer, mul), (diag(factor, method) for factor in placed(A)))
+        return multiplied_estimates(diag, operands_in_context(A), method, partial(outer, mul))
+    return reduce(partial(outer, mul), (diag(factor, method) for factor in operands_in_context(A)))
 
 
 @rule(diag, KroneckerSum)
 def diag_kronecker_sum(A: Any, method: Any) -> Array:
     """diag(A ⊕ B) = diag A ⊕ diag B"""
-    return reduce(partial(outer, add), (diag(term, method) for term in placed(A)))
+    return reduce(partial(outer, add), (diag(term, method) for term in operands_in_context(A)))
 
 
 @rule(diag, BlockDiag, when=all_square, estimates=True)
 def diag_block_diagonal(A: Any, method: Any) -> Array:
     """diag(diag(A, B)) = (diag A, diag B), both square"""
     if method is not None and method.is_stochastic:
-        return concatenated(diag, placed(A), method, partial(_beside, A))
-    return _beside(A, [diag(block, method) for block in placed(A)])
+        return concatenated(diag, operands_in_context(A), method, partial(_beside, A))
+    return _beside(A, [diag(block, method) for block in operands_in_context(A)])
 
 
 @rule(diag, BlockDiag)
@@ -200,7 +200,7 @@ def _crossed(A: Any, block: Any, rows: Any, columns: Any, method: Any) -> Array:
             parts.append(zero_diagonal(A)[..., start:stop])
         else:
             lines, places = (range(start - before, stop - before) for before in (top[i], left[j]))
-            parts.append(diag(Sliced(place(B, A), lines, places), method))
+            parts.append(diag(Sliced(in_context(B, A), lines, places), method))
     return _beside(A, parts)
 
 

@@ -11,7 +11,13 @@ from ...backends import Array
 from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...operators import Banded
-from ..common import is_watched, quiet, report_values, seen, wide
+from ..common import (
+    host_value,
+    ignore_float_errors,
+    is_traced_or_differentiated,
+    report_values,
+    to_computing_dtype,
+)
 from . import diag, ones_on_diagonal
 
 # The leading minors of tridiagonal matrices, by products of 2 x 2 matrices in log2(n) steps: for
@@ -92,12 +98,12 @@ SAFE_PIVOT = 1e-4  # of such a matrix: above it the pivots have derivatives
 
 def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) -> Array:
     """Compute diag(T^-1); the main diagonal d has the batch shape of the whole."""
-    d = wide(xp, d)
+    d = to_computing_dtype(xp, d)
     scale = xp.stop_gradient(reduce(xp.maximum, [_largest(xp, x) for x in (lower, d, upper)]))
     scale = xp.where(xp.logical_and(scale > 0, xp.isfinite(scale)), scale, 1)[..., None]
     d, s = d / scale, (lower / scale) * (upper / scale)  # so that s does not over- or underflow
     s = xp.astype(xp.broadcast_to(s, (*d.shape[:-1], s.shape[-1])), d.dtype)
-    if not (is_watched(xp, d) or is_watched(xp, s)):
+    if not (is_traced_or_differentiated(xp, d) or is_traced_or_differentiated(xp, s)):
         numerator, denominator = (
             1,
             xp.asarray(sum(_on_host(xp, d, s)), dtype=d.dtype, device=xp.device_of(d)) - d,
@@ -107,7 +113,7 @@ def tridiagonal_inverse_diagonal(xp: Any, lower: Array, d: Array, upper: Array) 
     else:
         numerator, denominator = _differentiable_quotient(xp, d, s)
     report_values(xp, denominator)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         return numerator / denominator / scale
 
 
@@ -127,7 +133,7 @@ def _quotient(d: Array, a: Array, b: Array, e: Array, f: Array) -> tuple[Array, 
 
 def _on_host(xp: Any, d: Array, s: Array) -> tuple[Any, Any]:
     """The pivots p and q in double precision."""
-    d, s = seen(xp, d), seen(xp, s)
+    d, s = host_value(xp, d), host_value(xp, s)
     kind = np.complex128 if np.iscomplexobj(d) or np.iscomplexobj(s) else np.float64
     n = d.shape[-1]
     count = d.size // n if n else 0
@@ -231,7 +237,7 @@ def band_is_seen(A: Any) -> bool:
     B: Any = A.operands[0]
     narrow = B.shape[-1] == B.shape[-2] and 4 * max(map(abs, B.offsets)) < B.shape[-1]
     exact = B.dtype.itemsize >= 4 and not B.batch_shape
-    return narrow and exact and not any(is_watched(B.xp, d) for d in B.diagonals)
+    return narrow and exact and not any(is_traced_or_differentiated(B.xp, d) for d in B.diagonals)
 
 
 @rule(diag, Inverse[Banded], when=band_is_seen, like=ones_on_diagonal)  # type: ignore[misc]
@@ -240,7 +246,10 @@ def diag_inverse_banded(A: Any, method: Any) -> Array:
     from above and from below"""
     B, xp = A.A, A.xp
     found = inverse_diagonal(
-        [np.asarray(seen(xp, d)) for d in B.diagonals], B.offsets, B.shape[-1], xp.eps(B.dtype)
+        [np.asarray(host_value(xp, d)) for d in B.diagonals],
+        B.offsets,
+        B.shape[-1],
+        xp.eps(B.dtype),
     )
     return (
         diag.base(A, method)

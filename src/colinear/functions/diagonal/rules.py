@@ -47,7 +47,7 @@ from ...operators.neutral import dense_part
 from ...operators.scaled import beside
 from ...operators.sparse_algebra import SHIFT
 from ...operators.tree import Index
-from ..common import placed, reciprocal, seen
+from ..common import host_value, operands_in_context, reciprocal
 from . import diag, exact_diagonal, ones_on_diagonal, zero_diagonal
 from .bands import tridiagonal_inverse_diagonal
 
@@ -230,7 +230,7 @@ def is_thin_and_filled(A: LinearOperator) -> bool:
 def diag_thin_product(A: Any, method: Any) -> Array:
     """diag(A B)_i = Σ_j A_ij B_ji, the product cut where it is thinnest"""
     fitting("diag", method)
-    xp, factors, size, cut = A.xp, placed(A), min(A.shape[-2:]), waist(A)[1]
+    xp, factors, size, cut = A.xp, operands_in_context(A), min(A.shape[-2:]), waist(A)[1]
     L, R = (Product(*part)._dense() for part in (factors[:cut], factors[cut:]))
     return xp.sum(L[..., :size, :] * xp.matrix_transpose(R[..., :, :size]), axis=-1)
 
@@ -282,14 +282,14 @@ def diag_dense_sparse_product(A: Any, method: Any) -> Array:
 def diag_of_scaled_rows(A: Any, method: Any) -> Array:
     """diag(diag(d) A) = d * diag A"""
     size = min(A.shape[-2:])
-    return A.operands[0].d[..., :size] * diag(Product(*placed(A)[1:]), method)
+    return A.operands[0].d[..., :size] * diag(Product(*operands_in_context(A)[1:]), method)
 
 
 @rule(diag, Product[..., Diagonal], cost=lambda A: min(A.shape[-2:]))  # type: ignore[misc]
 def diag_of_scaled_columns(A: Any, method: Any) -> Array:
     """diag(A diag(d)) = diag A * d"""
     size = min(A.shape[-2:])
-    return diag(Product(*placed(A)[:-1]), method) * A.operands[-1].d[..., :size]
+    return diag(Product(*operands_in_context(A)[:-1]), method) * A.operands[-1].d[..., :size]
 
 
 @rule(diag, Product[..., LowRank, ...], cost=lambda A: 2 * min(A.shape[-2:]))  # type: ignore[misc]
@@ -320,7 +320,7 @@ def factors_pair_up(A: LinearOperator) -> bool:
 def diag_of_diagonalised_kronecker(A: Any, method: Any) -> Array:
     """diag((A ⊗ B) diag(d) (C ⊗ D)) = (A * C^T ⊗ B * D^T) d"""
     L, D, R = A.operands
-    pairs = zip(placed(L), placed(R), strict=True)
+    pairs = zip(operands_in_context(L), operands_in_context(R), strict=True)
     entries = Kronecker(*(P._dense() * A.xp.matrix_transpose(Q._dense()) for P, Q in pairs))
     return (entries @ D.d[..., None])[..., 0]
 
@@ -411,7 +411,7 @@ def _diagonal_by_resolvents(A: Any, spectral: SpectralFactor) -> Array | None:
     values = [
         xp.sum(Y * xp.matrix_transpose(xp.matmul(M, X)), axis=-1) for Y, M, X in zip(W, held, V)
     ]  # diag(V^-1 A V)
-    harmless = [seen(xp, resolvents.are_harmless(xp, v, X)) for v, X in zip(values, V)]
+    harmless = [host_value(xp, resolvents.are_harmless(xp, v, X)) for v, X in zip(values, V)]
     if all(known is not None and bool(known) for known in harmless):
         return None
     a, b = (xp.astype(xp.asarray(x, device=A._context.device), dtype) for x in (1.0, c))

@@ -27,7 +27,7 @@ from ...operators import (
 )
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
-from ..common import is_square, placed, square_size
+from ..common import is_square, operands_in_context, square_size
 from ..solve.inverse import all_square
 from ..stochastic.estimators import (
     TRACE,
@@ -108,8 +108,8 @@ trace = function("trace", base=sum_of_diagonal, suits=_suits, rewrites=False)
 def trace_kronecker(A: Any, method: Any) -> Array:
     """tr(A ⊗ B) = tr A tr B, both square"""
     if method is not None and method.is_stochastic:
-        return multiplied_estimates(trace, placed(A), method, mul)
-    return reduce(mul, (trace(factor, method) for factor in placed(A)))
+        return multiplied_estimates(trace, operands_in_context(A), method, mul)
+    return reduce(mul, (trace(factor, method) for factor in operands_in_context(A)))
 
 
 @rule(trace, KroneckerSum)
@@ -117,13 +117,16 @@ def trace_kronecker_sum(A: Any, method: Any) -> Array:
     """tr(A ⊕ B) = n tr A + m tr B for A of m x m and B of n x n"""
     if not A.shape[-1]:
         return A.xp.sum(zero_diagonal(A), axis=-1)
-    return reduce(add, (A.shape[-1] // term.shape[-1] * trace(term, method) for term in placed(A)))
+    return reduce(
+        add,
+        (A.shape[-1] // term.shape[-1] * trace(term, method) for term in operands_in_context(A)),
+    )
 
 
 @rule(trace, Sum)
 def trace_sum(A: Any, method: Any) -> Array:
     """tr(A + B) = tr A + tr B"""
-    return reduce(add, (trace(term, method) for term in placed(A)))
+    return reduce(add, (trace(term, method) for term in operands_in_context(A)))
 
 
 @rule(trace, Scaled, estimates=True)
@@ -138,8 +141,8 @@ def trace_scaled(A: Any, method: Any) -> Array:
 def trace_block_diagonal(A: Any, method: Any) -> Array:
     """tr diag(A, B) = tr A + tr B, both square"""
     if method is not None and method.is_stochastic:
-        return added_estimates(trace, placed(A), method, [1] * len(A.operands))
-    return reduce(add, (trace(block, method) for block in placed(A)))
+        return added_estimates(trace, operands_in_context(A), method, [1] * len(A.operands))
+    return reduce(add, (trace(block, method) for block in operands_in_context(A)))
 
 
 @rule(trace, BatchSum)
@@ -186,7 +189,7 @@ def is_similarity(A: LinearOperator) -> bool:
 @rule(trace, Product, when=is_similarity)
 def trace_similarity(A: Any, method: Any) -> Array:
     """tr(Q A Q^-1) = tr A"""
-    return A.xp.broadcast_to(trace(Product(*placed(A)[1:-1]), method), A.batch_shape)
+    return A.xp.broadcast_to(trace(Product(*operands_in_context(A)[1:-1]), method), A.batch_shape)
 
 
 def is_thinner_rotated(A: LinearOperator) -> bool:
@@ -198,4 +201,4 @@ def is_thinner_rotated(A: LinearOperator) -> bool:
 def trace_rotated_product(A: Any, method: Any) -> Array:
     """tr(A B C) = tr(B C A), of the smallest size there is"""
     cut = waist(A)[1]
-    return trace(Product(*placed(A)[cut:], *placed(A)[:cut]), method)
+    return trace(Product(*operands_in_context(A)[cut:], *operands_in_context(A)[:cut]), method)

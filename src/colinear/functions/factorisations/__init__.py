@@ -13,7 +13,15 @@ from ...methods import LU, QR, Cholesky, Method, fitting
 from ...operators import Dense, LinearOperator, Permutation, Triangular
 from ...properties import STIEFEL
 from ...status import Status
-from ..common import dense, identity_like, narrow, quiet, report_finite, report_status, square_size
+from ..common import (
+    dense,
+    identity_like,
+    ignore_float_errors,
+    report_finite,
+    report_status,
+    square_size,
+    to_result_dtype,
+)
 from ..solve.dense import reproduces, times_adjoint
 
 # --------------------------------------------------------------------------------------------------
@@ -75,12 +83,12 @@ def _cholesky(A: LinearOperator) -> LinearOperator:
     xp, M = A.xp, dense(A)
     L, ok = xp.cholesky(M)
     if A.shape[-1]:
-        with quiet(xp):
+        with ignore_float_errors(xp):
             ok = xp.logical_and(ok, reproduces(xp, M, times_adjoint(xp, L)))
             status = xp.where(ok, int(Status.SUCCESS), int(Status.NOT_POSITIVE_DEFINITE))
             finite = xp.all(xp.isfinite(M), axis=(-2, -1))
         report_status(xp, xp.where(finite, status, int(Status.NONFINITE)), method="Cholesky")
-    return Triangular(narrow(xp, L, A.dtype), lower=True)
+    return Triangular(to_result_dtype(xp, L, A.dtype), lower=True)
 
 
 cholesky = function(
@@ -134,7 +142,7 @@ def _lu(A: LinearOperator) -> tuple[LinearOperator, LinearOperator, LinearOperat
     packed, pivots = xp.lu_factor(M)
     order, _ = xp.lu_permutation(pivots, m)
     report_finite(xp, packed, method="LU")
-    packed = narrow(xp, packed, A.dtype)
+    packed = to_result_dtype(xp, packed, A.dtype)
     P = Permutation(order, like=Dense(packed)).T  # A[order] = L U
     return (
         P,
@@ -189,7 +197,7 @@ def _qr(A: LinearOperator) -> tuple[LinearOperator, LinearOperator]:
     xp, M = A.xp, dense(A)
     Q, R = autodiff.qr(xp, M)
     report_finite(xp, R, method="QR")
-    Q, R = narrow(xp, Q, A.dtype), narrow(xp, R, A.dtype)
+    Q, R = to_result_dtype(xp, Q, A.dtype), to_result_dtype(xp, R, A.dtype)
     return Dense(Q)._claim(STIEFEL), Triangular(R, lower=False) if R.shape[-2] == R.shape[
         -1
     ] else Dense(R)

@@ -18,15 +18,15 @@ from ...operators.sparse import from_coordinates
 from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
+    host_value,
     identity_like,
     is_half,
-    is_watched,
-    narrow,
+    is_traced_or_differentiated,
     report_finite,
     reports_nonfinite,
-    seen,
+    to_computing_dtype,
+    to_result_dtype,
     values_are_seen,
-    wide,
 )
 from . import cholesky, lu, lu_factors, lu_like, qr, qr_like
 from .rules import report_positive
@@ -82,7 +82,7 @@ def lu_banded(A: Any, method: Any) -> Factors:
 
 
 def _on_host(xp: Any, d: Array) -> Any:
-    return np.asarray(seen(xp, xp.astype(d, xp.float32) if is_half(xp, d.dtype) else d))
+    return np.asarray(host_value(xp, xp.astype(d, xp.float32) if is_half(xp, d.dtype) else d))
 
 
 def _factored(diagonals: list[Any], offsets: tuple[int, ...], n: int) -> tuple[Any, Any]:
@@ -147,7 +147,7 @@ def is_sparse_and_seen(A: Any, definite: bool) -> bool:
         or n < SMALL_SPARSE_ROWS
         or 4 * A.nnz > n * n
         or 0 in A.shape
-        or is_watched(A.xp, A.data)
+        or is_traced_or_differentiated(A.xp, A.data)
     ):
         return False
     key = ("stays sparse", definite)
@@ -294,9 +294,9 @@ def qr_banded(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     )
     report_finite(xp, R, method="QR")
     diagonals = [
-        narrow(xp, R[..., : natural_length(j, k, n), j], A.dtype) for j in range(width + 1)
+        to_result_dtype(xp, R[..., : natural_length(j, k, n), j], A.dtype) for j in range(width + 1)
     ]
-    return UnitaryChain._of(narrow(xp, blocks, A.dtype), lower, m, k), Banded(
+    return UnitaryChain._of(to_result_dtype(xp, blocks, A.dtype), lower, m, k), Banded(
         diagonals, range(width + 1), (k, n)
     )
 
@@ -310,7 +310,7 @@ def _by_rows(A: Any, rows: int) -> Array:
     end = max(rows, m)
 
     def constant(value: float, count: int) -> Array:
-        return wide(
+        return to_computing_dtype(
             xp, xp.full((*A.batch_shape, count), value, dtype=A.dtype, device=A._context.device)
         )
 
@@ -318,7 +318,9 @@ def _by_rows(A: Any, rows: int) -> Array:
         d = by_offset.get(k)
         if d is None:
             d = constant(0.0, natural_length(k, m, n))
-        d = wide(xp, xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype))
+        d = to_computing_dtype(
+            xp, xp.astype(xp.broadcast_to(d, (*A.batch_shape, d.shape[-1])), A.dtype)
+        )
         before = max(0, -k)
         after = constant(0.0 if k else 1.0, end - before - d.shape[-1])
         return xp.concat([constant(0.0, before), d, after], axis=-1)[..., :rows]

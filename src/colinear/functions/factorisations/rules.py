@@ -40,10 +40,10 @@ from ..common import (
     has_no_zero,
     has_orthonormal_columns,
     identity_like,
-    is_watched,
+    ignore_float_errors,
+    is_traced_or_differentiated,
+    operands_in_context,
     orthonormal,
-    placed,
-    quiet,
     report_finite,
     report_status,
     reports_nonfinite,
@@ -97,7 +97,7 @@ def lu_triangular(A: Any, method: Any) -> Factors:
 @reports_nonfinite
 def lu_scaled(A: Any, method: Any) -> Factors:
     """c A = P L (c U) for A = P L U"""
-    P, L, U = lu(placed(A)[0], method)
+    P, L, U = lu(operands_in_context(A)[0], method)
     return P, L, Scaled(A.scalar, U)
 
 
@@ -112,7 +112,8 @@ def lu_conjugate(A: Any, method: Any) -> Factors:
 def lu_kronecker(A: Any, method: Any) -> Factors:
     """A ⊗ B = (P ⊗ Q) (L ⊗ M) (U ⊗ V) for A = P L U, B = Q M V"""
     P, L, U = (
-        Kronecker(*factors) for factors in zip(*(lu(factor, method) for factor in placed(A)))
+        Kronecker(*factors)
+        for factors in zip(*(lu(factor, method) for factor in operands_in_context(A)))
     )
     return P, L, U
 
@@ -120,7 +121,10 @@ def lu_kronecker(A: Any, method: Any) -> Factors:
 @rule(lu, BlockDiag, when=all_square)
 def lu_block_diagonal(A: Any, method: Any) -> Factors:
     """diag(A, B) = diag(P, Q) diag(L, M) diag(U, V) for A = P L U, B = Q M V"""
-    P, L, U = (BlockDiag(*factors) for factors in zip(*(lu(block, method) for block in placed(A))))
+    P, L, U = (
+        BlockDiag(*factors)
+        for factors in zip(*(lu(block, method) for block in operands_in_context(A)))
+    )
     return P, L, U
 
 
@@ -170,7 +174,7 @@ def qr_triangular(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
 @reports_nonfinite
 def qr_scaled(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """c A = Q (c R) for A = Q R"""
-    Q, R = qr(placed(A)[0], method)
+    Q, R = qr(operands_in_context(A)[0], method)
     return broadcast_batch(Q, A.batch_shape), Scaled(A.scalar, R)
 
 
@@ -190,14 +194,20 @@ def all_tall_or_all_wide(A: LinearOperator) -> bool:
 @rule(qr, Kronecker, when=all_tall_or_all_wide)
 def qr_kronecker(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """A ⊗ B = (Q ⊗ P) (R ⊗ S) for A = Q R, B = P S, both tall or both wide"""
-    Q, R = (Kronecker(*factors) for factors in zip(*(qr(factor, method) for factor in placed(A))))
+    Q, R = (
+        Kronecker(*factors)
+        for factors in zip(*(qr(factor, method) for factor in operands_in_context(A)))
+    )
     return Q, R
 
 
 @rule(qr, BlockDiag, when=all_tall_or_all_wide)
 def qr_block_diagonal(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """diag(A, B) = diag(Q, P) diag(R, S) for A = Q R, B = P S, both tall or both wide"""
-    Q, R = (BlockDiag(*factors) for factors in zip(*(qr(block, method) for block in placed(A))))
+    Q, R = (
+        BlockDiag(*factors)
+        for factors in zip(*(qr(block, method) for block in operands_in_context(A)))
+    )
     return Q, R
 
 
@@ -211,7 +221,7 @@ def left_factor_is_unitary_or_tall(A: LinearOperator) -> bool:
 @rule(qr, Product, when=left_factor_is_unitary_or_tall)
 def qr_orthonormal_times(A: Any, method: Any) -> tuple[LinearOperator, LinearOperator]:
     """Q A = (Q P) R for A = P R and Q^H Q = I"""
-    Q, *rest = placed(A)
+    Q, *rest = operands_in_context(A)
     P, R = qr(Product(*rest), method)
     return Product(Q, P)._claim(STIEFEL), broadcast_batch(R, A.batch_shape)
 
@@ -276,7 +286,7 @@ def _positive_root(c: Any) -> Any:
         return math.sqrt(c.real) if positive else math.nan
     positive = xp.logical_and(xp.real(c) > 0, xp.imag(c) == 0)
     report_positive(xp, xp.all(positive, axis=-1) if c.ndim else positive)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         root = xp.where(positive, xp.sqrt(xp.real(c)), math.nan)
     return xp.asarray(xp.astype(root, c.dtype) if xp.is_complex(c) else root)
 
@@ -298,7 +308,7 @@ def scalar_is_positive(A: LinearOperator) -> bool:
 @rule(cholesky, Scaled, when=scalar_is_positive)
 def cholesky_scaled(A: Any, method: Any) -> LinearOperator:
     """c A = (√c L) (√c L)^H for A = L L^H and c > 0"""
-    return Scaled(_positive_root(A.scalar), cholesky(placed(A)[0], method))
+    return Scaled(_positive_root(A.scalar), cholesky(operands_in_context(A)[0], method))
 
 
 @rule(cholesky, Conjugate)
@@ -310,13 +320,13 @@ def cholesky_conjugate(A: Any, method: Any) -> LinearOperator:
 @rule(cholesky, BlockDiag, when=all_square)
 def cholesky_block_diagonal(A: Any, method: Any) -> LinearOperator:
     """diag(A, B) = diag(L, M) diag(L, M)^H for A = L L^H, B = M M^H"""
-    return BlockDiag(*(cholesky(block, method) for block in placed(A)))
+    return BlockDiag(*(cholesky(block, method) for block in operands_in_context(A)))
 
 
 @rule(cholesky, Kronecker, when=all_square)
 def cholesky_kronecker(A: Any, method: Any) -> LinearOperator:
     """A ⊗ B = (L ⊗ M) (L ⊗ M)^H for A = L L^H, B = M M^H; or for -A and -B, both negative"""
-    return Kronecker(*(cholesky(factor, method) for factor in _of_one_sign(placed(A))))
+    return Kronecker(*(cholesky(factor, method) for factor in _of_one_sign(operands_in_context(A))))
 
 
 def _of_one_sign(factors: tuple[LinearOperator, ...]) -> tuple[LinearOperator, ...]:
@@ -343,7 +353,7 @@ def cholesky_tridiagonal(A: Any, method: Any) -> LinearOperator:
     xp = A.xp
     if not A.shape[-1]:
         return identity_like(A, 0)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if xp.name == "numpy" and not A.batch_shape and (L := _by_host(A)) is not None:
             return L
         pivots = _pivots(xp, xp.real(A.diag), xp.abs(A.lower) if A.is_complex else A.lower)
@@ -397,7 +407,11 @@ def _pivots(xp: Any, a: Array, b: Array) -> Array:
             lambda i, d: xp.set_at(d, (..., i + 1), d[..., i + 1] - b[..., i] ** 2 / d[..., i]),
             a,
         )
-    if xp.name == "numpy" or not (is_watched(xp, a) or is_watched(xp, b) or xp.peek(a) is None):
+    if xp.name == "numpy" or not (
+        is_traced_or_differentiated(xp, a)
+        or is_traced_or_differentiated(xp, b)
+        or xp.peek(a) is None
+    ):
         return xp.asarray(
             _host_pivots(xp.to_numpy(a), xp.to_numpy(b)), dtype=a.dtype, device=xp.device_of(a)
         )
@@ -424,7 +438,9 @@ def band_is_on_the_host(A: LinearOperator) -> bool:
     return (
         A.shape[-1] == A.shape[-2] != 0
         and not is_scattered(A)
-        and not any(is_watched(A.xp, d) or A.xp.peek(d) is None for d in A.leaves())
+        and not any(
+            is_traced_or_differentiated(A.xp, d) or A.xp.peek(d) is None for d in A.leaves()
+        )
     )
 
 

@@ -20,13 +20,13 @@ from ...status import Status, combine
 from ..common import (
     MARGIN,
     dense,
+    host_value,
+    ignore_float_errors,
     is_half,
+    is_traced_or_differentiated,
     is_vector,
-    is_watched,
-    narrow,
     ones_beside,
-    quiet,
-    seen,
+    to_result_dtype,
     values_are_seen,
 )
 from ..matrix_functions.kronecker import factored
@@ -119,7 +119,7 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
     (U, s, V), info = svd(A, k, method, info=True)
     kept = s > cutoff(xp, s, A, rtol)
     if info.residual is not None and s.shape[-1]:
-        with quiet(xp):
+        with ignore_float_errors(xp):
             held = xp.stop_gradient(s)
             # |A v - s u| / s
             own = xp.where(kept, info.residual * held[..., :1] / xp.where(kept, held, 1), 0)
@@ -128,7 +128,7 @@ def _by_samples(A: LinearOperator, rtol: Any, method: RandomizedSVD) -> LinearOp
             int(Status.SUCCESS),
             int(Status.INACCURATE),
         )
-        visible = seen(xp, missed)
+        visible = host_value(xp, missed)
         worst = combine([info._status, missed if visible is None else Status(int(visible))])
         info = info.replace(
             status=worst, residual=own, converged=own <= method.tolerance(xp, A.dtype)
@@ -154,7 +154,7 @@ def _with_derivative(
     kept = s > cutoff(xp, s, A, rtol)
     inverse = Product(V, Diagonal(inverted(xp, s, kept)), U.H)
     known = known_pseudoinverse(A, inverse)
-    visible = seen(xp, kept)
+    visible = host_value(xp, kept)
     if (
         known is None
         and A.shape[-1] == A.shape[-2]
@@ -175,7 +175,7 @@ def known_pseudoinverse(A: LinearOperator, inverse: LinearOperator) -> LinearOpe
         for factor in inverse.operands or (inverse,)
     ):
         return None
-    return Dense(narrow(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
+    return Dense(to_result_dtype(xp, autodiff.pseudoinverse(xp, dense(A), dense(inverse)), A.dtype))
 
 
 def checked_rtol(function: str, rtol: Any) -> Any:
@@ -326,7 +326,7 @@ def _judged(
 ) -> Array:
     """The solution that `solution(A, B)` finds; reports its residual."""
     xp, B = s.xp, s.B
-    with quiet(xp):
+    with ignore_float_errors(xp):
         X, full, message = solution(A, B)
         residual = relative_residual(xp, B - A @ X, B)
         status = xp.where(full, int(Status.SUCCESS), int(Status.SINGULAR))[..., None]
@@ -335,7 +335,7 @@ def _judged(
             status,
             int(Status.NONFINITE),
         )
-    values = seen(xp, status)
+    values = host_value(xp, status)
     worst = status if values is None else Status(int(values.max(initial=0)))
     report(Info(worst, residual=residual, method=chosen.name, message=message))
     return s.answer(X)
@@ -374,7 +374,7 @@ def _by_triplets(method: Method | None, A: LinearOperator, B: Array) -> tuple[Ar
     else:
         U, s, V = svd(A, None, method)
     kept = s > cutoff(xp, s, A)
-    visible, message = seen(xp, kept), ""
+    visible, message = host_value(xp, kept), ""
     if visible is not None and not visible.all():
         ranks = visible.sum(-1)
         known, full = ranks if ranks.ndim else int(ranks), min(A.shape[-2:])
@@ -393,7 +393,7 @@ def _fits_triangle(A: LinearOperator, s: System) -> bool:
         A.dtype == s.B.dtype
         and A.batch_shape == s.B.shape[:-2]
         and values_are_seen(A)
-        and not is_watched(xp, s.B)
+        and not is_traced_or_differentiated(xp, s.B)
     )
 
 
@@ -406,7 +406,7 @@ def _by_triangle(A: LinearOperator, s: System, otherwise: Callable[[], Array]) -
     of the cutoff.
     """
     xp, B, (m, n) = s.xp, s.B, A.shape[-2:]
-    with quiet(xp):
+    with ignore_float_errors(xp):
         X = _triangular_solution(xp, dense(A), B, m, n)
     return otherwise() if X is None else s.answer(X)
 
@@ -433,7 +433,7 @@ def _by_qr(A: LinearOperator, B: Array) -> tuple[Array, Array, str]:
         d > max(m, n) * xp.eps(M.dtype) * (xp.max(d, axis=-1, keepdims=True) if min(m, n) else d),
         axis=-1,
     )
-    visible = seen(xp, full)
+    visible = host_value(xp, full)
     message = (
         ""
         if visible is None or visible.all()

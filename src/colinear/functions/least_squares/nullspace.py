@@ -49,16 +49,16 @@ from ..common import (
     first_columns,
     has_orthonormal_columns,
     has_orthonormal_rows,
+    host_value,
     identity_like,
-    is_watched,
-    narrow,
+    in_context,
+    is_traced_or_differentiated,
     once_each,
+    operands_in_context,
     orthonormal,
-    place,
-    placed,
     reordered,
     reports_nonfinite,
-    seen,
+    to_result_dtype,
 )
 from ..singular import cutoff, norm, svd
 from ..spectrum.order import grid_of, is_periodic, symbol
@@ -122,8 +122,8 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     visible(xp, M)
     U, s, Vh = xp.svd(xp.stop_gradient(M), full_matrices=True)
     ranks, finite = (
-        seen(xp, xp.sum(s > limit(s), axis=-1)),
-        seen(xp, xp.all(xp.isfinite(s), axis=-1)),
+        host_value(xp, xp.sum(s > limit(s), axis=-1)),
+        host_value(xp, xp.all(xp.isfinite(s), axis=-1)),
     )
     if not finite.all():
         report(Info(Status.NONFINITE, method="SVD"))
@@ -135,7 +135,7 @@ def null_vectors(A: LinearOperator, limit: Callable[[Array], Array]) -> LinearOp
     if xp.is_differentiated(M) and 0 not in V.shape:
         inverse = xp.matmul(kept / s[..., None, :rank], xp.conj(xp.matrix_transpose(U[..., :rank])))
         V = autodiff.nullspace(xp, M, V, inverse)
-    return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
+    return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
 
 
 def visible(xp: Any, x: Array) -> Array:
@@ -147,7 +147,7 @@ def visible(xp: Any, x: Array) -> Array:
             "vmap or compilation. "
             "Call it outside, or use svd(A) and keep all columns."
         )
-    return seen(xp, x)
+    return host_value(xp, x)
 
 
 def same_throughout(A: LinearOperator, ranks: Any) -> int:
@@ -304,7 +304,7 @@ def nullspace_low_rank(A: Any, rtol: Any, method: Any) -> LinearOperator:
 
 def zeros_can_be_seen(A: Any) -> bool:
     """Whether it is one periodic operator, whose values can be seen."""
-    return not A.batch_shape and is_periodic(A) and not is_watched(A.xp, symbol(A))
+    return not A.batch_shape and is_periodic(A) and not is_traced_or_differentiated(A.xp, symbol(A))
 
 
 @rule(nullspace, Circulant | Convolution, when=zeros_can_be_seen)
@@ -354,7 +354,11 @@ def nullspace_scaled(A: Any, rtol: Any, method: Any) -> LinearOperator:
     xp = namespace_of(c)
     if not (c != 0 if xp is None else xp.to_numpy(c).reshape(-1)[0] != 0):
         return identity_like(A, A.shape[-1])
-    return nothing(A) if isinstance(A, ScaledIdentity) else nullspace(placed(A)[0], rtol, method)
+    return (
+        nothing(A)
+        if isinstance(A, ScaledIdentity)
+        else nullspace(operands_in_context(A)[0], rtol, method)
+    )
 
 
 @rule(nullspace, Conjugate)
@@ -381,7 +385,7 @@ def left_factor_is_injective(A: LinearOperator) -> bool:
 @rule(nullspace, Product, when=left_factor_is_injective)
 def nullspace_of_injective_times(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A B) = null(B) if A has full column rank"""
-    return nullspace(Product(*placed(A)[1:]), rtol, method)
+    return nullspace(Product(*operands_in_context(A)[1:]), rtol, method)
 
 
 def right_factor_is_unitary(A: LinearOperator) -> bool:
@@ -393,14 +397,14 @@ def right_factor_is_unitary(A: LinearOperator) -> bool:
 @rule(nullspace, Product, when=right_factor_is_unitary)
 def nullspace_of_times_unitary(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A Q) = Q^H null(A) for unitary Q"""
-    *rest, Q = placed(A)
+    *rest, Q = operands_in_context(A)
     return Product(Q.H, nullspace(Product(*rest), rtol, method))._claim(STIEFEL)
 
 
 @rule(nullspace, Kronecker)
 def nullspace_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """null(A ⊗ B) = [null(A) ⊗ I, row(A) ⊗ null(B)], each to its own rounding"""
-    first, *others = placed(A)
+    first, *others = operands_in_context(A)
     rest = Kronecker(*others)
     N, M = nullspace(first, rtol, method), nullspace(rest, rtol, method)
     if not N.shape[-1]:  # the rows of A span everything
@@ -423,7 +427,7 @@ def _sizes(A: LinearOperator, rtol: Any) -> list[float]:
     order = "fro" if rtol is None else 2
 
     def size(part: LinearOperator) -> float:
-        return float(visible(A.xp, A.xp.asarray(norm(place(part, A), order))).max(initial=0))
+        return float(visible(A.xp, A.xp.asarray(norm(in_context(part, A), order))).max(initial=0))
 
     return once_each(size, A.operands)
 
@@ -445,7 +449,7 @@ def _nullspaces(A: Any, rtol: Any, method: Any, sizes: list[float]) -> LinearOpe
         if limit is not None and limit >= 1:
             # all of the block is negligible beside the largest
             return identity_like(A, block.shape[-1])
-        return nullspace(place(block, A), limit, method)
+        return nullspace(in_context(block, A), limit, method)
 
     return BlockDiag(*once_each(null_of, A.operands))._claim(STIEFEL)
 
@@ -482,7 +486,7 @@ def _intersection(
     """The intersection of the null spaces of blocks of these sizes; `of_images(B N, limit)` is
     the null space of B N."""
     limit = max(sizes) * (max(A.shape[-2:]) * A.xp.eps(A.dtype) if rtol is None else rtol)
-    first, *rest = placed(A)
+    first, *rest = operands_in_context(A)
 
     def restrict(N: LinearOperator, B: LinearOperator) -> LinearOperator:
         if not N.shape[-1]:

@@ -43,14 +43,14 @@ from ...status import Status
 from ..common import (
     MARGIN,
     has_no_zero,
-    narrow,
+    host_value,
+    ignore_float_errors,
+    operands_in_context,
     orthonormal,
-    placed,
-    quiet,
     reports_nonfinite,
-    seen,
+    to_computing_dtype,
+    to_result_dtype,
     values_are_seen,
-    wide,
 )
 from ..singular import svd
 from ..singular.rules import each_svd, left_factor_is_orthonormal, right_factor_is_orthonormal
@@ -165,10 +165,12 @@ def pinv_kronecker(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(pinv, BlockDiag, direct=True)
 def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """diag(A, B)^+ = diag(A^+, B^+), where negligible is what is so beside the largest of all"""
-    xp, triplets = A.xp, each_svd(placed(A), max(A.shape[-2:]), method)
+    xp, triplets = A.xp, each_svd(operands_in_context(A), max(A.shape[-2:]), method)
     # in a Fourier basis: each to its own rounding
     if not A.is_complex and any(U.is_complex for U, _, _ in triplets):
-        return BlockDiag(*(pinv(block, rtol, method) for block in placed(A)))._claim(A._claims)
+        return BlockDiag(*(pinv(block, rtol, method) for block in operands_in_context(A)))._claim(
+            A._claims
+        )
     limit = negligible(
         A,
         xp.concat(
@@ -178,7 +180,9 @@ def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     )
     blocks = [Product(V, Diagonal(inverted(xp, s, s > limit)), U.H) for U, s, V in triplets]
     if not values_are_seen(A):
-        known = [known_pseudoinverse(*pair) for pair in zip(placed(A), blocks, strict=True)]
+        known = [
+            known_pseudoinverse(*pair) for pair in zip(operands_in_context(A), blocks, strict=True)
+        ]
         blocks = [block if own is None else own for block, own in zip(blocks, known, strict=True)]
     return BlockDiag(*blocks)._claim(A._claims)
 
@@ -186,14 +190,14 @@ def pinv_block_diagonal(A: Any, rtol: Any, method: Any) -> LinearOperator:
 @rule(pinv, Product, when=left_factor_is_orthonormal)
 def pinv_orthonormal_times(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(Q A)^+ = A^+ Q^H where Q^H Q = I"""
-    Q, *rest = placed(A)
+    Q, *rest = operands_in_context(A)
     return Product(pinv(Product(*rest), rtol, method), Q.H)._claim(A._claims)
 
 
 @rule(pinv, Product, when=right_factor_is_orthonormal)
 def pinv_times_orthonormal(A: Any, rtol: Any, method: Any) -> LinearOperator:
     """(A Q^H)^+ = Q A^+ where Q^H Q = I"""
-    *rest, Q = placed(A)
+    *rest, Q = operands_in_context(A)
     return Product(Q.H, pinv(Product(*rest), rtol, method))._claim(A._claims)
 
 
@@ -249,12 +253,12 @@ def pinv_nonsingular(A: Any, rtol: Any, method: Any) -> Any:
 def _if_nonsingular(A: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
     xp = A.xp
     p = probe(xp, A.shape[-1], A.dtype, A._context.device)
-    with quiet(xp):
-        image, x = (wide(xp, B @ xp.astype(p, A.dtype)) for B in (A, inverse))
+    with ignore_float_errors(xp):
+        image, x = (to_computing_dtype(xp, B @ xp.astype(p, A.dtype)) for B in (A, inverse))
         growth = (
             MARGIN * A.shape[-1] * xp.eps(x.dtype) * column_norms(xp, image) * column_norms(xp, x)
         )
-        regular = seen(xp, growth < column_norms(xp, p) ** 2)
+        regular = host_value(xp, growth < column_norms(xp, p) ** 2)
     if (
         bool(A.properties & POSITIVE_DEFINITE)
         if regular is None
@@ -287,7 +291,7 @@ def _is_regular(B: Any) -> bool:
 
 def gram(A: LinearOperator) -> LinearOperator:
     """A^H A of a stack, part by part; of wide and low-rank parts in low-rank form."""
-    return Sum(*(_gram_of(B) for B in placed(A)))
+    return Sum(*(_gram_of(B) for B in operands_in_context(A)))
 
 
 def _gram_of(B: Any) -> LinearOperator:
@@ -317,8 +321,8 @@ def lstsq_regularised(A: Any, b: Any, method: Any) -> Any:
 def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, info: Info) -> Any:
     xp = A.xp
     vector, dtype = b.ndim == 1, xp.result_type(A.dtype, b.dtype)
-    B = wide(xp, b[:, None] if vector else b)
-    with quiet(xp):
+    B = to_computing_dtype(xp, b[:, None] if vector else b)
+    with ignore_float_errors(xp):
         start = A.H @ B
         X = inverse @ start
         X = X + inverse @ (A.H @ (B - A @ X))
@@ -327,13 +331,15 @@ def _by_normal_equations(A: Any, b: Any, method: Any, inverse: LinearOperator, i
             column_norms(xp, start) == 0, 1, column_norms(xp, start)
         )
         accurate = gradient <= xp.eps(dtype) ** 0.5
-    if seen(xp, accurate) is not None and not (seen(xp, accurate).all() and not info.failed):
+    if host_value(xp, accurate) is not None and not (
+        host_value(xp, accurate).all() and not info.failed
+    ):
         return lstsq.base(A, b, method)
     status: Any = (
         Status.SUCCESS
-        if seen(xp, accurate) is not None
+        if host_value(xp, accurate) is not None
         else xp.where(accurate, 0, int(Status.INACCURATE))
     )
     report(Info(status, residual=relative_residual(xp, R, B), method="normal equations"))
-    X = narrow(xp, X, dtype)
+    X = to_result_dtype(xp, X, dtype)
     return X[..., 0] if vector else X

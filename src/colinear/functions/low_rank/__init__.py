@@ -15,7 +15,7 @@ from ...operators import LinearOperator, LowRank
 from ...preconditioners.low_rank import approximation, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, combine
-from ..common import is_half, narrow, quiet, seen, square_size
+from ..common import host_value, ignore_float_errors, is_half, square_size, to_result_dtype
 from ..diagonal import diag
 
 # What the approximations share: their checks, and how far off they are.
@@ -79,7 +79,7 @@ def compiled(
     except TypeError:  # a seed that has no hash, such as a key
         return f(A, *beside, *options)
     result, worst = run(A, *beside)
-    if seen(A.xp, worst) is None:
+    if host_value(A.xp, worst) is None:
         report(Info(worst))
     elif int(worst):
         report(Info(Status(int(worst))))
@@ -143,7 +143,7 @@ def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
     if indefinite is not False:
         worst = xp.where(xp.any(indefinite), int(Status.NOT_POSITIVE_DEFINITE), worst)
     worst = xp.where(xp.all(xp.isfinite(xp.asarray(error))), worst, int(Status.NONFINITE))
-    return worst if seen(xp, worst) is None else Status(int(worst))
+    return worst if host_value(xp, worst) is None else Status(int(worst))
 
 
 # Nyström approximation from a random block (Tropp, Yurtsever, Udell and Cevher 2017): the
@@ -195,9 +195,11 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
         checked_seed("nystrom", seed),
     )
     width = min(A.shape[-1], rank + OVERSAMPLING)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         U, values = compiled(approximation, K, width, seed)
-        found = LowRank(narrow(xp, (U * xp.sqrt(values)[..., None, :])[..., :rank], A.dtype))
+        found = LowRank(
+            to_result_dtype(xp, (U * xp.sqrt(values)[..., None, :])[..., :rank], A.dtype)
+        )
         # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is
         # told from that by the error.
         tell(
@@ -262,12 +264,12 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
         single(A),
         checked_seed("rp_cholesky", seed),
     )
-    with quiet(xp):
+    with ignore_float_errors(xp):
         L, remaining, lowest = compiled(_factor, K, rank, seed)
         d = xp.real(diag(K))
         total, scale = xp.sum(d, axis=-1), xp.max(xp.abs(d), axis=-1)
         error = xp.sum(remaining, axis=-1) / xp.where(total == 0, 1, total)
-        found = LowRank(narrow(xp, L, A.dtype))
+        found = LowRank(to_result_dtype(xp, L, A.dtype))
         rounding = ROUNDING * A.shape[-1] * xp.eps(K.dtype)
         tell(A, found, "RPCholesky", rank, seed, error, lowest < -rounding * scale)
     return found

@@ -13,7 +13,7 @@ from ...info import Info, report
 from ...operators import Dense, LinearOperator, LowRank, Projection
 from ...properties import STIEFEL
 from ...status import Status
-from ..common import narrow, quiet
+from ..common import ignore_float_errors, to_result_dtype
 from . import PROBES, checked_rank, checked_seed, compiled, single, tell
 
 # An orthonormal basis of what a matrix maps to (Halko, Martinsson and Tropp 2011), of a given size
@@ -80,7 +80,7 @@ def basis_of_range(
         )
     xp, K, seed = A.xp, single(A), checked_seed("range_finder", seed)
     most = min(A.shape[-2:]) if rank is None else checked_rank("range_finder", A, rank)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if tol is not None:
             width = min(
                 checked_rank("range_finder", A, block, "block")
@@ -95,7 +95,7 @@ def basis_of_range(
 
 
 def _wrapped(A: LinearOperator, Q: Array) -> LinearOperator:
-    return Dense(narrow(A.xp, Q, A.dtype))._claim(STIEFEL)
+    return Dense(to_result_dtype(A.xp, Q, A.dtype))._claim(STIEFEL)
 
 
 def _fixed(A: LinearOperator, rank: int, powers: int, seed: Any) -> Array:
@@ -214,9 +214,9 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
         single(A),
         checked_seed("interpolative", seed),
     )
-    with quiet(xp):
+    with ignore_float_errors(xp):
         U, V, columns = compiled(_interpolation, K, rank, seed)
-        found = LowRank(narrow(xp, U, A.dtype), narrow(xp, V, A.dtype))
+        found = LowRank(to_result_dtype(xp, U, A.dtype), to_result_dtype(xp, V, A.dtype))
         tell(A, found, "Interpolative", 2 * rank + OVERSAMPLING, seed)
     return found, columns
 
@@ -253,9 +253,9 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
     (True, True)
     """
     xp, rank, K, seed = A.xp, checked_rank("cur", A, rank), single(A), checked_seed("cur", seed)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         C, V, core, rows, columns = compiled(_skeleton, K, rank, seed)
-        found = LowRank(*(narrow(xp, x, A.dtype) for x in (C, V, core)))
+        found = LowRank(*(to_result_dtype(xp, x, A.dtype) for x in (C, V, core)))
         tell(A, found, "CUR", 5 * rank + 2 * OVERSAMPLING, seed)
     return found, rows, columns
 

@@ -35,8 +35,8 @@ from ...properties import POSITIVE_SEMIDEFINITE, PSD, SELF_ADJOINT, Unitary
 from ...status import Status
 from ..common import (
     identity_like,
-    place,
-    placed,
+    in_context,
+    operands_in_context,
     reciprocal,
     report_status,
     reports_nonfinite,
@@ -66,20 +66,22 @@ from .scalars import as_integer, of_values, power_of
 def of_block_diagonal(A: Any, call: Call) -> LinearOperator:
     """f(diag(A, B)) = diag(f(A), f(B)), both square"""
     kept = A.properties & (SELF_ADJOINT | POSITIVE)
-    return BlockDiag(*(call.again(block._claim(kept)) for block in placed(A)))
+    return BlockDiag(*(call.again(block._claim(kept)) for block in operands_in_context(A)))
 
 
 @rules(ALL, Product[Unitary, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
 def of_similarity(A: Any, call: Call) -> LinearOperator:
     """f(Q A Q^H) = Q f(A) Q^H for unitary Q"""
-    inner = place(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE))
+    inner = in_context(Product(*A.operands[1:-1]), A)._claim(
+        A.properties & (SELF_ADJOINT | POSITIVE)
+    )
     return Product(A.operands[0], call.again(inner), A.operands[-1])
 
 
 @rule(exp, KroneckerSum)
 def exp_kronecker_sum(A: Any, method: Any) -> LinearOperator:
     """exp(A ⊕ B) = exp(A) ⊗ exp(B)"""
-    return Kronecker(*(exp(term, method) for term in placed(A)))
+    return Kronecker(*(exp(term, method) for term in operands_in_context(A)))
 
 
 def factors_positive(A: LinearOperator) -> bool:
@@ -92,7 +94,7 @@ def factors_positive(A: LinearOperator) -> bool:
 def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
     """(A ⊗ B)^p = A^p ⊗ B^p, both positive semidefinite"""
     return of_positive_parts(
-        A, call.base, lambda: Kronecker(*(call.again(factor) for factor in placed(A)))
+        A, call.base, lambda: Kronecker(*(call.again(factor) for factor in operands_in_context(A)))
     )
 
 
@@ -106,7 +108,7 @@ def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
     """(A ⊗ B)^p = A^p ⊗ B^p for whole p; by the factors' eigenvectors for other p"""
     if as_integer(p) is None:
         return by_unitary(A, power_of(p), fitting("power", method, Eigh))
-    return Kronecker(*(power(factor, p, method) for factor in placed(A)))
+    return Kronecker(*(power(factor, p, method) for factor in operands_in_context(A)))
 
 
 @rule(log, Kronecker, when=factors_positive)
@@ -114,7 +116,7 @@ def log_kronecker(A: Any, method: Any) -> LinearOperator:
     """log(A ⊗ B) = log(A) ⊕ log(B), both positive definite"""
     base = partial(log.base, method=method)
     return of_positive_parts(
-        A, base, lambda: KroneckerSum(*(log(factor, method) for factor in placed(A)))
+        A, base, lambda: KroneckerSum(*(log(factor, method) for factor in operands_in_context(A)))
     )
 
 
@@ -258,7 +260,7 @@ def log_scaled(A: Any, method: Any) -> LinearOperator:
     """log(c A) = log(c) I + log(A) for c > 0"""
     xp = namespace_of(A.scalar)
     c = math.log(A.scalar.real) if xp is None else xp.asarray(xp.log(A.scalar))
-    return Sum(log(place(A.A, A), method), ScaledIdentity(c, A.shape[-1]))
+    return Sum(log(in_context(A.A, A), method), ScaledIdentity(c, A.shape[-1]))
 
 
 def has_power_of_scalar(A: Any, p: Any = 1) -> bool:
@@ -284,7 +286,7 @@ def of_scaled_permutation(A: Any, call: Call) -> LinearOperator:
     if not cycles_can_be_seen(A.A) or getattr(A.scalar, "ndim", 0) > 0:
         return call.base(A)
     return of_permutation(
-        place(A.A, A), Call(call.f, lambda C: call.again(Scaled(A.scalar, C)), call.base)
+        in_context(A.A, A), Call(call.f, lambda C: call.again(Scaled(A.scalar, C)), call.base)
     )
 
 
@@ -343,7 +345,8 @@ def diag_between_kroneckers(A: Any, method: Any) -> Array:
     φ"""
     L, F, R = A.operands
     left, right = (
-        [A.xp.astype(factor.to_dense(), A.dtype) for factor in placed(side)] for side in (L, R)
+        [A.xp.astype(factor.to_dense(), A.dtype) for factor in operands_in_context(side)]
+        for side in (L, R)
     )
     found = F.diagonal(left, right)
     return A.xp.broadcast_to(found if A.is_complex else A.xp.real(found), A.shape[:-1])

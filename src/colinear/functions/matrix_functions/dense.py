@@ -18,13 +18,13 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import (
     dense,
+    host_value,
     identity_like,
-    is_watched,
-    narrow,
-    quiet,
+    ignore_float_errors,
+    is_traced_or_differentiated,
     report_status,
-    seen,
     square_size,
+    to_result_dtype,
 )
 from ..solve.dense import is_singular
 from ..spectrum import eig
@@ -55,7 +55,9 @@ def evaluate(
     if isinstance(chosen, Eigh) or A.properties & SELF_ADJOINT:
         return by_eigenbasis(A, "Eigh", lambda: by_unitary(A, f, chosen))
     M = dense(A)
-    if not is_watched(xp, M) and _is_hermitian(xp, M):  # not known, but plain to see
+    if not is_traced_or_differentiated(xp, M) and _is_hermitian(
+        xp, M
+    ):  # not known, but plain to see
         claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
         return by_eigenbasis(A, "Eigh", lambda: by_unitary(claimed, f, chosen))
     cost = Cost(30.0 * A.shape[-1] * math.prod(A.shape), 32.0 * math.prod(A.shape))
@@ -68,11 +70,11 @@ def _by_matrix(
 ) -> LinearOperator:
     xp = A.xp
     if 0 in M.shape:
-        return Dense(narrow(xp, M, A.dtype))
-    with quiet(xp):
+        return Dense(to_result_dtype(xp, M, A.dtype))
+    with ignore_float_errors(xp):
         result = general(xp, A, M)
-        result = result if is_watched(xp, M) else real_if_real(xp, A, result)
-    return Dense(narrow(xp, result, A.dtype))
+        result = result if is_traced_or_differentiated(xp, M) else real_if_real(xp, A, result)
+    return Dense(to_result_dtype(xp, result, A.dtype))
 
 
 def by_krylov(A: LinearOperator, f: Scalar, method: Any) -> Choice:
@@ -130,11 +132,11 @@ def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
         values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
     f_values = of_values(xp, f, values, positive, negligible)
     mask = _known(xp, f, f_values)
-    if isinstance(Q, Dense) and is_watched(xp, M := dense(A)) and 0 not in M.shape:
+    if isinstance(Q, Dense) and is_traced_or_differentiated(xp, M := dense(A)) and 0 not in M.shape:
         X = autodiff.spectral_function(
             xp, on_spectrum(xp, f, f_values, positive), M, values, Q.A, True
         )
-        return Dense(narrow(xp, X, A.dtype))._claim(mask)
+        return Dense(to_result_dtype(xp, X, A.dtype))._claim(mask)
     return _rebuilt(A, f_values, Q)._claim(mask)
 
 
@@ -172,7 +174,7 @@ def _rebuilt(A: LinearOperator, values: Array, Q: LinearOperator) -> LinearOpera
     if not isinstance(Q, Dense):
         return Product(Q, Diagonal(values), Q.H)
     xp = A.xp
-    with quiet(xp):
+    with ignore_float_errors(xp):
         return Dense(xp.matmul(Q.A * values[..., None, :], xp.conj(xp.matrix_transpose(Q.A))))
 
 
@@ -183,7 +185,7 @@ def by_eigenvectors(A: LinearOperator, f: Callable[[Array], Array]) -> LinearOpe
     V = vectors.to_dense()
     if 0 in V.shape:
         return Dense(xp.astype(V, A.dtype))
-    with quiet(xp):
+    with ignore_float_errors(xp):
         X = autodiff.spectral_function(xp, f, dense(A), values, V, False)
     return Dense(real_if_real(xp, A, X))
 
@@ -193,8 +195,12 @@ def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
     SciPy's."""
     if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
         return X
-    imaginary, size = (seen(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
-    return narrow(xp, xp.real(X), A.dtype) if imaginary <= 1000 * xp.eps(X.dtype) * size else X
+    imaginary, size = (host_value(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
+    return (
+        to_result_dtype(xp, xp.real(X), A.dtype)
+        if imaginary <= 1000 * xp.eps(X.dtype) * size
+        else X
+    )
 
 
 def _report_residual(
@@ -208,7 +214,7 @@ def _report_residual(
     if singular is not None:
         status = xp.where(singular, int(Status.SINGULAR), status)
     status = xp.where(xp.all(xp.isfinite(dense(A)), axis=(-2, -1)), status, int(Status.NONFINITE))
-    visible = seen(xp, status)
+    visible = host_value(xp, status)
     report(
         Info(
             status if visible is None else Status(int(visible.max(initial=0))),
@@ -225,7 +231,7 @@ def _relative(xp: Any, difference: Array, M: Array) -> Array:
 
 def _on_host(xp: Any, M: Array, name: str, *arguments: Any) -> Array | None:
     """SciPy's function where values can be seen and no derivative is asked for."""
-    if is_watched(xp, M):
+    if is_traced_or_differentiated(xp, M):
         return None
     return xp.asarray(roots.on_host(name, xp.to_numpy(M), *arguments), device=xp.device_of(M))
 
@@ -236,7 +242,7 @@ def _for_roots(xp: Any, M: Array) -> Array:
     if xp.is_complex(M):
         return M
     if not xp.is_traced(M):
-        w = seen(xp, xp.eigvals(xp.stop_gradient(M)))
+        w = host_value(xp, xp.eigvals(xp.stop_gradient(M)))
         if not ((w.real <= 0) & (abs(w.imag) <= math.sqrt(xp.eps(M.dtype)) * abs(w))).any():
             return M
     return xp.astype(M, xp.complex_dtype(M.dtype))

@@ -31,12 +31,12 @@ from ...operators import (
 from ...properties import SELF_ADJOINT
 from ..common import (
     dense,
+    ignore_float_errors,
+    in_context,
     is_half,
-    is_watched,
+    is_traced_or_differentiated,
     once_each,
-    place,
-    placed,
-    quiet,
+    operands_in_context,
     reciprocal_spectrum,
 )
 from ..solve.inverse import LARGEST_DENSE, inv
@@ -64,7 +64,7 @@ def factored_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     form = kronecker_form(A)
     assert form is not None
     C, a, b = form
-    values, V = spectrum_by_factors(place(C, A))
+    values, V = spectrum_by_factors(in_context(C, A))
     real = A.xp.real_dtype(A.dtype)
     a, b = (
         A.xp.asarray(
@@ -85,7 +85,7 @@ def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
         and not A.properties & SELF_ADJOINT
         and 0 not in A.shape
         and all(factor.shape[-2] == factor.shape[-1] <= LARGEST_DENSE for factor in A.operands)
-        and not any(is_watched(A.xp, A.xp.staged(leaf)) for leaf in A.arrays())
+        and not any(is_traced_or_differentiated(A.xp, A.xp.staged(leaf)) for leaf in A.arrays())
         and not is_half(A.xp, A.dtype)
     )
 
@@ -97,8 +97,8 @@ def general_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator, LinearOp
     complex: then products with V would be.
     """
     xp = A.xp
-    with recording() as reports, quiet(xp):
-        pairs = once_each(eig, placed(A))
+    with recording() as reports, ignore_float_errors(xp):
+        pairs = once_each(eig, operands_in_context(A))
         if any(info.failed for info in reports):
             return None
         values, vectors = [v for v, _ in pairs], [dense(V) for _, V in pairs]
@@ -155,7 +155,7 @@ def factored(A: LinearOperator) -> Factored | None:
     if form is None or 0 in A.shape:
         return None
     C, a, b = form
-    factors = placed(C)
+    factors = operands_in_context(C)
     if not all(eig.find(factor).is_base or factor.shape[-1] <= SMALL for factor in factors):
         return None
     matrices = tuple(once_each(lambda factor: xp.astype(dense(factor), A.dtype), factors))

@@ -23,7 +23,7 @@ from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import FIRST_FAILURE, Status, combine
 from .. import matrix_functions as dense
-from ..common import is_half, narrow, quiet
+from ..common import ignore_float_errors, is_half, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
 from .krylov_derivatives import KrylovRuns, jostled, relative_change
 from .scalars import closed_over, refuse_derivative
@@ -197,7 +197,7 @@ def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arra
     start = xp.where((size > 0)[..., None], B, noise)
     tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         A, c = _turned(A)
         if A.properties & SELF_ADJOINT:
             small = functools.partial(_of_hermitian, xp, f, positive, c)
@@ -226,7 +226,7 @@ def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arra
     status = pick(xp, finite, status, int(Status.NONFINITE))
     status = pick(xp, singular, int(Status.SINGULAR), status)
     return (
-        narrow(xp, xp.matrix_transpose(Y), X.dtype),
+        to_result_dtype(xp, xp.matrix_transpose(Y), X.dtype),
         xp.where(given, error, 0 * size),
         steps,
         status,

@@ -19,8 +19,8 @@ from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
 from ...operators.tree import directional, pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, settle
-from ..common import is_half, quiet
+from ...status import Status, deliver
+from ..common import ignore_float_errors, is_half
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class KrylovRuns:
     def _report(self, xp: Any, error: Array, steps: Any, status: Any) -> None:
         status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
         info = Info(status, matvecs=steps, error=error, method="Krylov", function=self.f.name)
-        settle(info.replace(message="This was a product for a derivative."), "warn")
+        deliver(info.replace(message="This was a product for a derivative."), "warn")
 
 
 def _times(xp: Any, V: Array, dtype: Any, parts: int, A: LinearOperator) -> Array:
@@ -158,7 +158,7 @@ def _along(
     (start,), noise, (size,), tol = _starts(xp, method, X)
     multiply = _on_rows(xp, side(A))
     move = _by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
-    with quiet(xp):
+    with ignore_float_errors(xp):
         found = tangent_times(
             xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol
         )
@@ -171,7 +171,7 @@ def _back(
 ) -> Any:
     A = _part(A, parts)
     (start, cotangent), noise, (size, other), tol = _starts(xp, method, X, G)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         found = adjoint_factors(
             xp,
             _on_rows(xp, A),

@@ -38,7 +38,14 @@ from ...operators.scaled import beside, peek_scalar
 from ...operators.sparse_algebra import SHIFT
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SelfAdjoint
 from ...status import Status
-from ..common import is_watched, narrow, reports_nonfinite, seen, square_size, wide
+from ..common import (
+    host_value,
+    is_traced_or_differentiated,
+    reports_nonfinite,
+    square_size,
+    to_computing_dtype,
+    to_result_dtype,
+)
 from ..spectrum import eig, not_empty
 from ..spectrum.compositions import split_shift
 from ..spectrum.order import cycles, grid_of, is_periodic, mirrored, symbol
@@ -226,7 +233,7 @@ def of_circulant(A: Any, call: Call) -> LinearOperator:
     column = xp.ifftn(xp.reshape(y, values.shape), axes=axes)
     if not A.is_complex and (f.mirrored or (is_hermitian and not xp.is_complex(y))):
         column = xp.real(column)
-    column = narrow(xp, real_if_real(xp, A, column), A.dtype)
+    column = to_result_dtype(xp, real_if_real(xp, A, column), A.dtype)
     result = Circulant(column) if isinstance(A, Circulant) else Convolution(column, grid)
     return claimed(A, f, y, result)
 
@@ -236,13 +243,13 @@ def _is_plainly_hermitian(A: Any) -> bool:
     case looks at matrices."""
     xp = A.xp
     kernel = A.col if isinstance(A, Circulant) else A.kernel
-    if is_watched(xp, kernel):
+    if is_traced_or_differentiated(xp, kernel):
         return False
     if isinstance(A, Circulant):
-        return bool(seen(xp, xp.all(A.col == xp.conj(mirrored(xp, A.col, (-1,))))))
+        return bool(host_value(xp, xp.all(A.col == xp.conj(mirrored(xp, A.col, (-1,))))))
     axes = tuple(range(-len(A.grid), 0))
     centered = all(2 * o + 1 == kernel.shape[axis] for o, axis in zip(A.origin, axes, strict=True))
-    return centered and bool(seen(xp, xp.all(kernel == xp.conj(xp.flip(kernel, axis=axes)))))
+    return centered and bool(host_value(xp, xp.all(kernel == xp.conj(xp.flip(kernel, axis=axes)))))
 
 
 @rules((exp, log, sqrt, isqrt, apply), Permutation, when=cycles_can_be_seen)
@@ -314,7 +321,7 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
 
 def _shifted(A: LinearOperator, c: Array, low_rank: LinearOperator) -> LinearOperator:
     """c I + the low-rank term, without a c that is seen to be zero and to stay so."""
-    visible = None if A.xp.is_differentiated(c) else seen(A.xp, c)
+    visible = None if A.xp.is_differentiated(c) else host_value(A.xp, c)
     if visible is None or (visible != 0).any():
         return Sum(ScaledIdentity(c, A.shape[-1]), low_rank)
     return low_rank
@@ -350,7 +357,11 @@ def of_multiple_of_low_rank(A: Any, call: Call) -> LinearOperator:
 def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> LinearOperator:
     """f(c I + a U U^H) = f(c) I + U a h(a U^H U) U^H, h(x) = (f(c + x) - f(c)) / x: without Q
     and R, which have no derivative at U = 0"""
-    xp, U, positive = A.xp, wide(A.xp, term.U), bool(A.properties & POSITIVE_SEMIDEFINITE)
+    xp, U, positive = (
+        A.xp,
+        to_computing_dtype(A.xp, term.U),
+        bool(A.properties & POSITIVE_SEMIDEFINITE),
+    )
     a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
     M = a * xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
     M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
@@ -361,8 +372,8 @@ def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> Linea
     points = c[..., None] + xp.concat([values, 0 * values[..., :1]], axis=-1)
     y = of_values(xp, f, points, positive, A.shape[-1] * xp.eps(A.dtype))
     F = autodiff.spectral_difference(xp, on_spectrum(xp, f, y, positive), M, c, values, Z)
-    low_rank = LowRank(term.U, None, narrow(xp, a * F, A.dtype))
-    return claimed(A, f, y, _shifted(A, narrow(xp, y[..., -1], A.dtype), low_rank))
+    low_rank = LowRank(term.U, None, to_result_dtype(xp, a * F, A.dtype))
+    return claimed(A, f, y, _shifted(A, to_result_dtype(xp, y[..., -1], A.dtype), low_rank))
 
 
 def rank_is_below_half(A: Any) -> bool:

@@ -15,7 +15,7 @@ from ...backends import Array
 from ...info import Info, report
 from ...properties import SELF_ADJOINT
 from ...status import Status
-from ..common import quiet, report_status, seen
+from ..common import host_value, ignore_float_errors, report_status
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 
     `positive`: whether they are promised not to be negative. Then those that are, by no more than
     `negligible` of the largest, are rounding errors of zero.
     """
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if f.principal and not xp.is_complex(x):
             x = _principal_input(xp, f, x, positive, negligible)
         y = f.of(xp, x)
@@ -140,7 +140,7 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
     if positive and x.shape[-1]:
         floor = -negligible * xp.max(xp.abs(x), axis=-1, keepdims=True)
         x = xp.where(xp.logical_and(x < 0, x >= floor), 0 * x, x)
-    negative = seen(xp, x < 0)
+    negative = host_value(xp, x < 0)
     if negative is None:
         if positive:
             report_status(

@@ -21,13 +21,13 @@ from ..common import (
     MARGIN,
     by_columns,
     dense,
+    host_value,
     identity_like,
-    narrow,
-    quiet,
+    ignore_float_errors,
     report_finite,
-    seen,
     square_size,
-    wide,
+    to_computing_dtype,
+    to_result_dtype,
 )
 from ..solve.cost import is_too_large
 from ..solve.dense import column_norms, squares
@@ -82,7 +82,7 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
         result = _norm_by_blocks(A, order)
     else:
         M = dense(A)
-        with quiet(xp):
+        with ignore_float_errors(xp):
             if order == "fro" or 0 in M.shape[-2:]:
                 result = (
                     xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1)))
@@ -92,7 +92,7 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
             else:
                 sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
                 result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
-    result = narrow(xp, result, A.dtype)
+    result = to_result_dtype(xp, result, A.dtype)
     report_finite(xp, result)
     return result
 
@@ -120,8 +120,8 @@ def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
         if order == "fro"
         else (lambda X: xp.sum(xp.abs(X), axis=-2))
     )
-    with quiet(xp):
-        sizes = by_columns(A, lambda X, _: measure(wide(xp, X)))
+    with ignore_float_errors(xp):
+        sizes = by_columns(A, lambda X, _: measure(to_computing_dtype(xp, X)))
         return (
             frobenius(xp, sizes[..., None])
             if order == "fro"
@@ -243,7 +243,7 @@ def _dense_triplets(
         return Dense(zeros[0]), s, Dense(zeros[1])
     U, s, Vh = autodiff.svd(xp, M)
     U, s, V = U[..., :k], s[..., :k], xp.conj(xp.matrix_transpose(Vh))[..., :k]
-    with quiet(xp):
+    with ignore_float_errors(xp):
         held, left, values, right = (xp.stop_gradient(x) for x in (M, U, s, V))
         size = xp.sqrt(xp.sum(squares(xp, held), axis=-1))[..., None]
         residual = xp.sqrt(
@@ -254,7 +254,7 @@ def _dense_triplets(
         )
         finite = xp.all(xp.isfinite(held), axis=(-2, -1))[..., None]
         status = xp.where(finite, status, int(Status.NONFINITE))
-    visible = seen(xp, status)
+    visible = host_value(xp, status)
     report(
         Info(
             status if visible is None else Status(int(visible.max(initial=0))),
@@ -262,7 +262,7 @@ def _dense_triplets(
             method="SVD",
         )
     )
-    U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
+    U, s, V = (to_result_dtype(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
 
 
@@ -374,7 +374,7 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
         else:
             s = svd(A, None, method)[1]
         large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
-        with quiet(xp):
+        with ignore_float_errors(xp):
             ratio = large / small
             ratio = xp.abs(ratio)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.
@@ -390,7 +390,7 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
         info.failed and not singular
     ):  # of a singular operator the number is infinite, which is no failure
         report(info)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         product = norm(A, order) * norm(inverse, order, on_failure="ignore")
         result = xp.where(xp.asarray(singular, device=xp.device_of(product)), math.inf, product)
     report_finite(xp, norm(A, "fro"))
@@ -407,12 +407,12 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     if info.status is Status.SINGULAR:
         return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)
     U, s, V = svd(opaque(inverse), 1)  # opaque: the rule for an inverse would ask for all of A's
-    with quiet(xp):
+    with ignore_float_errors(xp):
         # A u = v / s
         residual = xp.sqrt(squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense()))
         right = residual <= MARGIN * Auto().tolerance(xp, A.dtype)
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
-    visible = seen(xp, status)
+    visible = host_value(xp, status)
     report(
         Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual)
     )

@@ -12,7 +12,7 @@ from ... import autodiff
 from ...backends import Array, program
 from ...dispatch import Cost
 from ...errors import DerivativeWarning
-from ...factors.runs import heard
+from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import Auto, GolubKahan, Method, RandomizedSVD
 from ...methods.basis import pick
@@ -22,7 +22,13 @@ from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
 from ...properties import STIEFEL
 from ...status import Status
-from ..common import is_half, is_watched, narrow, quiet, seen
+from ..common import (
+    host_value,
+    ignore_float_errors,
+    is_half,
+    is_traced_or_differentiated,
+    to_result_dtype,
+)
 from ..solve.inverse import LARGEST_DENSE
 from ..spectrum.iterate import FLOOR, check_visible, watcher
 from ..spectrum.order import PENALTY, STEPS
@@ -58,7 +64,7 @@ def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     affordable = is_affordable(A)
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
-    watched = any(is_watched(A.xp, leaf) for leaf in A.arrays())
+    watched = any(is_traced_or_differentiated(A.xp, leaf) for leaf in A.arrays())
     if affordable and watched:  # the dense way has derivatives
         return None
     if not affordable:
@@ -116,7 +122,7 @@ def iterative_triplets(
         method.callback is not None or method.progress
     )
     run = functools.partial(_run, xp, static, k) if watched else program(xp.name, _run, static, k)
-    with recording() as dropped, quiet(xp):
+    with recording() as dropped, ignore_float_errors(xp):
         U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(
             fixed, fixed.H, *arrays
         )
@@ -142,8 +148,8 @@ def iterative_triplets(
     info = Info(
         status, converged, steps, matvecs, residual, error, method=method.name, message=message
     )
-    info = heard(info, fixed, V, dropped)
-    report(heard(info, fixed.H, U, dropped))
+    info = check_inner_failures(info, fixed, V, dropped)
+    report(check_inner_failures(info, fixed.H, U, dropped))
     leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
         if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
@@ -153,7 +159,7 @@ def iterative_triplets(
                 category=DerivativeWarning,
             )
         U, s, V = autodiff.triplets(A, U, s, V)
-    U, s, V = (narrow(xp, x, A.dtype) for x in (U, s, V))
+    U, s, V = (to_result_dtype(xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
 
 
@@ -233,7 +239,11 @@ def gram_pays(A: LinearOperator, k: int) -> bool:
     """Whether A is a stored matrix, tall and narrow (or wide and low), of which few triplets are
     asked, and its values can be seen."""
     m, n = A.shape[-2:]
-    stored = isinstance(A, Dense) and not is_watched(A.xp, A.A) and not is_half(A.xp, A.dtype)
+    stored = (
+        isinstance(A, Dense)
+        and not is_traced_or_differentiated(A.xp, A.A)
+        and not is_half(A.xp, A.dtype)
+    )
     return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
 
 
@@ -248,17 +258,17 @@ def gram_triplets(A: Any, k: int, method: Method) -> Result | None:
     if M.shape[-2] < M.shape[-1]:
         flipped = gram_triplets(Dense(xp.conj(xp.matrix_transpose(M))), k, method)
         return None if flipped is None else (flipped[2], flipped[1], flipped[0])
-    with quiet(xp):
+    with ignore_float_errors(xp):
         G = xp.matmul(xp.conj(xp.matrix_transpose(M)), M)
         squares, V = xp.eigh(G)
         squares, V = xp.flip(squares[..., -k:], axis=-1), xp.flip(V[..., -k:], axis=-1)
         loss = xp.eps(M.dtype) * xp.max(squares[..., 0] / squares[..., -1])
-        if not seen(xp, loss) <= ORTHOGONAL * math.sqrt(xp.eps(M.dtype) / 2.2e-16):
+        if not host_value(xp, loss) <= ORTHOGONAL * math.sqrt(xp.eps(M.dtype) / 2.2e-16):
             return None
         s = xp.sqrt(squares)
         R = xp.matmul(G, V) - V * squares[..., None, :]  # A^H u - s v = (A^H A v - s^2 v) / s
         residual = xp.vector_norm(R, axis=-2) / (s * s[..., :1])
-    if not seen(xp, xp.all(residual <= method.tolerance(xp, A.dtype))):
+    if not host_value(xp, xp.all(residual <= method.tolerance(xp, A.dtype))):
         return None
     report(Info(residual=residual, method="Gram"))
     return Product(A, Dense(V / s[..., None, :]))._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)

@@ -44,11 +44,11 @@ from ...properties import Stiefel
 from ..common import (
     has_orthonormal_columns,
     has_orthonormal_rows,
-    placed,
-    quiet,
+    host_value,
+    ignore_float_errors,
+    operands_in_context,
     report_finite,
     reports_nonfinite,
-    seen,
 )
 from ..diagonal import diag
 from ..spectrum.rules import two_factors
@@ -146,7 +146,7 @@ def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
         dtype=xp.real_dtype(A.dtype),
         device=A._context.device,
     )
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if order != "fro":
             sizes = A._map(xp.abs)
             sums = ((sizes.T if abs(order) == 1 else sizes) @ ones)[..., 0]
@@ -199,7 +199,7 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
 @reports_nonfinite
 def norm_scaled(A: Any, ord: Any, method: Any) -> Array:
     """|c A| = |c| |A|"""
-    size = norm(placed(A)[0], ord, method)
+    size = norm(operands_in_context(A)[0], ord, method)
     return size * (abs(A.scalar) if namespace_of(A.scalar) is None else A.xp.abs(A.scalar))
 
 
@@ -219,7 +219,7 @@ def norm_conjugate(A: Any, ord: Any, method: Any) -> Array:
 @rule(norm, Kronecker)
 def norm_kronecker(A: Any, ord: Any, method: Any) -> Array:
     """|A ⊗ B| = |A| |B|, in every norm; the smallest singular value is 0 where tall factors meet wide ones"""
-    factors = placed(A)
+    factors = operands_in_context(A)
     if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(
         min(factor.shape[-2:]) for factor in factors
     ):
@@ -242,7 +242,7 @@ def norm_block_diagonal(A: Any, ord: Any, method: Any) -> Array:
     sizes = xp.stack(
         [
             xp.broadcast_to(xp.asarray(norm(block, ord, method)), A.batch_shape)
-            for block in placed(A)
+            for block in operands_in_context(A)
         ],
         axis=-1,
     )
@@ -259,7 +259,7 @@ def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
     """|Q A P^H| = |A| for Q^H Q = I, P^H P = I in the norms that singular values give"""
     if checked_order("norm", ord) not in ("fro", "nuc", 2):
         return norm.base(A, ord, method)
-    left, *rest = placed(A)
+    left, *rest = operands_in_context(A)
     found = norm(
         Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method
     )
@@ -289,10 +289,10 @@ def norm_sum(A: Any, ord: Any, method: Any) -> Array:
     """|A + B|_F^2 = |A|_F^2 + 2 Re trace(A^H B) + |B|_F^2, unless they cancel"""
     if checked_order("norm", ord) != "fro":
         return norm.base(A, ord, method)
-    xp, terms = A.xp, placed(A)
+    xp, terms = A.xp, operands_in_context(A)
     sizes = [norm(term, "fro", method) for term in terms]
     total = sum(size**2 for size in sizes)
     cross = [xp.real(xp.sum(diag(B.H @ C), axis=-1)) for B, C in combinations(terms, 2)]
     square = total + 2 * sum(cross)
-    lost = seen(xp, square <= total * 1e-2)  # two digits of the square, so one of the norm
+    lost = host_value(xp, square <= total * 1e-2)  # two digits of the square, so one of the norm
     return norm.base(A, ord, method) if lost is None or lost.any() else root(xp, square)

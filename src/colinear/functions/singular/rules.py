@@ -50,15 +50,15 @@ from ..common import (
     has_orthonormal_columns,
     has_orthonormal_rows,
     identity_like,
+    ignore_float_errors,
     in_groups,
-    narrow,
+    operands_in_context,
     orthonormal,
     outer,
-    placed,
-    quiet,
     reciprocal,
     reordered,
     reports_nonfinite,
+    to_result_dtype,
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig
@@ -113,7 +113,7 @@ def phase(x: Any) -> Any:
     if xp is None:
         return x / abs(x) if x else 1.0
     size = xp.abs(x)
-    with quiet(xp):  # infinity by infinity
+    with ignore_float_errors(xp):  # infinity by infinity
         return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
 
 
@@ -174,7 +174,7 @@ def svd_circulant(A: Any, k: Any, method: Any) -> Triplets:
     """C = F^H diag(λ) F: U and V are Fourier bases, complex even where C is real"""
     values = A.xp.reshape(symbol(A), A.shape[:-1])
     F = FFT(grid_of(A), like=A).H
-    s = narrow(A.xp, A.xp.abs(values), A.dtype)
+    s = to_result_dtype(A.xp, A.xp.abs(values), A.dtype)
     return sorted_triplets(_with_phases(F, phase(values)), s, F, _count(A, k))
 
 
@@ -234,7 +234,7 @@ def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
 @reports_nonfinite
 def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
-    U, s, V = svd(placed(A)[0], _count(A, k), method)
+    U, s, V = svd(operands_in_context(A)[0], _count(A, k), method)
     xp = A.xp
     size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
     return (
@@ -278,14 +278,14 @@ def right_factor_is_orthonormal(A: LinearOperator) -> bool:
 @rule(svd, Product, when=left_factor_is_orthonormal)
 def svd_orthonormal_times(A: Any, k: Any, method: Any) -> Triplets:
     """Q A = (Q U) Σ V^H for A = U Σ V^H and Q^H Q = I"""
-    Q, *rest = placed(A)
+    Q, *rest = operands_in_context(A)
     return _peeled(A, Q, Product(*rest), _count(A, k), method)
 
 
 @rule(svd, Product, when=right_factor_is_orthonormal)
 def svd_times_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """A Q^H = U Σ (Q V)^H for A = U Σ V^H and Q^H Q = I"""
-    *rest, Q = placed(A)
+    *rest, Q = operands_in_context(A)
     V, s, U = _peeled(A.H, Q.H._claim(STIEFEL), Product(*rest).H, _count(A, k), method)
     return U, s, V
 
@@ -308,7 +308,7 @@ def _peeled(A: Any, Q: LinearOperator, B: LinearOperator, k: int, method: Any) -
 @rule(svd, Kronecker)
 def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     """A ⊗ B = (U ⊗ W) (Σ ⊗ T) (V ⊗ Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
-    k, factors = _count(A, k), placed(A)
+    k, factors = _count(A, k), operands_in_context(A)
     lesser = [min(factor.shape[-2:]) for factor in factors]
     parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
     s = reduce(partial(outer, mul), (s for _, s, _ in parts))
@@ -366,7 +366,7 @@ def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Tr
 @rule(svd, BlockDiag)
 def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     """diag(A, B) = diag(U, W) diag(Σ, T) diag(V, Z)^H for A = U Σ V^H, B = W T Z^H, sorted"""
-    k, blocks, xp = _count(A, k), placed(A), A.xp
+    k, blocks, xp = _count(A, k), operands_in_context(A), A.xp
     lesser = [min(block.shape[-2:]) for block in blocks]
     parts = each_svd(blocks, k, method)
     s = xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in parts], axis=-1)
@@ -408,7 +408,7 @@ def rank_kronecker(A: Any, tol: Any, method: Any) -> Array:
     singular values"""
     if checked_tolerance(tol) is not None:
         return rank.base(A, tol, method)
-    return math.prod(rank(factor, None, method) for factor in placed(A))
+    return math.prod(rank(factor, None, method) for factor in operands_in_context(A))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -419,4 +419,4 @@ def cond_kronecker(A: Any, p: Any, method: Any) -> Array:
     """cond(A ⊗ B) = cond(A) cond(B), in every norm"""
     if p == -2:  # 0 for singular operators and infinite for zero ones, whose product says nothing
         return cond.base(A, p, method)
-    return reduce(mul, (cond(factor, p, method) for factor in placed(A)))
+    return reduce(mul, (cond(factor, p, method) for factor in operands_in_context(A)))

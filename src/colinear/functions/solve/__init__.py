@@ -18,7 +18,15 @@ from ...operators.context import broadcast_batches
 from ...operators.neutral import placed_beside
 from ...properties import UNITARY
 from ...status import Status, combine, failed
-from ..common import is_vector, narrow, ones_beside, quiet, seen, square_size, wide
+from ..common import (
+    host_value,
+    ignore_float_errors,
+    is_vector,
+    ones_beside,
+    square_size,
+    to_computing_dtype,
+    to_result_dtype,
+)
 from .auto import (
     attempt,
     is_automatic,
@@ -27,7 +35,7 @@ from .auto import (
     products_to_try,
     solve_by_trial,
     starting_point,
-    tightened,
+    with_tolerance_for_parts,
 )
 from .cost import Work, dense_work, sparse_work
 from .dense import REFINEMENTS, are_small, column_norms, factorise
@@ -96,11 +104,13 @@ class System(NamedTuple):
         xp = A.xp if not A.is_neutral else namespace_of(b)
         is_vector = b.ndim == 1
         dtype = xp.result_type(A.dtype, b.dtype) if not A.is_neutral else b.dtype
-        return System(xp, wide(xp, b[:, None] if is_vector else b), is_vector, dtype, b)
+        return System(
+            xp, to_computing_dtype(xp, b[:, None] if is_vector else b), is_vector, dtype, b
+        )
 
     def answer(self, X: Array) -> Array:
         """The solution of the shape and precision that belong to b."""
-        X = narrow(self.xp, X, self.dtype)
+        X = to_result_dtype(self.xp, X, self.dtype)
         return X[..., 0] if self.is_vector else X
 
 
@@ -128,7 +138,7 @@ EQUATION = "x = A^-1 b, then the residual |b - A x|"
 
 def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) -> Array:
     count = len(reported())
-    with quiet(s.xp):
+    with ignore_float_errors(s.xp):
         inverse, reports, left_out = _unjudged_inverse(A, found, method)
         is_bad = any(failed(info._status) is True for info in reports)
         if not is_bad or not left_out:
@@ -259,7 +269,7 @@ def _improved(
     tolerance is missed by more.
     """
     residual = relative_residual(xp, R, B)
-    worst = seen(xp, residual)
+    worst = host_value(xp, residual)
     if bound is not None and worst is not None and 4 * tol < worst.max() <= bound / 100:
         return X, residual
     for _ in range(REFINEMENTS):
@@ -269,9 +279,9 @@ def _improved(
         better = X + inverse @ R
         R = B - A @ better
         refined = relative_residual(xp, R, B)
-        if not seen(xp, refined).max() < worst.max():
+        if not host_value(xp, refined).max() < worst.max():
             break
-        X, residual, worst = better, refined, seen(xp, refined)
+        X, residual, worst = better, refined, host_value(xp, refined)
     return X, residual
 
 
@@ -302,7 +312,7 @@ def _by_trial(
         report(result[1])
         return s.answer(result[0])
     if isinstance(A, Sparse) and not found.is_base:
-        with quiet(s.xp):
+        with ignore_float_errors(s.xp):
             return s.answer(apply_inverse(A, inv_sparse(A, method), method, s))
     return _without_trial(A, found, method, s)
 
@@ -312,8 +322,8 @@ def _in_parts(A: LinearOperator, found: Rule, s: System, method: Iterative) -> A
     whole decides, not that of a part. None where `inv` runs the method on A itself."""
     xp, B, dtype = s.xp, s.B, s.dtype
     tol = method.tolerance(xp, dtype)
-    with recording(detailed=True) as reports, quiet(xp):
-        inverse = inv.using(found, A, tightened(method, A, 2))
+    with recording(detailed=True) as reports, ignore_float_errors(xp):
+        inverse = inv.using(found, A, with_tolerance_for_parts(method, A, 2))
         if isinstance(inverse, Inverse) and inverse.A is A and isinstance(inverse.factor, Iterated):
             return None  # the parts are not what the method needs
         X = (
@@ -372,7 +382,7 @@ def relative_residual(xp: Any, R: Array, B: Array) -> Array:
 
 def residual_status(xp: Any, residual: Array, tol: float) -> Any:
     """SUCCESS, INACCURATE or NONFINITE; an array under tracing."""
-    values = seen(xp, residual)
+    values = host_value(xp, residual)
     if values is None:
         status = xp.where(residual <= tol, int(Status.SUCCESS), int(Status.INACCURATE))
         return xp.max(xp.where(xp.isfinite(residual), status, int(Status.NONFINITE)))

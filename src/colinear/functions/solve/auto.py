@@ -21,8 +21,15 @@ from ...operators import Diagonal, LinearOperator, MatrixFree, Scaled, Sparse, S
 from ...operators.context import check_device
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status, failed
-from ..common import is_watched, seen
-from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_iteration, worthwhile
+from ..common import host_value, is_traced_or_differentiated
+from .cost import (
+    Work,
+    affordable_products,
+    dense_work,
+    iterated_work,
+    least_squares_work,
+    prefers_iteration,
+)
 
 # `Auto` without a factorisation: which iterations to try, and in which order.
 #
@@ -37,7 +44,7 @@ from .cost import Work, dense_work, iterated_work, least_squares_work, prefers_i
 UNEVEN = 4.0
 
 
-def examined(A: LinearOperator) -> LinearOperator:
+def with_symmetry_of_entries(A: LinearOperator) -> LinearOperator:
     """A with what its entries show: a sparse matrix that equals its adjoint is self-adjoint,
     whether the user said so or not."""
     if (
@@ -48,7 +55,7 @@ def examined(A: LinearOperator) -> LinearOperator:
     ):
         return A
     xp, order = A.xp, A.structure.transposed.order
-    same = seen(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
+    same = host_value(xp, xp.all(xp.take(A.data, order, axis=-1) == xp.conj(A.data)))
     return A._claim(SELF_ADJOINT) if same is not None and bool(same) else A
 
 
@@ -60,10 +67,10 @@ def looks_definite(A: LinearOperator) -> bool:
     if (
         not isinstance(A, Sparse)
         or 0 in (A.nnz, *A.shape)
-        or not examined(A).properties & SELF_ADJOINT
+        or not with_symmetry_of_entries(A).properties & SELF_ADJOINT
     ):
         return False
-    least = seen(A.xp, A.xp.min(A.xp.real(sparse_diagonal(A))))
+    least = host_value(A.xp, A.xp.min(A.xp.real(sparse_diagonal(A))))
     return least is not None and bool(least > 0)
 
 
@@ -93,11 +100,11 @@ SPARSE_TRIAL = 5000  # rows from which that is so
 def products_to_try(A: LinearOperator, direct: Work, B: Array) -> int | None:
     """How many products with A are tried before a factorisation that takes the work `direct`;
     None: any number."""
-    A = examined(A)
+    A = with_symmetry_of_entries(A)
     # nothing could be tried again: the guess decides
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return None if prefers_iteration(A, direct, B.shape[-1]) else 0
-    most = worthwhile(A, direct, B.shape[-1])
+    most = affordable_products(A, direct, B.shape[-1])
     return (
         TRIAL
         if most == 0 and isinstance(A, Sparse) and A.shape[-1] >= SPARSE_TRIAL and looks_definite(A)
@@ -110,7 +117,7 @@ def solve_by_trial(
 ) -> tuple[Array, Info] | None:
     """A^-1 B by iterations, of at most so many products; None where they end with a failure that
     a factorisation would not meet."""
-    A = examined(A)
+    A = with_symmetry_of_entries(A)
     if any(A.xp.is_traced(x) for x in (B, *A.arrays())):
         return attempts(A, method, first=1).run(B, is_vector)
     only = (
@@ -165,8 +172,8 @@ def try_least_squares(
     None. `arrays` and `columns`: the right sides, and how many they are.
     """
     direct = least_squares_work(A)
-    most = worthwhile(A, direct, columns) if has_adjoint(A) else 0
-    watched = [x for x in (*arrays, *A.arrays()) if is_watched(A.xp, x)]
+    most = affordable_products(A, direct, columns) if has_adjoint(A) else 0
+    watched = [x for x in (*arrays, *A.arrays()) if is_traced_or_differentiated(A.xp, x)]
     if most == 0 or (most is not None and watched):
         return None
     tol, limit = getattr(method, "tol", None), getattr(method, "max_iters", None)
@@ -196,7 +203,7 @@ def jacobi(A: LinearOperator) -> LinearOperator | None:
         return None
     xp = A.xp
     size = xp.abs(d)
-    values = seen(xp, size)
+    values = host_value(xp, size)
     d = size if A.properties & SELF_ADJOINT else d
     if values is None:  # under tracing: it does no harm
         return Diagonal._of(xp.astype(1 / xp.where(size > 0, d, 1), A.dtype))
@@ -231,7 +238,7 @@ def attempt(
 ) -> Choice:
     """The choice of iterations, `products` at most, before a factorisation that takes the work
     `direct`."""
-    A = examined(A)
+    A = with_symmetry_of_entries(A)
     first = candidates(A)[0]
 
     def why() -> str:
@@ -319,7 +326,7 @@ def starting_point(A: LinearOperator, method: Iterative) -> Array | None:
     return x0
 
 
-def tightened(method: Any, A: LinearOperator, parts: int) -> Any:
+def with_tolerance_for_parts(method: Any, A: LinearOperator, parts: int) -> Any:
     """The method for each of several parts, so that the whole keeps the tolerance: the errors of
     the parts add up."""
     if not is_iterative(method) or parts < 2:
@@ -366,7 +373,7 @@ __all__ = [
     "is_iterative",
     "iterate",
     "iterated",
-    "tightened",
+    "with_tolerance_for_parts",
 ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...dispatch import rule
 from ...factors.inverse import Inverse
 from ...factors.structured import StackedBlocks
-from ...info import part, recording, report
+from ...info import labelled, recording, report
 from ...operators import (
     Adjoint,
     Block,
@@ -44,8 +44,16 @@ from ...properties import (
     Unitary,
 )
 from ...status import combine, failed
-from ..common import is_positive, is_square, place, reciprocal, report_leaves, seen, square_size
-from .auto import tightened
+from ..common import (
+    host_value,
+    in_context,
+    is_positive,
+    is_square,
+    reciprocal,
+    report_leaves,
+    square_size,
+)
+from .auto import with_tolerance_for_parts
 from .elimination import condition, judged
 from .inverse import all_square, inv, kept
 from .sums import gram, scaled_factor
@@ -56,13 +64,13 @@ from .sums import gram, scaled_factor
 def _parts(what: str, A: LinearOperator, method: Any) -> list[LinearOperator]:
     """The inverses of the operands. Where one fails, the status names it."""
     inverses: list[LinearOperator] = []
-    method = tightened(method, A, len(A.operands))
+    method = with_tolerance_for_parts(method, A, len(A.operands))
     for i, operand in enumerate(A.operands):
         again = i and operand is A.operands[i - 1]  # the factors of A ⊗ A, say
         inverses.append(
             inverses[-1]
             if again
-            else part(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method)
+            else labelled(f"In {what} {i + 1} of {len(A.operands)}", inv, operand, method)
         )
     return inverses
 
@@ -328,7 +336,7 @@ def inv_block(A: Any, method: Any) -> LinearOperator:
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
     parts = eliminate(A, at, pivot_inverse)
     return assemble(
-        parts, part("In the Schur complement of a block", inv, parts.schur, method)
+        parts, labelled("In the Schur complement of a block", inv, parts.schur, method)
     )._claim(A.properties)
 
 
@@ -341,7 +349,7 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
     for i, j in places:
         if found is not None and _cost(A.blocks, i, j) > most:
             continue
-        block = place(A.blocks[i][j], A)
+        block = in_context(A.blocks[i][j], A)
         block_inverse, info = inv(block, method, info=True)
         if isinstance(block_inverse, Identity):
             return (i, j), block_inverse, info
@@ -350,7 +358,7 @@ def _pivot(A: Any, method: Any) -> tuple[tuple[int, int], LinearOperator, Any]:
             continue
         if A.shape[-1] <= SMALL_GRID:
             return (i, j), block_inverse, info  # the whole costs little, if it comes to that
-        estimate = seen(A.xp, condition(block, block_inverse))
+        estimate = host_value(A.xp, condition(block, block_inverse))
         if estimate is None or estimate <= 1 / math.sqrt(A.xp.eps(A.dtype)):
             return (i, j), block_inverse, info
         found = found or ((i, j), block_inverse, info)

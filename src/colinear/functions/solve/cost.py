@@ -137,7 +137,7 @@ def prefers_iteration(A: LinearOperator, direct: Work, columns: int = 1) -> bool
     return direct.memory > MEMORY or SHARE * iterated_work(A, columns).work < direct.work
 
 
-def worthwhile(A: LinearOperator, direct: Work, columns: int = 1) -> int | None:
+def affordable_products(A: LinearOperator, direct: Work, columns: int = 1) -> int | None:
     """How many products to try before a factorisation: None for no limit, 0 if so few that it is
     not worth it."""
     if 0 in A.shape or isinstance(A, Dense):

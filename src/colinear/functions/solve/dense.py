@@ -19,7 +19,14 @@ from ...methods import LDL, LU, QR, Auto, Cholesky, Method, fitting
 from ...operators import LinearOperator
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
-from ..common import MARGIN, dense, is_watched, quiet, seen, values_are_seen
+from ..common import (
+    MARGIN,
+    dense,
+    host_value,
+    ignore_float_errors,
+    is_traced_or_differentiated,
+    values_are_seen,
+)
 from .cost import itemsize
 
 FEW = 4  # columns, which are looked at one by one
@@ -270,7 +277,7 @@ def _judge(
         status = xp.where(broken[0], int(broken[1]), status)
     finite = xp.logical_and(xp.isfinite(largest), xp.all(xp.isfinite(b), axis=-1))
     status = xp.where(finite, status, int(Status.NONFINITE))
-    rounding = seen(xp, backward)
+    rounding = host_value(xp, backward)
     return Solution(
         factor, X, status, columns, rounding is not None and bool((rounding <= 10 * n * eps).all())
     )
@@ -291,14 +298,16 @@ def _is_plainly_right(xp: Any, A: Array, B: Array, X: Array, tol: float) -> bool
 
 def worst(xp: Any, status: Array) -> Status | None:
     """The worst of a batch, None under tracing."""
-    values = seen(xp, status)
+    values = host_value(xp, status)
     return None if values is None else Status(int(values.max(initial=0)))
 
 
 def solution(A: LinearOperator, B: Array | None, method: Method | None) -> Solution:
     """The solution of A X = B by the chain of factorisations; reports how it went."""
     chosen = fitting("solve", method, *FACTORISATIONS)
-    return _solution(A, B, chosen, candidates(A, chosen, is_watched(A.xp, dense(A))))
+    return _solution(
+        A, B, chosen, candidates(A, chosen, is_traced_or_differentiated(A.xp, dense(A)))
+    )
 
 
 def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[str]) -> Solution:
@@ -311,7 +320,7 @@ def _solution(A: LinearOperator, B: Array | None, chosen: Method, names: list[st
         report(Info(method="LU"))
         return Solution(factor, X, xp.zeros((), dtype=None), xp.zeros(X.shape[-1:]), True)
     tol = chosen.tolerance(xp, A.dtype if B is None else xp.result_type(A.dtype, B.dtype))
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if xp.is_traced(matrix) or (B is not None and xp.is_traced(B)):
             return _traced(xp, A, matrix, B, names[0], isinstance(chosen, Auto), tol)
         return _retried(xp, matrix, B, names, tol)
@@ -389,7 +398,7 @@ def _retried(xp: Any, matrix: Array, B: Array | None, names: list[str], tol: flo
     if not fell_back and best_status.is_failure and best_name in ONE_TRIANGLE:
         message = (
             message
-            if seen(xp, reproduces(xp, held, mirrored(xp, held))).all()
+            if host_value(xp, reproduces(xp, held, mirrored(xp, held))).all()
             else ONE_TRIANGLE[best_name]
         )
     residual = None if B is None else best.residual

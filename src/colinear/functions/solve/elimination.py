@@ -38,7 +38,7 @@ from ...operators import (
     Sum,
 )
 from ...status import Status, failed
-from ..common import FEW, MARGIN, quiet, report_status, seen, wide
+from ..common import FEW, MARGIN, host_value, ignore_float_errors, report_status, to_computing_dtype
 from .auto import is_iterative
 from .dense import REFINEMENTS, are_small, column_norms, probe, squares
 from .inverse import LARGEST_DENSE, inverse
@@ -106,7 +106,7 @@ def judged(
         return Choice(lambda: found_and_judged(A, method), like=lambda: rule(A, method))
 
     def found_and_judged(A: Any, method: Any) -> LinearOperator:
-        with recording(detailed=True) as reports, quiet(A.xp):
+        with recording(detailed=True) as reports, ignore_float_errors(A.xp):
             found = perform(rule(A, method))
         return _settled(A, found, reports, method, is_final)
 
@@ -123,7 +123,7 @@ def _settled(
         return _passed(found, reports)
     if is_bad:
         why = next(info.message for info in reports if failed(info._status) is True)
-        return as_a_whole(A, method, reports, why or "a part could not be inverted")
+        return dense_fallback(A, method, reports, why or "a part could not be inverted")
     if multiplies_by_iteration(found):
         # products that are iterations (Auto's, of a large part) report on themselves
         return _passed(found, reports)
@@ -139,7 +139,7 @@ def _settled(
         )
         return _passed(found, reports)
     why = "an ill-conditioned part was inverted, which spoils the inverse of the whole"
-    return as_a_whole(A, method, [*reports, Info(worst, message=why)], why, found)
+    return dense_fallback(A, method, [*reports, Info(worst, message=why)], why, found)
 
 
 def _passed(found: LinearOperator, reports: list[Info]) -> LinearOperator:
@@ -149,7 +149,7 @@ def _passed(found: LinearOperator, reports: list[Info]) -> LinearOperator:
 
 
 def _worst(A: LinearOperator, status: Array) -> Status | None:
-    values = seen(A.xp, status)
+    values = host_value(A.xp, status)
     return None if values is None else Status(int(np.max(values, initial=0)))
 
 
@@ -178,15 +178,15 @@ def verdict(A: LinearOperator, X: LinearOperator) -> Array:
     of a matrix of this condition, or a rounding error of a matrix of any condition.
     """
     xp, n, eps = A.xp, A.shape[-1], A.xp.eps(A.dtype)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
-        x = wide(xp, xp.stop_gradient(X @ p))
-        p = xp.broadcast_to(wide(xp, p), x.shape)
-        image = wide(xp, xp.stop_gradient(A @ x))
+        x = to_computing_dtype(xp, xp.stop_gradient(X @ p))
+        p = xp.broadcast_to(to_computing_dtype(xp, p), x.shape)
+        image = to_computing_dtype(xp, xp.stop_gradient(A @ x))
         r = p - image  # r = p - A x
         if not xp.is_traced(r) and are_small(xp, r, p, eps**0.75):
             return xp.zeros((), dtype=None)
-        others = (wide(xp, xp.stop_gradient(product)) for product in (X @ r, A @ p))
+        others = (to_computing_dtype(xp, xp.stop_gradient(product)) for product in (X @ r, A @ p))
         sizes = (column_norms(xp, Y)[..., 0] for Y in (p, x, r, image, *others))
         p_size, x_size, r_size, image_size, error, p_image_size = sizes
         x_size = xp.where(x_size == 0, math.inf, x_size)  # A^-1 p is not zero
@@ -207,7 +207,7 @@ def fits_as_a_whole(A: LinearOperator) -> bool:
     return math.prod(A.shape) <= LARGEST_DENSE**2
 
 
-def as_a_whole(
+def dense_fallback(
     A: LinearOperator,
     method: Any,
     reports: list[Info],
@@ -253,7 +253,7 @@ def condition(A: LinearOperator, A_inverse: LinearOperator) -> Array:
     xp = A.xp
     if 0 in A.shape or isinstance(A, Identity | ScaledIdentity):
         return xp.ones(())
-    with quiet(xp):
+    with ignore_float_errors(xp):
         if isinstance(A, Diagonal):
             size = xp.abs(xp.stop_gradient(A.d))
             return _finite(xp, xp.max(xp.max(size, axis=-1) / xp.min(size, axis=-1)))
@@ -268,7 +268,7 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
     xp = A.xp
     if 0 in W.shape:
         return xp.ones(())
-    with quiet(xp):
+    with ignore_float_errors(xp):
         sizes = _norms(xp, U)
         return _finite(xp, size_of(A) * xp.max(_norms(xp, W) / xp.where(sizes > 0, sizes, 1)))
 
@@ -276,14 +276,14 @@ def growth(A: LinearOperator, W: Array, U: Array) -> Array:
 def size_of(A: LinearOperator) -> Array:
     """An estimate of |A|, the largest of a batch: from the image of a probe."""
     xp = A.xp
-    with quiet(xp):
+    with ignore_float_errors(xp):
         p = xp.astype(probe(xp, A.shape[-1], A.dtype, A._context.device), A.dtype)
         return xp.max(_norms(xp, A @ p)) / xp.max(_norms(xp, p))
 
 
 def _norms(xp: Any, X: Array) -> Array:
     """The norm of each column, infinite where squares overflow."""
-    return xp.sqrt(squares(xp, wide(xp, xp.stop_gradient(X))))
+    return xp.sqrt(squares(xp, to_computing_dtype(xp, xp.stop_gradient(X))))
 
 
 def _finite(xp: Any, x: Array) -> Array:
@@ -293,7 +293,7 @@ def _finite(xp: Any, x: Array) -> Array:
 
 def is_spoilt(A: LinearOperator, spoilt: Array) -> bool:
     """Whether so many units of rounding are seen to exceed the tolerance."""
-    values = seen(A.xp, spoilt)
+    values = host_value(A.xp, spoilt)
     return values is not None and not bool(np.all(A.xp.eps(A.dtype) * values <= _tolerance(A)))
 
 
@@ -311,7 +311,7 @@ def settle_determinant(
     # nothing can be mended there, only reported
     tol = math.sqrt(eps) if xp.is_traced(spoilt) else _tolerance(A)
     is_bad = xp.logical_not(eps * spoilt <= tol * size)
-    visible = seen(xp, is_bad)
+    visible = host_value(xp, is_bad)
     why = "an ill-conditioned part was divided by, which spoils the determinant of the whole"
     if visible is not None and not np.any(visible):
         return found
@@ -344,13 +344,13 @@ def weak_entries(low_rank: Any, D: Any) -> Any:
     if not isinstance(D, Diagonal) or is_level(D):
         return ()
     weak, _ = _weakness(D, low_rank, _weak_ratio(D.xp, D.dtype))
-    return np.flatnonzero(np.any(np.reshape(seen(D.xp, weak), (-1, D.shape[-1])), axis=0))
+    return np.flatnonzero(np.any(np.reshape(host_value(D.xp, weak), (-1, D.shape[-1])), axis=0))
 
 
 def is_level(D: Any) -> bool:
     """Whether no entry of D is far below the largest, so that none is weak (nor where values
     cannot be seen)."""
-    values, ratio = seen(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
+    values, ratio = host_value(D.xp, D.d), _weak_ratio(D.xp, D.dtype)
     if values is None or not values.size:
         return True
     # Python's numbers are quicker than NumPy's arrays of few

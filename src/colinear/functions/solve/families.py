@@ -42,18 +42,25 @@ from ...operators.unitary import pad_end
 from ...status import Status
 from ..common import (
     MARGIN,
+    host_value,
     identity_like,
-    quiet,
+    ignore_float_errors,
     reciprocal,
     reciprocal_spectrum,
     report_status,
     report_values,
     reports_nonfinite,
-    seen,
     square_size,
-    wide,
+    to_computing_dtype,
 )
-from .auto import attempts, cost_of_iteration, examined, is_automatic, is_iterative, looks_definite
+from .auto import (
+    attempts,
+    cost_of_iteration,
+    is_automatic,
+    is_iterative,
+    looks_definite,
+    with_symmetry_of_entries,
+)
 from .cost import prefers_iteration, sparse_work
 from .dense import column_norms, probe
 from .elimination import is_left_to_residual
@@ -226,7 +233,7 @@ def report_growth(A: LinearOperator, factor: LinearOperator, entries: Any) -> Ar
     xp, n = A.xp, A.shape[-1]
     if 0 in A.shape:
         return xp.zeros(())
-    with quiet(xp):
+    with ignore_float_errors(xp):
         p = xp.astype(probe(xp, n, A.dtype, A._context.device), A.dtype)
         x = factor._matmat(p)
         largest = xp.max(xp.stack([xp.max(xp.abs(e)) for e in entries if 0 not in e.shape]))
@@ -260,7 +267,7 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
     """T^-1 from its first and last columns (Gohberg and Semencul), by fast Fourier transforms;
     along the band if that is narrow"""
     xp, n = A.xp, A.shape[-1]
-    values = np.asarray(seen(xp, wide(xp, A._diagonals())))
+    values = np.asarray(host_value(xp, to_computing_dtype(xp, A._diagonals())))
     values = values.astype(np.result_type(values, np.float64))
     used = used_diagonals(values)
     if is_narrow_band(used, n):
@@ -292,12 +299,12 @@ def inv_toeplitz(A: Any, method: Any) -> LinearOperator:
                 message="the first column of the inverse was not found to the accuracy needed",
             )
         )
-    dtype = xp.result_type(wide(xp, A.col[..., :1]).dtype)
+    dtype = xp.result_type(to_computing_dtype(xp, A.col[..., :1]).dtype)
     solver = gohberg_semencul(
         xp, *(xp.asarray(z, dtype=dtype, device=A._context.device) for z in (x, y))
     )
     with recording() as reports:
-        growth = seen(xp, report_growth(A, solver, (A._diagonals(),)))
+        growth = host_value(xp, report_growth(A, solver, (A._diagonals(),)))
     if (
         not (growth < 100 * math.sqrt(xp.eps(dtype))).all()
         and math.prod(A.shape) <= LARGEST_DENSE**2
@@ -376,7 +383,7 @@ def fills_in(A: Any, method: Any = None) -> bool:
     return (
         is_automatic(method)
         and is_sparse_and_seen(A)
-        and prefers_iteration(examined(A), sparse_work(A))
+        and prefers_iteration(with_symmetry_of_entries(A), sparse_work(A))
     )
 
 
@@ -384,13 +391,13 @@ def fills_in(A: Any, method: Any = None) -> bool:
     inv,
     Sparse,
     when=fills_in,
-    cost=lambda A: cost_of_iteration(examined(A)),
+    cost=lambda A: cost_of_iteration(with_symmetry_of_entries(A)),
     like=identity_like,
     direct=True,
 )
 def inv_filling_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by an iteration: the factors would fill in"""
-    return Inverse(A, attempts(examined(A), method))
+    return Inverse(A, attempts(with_symmetry_of_entries(A), method))
 
 
 def stays_sparse(A: Any, method: Any = None) -> bool:
@@ -411,7 +418,7 @@ def inv_sparse(A: Any, method: Any) -> LinearOperator:
     """S^-1 b by sparse elimination, the rows and columns in an order that keeps the factors
     sparse"""
     xp, structure = A.xp, A.structure
-    values = np.asarray(seen(xp, wide(xp, A.data)))
+    values = np.asarray(host_value(xp, to_computing_dtype(xp, A.data)))
     if not np.isfinite(values).all():
         report(Info(Status.NONFINITE, method="SuperLU"))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)

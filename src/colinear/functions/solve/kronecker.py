@@ -35,19 +35,19 @@ from ...operators.sparse_algebra import DIAGONAL, SHIFT, diagonal_of
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, Unitary
 from ...status import Status, failed
 from ..common import (
+    host_value,
     identity_like,
+    ignore_float_errors,
+    in_context,
+    operands_in_context,
     outer,
-    place,
-    placed,
-    quiet,
     reciprocal,
     reciprocal_spectrum,
     report_status,
-    seen,
     values_are_seen,
 )
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
-from .elimination import as_a_whole, judged
+from .elimination import dense_fallback, judged
 from .inverse import by_equation, inv
 from .sums import kronecker_of_self_adjoint
 
@@ -108,7 +108,7 @@ def _by_eigenvectors(A: Any, kronecker: Any, c: Any, method: Any) -> Choice:
 
     def pairs_of_factors() -> list[Any]:
         # judged by the condition of all together
-        return [eig(factor, info=True)[0] for factor in placed(kronecker)]
+        return [eig(factor, info=True)[0] for factor in operands_in_context(kronecker)]
 
     def like() -> LinearOperator:
         pairs_of_factors()
@@ -121,13 +121,13 @@ def _in_eigenvectors(
     A: Any, kronecker: Any, c: Any, method: Any, pairs: list[Any]
 ) -> LinearOperator:
     xp = A.xp
-    with quiet(xp):
+    with ignore_float_errors(xp):
         bases = [(V := vectors.to_dense(), _inverted(xp, V)) for _, vectors in pairs]
         condition = math.prod(
             [xp.vector_norm(V, axis=(-2, -1)) * xp.vector_norm(W, axis=(-2, -1)) for V, W in bases]
         )
     fine = condition < 1 / math.sqrt(xp.eps(A.dtype))
-    visible = seen(xp, fine)
+    visible = host_value(xp, fine)
     if visible is not None and not visible.all():
         return _by_schur_forms(A, kronecker, c, method)
     report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)))
@@ -157,11 +157,13 @@ def _by_schur_forms(A: Any, kronecker: Any, c: Any, method: Any) -> LinearOperat
     rows = A.shape[-1] // max(terms[-1].shape[-1], 1)
     if not one_sum or rows > MOST_ROWS or not values_are_seen(A):
         why = "the eigenvectors of the factors are ill-conditioned"
-        return as_a_whole(A, method, [Info(Status.INACCURATE, message=why)], why)
+        return dense_fallback(A, method, [Info(Status.INACCURATE, message=why)], why)
     from scipy.linalg import schur
 
-    first, *others = (np.asarray(seen(xp, dense_part(factor, A))) for factor in terms)
-    first = first + np.asarray(c if namespace_of(c) is None else seen(xp, c)) * np.eye(len(first))
+    first, *others = (np.asarray(host_value(xp, dense_part(factor, A))) for factor in terms)
+    first = first + np.asarray(c if namespace_of(c) is None else host_value(xp, c)) * np.eye(
+        len(first)
+    )
     if not all(np.isfinite(M).all() for M in (first, *others)):
         report(Info(Status.NONFINITE))
         return ScaledIdentity(math.nan, A.shape[-1], like=A)
@@ -244,8 +246,8 @@ def pencil(
     xp = whole.xp
     if isinstance(B, DIAGONAL) and isinstance(C, DIAGONAL):
         return (
-            xp.real(diagonal_of(B, place(B, whole))),
-            xp.real(diagonal_of(C, place(C, whole))),
+            xp.real(diagonal_of(B, in_context(B, whole))),
+            xp.real(diagonal_of(C, in_context(C, whole))),
             Identity(B.shape[-1], like=whole),
         )
     if _definiteness(B) < _definiteness(C):
@@ -274,7 +276,7 @@ def inv_kronecker_pencil(A: Any, method: Any) -> LinearOperator:
         key=lambda term: sum(not isinstance(factor, DIAGONAL) for factor in term[1]),
     )  # the simpler to invert
     (c, simple), (a, other) = terms
-    found = [inv(place(factor, A), method, info=True) for factor in simple]
+    found = [inv(in_context(factor, A), method, info=True) for factor in simple]
     for _, info in found:
         if failed(info.status) is True:
             report(

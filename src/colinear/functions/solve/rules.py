@@ -39,15 +39,15 @@ from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine, failed
 from ..common import (
     MARGIN,
+    host_value,
+    ignore_float_errors,
     in_groups,
     is_half,
+    is_traced_or_differentiated,
     is_vector,
-    is_watched,
-    quiet,
     reciprocal,
-    seen,
+    to_computing_dtype,
     values_are_seen,
-    wide,
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
@@ -85,7 +85,7 @@ def is_plain(A: LinearOperator, b: Any, method: Any) -> bool:
     if getattr(method, "is_iterative", False) or isinstance(b, LinearOperator) or A.is_neutral:
         return False
     seen = A.xp.name == "numpy" or not any(
-        is_watched(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
+        is_traced_or_differentiated(A.xp, x) for x in (b, *A.arrays()) if is_array(x)
     )
     return seen and not is_half(A.xp, A.dtype)
 
@@ -186,7 +186,7 @@ def _by_matrices(A: Any, b: Any, method: Any) -> Any:
     xp, inverse, s = A.xp, inv(A, method), System.of(A, b)
     if not isinstance(inverse, Kronecker):  # the method was not for the factors
         return s.answer(apply_inverse(A, inverse, method, s))
-    with quiet(xp):
+    with ignore_float_errors(xp):
         explicit = {id(W): W.to_dense() for W in inverse.operands}
         matrices = [explicit[id(W)] for W in inverse.operands]
         tol = (method or Auto()).tolerance(xp, xp.result_type(A.dtype, b.dtype))
@@ -259,7 +259,7 @@ def _by_capacitance(A: Any, b: Any, method: Any) -> Any:
     xp, (low_rank, D) = A.xp, low_rank_and_diagonal(A)
     d = (D.d if isinstance(D, Diagonal) else diagonal_of(D, A))[:, None]
     B, tol = b[:, None] if b.ndim == 1 else b, (method or Auto()).tolerance(xp, A.dtype)
-    with recording() as reports, quiet(xp):
+    with recording() as reports, ignore_float_errors(xp):
         K, right = capacitance_by_entries(low_rank, d)
         scaled = B / d
         X = scaled - xp.matmul(low_rank.U, solution(K, xp.matmul(right, scaled), None).X) / d
@@ -381,12 +381,12 @@ def is_large(A: Any, b: Any = None, method: Any = None) -> bool:
         not is_one
         or isinstance(b, LinearOperator)
         or is_half(A.xp, A.dtype)
-        or (is_array(b) and is_watched(A.xp, b))
+        or (is_array(b) and is_traced_or_differentiated(A.xp, b))
     ):
         return False
     if not is_large_and_seen(A) or not values_are_seen(A):
         return False
-    values = np.asarray(seen(A.xp, A._diagonals()))
+    values = np.asarray(host_value(A.xp, A._diagonals()))
     return bool(values[0] or values[-1]) or not is_narrow_band(used_diagonals(values), A.shape[-1])
 
 
@@ -405,10 +405,10 @@ def solve_toeplitz(A: Any, b: Any, method: Any) -> Any:
 def _iterated(A: Any, b: Any, method: Any) -> Any:
     """The solution, or None where the iterations do not converge."""
     xp, n = A.xp, A.shape[-1]
-    values = np.asarray(seen(xp, wide(xp, A._diagonals())))
+    values = np.asarray(host_value(xp, to_computing_dtype(xp, A._diagonals())))
     dtype = xp.result_type(A.dtype, b.dtype)
     tol = (method or Auto()).tolerance(xp, dtype)
-    side = np.asarray(seen(xp, wide(xp, b))).reshape(-1)
+    side = np.asarray(host_value(xp, to_computing_dtype(xp, b))).reshape(-1)
     exact = np.result_type(values, side, np.float64)
     col, row, side = (
         x.astype(exact, copy=False) for x in (values[n - 1 :], values[n - 1 :: -1], side)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...backends import Array, namespace_of
 from ...dispatch import arrange, rule
-from ...info import Info, part, report
+from ...info import Info, labelled, report
 from ...operators import (
     Dense,
     Diagonal,
@@ -34,11 +34,11 @@ from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ...status import Status, failed
-from ..common import has_no_zero, is_positive, reciprocal, reciprocal_spectrum, seen
+from ..common import has_no_zero, host_value, is_positive, reciprocal, reciprocal_spectrum
 from ..matrix_functions.kronecker import differentiable_inverse
 from ..spectrum import factors_self_adjoint, spectrum_by_factors
 from ..spectrum.rules import is_similarity
-from .elimination import as_a_whole, judged, strengthened, weak_entries
+from .elimination import dense_fallback, judged, strengthened, weak_entries
 from .inverse import by_equation, inv, inverse
 
 # Inverses of low-rank corrections: Woodbury, Kailath, Sherman and Morrison.
@@ -145,15 +145,15 @@ def _corrected_diagonal(A: Any, low_rank: Any, D: Any, method: Any) -> LinearOpe
     """(D + U C V^H)^-1 by Woodbury's formula, after an exchange of the weak entries of D."""
     if len(weak := weak_entries(low_rank, D)):
         low_rank, D = strengthened(low_rank, D, weak)
-    D_inverse = part("In the diagonal term", inv, D, method)
+    D_inverse = labelled("In the diagonal term", inv, D, method)
     if low_rank.V is None and low_rank.core is None and is_positive(D):
         S, root = scaled_factor(low_rank.U, D_inverse)
-        K_inverse = part(CAPACITANCE, inv, capacitance_of(S), method)
+        K_inverse = labelled(CAPACITANCE, inv, capacitance_of(S), method)
         return Sum(D_inverse, Scaled(-1.0, Product(root, S, K_inverse, S.H, root)))._claim(
             A.properties
         )
     U, right = D_inverse @ low_rank.U, right_factor(low_rank)  # D^-1 U and C V^H
-    K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
+    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, D, U), method)
     return Sum(D_inverse, Scaled(-1.0, Product(Dense._of(U), K_inverse, right, D_inverse)))._claim(
         A.properties
     )
@@ -201,7 +201,7 @@ def kailath(A: Any, method: Any) -> LinearOperator:
             shift_is_zero(rest)
             or 2 * (rank_of(low_rank) + len(weak_entries(low_rank, rest))) > A.shape[-1]
         ):
-            return as_a_whole(
+            return dense_fallback(
                 A, method, [Info(Status.SINGULAR, message=NO_CORRECTION)], NO_CORRECTION
             )
         # half of the work for U U^H
@@ -213,7 +213,7 @@ def kailath(A: Any, method: Any) -> LinearOperator:
     report(info)
     U = rest_inverse @ low_rank.U
     right = right_factor(low_rank)
-    K_inverse = part(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
+    K_inverse = labelled(CAPACITANCE, inv, capacitance(A, low_rank, rest, U), method)
     I = Identity(A.shape[-1])
     return Product(
         Sum(I, Scaled(-1.0, Product(Dense._of(U), K_inverse, right))), rest_inverse
@@ -298,9 +298,9 @@ def inv_shifted_projection(A: Any, method: Any) -> LinearOperator:
         return inv(
             broadcast_batch(ScaledIdentity(a + c, A.shape[-1], like=A), A.batch_shape), method
         )._claim(A.properties)
-    inner = a * part("On the range of Q", reciprocal, a + c)
+    inner = a * labelled("On the range of Q", reciprocal, a + c)
     return Sum(
-        inv(shift, method), Scaled(-inner * part("Off the range of Q", reciprocal, c), P)
+        inv(shift, method), Scaled(-inner * labelled("Off the range of Q", reciprocal, c), P)
     )._claim(A.properties)
 
 
@@ -333,7 +333,7 @@ def is_zero(multiple: Any) -> bool:
 def _seen_number(x: Any) -> Any:
     """A number, or an array of them, as NumPy's; None where values cannot be seen."""
     xp = namespace_of(x)
-    value = x if xp is None else seen(xp, x)
+    value = x if xp is None else host_value(xp, x)
     return None if value is None else np.asarray(value)
 
 
@@ -349,7 +349,7 @@ def inv_shifted_multiple(A: Any, method: Any) -> Any:
         )
     if not factor_divides_shift(multiple, shift):
         return inverse(A, method)
-    a = part("In the factor of a term", reciprocal, multiple.scalar)
+    a = labelled("In the factor of a term", reciprocal, multiple.scalar)
     # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by
     # its value, or (under tracing) by what is known of a A and of A.
     is_positive = multiple.properties & multiple.A.properties & POSITIVE_SEMIDEFINITE
@@ -376,7 +376,7 @@ def inv_shifted_similarity(A: Any, method: Any) -> LinearOperator:
     V, *middle, W = product.operands
     inner = Sum(Product(*middle), shift)
     inner = inner._claim(A.properties) if V.properties & UNITARY else inner
-    return Product(V, part("In the middle of the similarity", inv, inner, method), W)._claim(
+    return Product(V, labelled("In the middle of the similarity", inv, inner, method), W)._claim(
         A.properties
     )
 

@@ -18,7 +18,16 @@ from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fi
 from ...operators import Dense, KroneckerSum, LinearOperator
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ...status import Status
-from ..common import dense, identity_like, narrow, once_each, placed, quiet, seen, square_size
+from ..common import (
+    dense,
+    host_value,
+    identity_like,
+    ignore_float_errors,
+    once_each,
+    operands_in_context,
+    square_size,
+    to_result_dtype,
+)
 from .iterate import iterative_pairs
 from .order import automatic, combinations, is_affordable, kronecker, ordered, selection
 from .order import cost as expected_cost
@@ -183,18 +192,20 @@ def _dense_pairs(
         ), Dense(zeros)
     values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
     order = selection(xp, xp.stop_gradient(values), k, which, is_hermitian)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         sensitivity = None if is_hermitian else sensitivity_of(xp, xp.stop_gradient(V))
     if order is not None:
         values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
         sensitivity = (
             None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
         )
-    with quiet(xp):
+    with ignore_float_errors(xp):
         held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
         report_pairs(xp, held, at, along, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
-    vectors = Dense(narrow(xp, V, A.dtype))
-    return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
+    vectors = Dense(to_result_dtype(xp, V, A.dtype))
+    return to_result_dtype(xp, values, A.dtype), vectors._claim(
+        STIEFEL
+    ) if is_hermitian else vectors
 
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
@@ -294,14 +305,14 @@ def judge_pairs(
     if sensitivity is not None:
         basis = sensitivity * math.sqrt(xp.eps(R.dtype)) < 1
         right = xp.logical_and(right, basis)
-        visible = seen(xp, basis)
+        visible = host_value(xp, basis)
         if visible is not None and not visible.all():
             message = PARALLEL
-    elif (visible := seen(xp, right)) is not None and not visible.all():
+    elif (visible := host_value(xp, right)) is not None and not visible.all():
         message = f"A is not {'unitary' if name == 'Schur' else 'self-adjoint'}, as was claimed"
     status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
     status = xp.where(finite, status, int(Status.NONFINITE))
-    if (visible := seen(xp, status)) is not None:
+    if (visible := host_value(xp, status)) is not None:
         status = Status(int(visible.max(initial=0)))
         message = "" if status is Status.NONFINITE else message
     report(Info(status, residual=residual, method=name, message=message))
@@ -329,7 +340,7 @@ def factors_self_adjoint(A: LinearOperator) -> bool:
 def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
     """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the
     order that the factors give them."""
-    pairs = once_each(eig, placed(A))
+    pairs = once_each(eig, operands_in_context(A))
     values, _ = combinations(
         A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum), lambda values: None
     )

@@ -18,7 +18,7 @@ from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse,
 from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine
-from ..common import is_watched, narrow, quiet, seen
+from ..common import host_value, ignore_float_errors, is_traced_or_differentiated, to_result_dtype
 from . import (
     Pairs,
     asked,
@@ -179,7 +179,7 @@ def _together(
             children=tuple(infos),
         )
     )
-    return values, _vectors(A, found, seen(xp, order), is_hermitian)
+    return values, _vectors(A, found, host_value(xp, order), is_hermitian)
 
 
 def _is_unbeatable(A: Any, k: int, found: list[Any]) -> bool:
@@ -189,7 +189,9 @@ def _is_unbeatable(A: Any, k: int, found: list[Any]) -> bool:
         return False
     xp = A.xp
     values = xp.concat([xp.reshape(values, (-1,)) for values, _ in found], axis=0)
-    zeros = seen(xp, xp.sum(xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data))))
+    zeros = host_value(
+        xp, xp.sum(xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data)))
+    )
     return zeros is not None and int(zeros) >= k
 
 
@@ -224,7 +226,7 @@ def _vectors(A: Any, found: list[Any], order: np.ndarray, is_hermitian: bool) ->
             taken = block[component, :, column]  # (len(mine), size)
             V = xp.set_at(V, (part.rows[component], mine[:, None]), taken)
         first += count * each
-    operator = Dense(narrow(xp, V, A.dtype))
+    operator = Dense(to_result_dtype(xp, V, A.dtype))
     return operator._claim(STIEFEL) if is_hermitian else operator
 
 
@@ -269,7 +271,7 @@ def _is_constant(xp: Any, d: Array) -> bool:
 
 
 def _can_be_seen(A: Any) -> bool:
-    return not any(is_watched(A.xp, d) for d in (A.lower, A.diag, A.upper))
+    return not any(is_traced_or_differentiated(A.xp, d) for d in (A.lower, A.diag, A.upper))
 
 
 def _most(A: Any) -> float:
@@ -419,7 +421,7 @@ def eig_tridiagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
 
 def _report(A: Any, values: Array, V: Array, method: Any, is_hermitian: bool) -> None:
     xp = A.xp
-    with quiet(xp):
+    with ignore_float_errors(xp):
         size = xp.sqrt(sum(xp.sum(xp.abs(d) ** 2, axis=-1) for d in (A.lower, A.diag, A.upper)))
         finite = xp.all(xp.isfinite(A.diag), axis=-1)[..., None]
         chosen = fitting("eig", method, *EIGEN)

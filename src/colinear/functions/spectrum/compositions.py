@@ -35,16 +35,16 @@ from ...status import Status
 from ..common import (
     dense,
     identity_like,
-    narrow,
+    ignore_float_errors,
+    in_context,
     once_each,
-    place,
-    placed,
-    quiet,
+    operands_in_context,
     reciprocal_spectrum,
     report_leaves,
     report_status,
     reports_nonfinite,
-    wide,
+    to_computing_dtype,
+    to_result_dtype,
 )
 from ..solve.auto import is_automatic
 from ..solve.inverse import all_square, inv
@@ -81,7 +81,7 @@ def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
     xp, is_sum = A.xp, isinstance(A, KroneckerSum)
     monotone = which[1] != "I" and is_sum != (which[1] == "M")
     few = 0 < k < n and not A.batch_shape
-    factors = placed(A)
+    factors = operands_in_context(A)
     if few and monotone:
 
         def count(m: int) -> int | None:
@@ -142,7 +142,7 @@ def _judge_together(
             return xp.ones((V.shape[-1],), dtype=xp.real_dtype(A.dtype), device=A._context.device)
         return sensitivity_of(xp, xp.stop_gradient(dense(V)))
 
-    with quiet(xp):
+    with ignore_float_errors(xp):
         found, _ = combinations(xp, once_each(sensitivity, bases), False, lambda values: None)
         found = found if order is None else xp.take(found, xp.take(places, order, axis=-1), axis=-1)
         fine = xp.all(found * math.sqrt(xp.eps(A.dtype)) < 1)
@@ -154,7 +154,7 @@ def eig_block_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """diag(A, B) has the eigenvalues of A and those of B, and eigenvectors diag(V, W)"""
     n, k, is_hermitian = asked(A, k, which, method)
     xp, kept = A.xp, A.properties & (SELF_ADJOINT | POSITIVE)
-    blocks = [block._claim(kept) for block in placed(A)]
+    blocks = [block._claim(kept) for block in operands_in_context(A)]
     pairs = [
         eig(block, None if k == n else min(k, block.shape[-1]), which, method) for block in blocks
     ]
@@ -184,7 +184,7 @@ def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
         )
     inner = which if which[1] == "M" else _scaled_order(A.scalar, which)
     values, vectors = eig(
-        place(A.A, A), None if inner is None or k == n else k, inner or "LM", method
+        in_context(A.A, A), None if inner is None or k == n else k, inner or "LM", method
     )
     return finish(A, beside(A.scalar) * values, vectors, k, which, is_hermitian)
 
@@ -226,7 +226,7 @@ def split_shift(A: Any) -> tuple[Any, LinearOperator]:
     """c and A - c I."""
     shift, rest = arrange(A, SHIFT, ...)
     claims = A.properties & SELF_ADJOINT
-    return scalar_of(shift), place(Sum(*rest), A)._claim(claims)
+    return scalar_of(shift), in_context(Sum(*rest), A)._claim(claims)
 
 
 def is_a_power(A: Any) -> bool:
@@ -244,7 +244,7 @@ def eig_power(A: Any, k: Any, which: str, method: Any) -> Pairs:
     p = len(A.operands)
     by_size = which[1] == "M" or (is_hermitian and p % 2 == 0)
     values, vectors = eig(
-        place(A.operands[0], A), k if by_size and k < n else None, which[0] + "M", method
+        in_context(A.operands[0], A), k if by_size and k < n else None, which[0] + "M", method
     )
     return finish(A, values**p, vectors, k, which, is_hermitian)
 
@@ -264,8 +264,8 @@ def eig_similarity(A: Any, k: Any, which: str, method: Any) -> Pairs:
     Q"""
     n, k, is_hermitian = asked(A, k, which, method)
     Q, inner = (
-        place(A.operands[0], A),
-        place(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE)),
+        in_context(A.operands[0], A),
+        in_context(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE)),
     )
     r = Q.shape[-1]
     if r == n or (
@@ -330,8 +330,8 @@ def eig_adjoint(A: Any, k: Any, which: str, method: Any) -> Pairs:
     if vectors.properties & UNITARY:
         left = vectors
     else:
-        V = wide(xp, inv(vectors).H.to_dense())
-        left = Dense(narrow(xp, V / xp.vector_norm(V, axis=-2)[..., None, :], A.dtype))
+        V = to_computing_dtype(xp, inv(vectors).H.to_dense())
+        left = Dense(to_result_dtype(xp, V / xp.vector_norm(V, axis=-2)[..., None, :], A.dtype))
     return finish(
         A,
         xp.conj(values) if is_adjoint else values,

@@ -13,7 +13,7 @@ import numpy as np
 from ... import autodiff, backends
 from ...backends import Array, program
 from ...errors import MethodError
-from ...factors.runs import heard
+from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
 from ...methods.arnoldi import arnoldi
@@ -27,7 +27,7 @@ from ...operators import Dense, LinearOperator
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ...status import Status
-from ..common import is_half, narrow, quiet, seen
+from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
 from .order import by_key
 from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, sampled_pairs
 
@@ -308,7 +308,7 @@ def iterated(
         as_preconditioner,
     )
 
-    with recording() as dropped, quiet(xp):
+    with recording() as dropped, ignore_float_errors(xp):
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
 
         def run() -> Found:
@@ -321,7 +321,7 @@ def iterated(
         if (
             edge is not None
             and inverse is not None
-            and edge.is_beyond(seen(xp, found.values), inverse.shift.real)
+            and edge.is_beyond(host_value(xp, found.values), inverse.shift.real)
         ):
             inverse, first = beyond(fixed, edge, far=True), found
             found = run()
@@ -429,7 +429,7 @@ def iterative_pairs(
         method=method.name,
         message=message,
     )
-    info = heard(info, A, xp.stop_gradient(found.vectors), dropped)
+    info = check_inner_failures(info, A, xp.stop_gradient(found.vectors), dropped)
     status = info._status
     if (
         otherwise is not None
@@ -450,8 +450,10 @@ def iterative_pairs(
     leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
         values, V = (autodiff.pairs if is_hermitian else autodiff.general_pairs)(A, values, V)
-    vectors = Dense(narrow(xp, V, A.dtype))
-    return narrow(xp, values, A.dtype), vectors._claim(STIEFEL) if is_hermitian else vectors
+    vectors = Dense(to_result_dtype(xp, V, A.dtype))
+    return to_result_dtype(xp, values, A.dtype), vectors._claim(
+        STIEFEL
+    ) if is_hermitian else vectors
 
 
 def _message(
@@ -464,12 +466,14 @@ def _message(
     if status is Status.INACCURATE and is_hermitian:
         return "A is not self-adjoint, as was claimed"
     if isinstance(status, Status) and status.is_failure:
-        if bool(seen(xp, converged).all()):
+        if bool(host_value(xp, converged).all()):
             return (
                 "the pairs are right, but whether they are the ones that were asked for is not "
                 "certain"
             )
-        count = f"{int(seen(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        count = (
+            f"{int(host_value(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+        )
         is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
         return f"{count}; {method.advice}" if is_short else count
     return ""

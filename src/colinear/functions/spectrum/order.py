@@ -32,7 +32,7 @@ from ...operators import (
 from ...operators.context import broadcast_batches
 from ...operators.unitary import pad_end
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
-from ..common import is_watched, outer, quiet
+from ..common import ignore_float_errors, is_traced_or_differentiated, outer
 from ..solve.inverse import LARGEST_DENSE
 from .shift_invert import is_cheap
 
@@ -83,7 +83,7 @@ def _by_key(xp: Any, values: Array, which: str) -> Array:
     keys += [-xp.imag(values)] if xp.is_complex(values) else []
     order = xp.argsort(keys[0], axis=-1, stable=True)
     group: Any = None
-    with quiet(xp):
+    with ignore_float_errors(xp):
         for before, key in pairwise(keys):
             group = _groups(
                 xp,
@@ -224,7 +224,7 @@ def triangular_vectors(xp: Any, T: Array, places: Array) -> Array:
     eps = xp.eps(T.dtype)
     least = eps * xp.max(xp.abs(T), axis=(-2, -1))[..., None] + float(np.finfo(np.float32).tiny)
     X = xp.zeros((*values.shape[:-1], n, k), dtype=T.dtype, device=xp.device_of(T))
-    in_place = xp.name != "jax" and not is_watched(xp, T)
+    in_place = xp.name != "jax" and not is_traced_or_differentiated(xp, T)
 
     def step(m: int, X: Array) -> Array:
         i = n - 1 - m

@@ -40,15 +40,15 @@ from ...operators.tree import Index
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import Status
 from ..common import (
+    host_value,
     identity_like,
-    is_watched,
-    narrow,
-    quiet,
+    ignore_float_errors,
+    is_traced_or_differentiated,
     report_finite,
     report_status,
     reports_nonfinite,
-    seen,
-    wide,
+    to_computing_dtype,
+    to_result_dtype,
 )
 from . import Pairs, asked, eig, filled, finish, not_empty, report_pairs, typed, with_zeros
 from .order import (
@@ -178,14 +178,14 @@ def eig_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
 def eig_triangular(A: Any, k: Any, which: str, method: Any) -> Pairs:
     """T has the eigenvalues diag(T), and eigenvectors by substitution: (T_11 - t I) x = -T_12"""
     n, k, is_hermitian = asked(A, k, which, method, known=True)
-    xp, M = A.xp, wide(A.xp, A._dense())
+    xp, M = A.xp, to_computing_dtype(A.xp, A._dense())
     T = xp.flip(M, axis=(-2, -1)) if A.lower else M
     t = xp.diagonal(T)
     places = by_key(xp, typed(xp, t, is_hermitian), which)[..., :k]
     if is_hermitian:
         rising = xp.argsort(xp.take_along_axis(xp.real(t), places, axis=-1), axis=-1, stable=True)
         places = xp.take_along_axis(places, rising, axis=-1)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         X, Y = (
             triangular_vectors(xp, T, places),
             triangular_vectors(xp, reversed_transpose(xp, T), n - 1 - places),
@@ -197,12 +197,12 @@ def eig_triangular(A: Any, k: Any, which: str, method: Any) -> Pairs:
     values = typed(xp, xp.take_along_axis(t, places, axis=-1), is_hermitian)
     if not is_hermitian:
         X, M = (xp.astype(Z, values.dtype) for Z in (X, M))
-    with quiet(xp):
+    with ignore_float_errors(xp):
         chosen = fitting("eig", method, *EIGEN)
         report_pairs(
             xp, M, values, X, None if is_hermitian else sensitivity, chosen, "substitution", A
         )
-    return narrow(xp, values, A.dtype), Dense(narrow(xp, X, A.dtype))._claim(
+    return to_result_dtype(xp, values, A.dtype), Dense(to_result_dtype(xp, X, A.dtype))._claim(
         STIEFEL if is_hermitian else 0
     )
 
@@ -275,7 +275,7 @@ def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
     status = _status_of_basis(
         A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z)._dense())
     )
-    known = seen(xp, status)
+    known = host_value(xp, status)
     # U may lack rank: then 0 need not be defective
     if not planning() and known is not None and known.any() and is_affordable(A):
         return eig.base(A, k, which, method)
@@ -309,7 +309,7 @@ def _status_of_basis(A: Any, overlap: Array) -> Array:
     """Whether no eigenvectors Q z nearly lie in the orthogonal complement P of V, from P^H Q z:
     else they are no basis with it."""
     xp = A.xp
-    with quiet(xp):
+    with ignore_float_errors(xp):
         smallest = xp.min(xp.svd(overlap)[1], axis=-1)
     fine = smallest > math.sqrt(xp.eps(A.dtype))
     return xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE))
@@ -367,7 +367,11 @@ def eig_permutations(A: Any, k: Any, which: str, method: Any) -> Pairs:
 
 def is_seen_and_not_self_adjoint(A: Any) -> bool:
     """Whether the matrix can be seen (and is not better off as a self-adjoint one, nor empty)."""
-    return not_empty(A) and not A.properties & SELF_ADJOINT and not is_watched(A.xp, A.A)
+    return (
+        not_empty(A)
+        and not A.properties & SELF_ADJOINT
+        and not is_traced_or_differentiated(A.xp, A.A)
+    )
 
 
 @rule(eig, Unitary[Dense], when=is_seen_and_not_self_adjoint, direct=True)
@@ -377,8 +381,8 @@ def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
     from scipy.linalg import schur
 
     _, k, is_hermitian = asked(A, k, which, method, known=True)
-    xp, M = A.xp, wide(A.xp, A.A)
-    host = np.asarray(seen(xp, M))
+    xp, M = A.xp, to_computing_dtype(A.xp, A.A)
+    host = np.asarray(host_value(xp, M))
     if not np.isfinite(host).all():
         return eig.base(A, k, which, method)
     forms = [schur(matrix, output="complex") for matrix in host.reshape(-1, *host.shape[-2:])]
@@ -393,8 +397,8 @@ def eig_unitary(A: Any, k: Any, which: str, method: Any) -> Pairs:
     report_pairs(xp, xp.astype(M, V.dtype), values, V, None, chosen, "Schur", A)
     return finish(
         A,
-        narrow(xp, values, A.dtype),
-        Dense(narrow(xp, V, A.dtype))._claim(UNITARY),
+        to_result_dtype(xp, values, A.dtype),
+        Dense(to_result_dtype(xp, V, A.dtype))._claim(UNITARY),
         k,
         which,
         is_hermitian,
@@ -410,7 +414,7 @@ def eig_circulant(A: Any, k: Any, which: str, method: Any) -> Pairs:
     values = A.xp.reshape(symbol(A), (*A.batch_shape, n))
     report_finite(A.xp, values)
     return finish(
-        A, narrow(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H, k, which, is_hermitian
+        A, to_result_dtype(A.xp, values, A.dtype), FFT(grid_of(A), like=A).H, k, which, is_hermitian
     )
 
 

@@ -15,7 +15,7 @@ from ...factors.sampled import sampled_terms, seeded
 from ...info import Info, recording, report
 from ...methods.arnoldi import arnoldi
 from ...methods.iterate import Products
-from ...methods.loop import Watch
+from ...methods.loop import Monitor
 from ...methods.sampling import drawn_seed, static_seed
 from ...methods.svrg import SVRG
 from ...methods.svrg_subspace import Subspace, svrg_subspace
@@ -34,7 +34,7 @@ from ...operators import (
 from ...operators.context import split_number
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
 from ...status import Status
-from ..common import is_half, narrow, quiet, seen
+from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
 from ..solve.families import fills_in
 from ..solve.inverse import LARGEST_DENSE, inv
 
@@ -113,7 +113,7 @@ def _small_shift(A: LinearOperator) -> float:
     """A negative number that is small beside A; zero where A cannot be seen."""
     xp = A.xp
     p = xp.ones((A.shape[-1], 1), dtype=A.dtype, device=A._context.device)
-    size = seen(xp, xp.max(xp.abs(A @ p)))
+    size = host_value(xp, xp.max(xp.abs(A @ p)))
     return (
         -math.sqrt(xp.eps(A.dtype)) * float(size) if size is not None and np.isfinite(size) else 0.0
     )
@@ -153,11 +153,11 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
     generators = xp.split(xp.generator(method.seed))
     start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
     m = method.size(n, k)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         edge = arnoldi(
             xp, A.__matmul__, start, noise, k, which, m=m, tol=1e-3, max_iters=3 * m, again=False
         )
-    values, size = seen(xp, edge.values), seen(xp, edge.size)
+    values, size = host_value(xp, edge.values), host_value(xp, edge.size)
     width = float(np.ptp(values.real))
     if (
         not np.isfinite(values).all()
@@ -188,7 +188,7 @@ def shifted(A: LinearOperator, shift: complex) -> LinearOperator:
 
 
 def _inverse(A: LinearOperator, shift: complex) -> Shifted | None:
-    with quiet(A.xp):
+    with ignore_float_errors(A.xp):
         inverse, info = inv(A, info=True)
     if not isinstance(info.status, Status):  # under tracing
         return Shifted(inverse, shift, info.failed)
@@ -299,21 +299,21 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
     while True:
         with recording():
             found = run(A, start)
-        values = seen(xp, found.values)
+        values = host_value(xp, found.values)
         if values is None:
             from ..least_squares.nullspace import visible
 
             visible(xp, found.values)  # an error that says what to do
         status = Status(int(found.status))
         matvecs, epochs = matvecs + int(found.matvecs), epochs + int(found.epochs)
-        limit = float(seen(xp, found.norm).max()) * (tol**2 if squared else tol)
+        limit = float(host_value(xp, found.norm).max()) * (tol**2 if squared else tol)
         inside = int((values <= limit).sum())
         width = found.vectors.shape[-1]
         if inside < width or width == n or status.is_failure:
             break
         more = _start(A, min(n, 2 * width) - width, replace(method, seed=method.seed + width))
         start = xp.concat([found.vectors, more], axis=-1)
-    size = (abs(values) / float(seen(xp, found.norm).max() or 1)) ** (0.5 if squared else 1)
+    size = (abs(values) / float(host_value(xp, found.norm).max() or 1)) ** (0.5 if squared else 1)
     message = DIVERGED if status is Status.BREAKDOWN else ""
     report(
         Info(
@@ -326,7 +326,7 @@ def sampled_nullspace(A: LinearOperator, rtol: float | None, method: SVRG) -> Li
         )
     )
     V = found.vectors[..., :inside]
-    return Dense(narrow(xp, V, A.dtype))._claim(STIEFEL)
+    return Dense(to_result_dtype(xp, V, A.dtype))._claim(STIEFEL)
 
 
 def _plain_steps(function: str, method: SVRG) -> None:
@@ -377,7 +377,7 @@ def _program(
     W: Array,
 ) -> Subspace:
     """One run, a program in JAX."""
-    watch = Watch(False, method.callback, method.progress, method.name, False)
+    watch = Monitor(False, method.callback, method.progress, method.name, False)
     terms = sampled_terms(A, method, squared=None if null else False)
     limit = tol**2 if terms.squared else tol
 

@@ -32,7 +32,7 @@ from ...operators import LinearOperator
 from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, users_level
-from ..common import is_half, narrow, quiet
+from ..common import ignore_float_errors, is_half, to_result_dtype
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 # Estimates of parts put together: independent random numbers for each, and the standard error of
@@ -154,7 +154,7 @@ def estimated(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
         _group_size(A, method)  # an error if that does not fit, whatever comes of it
     if 0 in A.shape or (method.probes is None and n <= method.most and method.tol is None):
         return _exactly(A, exact, diagonal, method)
-    with quiet(A.xp):
+    with ignore_float_errors(A.xp):
         if isinstance(method, (XTrace, XDiag, XNysTrace)):
             return _doubled(A, method, exact, diagonal)
         if isinstance(method, HutchPP) and method.tol is not None:
@@ -247,7 +247,7 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
         value = value + extra
     value = xp.where((found.count > 0)[..., None] if diagonal else found.count > 0, value, math.nan)
     _tell(xp, method, value, error, status, met, matvecs)
-    return narrow(xp, value, A.dtype)
+    return to_result_dtype(xp, value, A.dtype)
 
 
 def _group_size(A: LinearOperator, method: Hutchinson) -> int:
@@ -372,7 +372,7 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
                 if met or status:
                     break
     _tell(xp, method, value, error, status, met, spent)
-    return narrow(xp, value if not A.is_complex else xp.astype(value, A.dtype), A.dtype)
+    return to_result_dtype(xp, value if not A.is_complex else xp.astype(value, A.dtype), A.dtype)
 
 
 def _meets(xp: Any, method: Any, value: Array, error: Array, columns: int, diagonal: bool) -> Any:

@@ -24,7 +24,7 @@ from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, failed
-from ..common import is_half, narrow, place, quiet
+from ..common import ignore_float_errors, in_context, is_half, to_result_dtype
 from ..matrix_functions.scalars import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import is_traced
 from .quadrature_run import on_host, quadrature, traced_quadrature
@@ -177,7 +177,7 @@ def _mean(
     state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
     rest, status, matvecs, converged, met = np.zeros(batch), Status.SUCCESS, 0, True, False
     kept: list[tuple[Any, ...]] = []
-    with quiet(xp), np.errstate(all="ignore"):
+    with ignore_float_errors(xp), np.errstate(all="ignore"):
         while state.drawn < most:
             k = min(width, most - state.drawn)
             R = directions(xp.fold_in(gen, state.block), k)
@@ -216,7 +216,7 @@ def _mean(
             message=message,
         )
     )
-    value = narrow(xp, array(value), A.dtype)
+    value = to_result_dtype(xp, array(value), A.dtype)
     return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
 
 
@@ -337,7 +337,7 @@ def sampled(
             f"SLQ: the preconditioner {type(M).__name__} has no known determinant. Use Jacobi(), "
             "PivotedCholesky(rank) or Nystrom(rank)."
         )
-    root, U = xp.sqrt(xp.real(diagonal.diag(place(flat[0], A)))), low[0].U
+    root, U = xp.sqrt(xp.real(diagonal.diag(in_context(flat[0], A)))), low[0].U
 
     def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
         inner = (*shape[:-2], U.shape[-1], shape[-1])
@@ -347,7 +347,7 @@ def sampled(
             second, shape, dtype=A.dtype, device=device
         )
 
-    return drawn, determinant.logdet(place(P, A))
+    return drawn, determinant.logdet(in_context(P, A))
 
 
 def one_of_each(A: LinearOperator, R: Array) -> Array:

@@ -33,7 +33,7 @@ from ...methods.sampling import quantile, worse
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
 from ...status import Status
-from ..common import narrow
+from ..common import to_result_dtype
 from ..matrix_functions.scalars import Scalar
 
 # The Lanczos runs of stochastic quadrature where values can be seen: as many steps as it takes,
@@ -297,11 +297,11 @@ def traced_quadrature(
         status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
     if slope is None:
-        return narrow(xp, mean, A.dtype), R, R, 0 * length
+        return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
     of = lambda nodes: slope(xp, _inside(xp, f, nodes))
     column = traced_first_column(xp, alpha, beta, of, nodes)
     tail = xp.where(runs.alive, relative_tail(xp, column), 0)
-    return narrow(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
+    return to_result_dtype(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
 
 
 def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:

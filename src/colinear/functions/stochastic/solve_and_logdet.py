@@ -22,7 +22,7 @@ from ...operators.neutral import placed_beside
 from ...operators.tree import directional, pullback
 from ...properties import SELF_ADJOINT
 from ...status import Status
-from ..common import is_half, narrow, ones_beside, quiet, square_size
+from ..common import ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
 from ..determinant import logdet, needs_estimate, slogdet
 from ..solve import solve
 from ..solve.auto import iterated, iterates
@@ -229,7 +229,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
             break
     residual = blocks[0].residual[..., :count]
     tell(A, pool, residual, (count + pool.probes) * xp.max(blocks[0].steps))
-    return narrow(xp, blocks[0].X, A.dtype), narrow(xp, pool.value, A.dtype)
+    return to_result_dtype(xp, blocks[0].X, A.dtype), to_result_dtype(xp, pool.value, A.dtype)
 
 
 def _attached(
@@ -306,7 +306,7 @@ def _run(
         [xp.astype(B, xp.result_type(B.dtype, R.dtype)), xp.astype(R, B.dtype)], axis=-1
     )
     together = one_of_each(A, together)
-    with quiet(xp):
+    with ignore_float_errors(xp):
         solved: Solved = program(xp.name, _quadrature, tol, limit, rows)(A, M, together)
         forms, rest = quadratic_forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))

@@ -21,7 +21,7 @@ from ...errors import MethodError
 from ...operators import BatchSum, LinearOperator, LowRank, Product, Sum
 from ...operators.terms import InnerTerms, added_parts, some_terms, term_count
 from ...operators.tree import Index
-from ..common import placed
+from ..common import operands_in_context
 
 ROOM = 1 << 21  # numbers in the random vectors of the terms that are taken together
 
@@ -75,7 +75,7 @@ def _terms_of_part(A: Any, size: int, width: int) -> Iterator[Terms]:
     n = A.shape[-1] * max(1, math.prod(A.batch_shape)) * width
     groups, count = max(1, ROOM // max(1, n)), _count(A)
     if isinstance(A, Sum):
-        operands = placed(A)
+        operands = operands_in_context(A)
         for start in range(0, count, size):
             yield Terms(reduce(add, operands[start : start + size]))
     elif isinstance(A, BatchSum):
@@ -119,7 +119,7 @@ def _factors(A: Any, start: int, stop: int) -> tuple[Array, Array | None]:
         return U[..., start:stop], None if V is None else V[..., start:stop]
     # rows cannot be taken by index: columns and rows of the outer factors, by products
     if term_count(A) == 1:
-        left, *rest = placed(A)
+        left, *rest = operands_in_context(A)
         right = rest[0] if len(rest) == 1 else Product(*rest)
         return left[..., start:stop]._dense(), adjoint(xp, right[..., start:stop, :]._dense())
     some = some_terms(A, start, stop)
