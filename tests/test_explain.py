@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.toys import PSD, Dense, Diagonal, Kronecker, LowRank, Product, Sum, Toy
 
-from colinear import dispatch
 from colinear.dispatch import function, rule
+from colinear.dispatch import functions as dispatch
 from colinear.dispatch.resolution import Choice, Cost
 from colinear.errors import AmbiguityError
 from colinear.explain import Plan, explain

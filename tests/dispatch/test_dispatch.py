@@ -24,7 +24,15 @@ from support.toys import (
 )
 
 from colinear import dispatch
-from colinear.dispatch import check_rules, function, named_methods, patterns, rule, signatures
+from colinear.dispatch import (
+    check_rules,
+    function,
+    functions,
+    named_methods,
+    patterns,
+    rule,
+    signatures,
+)
 from colinear.dispatch.patterns import Pattern, arrange, as_pattern
 from colinear.dispatch.resolution import Cost
 from colinear.dispatch.signatures import signature
@@ -470,7 +478,7 @@ def test_operators_with_remembered_signatures_and_signatures_pickle():
 def test_tables_are_bounded_and_emptying_them_loses_nothing(monkeypatch):
     signatures._table.clear()
     monkeypatch.setattr(signatures, "MOST_SIGNATURES", 50)
-    monkeypatch.setattr(dispatch, "MOST_STRUCTURES", 10)
+    monkeypatch.setattr(functions, "MOST_STRUCTURES", 10)
     f = function("f", base=lambda A: "base")
     rule(f, Sum[Dense, Diagonal])(lambda A: "rule")
     old = Sum(Dense(), Diagonal())
@@ -753,9 +761,9 @@ def test_a_method_must_be_a_method_object(monkeypatch):
 
 def test_what_is_not_an_operator_is_converted(monkeypatch):
     f = function("f", base=lambda A: type(A).__name__)
-    monkeypatch.setattr(dispatch, "_converter", lambda x: Dense())
+    monkeypatch.setattr(functions, "_converter", lambda x: Dense())
     assert f([[1.0]]) == "Dense"
-    monkeypatch.setattr(dispatch, "_converter", None)
+    monkeypatch.setattr(functions, "_converter", None)
     with pytest.raises(TypeError, match="expected a linear operator, got list"):
         f([[1.0]])
 

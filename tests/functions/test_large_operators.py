@@ -73,8 +73,8 @@ def test_the_condition_number_of_a_large_singular_operator_is_infinite():
 
 
 def test_a_smallest_singular_value_from_solves_that_failed_is_flagged(monkeypatch):
-    from colinear.functions.solve import inverse
+    from colinear.functions import singular
 
     wrong = co.opaque(co.ScaledIdentity(0.5, N))  # where 1 / 3 would be right
-    monkeypatch.setattr(inverse, "inv", lambda A, info: (wrong, co.Info(co.Status.SUCCESS)))
+    monkeypatch.setattr(singular, "inv", lambda A, info: (wrong, co.Info(co.Status.SUCCESS)))
     assert co.norm(free(), -2, info=True)[1].status is co.Status.INACCURATE
