@@ -104,10 +104,10 @@ def test_a_preconditioner_solves_what_is_hard_without_one(name: str, preconditio
     S = matrix(name)
     A = co.PSD(co.Sparse(S)) if name in SYMMETRIC else co.Sparse(S)
     method = co.CG if name in SYMMETRIC else co.GMRES
-    b = S @ np.ones(S.shape[0])
+    b, limit = S @ np.ones(S.shape[0]), 600 if name == "1138_bus" else 300
     plain, helped = (
-        co.solve(co.opaque(A), b, method(tol=1e-8, max_iters=300, preconditioner=M), info=True)[1]
+        co.solve(co.opaque(A), b, method(tol=1e-8, max_iters=limit, preconditioner=M), info=True)[1]
         for M in (None, preconditioner(A))
     )
     assert plain.failed
-    assert not helped.failed or helped.residual.max() < plain.residual.max()
+    assert not helped.failed or helped.residual.max() < 0.1 * plain.residual.max()
