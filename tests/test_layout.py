@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,6 @@ SOURCE = REPOSITORY / "src" / "colinear"
 LONGEST_FILE = 500  # lines
 LARGEST_FOLDER = 40  # files
 FILES = 211
-DEFERRED = 15
-FRAMEWORK_TESTS = 63
 
 # A package may import those named beside it, and itself.
 BASE = {"errors", "info", "status", "properties", "dispatch", "backends"}
@@ -87,34 +87,31 @@ def test_files_are_short_and_folders_small() -> None:
 
 
 @pytest.fixture(scope="module")
-def weight():  # type: ignore[no-untyped-def]
-    """The counters of benchmarks/weight.py."""
-    spec = importlib.util.spec_from_file_location("weight", REPOSITORY / "benchmarks" / "weight.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["weight"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_few_imports_are_deferred_and_few_lines_ask_for_the_framework(weight) -> None:  # type: ignore[no-untyped-def]
-    assert len(weight.deferred_imports()) <= DEFERRED, weight.deferred_imports()
-    assert weight.tests_of_framework() <= FRAMEWORK_TESTS
-
-
-def test_a_solve_by_woodbury_takes_few_frames(weight) -> None:  # type: ignore[no-untyped-def]
-    frames = weight.woodbury()
-    assert frames.count <= 250
-    assert frames.files <= 27  # to reach: 22
-
-
-def test_a_determinant_of_a_shifted_kronecker_product_takes_few_frames(weight) -> None:  # type: ignore[no-untyped-def]
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """What benchmarks/weight.py counts, in a process of its own: other tests change what is loaded."""
     pytest.importorskip("torch")
-    assert weight.shifted_kronecker().count <= 361  # to reach: 220
-
-
-def test_compiled_conjugate_gradients_take_few_frames_and_are_traced_once(weight) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("jax")
-    found = weight.compiled_cg()
-    assert found.frames <= 1100  # to reach: 450; the first call of a process resolves its rules too
-    assert found.to_step <= 26  # to reach: 15
-    assert (found.traces, found.gradient_traces) == (1, 2)
+    target = tmp_path_factory.mktemp("weight") / "figures.json"
+    script = REPOSITORY / "benchmarks" / "weight.py"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE.parent), "JAX_ENABLE_X64": "1"}
+    subprocess.run([sys.executable, script, "--json", target], env=environment, check=True)
+    return json.loads(target.read_text())
+
+
+# The figures of the redesign that are still to be reached stand behind the bars.
+BARS = {
+    "deferred relative imports": 15,
+    "tests of xp.name outside backends": 63,  # 60
+    "(a) Woodbury, NumPy, n = 5000: frames": 250,
+    "(a) files": 27,  # 22
+    "(b) logdet(Kronecker + c I), torch: frames": 370,  # 220
+    "(c) jitted CG with Jacobi, JAX: frames": 1020,  # 450
+    "(c) frames from solve to a step": 25,  # 15
+    "(c) times a step is traced: solve": 1,
+    "(c) times a step is traced: gradient": 2,
+}
+
+
+@pytest.mark.parametrize("name", BARS)
+def test_what_the_library_weighs_does_not_grow(name: str, figures: dict[str, int]) -> None:
+    assert figures[name] <= BARS[name]
