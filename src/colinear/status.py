@@ -161,6 +161,11 @@ def number_text(x: Any) -> str:
 # and the remedy.
 
 
+def known_status(xp: Any, status: Any) -> Any:
+    """`Status(status)` where its value can be seen, else the traced number."""
+    return status if xp.is_functional and xp.is_traced(status) else Status(int(status))
+
+
 ON_FAILURE = ("warn", "raise", "ignore")
 
 

@@ -21,7 +21,7 @@ from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import FIRST_FAILURE, Status, combine
+from ...status import FIRST_FAILURE, Status, combine, known_status
 from .. import matrix_functions as dense
 from ..common import ignore_float_errors, is_half, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
@@ -112,7 +112,7 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         )
         message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
         result = xp.real(result)
-    seen_status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+    seen_status = known_status(xp, status)
     iterations = steps // X.shape[-1] if isinstance(steps, int) else None
     report(
         Info(
@@ -163,7 +163,7 @@ def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
 
 
 def _ran_out(xp: Any, status: Any) -> bool:
-    return not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
+    return known_status(xp, status) is Status.MAX_ITERATIONS
 
 
 def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:

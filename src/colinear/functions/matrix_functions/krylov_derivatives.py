@@ -19,7 +19,7 @@ from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
 from ...operators.tree import directional, pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, deliver
+from ...status import Status, deliver, known_status
 from ..common import ignore_float_errors, is_half
 
 
@@ -53,7 +53,7 @@ class KrylovRuns:
                     xp.name, _along, self.f, self.method, self._steps(A), transposed, parts
                 )
                 Y, error, steps, status = run(A, tuple(moved), group)
-                if not self._ran_out(xp, status):
+                if not krylov._ran_out(xp, status):
                     break
             self._report(xp, error, steps, status)
             B = _part(A.T if transposed else A, parts)
@@ -72,7 +72,7 @@ class KrylovRuns:
             for parts in self._partitions():
                 run = program(xp.name, _back, self.f, self.method, self._steps(A), parts)
                 W, V, error, steps, status = run(A, part, cotangent)
-                if not self._ran_out(xp, status):
+                if not krylov._ran_out(xp, status):
                     break
             B, left = _part(A, parts), [cotangent]
             for _ in range(parts - 1):  # of y = e^B ... e^B x, each factor has its own x and g
@@ -103,11 +103,6 @@ class KrylovRuns:
             else [1]
         )
 
-    def _ran_out(self, xp: Any, status: Any) -> bool:
-        return (
-            not (xp.name == "jax" and xp.is_traced(status)) and int(status) == Status.MAX_ITERATIONS
-        )
-
     def _steps(self, A: LinearOperator) -> int:
         # derivatives converge a little later
         return min(A.shape[-1], self.method.max_iters or krylov.STEPS + krylov.STEPS // 2)
@@ -127,8 +122,13 @@ class KrylovRuns:
             )
 
     def _report(self, xp: Any, error: Array, steps: Any, status: Any) -> None:
-        status = status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
-        info = Info(status, matvecs=steps, error=error, method="Krylov", function=self.f.name)
+        info = Info(
+            known_status(xp, status),
+            matvecs=steps,
+            error=error,
+            method="Krylov",
+            function=self.f.name,
+        )
         deliver(info.replace(message="This was a product for a derivative."), "warn")
 
 

@@ -21,7 +21,7 @@ from ...methods.randomized_svd import randomized_svd
 from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
 from ...properties import STIEFEL
-from ...status import Status
+from ...status import Status, known_status
 from ..common import (
     host_value,
     ignore_float_errors,
@@ -180,7 +180,7 @@ def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: floa
     late = pick(xp, stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
     status = pick(xp, right, int(Status.SUCCESS), pick(xp, done, poor, late))
     status = pick(xp, finite, status, int(Status.NONFINITE))
-    return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+    return known_status(xp, status)
 
 
 def _run(

@@ -26,7 +26,7 @@ from ...methods.power_iteration import power_iteration
 from ...operators import Dense, LinearOperator
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
-from ...status import Status
+from ...status import Status, known_status
 from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
 from .order import by_key
 from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, sampled_pairs
@@ -400,7 +400,7 @@ def _status(xp: Any, found: Found, tol: float, certain: bool) -> Any:
     late = pick(xp, found.stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
     status = pick(xp, right, int(Status.SUCCESS), pick(xp, found.done, poor, late))
     status = pick(xp, found.finite, status, int(Status.NONFINITE))
-    return status if xp.name == "jax" and xp.is_traced(status) else Status(int(status))
+    return known_status(xp, status)
 
 
 # --------------------------------------------------------------------------------------------------
