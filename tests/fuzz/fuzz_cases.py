@@ -194,7 +194,7 @@ def _compare_gradients(
         arrays = [a + h * d for a, d in zip(tree.arrays, directions)]
         return float(np.sum(W.conj() * answer(tree.matrix(arrays), b)).real)
 
-    scale = min(float(np.abs(a).max()) for a in tree.arrays if a.size)
+    scale = min((float(np.abs(a).max()) for a in tree.arrays if a.size), default=1.0)
     if scale < 1e-3:
         return Outcome("unfit", case)  # a step that moves the others would be larger than these
     steps = [1e-5 * scale, 2e-5 * scale]
