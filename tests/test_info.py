@@ -101,7 +101,7 @@ def test_a_failure_warns_with_name_method_status_residual_and_remedy(status):
     with pytest.warns(ConvergenceWarning) as caught:
         assert f(Dense()) == "result"
     (warning,) = caught
-    for part in ("solve (base, CG)", status.name, "residual 0.25", "iterations 7", status.remedy):
+    for part in ("solve (CG)", status.name, "residual 0.25", "iterations 7", status.remedy):
         assert part in str(warning.message)
     assert warning.filename == __file__  # the user's line, not ours
 
@@ -169,7 +169,7 @@ def test_the_info_of_a_rule_has_those_of_its_parts_as_children():
 
 def test_failures_of_parts_reach_the_outermost_call_once():
     f = nested()
-    with pytest.warns(ConvergenceWarning, match=r"solve \(parts\): SINGULAR in LU") as caught:
+    with pytest.warns(ConvergenceWarning, match=r"solve: SINGULAR in LU") as caught:
         f(Sum(Sum(Dense(), Dense()), Dense()))
     assert len(caught) == 1
     with pytest.raises(ConvergenceError):
@@ -304,7 +304,7 @@ def test_under_jit_the_warning_comes_later_and_raise_warns():
     f = function("solve", base=base)
     for how in ("warn", "raise"):
         run = jax.jit(lambda x, how=how: f(Dense(), x, on_failure=how))
-        with pytest.warns(ConvergenceWarning, match=r"solve \(base, CG\)"):
+        with pytest.warns(ConvergenceWarning, match=r"solve \(CG\)"):
             run(2.0)
             jax.effects_barrier()
         run(1.0)

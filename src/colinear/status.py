@@ -193,12 +193,9 @@ def deliver(info: Info, on_failure: str) -> None:
 
 
 def _who(info: Info) -> str:
-    names = ", ".join(dict.fromkeys(name for name in (info.rule, info.method) if name))
-    return (
-        f"{info.function} ({names})"
-        if info.function and names
-        else info.function or names or "colinear"
-    )
+    """The public function, and the method that it ran by."""
+    by = f" ({info.method})" if info.function and info.method else ""
+    return (info.function or info.method or "colinear") + by
 
 
 def _explanation(info: Info, worst: Status) -> str:
