@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import pickle
 
 import numpy as np
 import pytest
+from support.registry import FULLY
 
 import colinear as co
 from colinear import backends
@@ -125,16 +125,12 @@ def total(values, xp):
     return sum(xp.sum(xp.cos(value)) for value in values)
 
 
-def sum_of_all(xp, theta):
-    parts = [make(xp, theta) for make in OPERATORS]
-    return (1 / len(parts)) * sum(parts[1:], parts[0])
-
-
 every_operator = pytest.mark.parametrize("make", OPERATORS, ids=lambda f: f.__name__)
-# Compiling all pairs takes minutes: each method has one operator in turn, and with CLOSURES=all the sum of them all.
+# Compiling all pairs takes minutes: each method has one operator in turn, and with COLINEAR_FULL=1 every operator.
 GRID = [
-    (sum_of_all if os.environ.get("CLOSURES") == "all" else OPERATORS[i % len(OPERATORS)], method)
+    (make, method)
     for i, method in enumerate(METHODS + MORE)
+    for make in (OPERATORS if FULLY else OPERATORS[i % len(OPERATORS) :][:1])
 ]
 in_turn = pytest.mark.parametrize(
     "make, method", GRID, ids=lambda x: x[0] if isinstance(x, tuple) else x.__name__
