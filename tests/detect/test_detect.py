@@ -59,7 +59,7 @@ PLANTED: dict[str, tuple[Any, str, str]] = {
         "inv_kronecker",
     ),
     "repeated block": (np.kron(np.eye(4), B15), "Kronecker product", "inv_kronecker"),
-    "kronecker sum": (GRID, "Kronecker sum", "kronecker_sum"),
+    "kronecker sum": (GRID, "Kronecker sum", "solve_by_lines"),
     "noisy grid": (
         np.kron(SMOOTH6, SMOOTH10) + 0.3 * np.eye(N),
         "Kronecker product plus identity",
