@@ -30,9 +30,6 @@ from .spectral import (
     spoiled,
 )
 
-# Derivatives of functions of a matrix, and of the pseudoinverse.
-
-
 FEW = (
     2**14
     # numbers of which several times as many are held at once: one operation instead of many, which

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from ..info import Info, Scope, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed
-from . import calls as modes
-from . import signatures
+from . import calls, signatures
 from .calls import check_parameters, positional, retry_deeper
 from .named_methods import NotForPart, not_a_method, not_an_argument, unfit, why_whole
 from .patterns import Pattern
@@ -23,9 +22,6 @@ from .signatures import Signature, describe, from_description, signature
 MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 class Function:
@@ -74,8 +70,8 @@ class Function:
     ) -> Any:
         """A call whose arguments have been sorted into the operator and the rest, as rules take
         them."""
-        if modes._is_strict is not None and modes.are_strict():
-            return modes.ordinary(self._call, A, arguments, method, info, on_failure)
+        if calls._is_strict is not None and calls.are_strict():
+            return calls.ordinary(self._call, A, arguments, method, info, on_failure)
         if method is not None and not getattr(type(method), "_is_method", False):
             raise not_a_method(self.name, method)
         if not hasattr(type(A), "_is_root"):

@@ -194,7 +194,7 @@ class Columns:
 
     def _beside(self, a: Any, x: Array) -> Any:
         """`a` as a factor of x: a number for each column, or one for all."""
-        if isinstance(a, (int, float)):
+        if isinstance(a, (int, float, complex)):
             return a
         return (self.scalar(a, x) if self.in_place else a)[self._wide]
 
@@ -219,7 +219,7 @@ class Columns:
 
     def scaled(self, a: Any, x: Array) -> Array:
         """a x as a vector of its own."""
-        return (a if isinstance(a, (int, float)) else a[self._wide]) * x
+        return (a if isinstance(a, (int, float, complex)) else a[self._wide]) * x
 
     def scale(self, a: Any, x: Array) -> Array:
         """a x, written over x."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
-from ..dispatch import calls as modes
+from ..dispatch import calls
 from ..dispatch.calls import retry_deeper
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
@@ -353,8 +353,8 @@ class LinearOperator(Tree, Protocols):
         if isinstance(other, LinearOperator):
             return algebra.multiply(self, other)
         if type(other) is not self._usual_array or other.dtype is not self.dtype:
-            if modes.are_strict():
-                return modes.ordinary(self.__matmul__, other)
+            if calls.are_strict():
+                return calls.ordinary(self.__matmul__, other)
             other = self._right_side(other)
             if isinstance(other, LinearOperator):
                 return self @ other
@@ -381,7 +381,7 @@ class LinearOperator(Tree, Protocols):
         except RecursionError:
             return retry_deeper(self._matmat, other)
 
-    @modes.entry
+    @calls.entry
     def __rmatmul__(self, other: Any) -> Any:
         if isinstance(other, LinearOperator):
             return other @ self
@@ -465,7 +465,7 @@ class LinearOperator(Tree, Protocols):
 
     # ------------------------------------------------------------------ conversion
 
-    @modes.entry
+    @calls.entry
     def to_dense(self) -> Array:
         """The matrix, as a new array of the operator's framework: writing to it leaves the
         operator as it is."""

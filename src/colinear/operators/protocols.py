@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import backends
 from ..backends import Array
-from ..dispatch import calls as modes
+from ..dispatch import calls
 
 if TYPE_CHECKING:
     from .base import LinearOperator
@@ -87,29 +87,29 @@ class Protocols:
 
     # ------------------------------------------------------------------ arithmetic
 
-    @modes.entry
+    @calls.entry
     def __add__(self, other: Any) -> Any:
         return algebra.add(self, other)
 
-    @modes.entry
+    @calls.entry
     def __radd__(self, other: Any) -> Any:
         return algebra.add(other, self)
 
-    @modes.entry
+    @calls.entry
     def __sub__(self, other: Any) -> Any:
         return algebra.subtract(self, other)
 
-    @modes.entry
+    @calls.entry
     def __rsub__(self, other: Any) -> Any:
         return algebra.subtract(other, self)
 
-    @modes.entry
+    @calls.entry
     def __mul__(self, other: Any) -> Any:
         return algebra.times(self, other)
 
     __rmul__ = __mul__  # scalars and Hadamard products commute
 
-    @modes.entry
+    @calls.entry
     def __truediv__(self, other: Any) -> Any:
         return algebra.divide(self, other)
 
@@ -122,7 +122,7 @@ class Protocols:
     def __pos__(self) -> Any:
         return self
 
-    @modes.entry
+    @calls.entry
     def __getitem__(self, key: Any) -> Any:
         return indexing.getitem(self, key)
 

@@ -100,9 +100,6 @@ def not_empty(A: LinearOperator) -> bool:
     return 0 not in A.shape
 
 
-# Eigenvalues and eigenvectors: all of them, some of them, the largest, the smallest.
-
-
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
 NEED = ("eigenvalues", "Use svd(A).")
 PARALLEL = "A is defective, or close to it: some eigenvectors are almost parallel"

@@ -9,9 +9,8 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array
-from ...dispatch import rule
+from ...dispatch import Choice, rule
 from ...factors.inverse import Inverse
-from ...info import planning
 from ...methods import EIGEN, fitting
 from ...operators import (
     FFT,
@@ -253,7 +252,7 @@ def _ranks(A: Any) -> tuple[int, int]:
 
 
 @rule(eig, LowRank, when=rank_is_small, hereditary=True)
-def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
+def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Any:
     """U V^H has the eigenvalues of R V^H Q for U = Q R, with eigenvectors Q z, and 0 for the
     orthogonal complement of V"""
     n, k, is_hermitian = asked(A, k, which, method)
@@ -275,13 +274,19 @@ def eig_low_rank(A: Any, k: Any, which: str, method: Any) -> Pairs:
     status = _status_of_basis(
         A, xp.matmul(xp.conj(xp.matrix_transpose(P)), (Dense(Q) @ Z)._dense())
     )
-    known = host_value(xp, status)
-    # U may lack rank: then 0 need not be defective
-    if not planning() and known is not None and known.any() and is_affordable(A):
-        return eig.base(A, k, which, method)
-    report_status(xp, status, message=PARALLEL_TO_NULL)
-    null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)
-    return finish(A, values, hstack(Product(Dense(Q), Z), null), k, which, False)
+
+    def pairs() -> Pairs:
+        null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)
+        return finish(A, values, hstack(Product(Dense(Q), Z), null), k, which, False)
+
+    def run() -> Any:
+        known = host_value(xp, status)
+        if known is not None and known.any() and is_affordable(A):
+            return eig.base(A, k, which, method)  # U may lack rank: then 0 need not be defective
+        report_status(xp, status, message=PARALLEL_TO_NULL)
+        return pairs()
+
+    return Choice(run, like=pairs)
 
 
 def two_factors(A: Any) -> tuple[Array, Array]:
