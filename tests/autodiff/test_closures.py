@@ -462,3 +462,21 @@ def test_a_function_that_fails_when_it_is_probed_says_so_and_loses_no_derivative
                 co.MatrixFree(lambda X: t * multiply(X), (4, 4), like="jax") @ jnp.ones((4, 2))
             )
         )(2.0)
+
+
+def test_a_kernel_is_differentiated_by_krylov_under_torch_func() -> None:
+    """A backward pass inside a transform of torch.func may make no checkpoints."""
+    torch = pytest.importorskip("torch")
+    X, b = torch.linspace(0, 1, 4, dtype=torch.float64)[:, None], torch.ones(4, dtype=torch.float64)
+
+    def value(length):
+        K = co.Kernel(
+            lambda x, y, l: torch.exp(-((x[:, None] - y[None]) ** 2).sum(-1) / l),
+            X,
+            parameters=(length,),
+        )
+        return (co.exp(co.SelfAdjoint(K), co.Krylov()) @ b).sum()
+
+    length = torch.tensor(0.7, dtype=torch.float64)
+    dense = lambda l: (torch.linalg.matrix_exp(torch.exp(-((X - X.T) ** 2) / l)) @ b).sum()
+    torch.testing.assert_close(torch.func.grad(value)(length), torch.func.grad(dense)(length))

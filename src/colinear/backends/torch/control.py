@@ -150,6 +150,8 @@ def checkpoint(f: Callable) -> Callable:
             not torch.is_grad_enabled()
             or torch.compiler.is_compiling()
             or _functorch.peek_interpreter_stack() is not None
+            # the same in a backward pass inside such a transform, which torch takes off its stack
+            or not torch._C._autograd._saved_tensors_hooks_is_enabled()
         ):
             return f(*arguments)
         return torch.utils.checkpoint.checkpoint(
