@@ -169,27 +169,28 @@ def known_status(xp: Any, status: Any) -> Any:
 ON_FAILURE = ("warn", "raise", "ignore")
 
 
-def deliver(info: Info, on_failure: str) -> None:
-    """Warn of a failure, or raise it, as the user wishes. What cannot be seen yet (tracing) can
-    only be warned of, later."""
+def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
+    """Warn of a failure, or raise it, as the user wishes, and return the result. What cannot be
+    seen yet (tracing) can only be warned of, later, by a program that computes the result."""
     if on_failure == "ignore":
-        return
+        return result
     worst = combine([info._status])
     if not isinstance(worst, Status):
         xp = backends.namespace_of(worst)
         assert xp is not None
-        more = (
-            f". {info.message.rstrip('.')}"
-            if info.message
-            else "; the Info that info=True adds holds its status"
+        which = xp.where(failed(worst), worst - int(FIRST_FAILURE) + 1, 0 * worst)
+        return xp.warn_later(
+            which,
+            *(_explanation(info, status, info) for status in Status if status.is_failure),
+            category=ConvergenceWarning,
+            result=result,
         )
-        message = f"{_who(info)} failed{more}."
-        xp.warn_later(failed(worst), message, category=ConvergenceWarning)
-    elif worst.is_failure:
-        message = _explanation(info, worst)
+    if worst.is_failure:
+        message = _explanation(info, worst, _culprit(info, worst))
         if on_failure == "raise":
             raise ConvergenceError(message, info)
         warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
+    return result
 
 
 def _who(info: Info) -> str:
@@ -198,15 +199,14 @@ def _who(info: Info) -> str:
     return (info.function or info.method or "colinear") + by
 
 
-def _explanation(info: Info, worst: Status) -> str:
-    culprit = info
-    while True:  # the part that failed, if it was a part
-        deeper = next(
-            (child for child in culprit.children if combine([child._status]) == worst), None
-        )
-        if deeper is None:
-            break
-        culprit = deeper
+def _culprit(info: Info, worst: Status) -> Info:
+    """The part that failed, if it was a part."""
+    failing = (child for child in info.children if combine([child._status]) is worst)
+    deeper = next(failing, None)
+    return info if deeper is None else _culprit(deeper, worst)
+
+
+def _explanation(info: Info, worst: Status, culprit: Info) -> str:
     where = "" if culprit is info else f" in {_who(culprit)}"
     facts = [
         f"{name} {number_text(value)}"

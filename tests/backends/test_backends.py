@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 import timeit
+import warnings
 from functools import partial
 
 import numpy as np
@@ -754,21 +755,68 @@ def test_trees_are_mapped_through_registered_classes(xp):
 
 def test_warnings_come_when_the_predicate_holds(xp):
     xp.warn_later(xp.asarray([False, False]), "never")
-    with pytest.warns(RuntimeWarning, match="residual 0.5"):
-        xp.warn_later(
-            xp.asarray([False, True]), "residual {:.1f}", xp.asarray(0.5), category=RuntimeWarning
+    with pytest.warns(RuntimeWarning, match="some"):
+        xp.warn_later(xp.asarray([False, True]), "some", category=RuntimeWarning)
+    with pytest.warns(RuntimeWarning, match="large"):
+        kept = xp.warn_later(
+            xp.asarray([2, 1]), "small", "large", category=RuntimeWarning, result="kept"
         )
+    assert kept == "kept"
 
 
-def test_warnings_under_jit_come_from_a_callback(jax_xp):
+@pytest.mark.parametrize("tied", [True, False], ids=["with the result", "as an effect"])
+def test_programs_of_jax_warn_when_they_run(jax_xp, tied):
+    """Under every transformation, once for a batch, and of the worst."""
     import jax
+    import jax.numpy as jnp
 
-    f = jax.jit(lambda x: (jax_xp.warn_later(x > 1, "large: {}", x), x)[1])
-    f(0.0)
-    jax.effects_barrier()
-    with pytest.warns(UserWarning, match="large: 2"):
-        f(2.0)
+    def f(d):
+        x = 1 / d
+        which = jnp.where(jnp.isfinite(x), 0, jnp.where(d > 0, 1, 2))
+        told = jax_xp.warn_later(which, "one", "zero", result=x if tied else None)
+        return told if tied else x
+
+    fine, bad = jnp.ones(3), jnp.asarray([1.0, 0.0, 2.0])
+    batch = jnp.stack([fine, bad])
+    loss = lambda d: f(d).sum()
+    calls = {
+        "jit": (jax.jit(f), bad),
+        "vmap": (jax.vmap(f), batch),
+        "jit of vmap": (jax.jit(jax.vmap(f)), batch),
+        "grad": (jax.grad(loss), bad),
+        "jit of grad": (jax.jit(jax.grad(loss)), bad),
+        "jit of jvp": (jax.jit(jax.jacfwd(loss)), bad),
+        "jit of hessian": (jax.jit(jax.hessian(loss)), bad),
+        "remat": (jax.jit(jax.grad(jax.checkpoint(loss))), bad),
+        "scan": (lambda x: jax.lax.scan(lambda c, d: (c, f(d)), 0.0, x)[1], batch),
+    }
+    for name, (call, x) in calls.items():
+        jax.block_until_ready(call(jnp.ones_like(x)))  # no warning, which would be an error
         jax.effects_barrier()
+        with pytest.warns(UserWarning, match="zero"):
+            jax.block_until_ready(call(x))
+            jax.effects_barrier()
+    with jax.disable_jit(), pytest.warns(UserWarning, match="zero"):
+        jax.vmap(f)(batch)
+    with warnings.catch_warnings(), pytest.raises(Exception, match="zero"):
+        warnings.simplefilter("error")
+        jax.block_until_ready(jax.jit(f)(bad))
+        jax.effects_barrier()
+
+
+def test_programs_that_warn_are_exported_and_called_as_fast_as_others(jax_xp):
+    """No callback is in them: JAX calls none with callbacks on its fast path."""
+    import jax
+    import jax.export
+    import jax.numpy as jnp
+
+    f = jax.jit(lambda x: jax_xp.warn_later(x > 1, "large", result=2 * x))
+    lowered = f.lower(1.0)
+    assert not lowered.compile()._executable.unsafe_call.has_host_callbacks
+    assert not lowered.compile()._executable.unsafe_call.has_unordered_effects
+    exported = jax.export.export(f)(jnp.ones(()))
+    assert "colinear_warn" not in exported.mlir_module()
+    assert exported.call(jnp.full((), 3.0)) == 6
 
 
 def test_numpy_says_that_it_has_no_derivatives():

@@ -160,7 +160,7 @@ class Function:
         reports = outermost.reports
         # true, or not to be seen yet
         if reports and failed(combine([report._status for report in reports])) is not False:
-            deliver(summarise(reports, self.name, chosen.name), on_failure)
+            result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
         return result if _release is None else _release(A, arguments, result)
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
@@ -250,7 +250,7 @@ class Function:
             return (result, Info(function=self.name, rule=chosen.name)) if info else result
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
-            deliver(gathered, on_failure)
+            result = deliver(gathered, on_failure, result)
         if outer is None and _release is not None:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result

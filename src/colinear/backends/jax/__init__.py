@@ -6,5 +6,6 @@ from .arrays import *
 from .closures import *
 from .control import *
 from .derivatives import *
+from .host_warnings import *
 from .linalg import *
 from .sparse import *

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -54,7 +52,7 @@ def loop_map(f: Callable, *arrays: Any) -> jax.Array:
     return jax.lax.map(lambda elements: f(*elements), arrays)
 
 
-# trees, warnings
+# trees
 # --------------------------------------------------------------------------------------------------
 
 
@@ -72,23 +70,6 @@ def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
 def jit(f: Any) -> Any:
     """`f` compiled, once for each shape and dtype of its arguments."""
     return jax.jit(f)
-
-
-def warn_later(
-    predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning
-) -> None:
-    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`;
-    under jit, when it is known."""
-
-    def warn(predicate: Any, *values: Any) -> None:
-        if np.any(predicate):
-            shown = [np.asarray(x) if isinstance(x, jax.Array) else x for x in values]
-            warnings.warn(message.format(*shown) if values else message, category, stacklevel=4)
-
-    if builtins.any(isinstance(x, jax.core.Tracer) for x in (predicate, *values)):
-        jax.debug.callback(warn, predicate, *values)
-    else:
-        warn(predicate, *values)
 
 
 def synchronize(x: Any) -> Any:

@@ -16,6 +16,7 @@ from jax.interpreters import ad, batching, mlir
 
 from .arrays import is_complex
 from .closures import in_ordinary_modes
+from .host_warnings import warning_effects
 
 # derivatives
 # --------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class Program:
         ]
         self.apply, self.given = rule.apply, (tuple(given[:count]), tuple(given[count:]))
         self.like = None if like is None else [jax.core.ShapedArray(x.shape, x.dtype) for x in like]
-        self.effects = _warning_effects() if getattr(rule, "warns", False) else set()
+        self.effects = warning_effects() if getattr(rule, "warns", False) else set()
 
     @functools.cached_property
     def closed(self) -> Any:
@@ -199,11 +200,6 @@ def _shapes(*arrays: Any, rule: Any, count: int, program: Program) -> tuple[list
         if like is not None
         else (program.closed.out_avals, program.closed.effects)
     )
-
-
-@functools.cache
-def _warning_effects() -> Any:
-    return jax.make_jaxpr(lambda: jax.debug.callback(lambda: None))().effects
 
 
 @in_ordinary_modes

@@ -163,12 +163,13 @@ def jit(f: Any) -> Any:
 
 
 def warn_later(
-    predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning
-) -> None:
-    """Warn if `predicate` (an array of truths: if any) holds, with `message.format(*values)`;
-    under jit, when it is known."""
-    if np.any(predicate):
-        warnings.warn(message.format(*values) if values else message, category, stacklevel=3)
+    which: Any, *messages: str, category: type[Warning] = UserWarning, result: Any = None
+) -> Any:
+    """Warn by messages[k - 1] where k > 0 is the largest of `which`, numbers or truths; under jit,
+    when it is known. Return the result."""
+    if which := int(np.max(which, initial=0)):
+        warnings.warn(messages[which - 1], category, stacklevel=3)
+    return result
 
 
 def synchronize(x: Any) -> Any:

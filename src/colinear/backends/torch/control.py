@@ -189,22 +189,20 @@ def jit(f: Any) -> Any:
 
 
 def warn_later(
-    predicate: Any, message: str, *values: Any, category: type[Warning] = UserWarning
-) -> None:
-    """Warn if `predicate` (a tensor of truths: if any) holds, with `message.format(*values)`.
-    Silent under torch.compile."""
+    which: Any, *messages: str, category: type[Warning] = UserWarning, result: Any = None
+) -> Any:
+    """Warn by messages[k - 1] where k > 0 is the largest of `which`, numbers or truths. Silent
+    under torch.compile. Return the result."""
     if torch.compiler.is_compiling():
-        return
-    predicate, *shown = (
-        _innermost(x) if isinstance(x, torch.Tensor) else x for x in (predicate, *values)
-    )
-    if isinstance(predicate, torch.Tensor):
-        if predicate.is_meta or _is_fake(predicate):
-            return
-        predicate = predicate.any().item()
-    if predicate:
-        shown = [to_numpy(x) if isinstance(x, torch.Tensor) else x for x in shown]
-        warnings.warn(message.format(*shown) if shown else message, category, stacklevel=3)
+        return result
+    if isinstance(which, torch.Tensor):
+        which = _innermost(which)
+        if which.is_meta or _is_fake(which) or not which.numel():
+            return result
+        which = which.max().item()
+    if which := int(which):
+        warnings.warn(messages[which - 1], category, stacklevel=3)
+    return result
 
 
 def synchronize(x: Any) -> Any:
