@@ -790,7 +790,7 @@ def test_programs_of_jax_warn_when_they_run(jax_xp, tied):
         "remat": (jax.jit(jax.grad(jax.checkpoint(loss))), bad),
         "scan": (lambda x: jax.lax.scan(lambda c, d: (c, f(d)), 0.0, x)[1], batch),
     }
-    for name, (call, x) in calls.items():
+    for call, x in calls.values():
         jax.block_until_ready(call(jnp.ones_like(x)))  # no warning, which would be an error
         jax.effects_barrier()
         with pytest.warns(UserWarning, match="zero"):
