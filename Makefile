@@ -79,7 +79,7 @@ test: export MKL_NUM_THREADS = 1
 test: export JAX_PLATFORMS = cpu
 test: export MPLBACKEND = Agg
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 
 fuzz: $(VENV)/.installed
 	$(BIN)/python tests/fuzz --seed $(SEED) --minutes $(MINUTES)

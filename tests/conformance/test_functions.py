@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from support.composed_operators import adjoint
-from support.registry import BACKENDS, FULLY, MAKERS, Case, cases
+from support.registry import COMBINATIONS, FULLY, Case, cases
 
 import colinear as co
 
@@ -629,8 +629,7 @@ def test_every_function_has_a_check() -> None:
     assert set(functions.__all__) == set(FUNCTIONS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("maker", "backend"), COMBINATIONS)
 def test_functions_give_the_dense_answer(maker: str, backend: str) -> None:
     wrong = []
     represents = backend != "jax" or FULLY or maker in REPRESENTATIVES

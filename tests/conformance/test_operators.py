@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.registry import BACKENDS, HALF, MAKERS, cases
+from support.registry import COMBINATIONS, HALF, cases
 
 from colinear.testing import check_operator
 
@@ -13,15 +13,13 @@ def tolerance(case) -> float:
     return 200 * case.eps * max(1.0, case.condition if case.is_regular else 1.0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("maker", "backend"), COMBINATIONS)
 def test_operator_is_its_matrix(maker: str, backend: str) -> None:
     for case in cases(maker, backend, "operator"):
         check_operator(case.operator, case.dense, tol=tolerance(case))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("maker", "backend"), COMBINATIONS)
 def test_operator_in_half_precision_is_its_matrix(maker: str, backend: str) -> None:
     for case in cases(maker, backend, "half", [(dtype, ()) for dtype in HALF[backend]]):
         A, X = (
