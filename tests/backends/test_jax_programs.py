@@ -1,0 +1,116 @@
+"""Compiled programs of JAX: they call the host only where something failed, so they run on JAX's fast path, are exported, and are kept on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import colinear as co
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+
+def tridiagonal(n: int) -> scipy.sparse.csr_array:
+    return scipy.sparse.diags_array(
+        [-np.ones(n - 1), 3 * np.ones(n), -np.ones(n - 1)], offsets=[-1, 0, 1]
+    ).tocsr()
+
+
+# A system and the method that is named; the last argument makes it singular, or too hard for the iterations that are allowed.
+SYSTEMS: dict[str, Any] = {
+    "diagonal": (lambda t: co.Diagonal(t * jnp.arange(6.0) + (1 - t)), None),
+    "kronecker": (
+        lambda t: co.Kronecker(jnp.diag(jnp.array([1.0, 1 - t])), jnp.eye(3) + (1 - t)),
+        None,
+    ),
+    "woodbury": (lambda t: co.Diagonal(jnp.ones(6)) - t * co.LowRank(jnp.eye(6, 2)), None),
+    "dense": (lambda t: co.Dense(jnp.diag(jnp.arange(6.0) + (1 - t))), None),
+    "cg": (
+        lambda t: co.PSD(co.Sparse(tridiagonal(6)).to(backend="jax") - 3 * t * co.Identity(6)),
+        co.CG(max_iters=20),
+    ),
+    "gmres": (lambda t: co.Sparse(tridiagonal(6)).to(backend="jax") * (1 - t), co.GMRES()),
+}
+
+
+def program(name: str) -> Any:
+    make, method = SYSTEMS[name]
+    return lambda t: co.solve(make(t), jnp.arange(1.0, 7.0), method)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_compiled_solve_has_no_callback_and_warns_of_failures(name: str) -> None:
+    f = jax.jit(program(name))
+    runner = f.lower(0.0).compile()._executable.unsafe_call
+    assert not runner.has_host_callbacks and not runner.has_unordered_effects
+    jax.block_until_ready(f(0.0))  # a warning would be an error
+    with pytest.warns(co.ConvergenceWarning, match="^solve.*: [A-Z_]+: "):
+        jax.block_until_ready(f(1.0))
+
+
+def test_a_batch_warns_once_and_only_where_something_failed() -> None:
+    f = jax.jit(jax.vmap(program("woodbury")))
+    jax.block_until_ready(f(jnp.zeros(3)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x = jax.block_until_ready(f(jnp.array([0.0, 1.0, 1.0])))
+    assert len(caught) == 1
+    np.testing.assert_allclose(x[0], np.arange(1, 7))
+
+
+@pytest.mark.parametrize("name", ["kronecker", "cg"])
+def test_compiled_solves_are_exported(name: str) -> None:
+    f = jax.jit(program(name))
+    exported = jax.export.export(f)(jnp.zeros(()))
+    np.testing.assert_array_equal(exported.call(jnp.zeros(())), f(0.0))
+
+
+def test_solves_run_without_compilation() -> None:
+    with jax.disable_jit():
+        x = program("kronecker")(0.0)
+        with pytest.warns(co.ConvergenceWarning):
+            jax.vmap(program("diagonal"))(jnp.ones(2))
+    np.testing.assert_allclose(x, jax.jit(program("kronecker"))(0.0), rtol=1e-5)
+
+
+CACHED = """
+import jax, jax.numpy as jnp, warnings
+import colinear as co
+hits = []
+jax.monitoring.register_event_listener(lambda event, **more: hits.append(event) if "cache_hits" in event else None)
+f = jax.jit(lambda d: co.solve(co.Diagonal(d) + co.LowRank(jnp.eye(6, 2)), jnp.ones(6)))
+jax.block_until_ready(f(jnp.ones(6)))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    jax.block_until_ready(f(jnp.zeros(6)))
+print(len(hits), len(caught))
+"""
+
+
+def test_compiled_solves_are_kept_on_disk_and_warn_in_the_next_process(tmp_path: Any) -> None:
+    settings = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    run = lambda: [
+        int(word)
+        for word in subprocess.run(
+            [sys.executable, "-c", CACHED],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+    ]
+    run()
+    hits, warned = run()
+    assert hits >= 1 and warned == 1
