@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SELF_ADJOINT, SYMMETRIC, POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE, UNITARY, STIEFEL = (
     1 << i for i in range(6)
 )
+ALL_PROPERTIES = (1 << 6) - 1  # those of I
 
 _PSD = POSITIVE_SEMIDEFINITE | SELF_ADJOINT
 _IMPLIED = ((POSITIVE_DEFINITE, _PSD), (POSITIVE_SEMIDEFINITE, SELF_ADJOINT), (UNITARY, STIEFEL))
@@ -50,6 +51,17 @@ def shared(operators: Iterable[LinearOperator]) -> int:
         if not mask:
             break
     return mask
+
+
+def known_of_sum(terms: Iterable[LinearOperator]) -> int:
+    """The properties that a sum has because of its terms'; one definite term makes a sum of
+    semidefinite ones definite."""
+    common, some = ~0, 0
+    for A in terms:
+        common &= A.properties
+        some |= A.properties
+    mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
+    return mask | some & POSITIVE_DEFINITE if mask & POSITIVE_SEMIDEFINITE else mask
 
 
 class Annotation:

@@ -39,7 +39,6 @@ from .context import (
     common_context,
     context_of,
     from_numpy,
-    is_complex_dtype,
     join_dtypes,
     misfit,
     plain_array,
@@ -149,7 +148,8 @@ class LinearOperator(Tree, Protocols):
 
     def _claim(self, mask: int) -> Any:
         """A copy that claims more properties."""
-        if self.properties & mask == mask:
+        known = self.properties
+        if known & mask == mask:
             return self
         copy, own = object.__new__(type(self)), self.__dict__
         for name in self._fields:
@@ -157,7 +157,9 @@ class LinearOperator(Tree, Protocols):
         for name in KEPT_BY_CLAIMS:
             if name in own:
                 object.__setattr__(copy, name, own[name])
-        object.__setattr__(copy, "_claims", self._claims | mask)
+        m, n = self.shape[-2:]
+        known = close(known | mask, real=not self.is_complex, square=m == n)
+        copy.__dict__.update(_claims=self._claims | mask, properties=known)
         return copy
 
     # ------------------------------------------------------------------ what and where it is
@@ -247,10 +249,10 @@ class LinearOperator(Tree, Protocols):
     @memo
     def is_complex(self) -> bool:
         dtype = self._context.dtype
-        if dtype is None or isinstance(dtype, type):
-            return is_complex_dtype(self.xp, dtype)
+        if isinstance(dtype, type):  # a number's
+            return issubclass(dtype, (complex, np.complexfloating))
         known = getattr(dtype, "is_complex", None)  # torch's dtypes know; JAX's are NumPy's
-        return bool(dtype.kind == "c" if known is None else known)
+        return bool(getattr(dtype, "kind", None) == "c" if known is None else known)
 
     @memo
     def properties(self) -> int:

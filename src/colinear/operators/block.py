@@ -16,7 +16,7 @@ from .convert import as_operators, operator_list
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
-from .tree import memo
+from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
 
 
 class BlockDiag(LinearOperator):
@@ -63,14 +63,7 @@ class BlockDiag(LinearOperator):
     def _infer(self) -> int:
         return shared(self.operands)
 
-    def _transpose(self) -> LinearOperator:
-        return BlockDiag(*(A.T for A in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return BlockDiag(*(A.H for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return BlockDiag(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         parts = split_rows(X, [A.shape[-1] for A in self.operands])

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import numbers
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import DtypeError, ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SYMMETRIC, UNITARY
+from ..properties import (
+    ALL_PROPERTIES,
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SYMMETRIC,
+    UNITARY,
+)
 from .base import LinearOperator
 from .context import (
     Context,
@@ -125,6 +131,7 @@ class Identity(LinearOperator):
 
     n: int
     context: Context
+    properties: ClassVar[int] = ALL_PROPERTIES  # type: ignore[assignment, misc]
 
     def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
@@ -136,9 +143,6 @@ class Identity(LinearOperator):
     @memo
     def _context(self) -> Context:
         return self.context
-
-    def _infer(self) -> int:
-        return POSITIVE_DEFINITE | SYMMETRIC | UNITARY
 
     def _transpose(self) -> LinearOperator:
         return self

@@ -15,7 +15,7 @@ from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
 from .sum import fitting_terms
-from .tree import memo
+from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
 
 _BLOCK_ENTRIES = 1 << 20  # how many entries of each factor are held at a time
 
@@ -63,11 +63,7 @@ class Hadamard(LinearOperator):
         mask = shared(self.operands)
         return mask & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE)
 
-    def _transpose(self) -> LinearOperator:
-        return Hadamard(*(A.T for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return Hadamard(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         xp, (m, n) = namespace_of(X), self.shape[-2:]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
+from ..properties import known_of_sum, shared
 from .banded import Tridiagonal, multiply_both_ways
 from .base import LinearOperator
 from .context import common_batch, common_context
@@ -18,7 +17,7 @@ from .diagonal import Identity, Zero
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
-from .tree import memo
+from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
 
 
 class Kronecker(LinearOperator):
@@ -80,14 +79,7 @@ class Kronecker(LinearOperator):
     def _infer(self) -> int:
         return shared(self.operands)  # each of the six holds if every factor has it
 
-    def _transpose(self) -> LinearOperator:
-        return Kronecker(*(A.T for A in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return Kronecker(*(A.H for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return Kronecker(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is
@@ -155,7 +147,7 @@ class KroneckerSum(LinearOperator):
             return terms[0]
         whole = cls._of(tuple(terms))
         # what was claimed of a nested sum
-        return whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))
+        return whole if len(terms) == len(given) else whole._claim(known_of_sum(given))
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -163,16 +155,9 @@ class KroneckerSum(LinearOperator):
         return (*common_batch("", self.operands), n, n)
 
     def _infer(self) -> int:
-        return _known_of_sum(self.operands)
+        return known_of_sum(self.operands)
 
-    def _transpose(self) -> LinearOperator:
-        return KroneckerSum(*(A.T for A in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return KroneckerSum(*(A.H for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return KroneckerSum(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
@@ -206,13 +191,6 @@ class KroneckerSum(LinearOperator):
 
     def _expression(self) -> str:
         return " ⊕ ".join(bracketed(A, "⊕") for A in self.operands)
-
-
-def _known_of_sum(operands: Sequence[LinearOperator]) -> int:
-    mask = shared(operands) & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
-    if mask & POSITIVE_SEMIDEFINITE and any(A.properties & POSITIVE_DEFINITE for A in operands):
-        mask |= POSITIVE_DEFINITE
-    return mask
 
 
 def rows_first(xp: Any, Y: Array, n: int) -> Array:

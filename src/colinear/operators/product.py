@@ -29,7 +29,7 @@ from .scaled import Scaled, multiply_scalars
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .tree import memo
+from .tree import conjugate_operands, memo
 from .unitary import Permutation, Sine
 
 
@@ -99,8 +99,7 @@ class Product(LinearOperator):
     def _adjoint(self) -> LinearOperator:
         return Product(*(factor.H for factor in reversed(self.operands)))
 
-    def _conj(self) -> LinearOperator:
-        return Product(*(factor.conj() for factor in self.operands))
+    _conj = conjugate_operands
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar
 
 from ..backends import Array
 from ..errors import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
+from ..properties import SELF_ADJOINT, SYMMETRIC, known_of_sum
 from .base import LinearOperator
 from .context import Context, broadcast_batches, common_context, is_complex_number
 from .convert import operator_list
@@ -18,7 +18,7 @@ from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, beside, peek_scalar
-from .tree import memo
+from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
 
 
 class Sum(LinearOperator):
@@ -46,7 +46,8 @@ class Sum(LinearOperator):
             for term in terms
             for inner in (term.operands if isinstance(term, Sum) else (term,))
         ]
-        claims = _known_of_pairs(flat) | (_known_of_sums(terms) if len(flat) > len(terms) else 0)
+        # what was claimed of sums that are flattened, their terms do not know
+        claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
         whole = cls._simplified(_simplify(flat), batch, context)
         return whole._claim(claims) if claims else whole
 
@@ -61,7 +62,7 @@ class Sum(LinearOperator):
             if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
                 return whole
             whole = cls._of(tuple(terms))
-        whole.__dict__["_context"] = context
+        whole.__dict__.update(shape=(*batch, *terms[0].shape[-2:]), _context=context)
         return whole
 
     @memo
@@ -69,30 +70,14 @@ class Sum(LinearOperator):
         return (*fitting_terms("+", self.operands), *self.operands[0].shape[-2:])
 
     def _infer(self) -> int:
-        common = shared(self.operands)
-        mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
-        if mask & POSITIVE_SEMIDEFINITE and any(
-            term.properties & POSITIVE_DEFINITE for term in self.operands
-        ):
-            mask |= POSITIVE_DEFINITE  # one definite term makes a sum of semidefinite ones definite
-        return mask
+        return known_of_sum(self.operands)
 
-    def _transpose(self) -> LinearOperator:
-        return Sum(*(term.T for term in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return Sum(*(term.H for term in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return Sum(*(term.conj() for term in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         return reduce(lambda total, term: total + term @ X, self.operands[1:], self.operands[0] @ X)
 
     _matvec = _matmat
-
-    def _rmatmat(self, X: Array) -> Array:
-        return self.H @ X
 
     @memo
     def _sampled_parts(self) -> Any:
@@ -125,11 +110,6 @@ class Sum(LinearOperator):
 
 
 # ---------------------------------------------------------------------- what terms say of each othe
-
-
-def _known_of_sums(terms: list[LinearOperator]) -> int:
-    """What was claimed of sums that are flattened: the terms do not know it."""
-    return Sum._of(tuple(terms))._infer()
 
 
 def _known_of_pairs(terms: list[LinearOperator]) -> int:
@@ -206,14 +186,10 @@ def _simplify(terms: list[LinearOperator]) -> list[LinearOperator]:
     for i, term in enumerate(terms):
         groups.setdefault(_KIND[type(term)] if type(term) in _KIND else i, []).append(term)
     return [
-        group[0] if len(group) == 1 else _claimed(_MERGE[kind](group), group)
+        # what the terms are known to be, their merger is known to be
+        group[0] if len(group) == 1 else _MERGE[kind](group)._claim(known_of_sum(group))
         for kind, group in groups.items()
     ]
-
-
-def _claimed(merged: LinearOperator, group: Iterable[LinearOperator]) -> LinearOperator:
-    """What the terms were known to be, their merger is known to be."""
-    return merged._claim(Sum._of(tuple(group))._infer())
 
 
 def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:

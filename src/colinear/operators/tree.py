@@ -62,6 +62,21 @@ def conjugate_leaves(self: Any) -> Any:
     )
 
 
+def transpose_operands(self: Any) -> Any:
+    """`_transpose` of the families that are transposed operand by operand."""
+    return type(self)(*[A.T for A in self.operands])
+
+
+def adjoint_operands(self: Any) -> Any:
+    """`_adjoint` of these families."""
+    return type(self)(*[A.H for A in self.operands])
+
+
+def conjugate_operands(self: Any) -> Any:
+    """`_conj` of the families that are conjugated operand by operand."""
+    return type(self)(*[A.conj() for A in self.operands])
+
+
 def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:
     """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
     memo only; pytrees drop it."""
