@@ -15,6 +15,7 @@ from ..properties import (
     ALL_PROPERTIES,
     POSITIVE_DEFINITE,
     POSITIVE_SEMIDEFINITE,
+    SELF_ADJOINT,
     SYMMETRIC,
     UNITARY,
 )
@@ -210,9 +211,8 @@ class ScaledIdentity(LinearOperator):
                     else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
                 )
         self = cls._of(c, n, context)
-        claims = signs(c)
-        if claims:  # as a claim the sign is still known under `jit`, where the value is not
-            self.__dict__["_claims"] = claims
+        # as a claim the sign is still known under `jit`, where the value is not
+        self.__dict__["_claims"] = known_of_scalar(c)
         return self
 
     @memo
@@ -276,23 +276,24 @@ class ScaledIdentity(LinearOperator):
         return f"{number_text(value)} I"
 
 
-def signs(c: Any) -> int:
-    """What the sign of c says of c I, where it can be seen at no cost."""
-    xp = namespace_of(c)
+def known_of_scalar(c: Any) -> int:
+    """The properties that c A keeps of A because of the value of c, where that can be seen at no
+    cost: those of c I."""
+    xp, on_circle = namespace_of(c), 0
     if xp is None:
-        real, least = not isinstance(c, complex), c.real
+        if abs(c) == 1:
+            on_circle = UNITARY  # an array may have a derivative: see `is_on_circle`
+        if c.imag != 0:
+            return on_circle
+        least = c.real
     else:
         values = xp.peek(c)
-        if values is None or np.size(values) == 0:
+        if values is None or np.size(values) == 0 or xp.is_complex(c):
             return 0
-        real, least = not xp.is_complex(c), np.min(np.real(values))
-    return (
-        0
-        if not real or not least >= 0
-        else POSITIVE_DEFINITE
-        if least > 0
-        else POSITIVE_SEMIDEFINITE
-    )
+        least = np.min(values)
+    if least > 0:
+        return on_circle | POSITIVE_DEFINITE | POSITIVE_SEMIDEFINITE | SELF_ADJOINT
+    return on_circle | SELF_ADJOINT | (POSITIVE_SEMIDEFINITE if least >= 0 else 0)
 
 
 def is_fixed(c: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
+from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator
 from .context import (
     Context,
@@ -21,7 +21,7 @@ from .context import (
     split_number,
 )
 from .convert import as_operator, scaled_context
-from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_fixed, is_on_circle
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_on_circle, known_of_scalar
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed, number_text
@@ -57,12 +57,9 @@ class Scaled(LinearOperator):
         if isinstance(scalar, np.generic) and A.is_neutral:
             scalar, carried = split_number(scalar, "*")
             A = A if carried is None else scaled_context(A, carried)
-        absorb = _ABSORB.get(type(A))
-        # Of a number before it is an array: under `jit` that cannot be seen. The sign of an array
-        # in c I is looked at there.
-        is_array = type(A) is Identity and namespace_of(scalar) is not None
-        claims = 0 if is_array else kept_by_scalar(A.properties, scalar)
-        scalar = scalar_like(scalar, A)
+        # of a number before it is an array: under `jit` that cannot be seen
+        claims = A.properties and A.properties & known_of_scalar(scalar)
+        absorb, scalar = _ABSORB.get(type(A)), scalar_like(scalar, A)
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
         return scaled._claim(claims) if claims else scaled
 
@@ -195,22 +192,6 @@ def peek_scalar(c: Any) -> Any:
     return None if value is None else value.item() if hasattr(value, "item") else value
 
 
-def kept_by_scalar(properties: int, c: Any) -> int:
-    """The properties of A that c A keeps because of the value of c."""
-    if not properties:
-        return 0
-    value = peek_scalar(c)
-    if value is None:
-        return 0
-    kept = 0
-    if not isinstance(value, complex) or (value.imag == 0 and is_fixed(c)):
-        kept |= properties & SELF_ADJOINT
-        kept |= properties & POSITIVE_SEMIDEFINITE if value.real >= 0 else 0
-        kept |= properties & POSITIVE_DEFINITE if value.real > 0 else 0
-    # an array may have a derivative: see `_infer`
-    return kept | (properties & UNITARY if value is c and abs(value) == 1 else 0)
-
-
 def beside(c: Any, ndim: int = 1) -> Any:
     """A scalar, or a batch of them, as it multiplies arrays of so many dimensions."""
     return c[(..., *(None,) * ndim)] if getattr(c, "ndim", 0) else c
@@ -227,10 +208,16 @@ def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
     return LowRank(A.U, A.V, beside(c, 2) * core)
 
 
+def _scaled_identity(c: Any, A: Any) -> ScaledIdentity:
+    if namespace_of(c) is None:  # a number, whose dtype A has been told
+        return ScaledIdentity._of(c, A.n, A.context)
+    return ScaledIdentity(c, A.n, like=A)
+
+
 _ABSORB: dict[type, Any] = {
     Diagonal: lambda c, A: Diagonal(beside(c) * A.d),
-    Identity: lambda c, A: ScaledIdentity(c, A.shape[-1], like=A),
-    ScaledIdentity: lambda c, A: ScaledIdentity(multiply_scalars(c, A.c), A.shape[-1], like=A),
+    Identity: lambda c, A: _scaled_identity(c, A),
+    ScaledIdentity: lambda c, A: _scaled_identity(multiply_scalars(c, A.c), A),
     Zero: lambda c, A: A,
     LowRank: _absorb_lowrank,
 }
