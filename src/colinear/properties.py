@@ -29,10 +29,7 @@ _PSD = POSITIVE_SEMIDEFINITE | SELF_ADJOINT
 _IMPLIED = ((POSITIVE_DEFINITE, _PSD), (POSITIVE_SEMIDEFINITE, SELF_ADJOINT), (UNITARY, STIEFEL))
 
 
-def close(mask: int, *, real: bool = False, square: bool = False) -> int:
-    """All that `mask` implies, for an operator that is real or square as told."""
-    if not mask:
-        return mask
+def _close(mask: int, real: bool, square: bool) -> int:
     for bit, implied in _IMPLIED:
         if mask & bit:
             mask |= implied
@@ -41,6 +38,14 @@ def close(mask: int, *, real: bool = False, square: bool = False) -> int:
     if real and mask & (SELF_ADJOINT | SYMMETRIC):
         mask |= SELF_ADJOINT | SYMMETRIC
     return mask
+
+
+# All that a mask implies, for an operator that is real or square: CLOSED[real, square][mask].
+CLOSED = {
+    (real, square): tuple(_close(mask, real, square) for mask in range(ALL_PROPERTIES + 1))
+    for real in (False, True)
+    for square in (False, True)
+}
 
 
 def shared(operators: Iterable[LinearOperator]) -> int:
@@ -71,7 +76,7 @@ class Annotation:
     __slots__ = ("mask", "meaning", "name")
 
     def __init__(self, name: str, mask: int, meaning: str):
-        self.name, self.mask, self.meaning = name, close(mask), meaning
+        self.name, self.mask, self.meaning = name, CLOSED[False, False][mask], meaning
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]

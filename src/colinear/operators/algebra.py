@@ -53,10 +53,11 @@ def subtract(A: Any, B: Any) -> LinearOperator:
 
 def times(A: LinearOperator, B: Any) -> LinearOperator:
     """c A for a scalar c; the entrywise (Hadamard) product with anything else, as NumPy's `*`."""
-    if is_scalar(B) and A.shape[-2:] != (1, 1):
-        return Scaled(B if getattr(B, "ndim", 0) == 0 else B[..., 0, 0], A)
-    if is_scalar(B) and getattr(B, "ndim", 0) == 0:
-        return Scaled(B, A)
+    if is_scalar(B):
+        if getattr(B, "ndim", 0) == 0:
+            return Scaled(B, A)
+        if A.shape[-2:] != (1, 1):
+            return Scaled(B[..., 0, 0], A)
     return Hadamard(A, B)
 
 

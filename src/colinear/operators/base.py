@@ -27,7 +27,7 @@ from ..dispatch import calls
 from ..dispatch.calls import retry_deeper
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
-from ..properties import SELF_ADJOINT, SYMMETRIC, close
+from ..properties import CLOSED, SELF_ADJOINT, SYMMETRIC
 from . import protocols
 from .context import (
     USUAL_DTYPES,
@@ -151,14 +151,12 @@ class LinearOperator(Tree, Protocols):
         known = self.properties
         if known & mask == mask:
             return self
-        copy, own = object.__new__(type(self)), self.__dict__
-        for name in self._fields:
-            object.__setattr__(copy, name, getattr(self, name))
-        for name in KEPT_BY_CLAIMS:
-            if name in own:
-                object.__setattr__(copy, name, own[name])
         m, n = self.shape[-2:]
-        known = close(known | mask, real=not self.is_complex, square=m == n)
+        known = CLOSED[not self.is_complex, m == n][known | mask]
+        copy, own = object.__new__(type(self)), self.__dict__
+        for name in (*self._fields, *KEPT_BY_CLAIMS):
+            if name in own:
+                copy.__dict__[name] = own[name]
         copy.__dict__.update(_claims=self._claims | mask, properties=known)
         return copy
 
@@ -188,6 +186,9 @@ class LinearOperator(Tree, Protocols):
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
                 return Context(xp.name, only.dtype, xp.device_of(only))
+        told = getattr(self, "context", None)
+        if isinstance(told, Context):
+            return told
         what = type(self).__name__
         if self.operands:
             return common_context(what, self.operands)
@@ -270,7 +271,9 @@ class LinearOperator(Tree, Protocols):
         if not mask:
             return 0
         m, n = self.shape[-2:]
-        return close(mask, real=not self.is_complex, square=m == n)
+        both = SELF_ADJOINT | SYMMETRIC  # which are the same, if A is real
+        is_real = mask & both not in (0, both) and not self.is_complex
+        return CLOSED[is_real, m == n][mask]
 
     def isa(self, annotation: Any) -> bool:
         """Whether the property is known, by claim or by inference: `A.isa(PSD)`."""

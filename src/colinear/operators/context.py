@@ -180,35 +180,28 @@ def context_of(what: str, leaves: Any) -> Context:
 
 def common_context(what: str, operands: Any) -> Context:
     """The context of a composition: that of the operands, neutral ones aside."""
-    contexts = [A._context for A in operands]
-    if contexts and contexts.count(contexts[0]) == len(contexts):
-        return contexts[0]
-    backend = dtype = device = None
+    known = Context()
     told = set()  # dtypes of neutral operators, known without a framework
-    for own in contexts:
+    for A in operands:
+        own = A._context
+        if own == known:
+            continue
         if own.backend is None:
-            if own.dtype is not None:
-                told.add(own.dtype)
-            continue
-        if backend is None:
-            backend, dtype, device = own
-            continue
-        if own.backend != backend:
+            told.add(own.dtype)
+        elif known.backend is None:
+            known = own
+        elif own.backend == known.backend:
+            check_device(what, known.device, own.device)
+            dtype = backends.get(own.backend).result_type(known.dtype, own.dtype)
+            known = Context(own.backend, dtype, known.device or own.device)
+        else:
             raise BackendError(
-                f"{what}: operators of {backend} and of {own.backend} do not mix. Convert one: "
-                f"A.to(backend={backend!r})."
+                f"{what}: operators of {known.backend} and of {own.backend} do not mix. Convert "
+                f"one: A.to(backend={known.backend!r})."
             )
-        check_device(what, device, own.device)
-        device = own.device if device is None else device
-        if own.dtype != dtype:
-            dtype = backends.get(backend).result_type(dtype, own.dtype)
     for neutral in told:
-        dtype = (
-            neutral
-            if dtype is None
-            else join_dtypes(backends.get(backend or "numpy"), dtype, neutral)
-        )
-    return Context(backend, dtype, device)
+        known = told_by_number(known, neutral)
+    return known
 
 
 def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
@@ -314,8 +307,8 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
 
 
 def told_by_number(context: Context, carried: Any) -> Context:
-    """The context of an operator that is scaled by a number which carries a dtype, or None (see
-    `split_number`)."""
+    """The context of an operator that meets a neutral one, or a number which carries a dtype (see
+    `split_number`), or None."""
     if carried is None:
         return context
     backend, dtype, device = context
@@ -326,15 +319,11 @@ def told_by_number(context: Context, carried: Any) -> Context:
     )
 
 
-def check_device(what: str, first: Any, second: Any, neutral: bool = False) -> None:
+def check_device(what: str, first: Any, second: Any) -> None:
     """Two known devices must be one."""
-    if (
-        not neutral
-        and first is not None
-        and second is not None
-        and first is not second
-        and str(first) != str(second)
-    ):
+    if first is second or first is None or second is None:
+        return
+    if str(first) != str(second):
         raise DeviceError(
             f"{what}: operands are on {first} and on {second}. Move one: "
             f"A.to(device={str(first)!r})."
@@ -343,8 +332,11 @@ def check_device(what: str, first: Any, second: Any, neutral: bool = False) -> N
 
 def common_batch(what: str, operands: Any) -> tuple[int, ...]:
     """The batch shape of a composition."""
-    batches = {A.shape[:-2] for A in operands}
-    return next(iter(batches)) if len(batches) == 1 else broadcast_batches(*batches, what=what)
+    first = operands[0].shape[:-2]
+    for A in operands:
+        if A.shape[:-2] != first:
+            return broadcast_batches(*{A.shape[:-2] for A in operands}, what=what)
+    return first
 
 
 def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ...]:

@@ -141,10 +141,6 @@ class Identity(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (self.n, self.n)
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
     def _transpose(self) -> LinearOperator:
         return self
 
@@ -228,6 +224,8 @@ class ScaledIdentity(LinearOperator):
 
     @memo
     def _context(self) -> Context:
+        if isinstance(self.c, float):
+            return self.context
         if not is_number(self.c):
             return context_of("ScaledIdentity", (self.c,))
         backend, dtype, device = self.context
@@ -351,10 +349,6 @@ class Zero(LinearOperator):
     @memo
     def shape(self) -> tuple[int, ...]:
         return (self.m, self.n)
-
-    @memo
-    def _context(self) -> Context:
-        return self.context
 
     def _infer(self) -> int:
         return POSITIVE_SEMIDEFINITE | SYMMETRIC if self.m == self.n else 0

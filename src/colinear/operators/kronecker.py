@@ -40,18 +40,15 @@ class Kronecker(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         scalar: Any = None
         factors: list[LinearOperator] = []
-        given = operator_list("Kronecker", operands)
+        given, rows, columns = operator_list("Kronecker", operands), 1, 1
         for A in given:
             if isinstance(A, Scaled):
                 scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
                 A = A.A
+            rows, columns = rows * A.shape[-2], columns * A.shape[-1]
             factors.extend(A.operands if isinstance(A, Kronecker) else (A,))
         batch = common_batch("Kronecker", factors)
         context = common_context("Kronecker", factors)
-        rows, columns = (
-            math.prod([A.shape[-2] for A in factors]),
-            math.prod([A.shape[-1] for A in factors]),
-        )
         kinds = set(map(type, factors))
         if len(factors) == 1:
             whole: Any = factors[0]
@@ -61,8 +58,7 @@ class Kronecker(LinearOperator):
             whole = Zero(rows, columns, like=next((A for A in factors if not A.is_neutral), None))
         else:
             whole = cls._of(tuple(factors))
-            object.__setattr__(whole, "shape", (*batch, rows, columns))
-            object.__setattr__(whole, "_context", context)
+            whole.__dict__.update(shape=(*batch, rows, columns), _context=context)
         whole = whole if scalar is None else Scaled(scalar, whole)
         # what was claimed of a nested product
         return whole if len(factors) == len(given) else whole._claim(shared(given))

@@ -165,8 +165,9 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
     if not isinstance(c, (numbers.Number, np.generic)):
         raise TypeError(f"*: {type(c).__name__} is not a number.")
     number, carried = split_number(c, "*")
-    if A.is_neutral or A.backend == "numpy":
-        return number if carried is None or A.is_neutral else np.asarray(c)
+    backend = A._context.backend
+    if backend is None or backend == "numpy":
+        return number if carried is None or backend is None else np.asarray(c)
     dtype = A.xp.complex_dtype(A.dtype) if isinstance(number, complex) else A.dtype
     dtype = dtype if carried is None else join_dtypes(A.xp, dtype, carried)
     return A.xp.asarray(number, dtype=dtype, device=A._context.device)
@@ -216,7 +217,7 @@ def _scaled_identity(c: Any, A: Any) -> ScaledIdentity:
 
 _ABSORB: dict[type, Any] = {
     Diagonal: lambda c, A: Diagonal(beside(c) * A.d),
-    Identity: lambda c, A: _scaled_identity(c, A),
+    Identity: _scaled_identity,
     ScaledIdentity: lambda c, A: _scaled_identity(multiply_scalars(c, A.c), A),
     Zero: lambda c, A: A,
     LowRank: _absorb_lowrank,

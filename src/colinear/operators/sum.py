@@ -48,22 +48,16 @@ class Sum(LinearOperator):
         ]
         # what was claimed of sums that are flattened, their terms do not know
         claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
-        whole = cls._simplified(_simplify(flat), batch, context)
+        merged = _merge(flat)
+        kept = [term for term in merged if not isinstance(term, Zero)] or merged[:1]
+        whole: Any = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
+        if len(kept) < len(merged) or len(kept) == 1:
+            if whole.shape[:-2] != batch or (whole := in_context(whole, context)) is None:
+                # a dropped zero was all that gave the sum its batch shape or its dtype: it stays
+                whole = cls._of(tuple(merged))
+        else:
+            whole.__dict__.update(shape=(*batch, *terms[0].shape[-2:]), _context=context)
         return whole._claim(claims) if claims else whole
-
-    @classmethod
-    def _simplified(cls, terms: list[LinearOperator], batch: tuple[int, ...], context: Any) -> Any:
-        """The sum without zeros, where these do not give it its batch shape or its dtype."""
-        kept = [term for term in terms if not isinstance(term, Zero)] or terms[:1]
-        whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
-        if len(kept) < len(terms) or whole is kept[0]:
-            # A dropped zero may have been all that gave the sum its batch shape or its dtype: then
-            # it stays.
-            if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
-                return whole
-            whole = cls._of(tuple(terms))
-        whole.__dict__.update(shape=(*batch, *terms[0].shape[-2:]), _context=context)
-        return whole
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -177,7 +171,7 @@ def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]
 # ---------------------------------------------------------------------- simplification: terms of on
 
 
-def _simplify(terms: list[LinearOperator]) -> list[LinearOperator]:
+def _merge(terms: list[LinearOperator]) -> list[LinearOperator]:
     """One diagonal term and one low-rank term at most, where their first one stood."""
     kinds = [_KIND[type(term)] for term in terms if type(term) in _KIND]
     if len(kinds) == len(set(kinds)):

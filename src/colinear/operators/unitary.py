@@ -216,10 +216,6 @@ class Sine(LinearOperator):
         n = math.prod(self.grid)
         return (n, n)
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
     def _infer(self) -> int:
         return UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
 
@@ -343,10 +339,6 @@ class Permutation(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         shape = self.perm.host.shape if isinstance(self.perm, Index) else tuple(self.perm.shape)
         return (*shape, shape[-1])
-
-    @memo
-    def _context(self) -> Context:
-        return self.context
 
     def _infer(self) -> int:
         return UNITARY
