@@ -16,7 +16,7 @@ from . import calls, signatures
 from .calls import check_parameters, positional, retry_deeper
 from .named_methods import NotForPart, not_a_method, not_an_argument, unfit, why_whole
 from .patterns import Pattern
-from .resolution import Choice, Resolution, Rule, RuleIndex, decide, resolve
+from .resolution import Choice, Resolution, Rule, RuleIndex, decide
 from .signatures import Signature, describe, from_description, signature
 
 MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
@@ -55,9 +55,8 @@ class Function:
         self.__module__ = getattr(base, "__module__", __name__)
         self.base_rule = Rule(name, positional(base), Pattern(None), is_base=True)
         self._parts: list[Rule] = []  # the rules, those for unions taken apart
-        self._index = RuleIndex(self._parts)
+        self._index = RuleIndex(self._parts, self.base_rule)
         self._cache: dict[Signature, Resolution] = {}
-        self._precedence: dict[Any, bool] = {}
         self._rewritings: dict[int, Rule] = {}
         self._number = next(_numbers)
         _functions[self._number] = self
@@ -161,7 +160,9 @@ class Function:
         # true, or not to be seen yet
         if reports and failed(combine([report._status for report in reports])) is not False:
             deliver(summarise(reports, self.name, chosen.name), on_failure)
-        return result if _release is None else _release(A, arguments, result)
+        if _release is None or A._context.backend is not None:
+            return result
+        return _release(A, arguments, result)
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments;
@@ -251,7 +252,7 @@ class Function:
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
             deliver(gathered, on_failure)
-        if outer is None and _release is not None:
+        if outer is None and _release is not None and A._context.backend is None:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
@@ -297,14 +298,14 @@ class Function:
             parts = [part for each in self.rules for part in each.alternatives()]
             # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale
             # enters the new ones.
-            self._parts, self._precedence, self._cache = parts, {}, {}
+            self._parts, self._cache = parts, {}
 
     def _resolve(self, s: Signature) -> Resolution:
         cache, index = self._cache, self._index
         # made when it is first needed after rules were added, since importing adds hundreds
         if index.rules is not self._parts:
-            index = self._index = RuleIndex(self._parts)
-        found = resolve(index.matching(s), self.base_rule, self._precedence)
+            index = self._index = RuleIndex(self._parts, self.base_rule)
+        found = index.resolve(s)
         if len(cache) >= MOST_STRUCTURES:
             cache.clear()
         cache[s] = found

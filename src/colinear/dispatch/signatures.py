@@ -132,9 +132,7 @@ def _build(A: Any, levels: int, memo: dict[tuple[int, int], Signature]) -> Signa
     return found
 
 
-def _of_children(
-    cls: Any, mask: int, children: Sequence[Signature], is_wide: bool
-) -> Signature:
+def _of_children(cls: Any, mask: int, children: Sequence[Signature], is_wide: bool) -> Signature:
     """The signature with these operands, those of commuting ones in one order: A + B and B + A
     share it."""
     if cls._commutative:

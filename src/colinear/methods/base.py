@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends import Array
 from ..errors import MethodError
-from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, CLOSED, strongest_names
+from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
 from .iterate import Outcome, Products, refined, solve_by_steps
 

@@ -406,6 +406,8 @@ class LinearOperator(Tree, Protocols):
 
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
+        if type(x) is self._usual_array and x.dtype is self.dtype:
+            return x
         x = plain_array(x, "@")
         xp = namespace_of(x)
         # torch's sparse tensors are tensors
@@ -482,7 +484,10 @@ class LinearOperator(Tree, Protocols):
         """The matrix to read from: that of a `Dense` operator is its own array."""
         if TEST_HOOKS:
             tell_materialised(self)
-        return _walk(self._to_dense)
+        try:
+            return self._to_dense()
+        except RecursionError:
+            return retry_deeper(self._to_dense)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]

@@ -30,6 +30,9 @@ class Context(NamedTuple):
         return Context, (self.backend, self.dtype, None if self.backend == "jax" else self.device)
 
 
+NEUTRAL = Context()
+
+
 def is_number(c: Any) -> bool:
     """Whether a scalar has no precision of its own: a Python number, or the weakly typed tracer
     that `jax.jit` makes of one."""
@@ -167,7 +170,7 @@ def context_of(what: str, leaves: Any) -> Context:
         if own.is_floating(leaf):
             floats.append(leaf.dtype)
     if xp is None:
-        return Context()
+        return NEUTRAL
     dtype = (
         xp.default_float()
         if not floats
@@ -180,11 +183,11 @@ def context_of(what: str, leaves: Any) -> Context:
 
 def common_context(what: str, operands: Any) -> Context:
     """The context of a composition: that of the operands, neutral ones aside."""
-    known = Context()
+    known = NEUTRAL
     told = set()  # dtypes of neutral operators, known without a framework
     for A in operands:
         own = A._context
-        if own == known:
+        if own is known or own == known:
             continue
         if own.backend is None:
             told.add(own.dtype)
@@ -230,7 +233,7 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
     """What `like=` (an array, an operator or a framework's name) and `dtype=` tell an operator
     that holds no floats."""
     if like is None and dtype is None:
-        return Context()
+        return NEUTRAL
     if isinstance(like, Context):
         return like
     if like is None and type(dtype).__module__.partition(".")[0] == "torch":

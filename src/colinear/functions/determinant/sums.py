@@ -163,25 +163,27 @@ DENSE_ROWS = 256
 EXACT = DIAGONAL | Triangular  # whose eigenvalues can be read off, derivatives too
 
 
-def is_made_a_matrix(A: LinearOperator) -> bool:
-    """Whether the eigenvalues are found from the matrix of A, which is not known to be
-    self-adjoint.
+def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
+    """The eigenvalues, in any order, and where these have no derivative of their own, which a
+    defective A's have not, its matrix and eigenvectors.
 
-    Structure would give eigenvectors too, and judge them. They are not needed, and may not be
-    there.
+    They are found from the matrix of an A that is not known to be self-adjoint: structure would give
+    eigenvectors too, and judge them. They are not needed, and may not be there.
     """
-    if isinstance(A, EXACT) or A.properties & (SELF_ADJOINT | UNITARY):
-        return False
-    return eig.find(A).is_base or A.shape[-1] <= DENSE_ROWS
-
-
-def eigenvalues(A: LinearOperator) -> Array:
-    """The eigenvalues, in any order: without eigenvectors where they would have to be computed."""
     xp, hermitian = A.xp, A.properties & SELF_ADJOINT
     if isinstance(A, EXACT):
-        return diag(A)
+        return diag(A), None
+    is_base = eig.find(A).is_base
+    is_matrix = not A.properties & (SELF_ADJOINT | UNITARY) and (
+        is_base or A.shape[-1] <= DENSE_ROWS
+    )
+    if is_matrix and 0 not in A.shape and not xp.is_compiling():
+        M = dense(A)
+        if xp.is_differentiated(M):
+            values, V = xp.eig(xp.stop_gradient(M))
+            return values, (M, V)
     if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
-        return eig(A)[0]  # in closed form
+        return eig(A)[0], None  # in closed form
     if (
         isinstance(A, Tridiagonal)
         and hermitian
@@ -189,20 +191,17 @@ def eigenvalues(A: LinearOperator) -> Array:
         and not A.is_complex
         and values_are_seen(A)
     ):
-        return xp.asarray(
-            tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0]),
-            dtype=A.dtype,
-            device=A._context.device,
-        )
-    if not is_made_a_matrix(A) and not eig.find(A).is_base:
+        values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
+        return xp.asarray(values, dtype=A.dtype, device=A._context.device), None
+    if not is_matrix and not is_base:
         (values, _), info = eig(A, info=True)
         # else its eigenvectors were found to be dependent, which do not matter
         if hermitian or failed(info._status) is not True:
             report(info)
-            return values
+            return values, None
     M = dense(A)
     if not hermitian or 0 in M.shape:
-        return xp.eigvals(M)
+        return xp.eigvals(M), None
     gap = xp.max(xp.abs(M - xp.conj(xp.matrix_transpose(M))))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
     report_status(
@@ -210,7 +209,7 @@ def eigenvalues(A: LinearOperator) -> Array:
         xp.where(fine, 0, int(Status.INACCURATE)),
         message="A is not self-adjoint, as was claimed",
     )
-    return xp.eigvalsh(M)
+    return xp.eigvalsh(M), None
 
 
 def by_factors(
@@ -219,9 +218,8 @@ def by_factors(
     """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one
     that occurs twice is looked at once."""
     xp = A.xp
-    found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
-    values = [found[id(factor)][0] for factor in factors]
-    pairs = [found[id(factor)][1] for factor in factors]
+    found = {id(factor): eigenvalues(factor) for factor in factors}
+    values, pairs = zip(*[found[id(factor)] for factor in factors], strict=True)
     if pairs.count(None) == len(pairs):
         a, b = beside(a), beside(b)
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
@@ -233,19 +231,6 @@ def by_factors(
         for pair in pairs
     ]
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
-
-
-def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
-    """The eigenvalues, and where these have no derivative of their own, which a defective A's
-    have not, its matrix and eigenvectors."""
-    xp = A.xp
-    if xp.is_compiling() or not is_made_a_matrix(A) or 0 in A.shape:
-        return eigenvalues(A), None
-    M = dense(A)
-    if not xp.is_differentiated(M):
-        return eigenvalues(A), None
-    values, V = xp.eig(xp.stop_gradient(M))
-    return values, (M, V)
 
 
 @rule(slogdet, KroneckerSum, like=one)
