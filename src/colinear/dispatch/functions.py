@@ -160,7 +160,7 @@ class Function:
         # true, or not to be seen yet
         if reports and failed(combine([report._status for report in reports])) is not False:
             deliver(summarise(reports, self.name, chosen.name), on_failure)
-        if _release is None or A._context.backend is not None:
+        if _release is None or not A.is_neutral:
             return result
         return _release(A, arguments, result)
 
@@ -252,7 +252,7 @@ class Function:
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
             deliver(gathered, on_failure)
-        if outer is None and _release is not None and A._context.backend is None:
+        if outer is None and _release is not None and A.is_neutral:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
-from .context import as_arrays, broadcast_batches
+from .context import as_arrays, broadcast_batches, kind_of
 from .diagonal import size
 from .tree import Index, conjugate_leaves, memo
 
@@ -202,7 +202,7 @@ def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Arr
     def zeros(count: int) -> Array:
         shape = list(x.shape)
         shape[axis] = count
-        return xp.zeros(tuple(shape), dtype=x.dtype, device=xp.device_of(x))
+        return xp.zeros(tuple(shape), **kind_of(x))
 
     parts = [*([zeros(before)] if before else ()), x, *([zeros(after)] if after else ())]
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=axis)

@@ -40,6 +40,7 @@ from .context import (
     context_of,
     from_numpy,
     join_dtypes,
+    kind_of,
     misfit,
     plain_array,
 )
@@ -271,9 +272,9 @@ class LinearOperator(Tree, Protocols):
         if not mask:
             return 0
         m, n = self.shape[-2:]
+        mask = CLOSED[False, m == n][mask]
         both = SELF_ADJOINT | SYMMETRIC  # which are the same, if A is real
-        is_real = mask & both not in (0, both) and not self.is_complex
-        return CLOSED[is_real, m == n][mask]
+        return mask | both if mask & both not in (0, both) and not self.is_complex else mask
 
     def isa(self, annotation: Any) -> bool:
         """Whether the property is known, by claim or by inference: `A.isa(PSD)`."""
@@ -455,6 +456,8 @@ class LinearOperator(Tree, Protocols):
     def _transpose(self) -> LinearOperator:
         if not self.is_complex:
             return self._adjoint()
+        if self.properties & SELF_ADJOINT:
+            return self.conj()
         if type(self)._adjoint is not LinearOperator._adjoint:
             image = self._adjoint()
             # whose conjugate would ask for the transpose again
@@ -463,6 +466,8 @@ class LinearOperator(Tree, Protocols):
         return transposed.Transpose._of(self)
 
     def _adjoint(self) -> LinearOperator:
+        if self.properties & SYMMETRIC:
+            return self.conj()
         if type(self)._transpose is not LinearOperator._transpose:
             return self._transpose().conj()
         return transposed.Adjoint._of(self)
@@ -491,7 +496,7 @@ class LinearOperator(Tree, Protocols):
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]
-        dense = self._matmat(self.xp.eye(n, dtype=self.dtype, device=self._context.device))
+        dense = self._matmat(self.xp.eye(n, **kind_of(self)))
         return self.xp.broadcast_to(dense, self.shape)
 
 

@@ -16,7 +16,7 @@ from .convert import as_operators, operator_list
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
-from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
+from .tree import adjoint_operands, conjugate_operands, memo, operand_flops, transpose_operands
 
 
 class BlockDiag(LinearOperator):
@@ -79,9 +79,7 @@ class BlockDiag(LinearOperator):
         ]
         return dense_grid(self, grid)
 
-    @property
-    def _flops(self) -> float:
-        return sum(A.flops for A in self.operands)
+    _flops = operand_flops
 
     def _expression(self) -> str:
         shown = [A._expression() for A in self.operands[:4]]

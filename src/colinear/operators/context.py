@@ -100,6 +100,14 @@ def plain_array(x: Any, what: str) -> Any:
     return x
 
 
+def kind_of(x: Any) -> dict[str, Any]:
+    """The dtype and the device of an array or an operator, for new arrays beside it:
+    `xp.zeros(shape, **kind_of(x))`."""
+    xp = namespace_of(x)
+    device = x._context.device if xp is None else xp.device_of(x)
+    return {"dtype": x.dtype, "device": device}
+
+
 def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: int = 0) -> Array:
     """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers
     are promoted, objects refused."""
@@ -358,6 +366,13 @@ def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ..
                     )
                 result[i] = size
     return tuple(result)
+
+
+def zero_product(A: Any, X: Array) -> Array:
+    """Zeros of the shape, dtype and device of A X."""
+    xp, batch = namespace_of(X), broadcast_batches(A.shape[:-2], X.shape[:-2])
+    dtype = xp.result_type(A.dtype, X.dtype)
+    return xp.zeros((*batch, A.shape[-2], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
 
 
 def misfit(A: Any, shape: tuple[int, ...]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from ..backends import Array
 from ..errors import DtypeError
 from .base import LinearOperator
-from .context import as_array
+from .context import as_array, kind_of
 from .tree import conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -129,7 +129,7 @@ class Triangular(LinearOperator):
         half = xp.tril if self.lower else xp.triu
         if not self.unit:
             return half(self.A)
-        ones = xp.eye(*self.A.shape[-2:], dtype=self.A.dtype, device=xp.device_of(self.A))
+        ones = xp.eye(*self.A.shape[-2:], **kind_of(self.A))
         return half(self.A, -1 if self.lower else 1) + ones
 
     def _matmat(self, X: Array) -> Array:

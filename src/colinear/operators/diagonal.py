@@ -28,6 +28,7 @@ from .context import (
     is_complex_number,
     is_number,
     join_dtypes,
+    kind_of,
     split_number,
     told_by_number,
 )
@@ -64,10 +65,7 @@ class Diagonal(LinearOperator):
     def _infer(self) -> int:
         return SYMMETRIC  # and so self-adjoint, if real
 
-    def _transpose(self) -> LinearOperator:
-        return self
-
-    _adjoint = _conj = conjugate_leaves
+    _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
         return self.d[..., None] * X
@@ -141,18 +139,16 @@ class Identity(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (self.n, self.n)
 
-    def _transpose(self) -> LinearOperator:
+    def _conj(self) -> LinearOperator:
         return self
-
-    _adjoint = _conj = _transpose
 
     def _matmat(self, X: Array) -> Array:
         return promoted(X, self.context.dtype)
 
-    _matvec = _rmatmat = _matmat
+    _matvec = _matmat
 
     def _to_dense(self) -> Array:
-        return self.xp.eye(self.n, dtype=self.dtype, device=self._context.device)
+        return self.xp.eye(self.n, **kind_of(self))
 
     @property
     def _flops(self) -> float:
@@ -240,14 +236,9 @@ class ScaledIdentity(LinearOperator):
     def _infer(self) -> int:
         return SYMMETRIC | (UNITARY if is_on_circle(self.c) else 0)  # and self-adjoint, if real
 
-    def _transpose(self) -> LinearOperator:
-        return self
-
     def _conj(self) -> LinearOperator:
         xp = namespace_of(self.c)
         return self._replace(c=self.c.conjugate() if xp is None else xp.asarray(xp.conj(self.c)))
-
-    _adjoint = _conj
 
     def _matmat(self, X: Array) -> Array:
         if is_number(self.c):
@@ -262,7 +253,7 @@ class ScaledIdentity(LinearOperator):
 
     def _to_dense(self) -> Array:
         xp = self.xp
-        return self._matmat(xp.eye(self.n, dtype=self.dtype, device=self._context.device))
+        return self._matmat(xp.eye(self.n, **kind_of(self)))
 
     @property
     def _flops(self) -> float:
@@ -366,12 +357,10 @@ class Zero(LinearOperator):
         # are zeros and not errors.
         X = promoted(X, self.context.dtype)
         xp = namespace_of(X)
-        return xp.matmul(
-            xp.zeros((self.m, 0), dtype=X.dtype, device=xp.device_of(X)), X[..., :0, :]
-        )
+        return xp.matmul(xp.zeros((self.m, 0), **kind_of(X)), X[..., :0, :])
 
     def _to_dense(self) -> Array:
-        return self.xp.zeros((self.m, self.n), dtype=self.dtype, device=self._context.device)
+        return self.xp.zeros((self.m, self.n), **kind_of(self))
 
     @property
     def _flops(self) -> float:

@@ -27,6 +27,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from .base import LinearOperator
 from .batch import take_batch
+from .context import kind_of
 from .sliced import Sliced, check_range, pick, selection
 from .tree import Index
 
@@ -156,7 +157,7 @@ def _column(A: LinearOperator, j: Any) -> Array:
     """A e_j."""
     xp, n = A.xp, A.shape[-1]
     if isinstance(j, int):
-        unit = xp.set_at(xp.zeros((n,), dtype=A.dtype, device=A._context.device), j, 1)
+        unit = xp.set_at(xp.zeros((n,), **kind_of(A)), j, 1)
     else:
         unit = xp.astype(xp.arange(n, device=A._context.device) == j, A.dtype)
     return A @ unit
@@ -202,7 +203,7 @@ def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
         columns = Sliced(A, slice(None), wanted[start : start + step])._dense()
         parts.append(columns[..., _on(xp, rows[inside], A), _on(xp, which[inside] - start, A)])
     if not parts:
-        return xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device)
+        return xp.zeros((*A.batch_shape, *shape), **kind_of(A))
     entries = xp.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
     # back to the order asked
     entries = xp.take(entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1)

@@ -23,6 +23,7 @@ from ..errors import BackendError
 from ..properties import SelfAdjoint
 from .base import LinearOperator
 from .block import Block, BlockDiag, hstack, vstack
+from .context import kind_of
 from .convert import as_operators
 from .dense import Triangular
 from .kronecker import Kronecker
@@ -393,7 +394,7 @@ def _sum(A: Any, /, axis: Any = None) -> Any:
             "BatchSum(A) adds a batch."
         )
     B = A.T if rows_or_columns == -2 else A
-    sums = B @ B.xp.ones((B.shape[-1],), dtype=B.dtype, device=B._context.device)
+    sums = B @ B.xp.ones((B.shape[-1],), **kind_of(B))
     return B.xp.sum(sums) if rows_or_columns is None else sums
 
 

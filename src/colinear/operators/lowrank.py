@@ -212,12 +212,6 @@ class Projection(LinearOperator):
 
     _conj = conjugate_leaves
 
-    def _transpose(self) -> LinearOperator:
-        return self.conj()
-
-    def _adjoint(self) -> LinearOperator:
-        return self
-
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         return xp.matmul(self.Q, xp.matmul(xp.conj(xp.matrix_transpose(self.Q)), X))
@@ -264,12 +258,6 @@ class Householder(LinearOperator):
         return SELF_ADJOINT | UNITARY
 
     _conj = conjugate_leaves
-
-    def _transpose(self) -> LinearOperator:
-        return self.conj()
-
-    def _adjoint(self) -> LinearOperator:
-        return self
 
     def _matmat(self, X: Array) -> Array:
         if 0 in self.v.shape or 0 in X.shape:

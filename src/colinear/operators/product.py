@@ -29,7 +29,7 @@ from .scaled import Scaled, multiply_scalars
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .tree import conjugate_operands, memo
+from .tree import conjugate_operands, memo, operand_flops
 from .unitary import Permutation, Sine
 
 
@@ -147,9 +147,7 @@ class Product(LinearOperator):
         )
         return self.xp.broadcast_to(dense, self.shape)
 
-    @property
-    def _flops(self) -> float:
-        return sum(factor.flops for factor in self.operands)
+    _flops = operand_flops
 
     def _expression(self) -> str:
         text = " @ ".join(bracketed(factor, "") for factor in self.operands[:6])

@@ -18,6 +18,7 @@ from .context import (
     is_complex_number,
     is_number,
     join_dtypes,
+    kind_of,
     split_number,
 )
 from .convert import as_operator, scaled_context
@@ -25,7 +26,7 @@ from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_on_circle, kn
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed, number_text
-from .tree import Scalar, memo
+from .tree import Scalar, memo, sole_operand
 
 
 class Scaled(LinearOperator):
@@ -63,9 +64,7 @@ class Scaled(LinearOperator):
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
         return scaled._claim(claims) if claims else scaled
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -203,9 +202,7 @@ def beside(c: Any, ndim: int = 1) -> Any:
 
 def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
     xp = A.xp
-    core = (
-        xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
-    )
+    core = xp.eye(A.U.shape[-1], **kind_of(A)) if A.core is None else A.core
     return LowRank(A.U, A.V, beside(c, 2) * core)
 
 

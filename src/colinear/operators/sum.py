@@ -11,7 +11,7 @@ from ..backends import Array
 from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, known_of_sum
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, is_complex_number
+from .context import Context, broadcast_batches, common_context, is_complex_number, kind_of
 from .convert import operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
 from .lowrank import LowRank
@@ -216,10 +216,7 @@ def _merge_lowrank(group: list[Any]) -> LinearOperator:
     )
     if all(A.core is None for A in group):
         return LowRank(U, V)
-    cores = [
-        xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
-        for A in group
-    ]
+    cores = [xp.eye(A.U.shape[-1], **kind_of(A)) if A.core is None else A.core for A in group]
     return LowRank(U, V, _block_diagonal(xp, cores, batch))
 
 
@@ -227,7 +224,7 @@ def _block_diagonal(xp: Any, blocks: list[Any], batch: tuple[int, ...]) -> Any:
     width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
     for block in blocks:
         m, n = block.shape[-2:]
-        parts = [block if size is None else xp.zeros((m, size), dtype=block.dtype, device=xp.device_of(block))
+        parts = [block if size is None else xp.zeros((m, size), **kind_of(block))
                  for size in (before, None, width - before - n)]  # fmt: skip
         rows.append(
             xp.concat(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context
+from .context import Context, broadcast_batches, common_context, zero_product
 from .transposed import are_adjoint
 from .tree import memo
 
@@ -120,9 +120,6 @@ class InnerTerms(LinearOperator):
         left = self.right if self.left is None else self.left
         return left.H @ (self.weights[..., None] * (self.right @ X))
 
-    def _rmatmat(self, X: Array) -> Array:
-        return self.H @ X
-
     @property
     def _flops(self) -> float:
         return self.right.flops + (self.right if self.left is None else self.left).flops
@@ -152,20 +149,14 @@ class ListedTerms(LinearOperator):
         return ListedTerms._of(weights, self.flops_of_some, tuple(A.H for A in self.operands))
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        batch = broadcast_batches(self.batch_shape, tuple(X.shape[:-2]))
-        dtype = xp.result_type(self.dtype, X.dtype)
-        total = xp.zeros((*batch, self.shape[-2], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
+        xp, total = namespace_of(X), zero_product(self, X)
         for A, weight in zip(self.operands, self.weights):
 
             def met(weight: Array, total: Array, X: Array, A: LinearOperator = A) -> Array:
-                return total + xp.astype(weight * (A @ X), dtype)
+                return total + xp.astype(weight * (A @ X), total.dtype)
 
             total = xp.cond(weight != 0, met, lambda weight, total, X: total, weight, total, X)
         return total
-
-    def _rmatmat(self, X: Array) -> Array:
-        return self.H @ X
 
     @property
     def _flops(self) -> float:

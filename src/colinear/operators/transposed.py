@@ -10,6 +10,7 @@ from ..properties import SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
 from .convert import as_operator
 from .printing import bracketed
+from .tree import operand_flops, sole_operand
 
 
 class Adjoint(LinearOperator):
@@ -28,9 +29,7 @@ class Adjoint(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).H
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,12 +50,7 @@ class Adjoint(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         return self.A._rmatmat(X)
 
-    def _rmatmat(self, X: Array) -> Array:
-        return self.A @ X
-
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.H"
@@ -78,9 +72,7 @@ class Transpose(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).T
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,13 +94,7 @@ class Transpose(LinearOperator):
         xp = namespace_of(X)
         return xp.conj(self.A._rmatmat(xp.conj(X)))
 
-    def _rmatmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        return xp.conj(self.A @ xp.conj(X))
-
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.T"
@@ -130,9 +116,7 @@ class Conjugate(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).conj()
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -154,12 +138,7 @@ class Conjugate(LinearOperator):
         xp = namespace_of(X)
         return xp.conj(self.A @ xp.conj(X))
 
-    def _rmatmat(self, X: Array) -> Array:
-        return self.A.T @ X
-
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.conj()"

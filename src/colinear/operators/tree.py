@@ -77,6 +77,12 @@ def conjugate_operands(self: Any) -> Any:
     return type(self)(*[A.conj() for A in self.operands])
 
 
+# `operands` of the families that wrap one operator A, and `_flops` of those that cost what their
+# operands cost.
+sole_operand: Any = property(lambda self: (self.A,))
+operand_flops: Any = property(lambda self: sum(A.flops for A in self.operands))
+
+
 def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:
     """Note on a new transpose whose transpose it is: how a product B^H B is known to be PSD. A
     memo only; pytrees drop it."""
@@ -231,6 +237,11 @@ class Index:
 
     def __repr__(self) -> str:
         return f"Index({self.host.shape})"
+
+
+def placed(key: Any, xp: Any, x: Array) -> Any:
+    """Integers, an `Index` or an array, beside x."""
+    return key.on(xp, xp.device_of(x)) if isinstance(key, Index) else key
 
 
 def index_or_array(values: Any, what: str) -> Any:

@@ -13,9 +13,9 @@ from ..backends import Array, is_array, namespace_of
 from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, given_context
+from .context import Context, broadcast_batches, common_context, given_context, kind_of
 from .diagonal import promoted
-from .tree import Index, index_or_array, memo
+from .tree import Index, index_or_array, memo, placed
 
 # Convolution by fast Fourier transforms: what Toeplitz, Circulant and Convolution share.
 
@@ -65,7 +65,7 @@ def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> A
         if missing:
             shape = list(x.shape)
             shape[axis] = missing
-            x = xp.concat([x, xp.zeros(shape, dtype=x.dtype, device=xp.device_of(x))], axis=axis)
+            x = xp.concat([x, xp.zeros(shape, **kind_of(x))], axis=axis)
     return x
 
 
@@ -131,13 +131,8 @@ class FFT(LinearOperator):
         # Entries exp(-2 pi i j k / n): symmetric, and real where no side is longer than 2.
         return UNITARY | SYMMETRIC | (SELF_ADJOINT if all(size <= 2 for size in self.grid) else 0)
 
-    def _adjoint(self) -> LinearOperator:
+    def _conj(self) -> LinearOperator:
         return FFT._of(self.grid, not self.inverse, self.context)
-
-    _conj = _adjoint
-
-    def _transpose(self) -> LinearOperator:
-        return self
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -219,18 +214,14 @@ class Sine(LinearOperator):
     def _infer(self) -> int:
         return UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
 
-    def _transpose(self) -> LinearOperator:
+    def _conj(self) -> LinearOperator:
         return self
-
-    _adjoint = _conj = _transpose
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         X = promoted(X, self.context.dtype)
         values = xp.reshape(X, (*X.shape[:-2], *self.grid, X.shape[-1]))
         return xp.reshape(sine_transform(values, range(-1 - len(self.grid), -1)), X.shape)
-
-    _rmatmat = _matmat
 
     def _right_matmat(self, X: Array) -> Array:
         """X S, without moving axes."""
@@ -271,7 +262,7 @@ def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
     times that of its half in sines."""
     x = xp.moveaxis(x, axis, -1)
     n = x.shape[-1]
-    zero = xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=xp.device_of(x))
+    zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
     odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
     y = (
         0.5j * xp.fft(odd)
@@ -379,7 +370,7 @@ class Permutation(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         X = promoted(X, self.context.dtype)
-        perm = self.perm.on(xp, xp.device_of(X)) if isinstance(self.perm, Index) else self.perm
+        perm = placed(self.perm, xp, X)
         if perm.ndim == 1:
             return xp.take(X, perm, axis=-2)
         batch = broadcast_batches(perm.shape[:-1], X.shape[:-2])
@@ -393,7 +384,7 @@ class Permutation(LinearOperator):
         xp = namespace_of(x)
         x = promoted(x, self.context.dtype)
         # batched: x[perm] is, too
-        return x[self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm]
+        return x[placed(self.perm, xp, x)]
 
     def _to_dense(self) -> Array:
         xp = self.xp if isinstance(self.perm, Index) else namespace_of(self.perm)

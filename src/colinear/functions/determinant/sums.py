@@ -14,7 +14,7 @@ from ...autodiff.kronecker import Grid
 from ...backends import Array
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
-from ...info import Info, report
+from ...info import report
 from ...methods.determinants import tridiagonal_eigenvalues
 from ...operators import (
     Block,
@@ -33,6 +33,7 @@ from ...operators import (
     hstack,
     vstack,
 )
+from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
 from ...operators.rewrites import kronecker_terms
 from ...operators.scaled import beside
@@ -72,9 +73,16 @@ from ..solve.sums import (
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
-from . import multiplied, one, reciprocal_determinant, sign_and_logarithm, slogdet
-from .rules import (
+from . import (
     Determinant,
+    multiplied,
+    one,
+    reciprocal_determinant,
+    report_fallback,
+    sign_and_logarithm,
+    slogdet,
+)
+from .rules import (
     determinant_lemma,
     diagonal_can_be_divided_by,
     from_sign,
@@ -98,13 +106,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
         return spread(A, determinant_lemma(merged_terms, method))
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
-        report(
-            Info(
-                Status.FELL_BACK,
-                method="LU",
-                message="the sum without its low-rank terms is singular",
-            )
-        )
+        report_fallback("the sum without its low-rank terms is singular")
         return slogdet.base(A, method)
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
@@ -192,7 +194,7 @@ def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
         and values_are_seen(A)
     ):
         values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
-        return xp.asarray(values, dtype=A.dtype, device=A._context.device), None
+        return xp.asarray(values, **kind_of(A)), None
     if not is_matrix and not is_base:
         (values, _), info = eig(A, info=True)
         # else its eigenvectors were found to be dependent, which do not matter
@@ -265,13 +267,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     simple, other = ([in_context(factor, A) for factor in factors] for factors in (left, right))
     found = [inv(factor, method, info=True) for factor in simple]
     if any(failed(info._status) is True for _, info in found):
-        report(
-            Info(
-                Status.FELL_BACK,
-                method="LU",
-                message="a factor is singular, so it cannot be divided by",
-            )
-        )
+        report_fallback("a factor is singular, so it cannot be divided by")
         return slogdet.base(A, method)
     for _, info in found:
         report(info)
@@ -377,13 +373,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         return whole()
     corner, inverse, info, S, spoilt = best
     if spoilt is not None and is_spoilt(A, spoilt) and fits_as_a_whole(A):
-        report(
-            Info(
-                Status.FELL_BACK,
-                method="LU",
-                message="no block on the diagonal is well-conditioned",
-            )
-        )
+        report_fallback("no block on the diagonal is well-conditioned")
         return whole()
     report(info)
     # A dense block has been factored already.
