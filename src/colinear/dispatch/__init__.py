@@ -25,10 +25,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .calls import (
-    compile_call,
-    shared_arguments,
-)
+from .calls import check_part, compile_call, has_needs, set_method_names, shared_arguments
 from .functions import (
     Function,
     Implementation,
@@ -37,11 +34,6 @@ from .functions import (
     set_converter,
     set_release,
     set_simplify,
-)
-from .named_methods import (
-    check_part,
-    has_needs,
-    set_method_names,
 )
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import (

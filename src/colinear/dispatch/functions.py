@@ -13,8 +13,16 @@ from typing import Any, TypeVar
 from ..info import Info, Scope, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed
 from . import calls, signatures
-from .calls import check_parameters, positional, retry_deeper
-from .named_methods import NotForPart, not_a_method, not_an_argument, unfit, why_whole
+from .calls import (
+    NotForPart,
+    check_parameters,
+    not_a_method,
+    not_an_argument,
+    positional,
+    retry_deeper,
+    unfit,
+    why_whole,
+)
 from .patterns import Pattern
 from .resolution import Choice, Resolution, Rule, RuleIndex, decide
 from .signatures import Signature, describe, from_description, signature

@@ -54,8 +54,7 @@ from .tree import (
     inside_out,
     memo,
     own_annotations,
-    tell_materialised,
-    tell_multiplied,
+    tell_watchers,
 )
 
 # What is remembered of an operator and no claim changes.
@@ -125,14 +124,10 @@ class LinearOperator(Tree, Protocols):
                 "compose instead."
             )
         cls._is_root = False
-        own = {
-            name: a
-            for name, a in own_annotations(cls).items()
-            if not str(a).startswith(("ClassVar", "typing.ClassVar"))
-        }
-        dataclasses.dataclass(
-            frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__
-        )(cls)
+        shared = ("ClassVar", "typing.ClassVar")
+        own = {k: a for k, a in own_annotations(cls).items() if not str(a).startswith(shared)}
+        has_init = "__new__" not in cls.__dict__
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=has_init)(cls)
         cls._fields = tuple(own)
         if "__init__" in cls.__dict__:
             cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
@@ -198,11 +193,10 @@ class LinearOperator(Tree, Protocols):
         if values and all(isinstance(value, LinearOperator) for value in values):
             return common_context(what, values)
         found = context_of(what, self.leaves())
-        if found.backend is None:  # no arrays, but perhaps operators that were told where they live
-            return common_context(
-                what, [value for value in values if isinstance(value, LinearOperator)]
-            )
-        return found
+        if found.backend is not None:
+            return found
+        # no arrays, but perhaps operators that were told where they live
+        return common_context(what, [A for A in values if isinstance(A, LinearOperator)])
 
     @property
     def is_neutral(self) -> bool:
@@ -218,13 +212,9 @@ class LinearOperator(Tree, Protocols):
         its value and drop its derivative.
         """
         name = self._context.backend
-        holds_numbers = bool(self._scalars or self.operands)
-        if (
-            name is None
-            and holds_numbers
-            and any(getattr(leaf, "weak_type", False) for leaf in self.leaves())
-        ):
-            name = "jax"
+        if name is None and (self._scalars or self.operands):
+            is_weak = any(getattr(leaf, "weak_type", False) for leaf in self.leaves())
+            name = "jax" if is_weak else None
         return backends.get(name or "numpy")
 
     @property
@@ -242,11 +232,8 @@ class LinearOperator(Tree, Protocols):
 
     @property
     def device(self) -> Any:
-        return (
-            self._context.device
-            if self._context.device is not None
-            else ("cpu" if self.backend == "numpy" else None)
-        )
+        device = self._context.device
+        return "cpu" if device is None and self.backend == "numpy" else device
 
     @memo
     def is_complex(self) -> bool:
@@ -261,9 +248,8 @@ class LinearOperator(Tree, Protocols):
         """All that is known: claimed, inferred and implied, as a bit mask."""
         try:
             inferred = self._infer()
-        except (
-            RecursionError
-        ):  # a tree too deep for Python's stack: from the leaves up, one operator at a time
+        except RecursionError:
+            # a tree too deep for Python's stack: from the leaves up, one operator at a time
             for part in inside_out(self):
                 if part is not self:
                     part.properties  # noqa: B018  (remembered)
@@ -315,9 +301,6 @@ class LinearOperator(Tree, Protocols):
 
     def _rmatmat(self, X: Array, /) -> Array:
         """A^H X = conj(A^T conj(X)), by the framework's linear transpose of `_matmat`."""
-        return self._derived_adjoint(X)
-
-    def _derived_adjoint(self, X: Array) -> Array:
         xp = namespace_of(X)
         batch = broadcast_batches(self.batch_shape, X.shape[:-2])
         own = self._context.dtype  # None in neutral operators
@@ -371,7 +354,7 @@ class LinearOperator(Tree, Protocols):
             if shape[0] != self.shape[-1]:
                 raise ShapeError(misfit(self, shape))
             if TEST_HOOKS:
-                tell_multiplied(self, 1)
+                tell_watchers("multiplied", self, 1)
             try:
                 return self._matvec(other)
             except RecursionError:
@@ -381,7 +364,7 @@ class LinearOperator(Tree, Protocols):
         if len(shape) > 2 and len(self.shape) > 2:
             broadcast_batches(self.shape[:-2], shape[:-2], what="@")
         if TEST_HOOKS:
-            tell_multiplied(self, shape[-1])
+            tell_watchers("multiplied", self, shape[-1])
         try:
             return self._matmat(other)
         except RecursionError:
@@ -488,7 +471,7 @@ class LinearOperator(Tree, Protocols):
     def _dense(self) -> Array:
         """The matrix to read from: that of a `Dense` operator is its own array."""
         if TEST_HOOKS:
-            tell_materialised(self)
+            tell_watchers("materialised", self)
         try:
             return self._to_dense()
         except RecursionError:
@@ -508,8 +491,8 @@ backends.on_load(
 
 
 # These know LinearOperator, and it calls them.
-from . import algebra, convert, indexing, interop, printing, transposed
+from . import algebra, convert, interop, printing, transposed
 from .neutral import carry, placed_beside
 
-protocols.algebra, protocols.convert, protocols.indexing = algebra, convert, indexing
+protocols.algebra, protocols.convert = algebra, convert
 protocols.interop, protocols.printing = interop, printing

@@ -141,7 +141,7 @@ class MatrixFree(LinearOperator):
                 "from matmat. "
                 "Give rmatmat=, or say SelfAdjoint(A) if A is its own adjoint."
             )
-        return self._derived_adjoint(X)
+        return LinearOperator._rmatmat(self, X)
 
     def _call(self, name: str, function: Callable, X: Array, rows: int) -> Array:
         xp = namespace_of(X)

@@ -18,7 +18,6 @@ from ..properties import (
     shared,
 )
 from .base import LinearOperator
-from .bounds import bound_by_norm
 from .context import common_batch, common_context
 from .convert import operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
@@ -30,7 +29,7 @@ from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
 from .tree import conjugate_operands, memo, operand_flops
-from .unitary import Permutation, Sine
+from .unitary import Permutation, Sine, bound_by_norm
 
 
 class Product(LinearOperator):

@@ -1,8 +1,8 @@
 """What operators answer to: `+ - * / **`, indexing, moves, and the protocols of SciPy, NumPy and
 torch.
 
-Each method is one line: the work is done in algebra.py, convert.py, indexing.py, interop.py and
-printing.py, which know `LinearOperator` and so come after it. base.py names them here.
+Each method is one line: the work is done in algebra.py, convert.py, interop.py and printing.py,
+which know `LinearOperator` and so come after it. base.py names them here.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class LUResult(NamedTuple):
 
 algebra: Any = None
 convert: Any = None
-indexing: Any = None
 interop: Any = None
 printing: Any = None
 
@@ -115,7 +114,7 @@ class Protocols:
 
     @calls.entry
     def __getitem__(self, key: Any) -> Any:
-        return indexing.getitem(self, key)
+        return algebra.getitem(self, key)
 
     def __iter__(self) -> Any:
         raise TypeError(

@@ -57,8 +57,7 @@ DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 SMALL_ROWS = 32  # of a matrix that is not worth being sparse
 NARROW_KERNEL = 32  # entries of a kernel up to which its matrix counts as banded, or sparse
 LARGE_GRID = 1000  # points of a grid from which its matrix is sparse
-# numbers within a band, for each that is stored, from which it counts as sparse
-SCATTERED_BAND = 32
+SCATTERED_BAND = 32  # numbers in a band, for each that is stored, from which it counts as sparse
 
 
 def unchanged(A: LinearOperator) -> LinearOperator:

@@ -328,9 +328,8 @@ def _read_torch_compressed(S: Any, by_rows: bool) -> tuple[Array, SparseStructur
     inner = _host(inner, xp)
     outer = _uncompressed(_host(starts, xp), inner.shape[-1])
     rows, columns = (outer, inner) if by_rows else (inner, outer)
-    return _assemble(
-        S.values().clone(), rows, columns, tuple(S.shape[:-2]), tuple(S.shape[-2:]), xp
-    )
+    values, batch, shape = S.values().clone(), tuple(S.shape[:-2]), tuple(S.shape[-2:])
+    return _assemble(values, rows, columns, batch, shape, xp)
 
 
 def _host(indices: Any, xp: Any) -> Any:
@@ -456,8 +455,7 @@ class SparseRows(LinearOperator):
         return xp.scatter_add(empty, columns, terms, axis=-2)
 
     def _to_dense(self) -> Array:
-        xp = self.xp
-        eye = xp.eye(self.shape[-2], **kind_of(self.values))
+        xp, eye = self.xp, self.xp.eye(self.shape[-2], **kind_of(self.values))
         return xp.conj(xp.matrix_transpose(self._rmatmat(eye)))
 
     @property

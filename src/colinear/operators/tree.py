@@ -28,14 +28,10 @@ def _walk(to_children: Callable[[], Any]) -> Any:
         return retry_deeper(to_children)
 
 
-def tell_multiplied(A: Any, columns: int) -> None:
+def tell_watchers(event: str, *facts: Any) -> None:
+    """Call the method of this name of each watcher."""
     for watcher in tuple(TEST_HOOKS):
-        watcher.multiplied(A, columns)
-
-
-def tell_materialised(A: Any) -> None:
-    for watcher in tuple(TEST_HOOKS):
-        watcher.materialised(A)
+        getattr(watcher, event)(*facts)
 
 
 def _set_field_once(self: Any, name: str, value: Any) -> None:

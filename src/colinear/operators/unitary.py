@@ -82,6 +82,23 @@ def convolution_flops(lengths: Sequence[int], real: bool) -> float:
     return 3 * fourier_flops(lengths, real) + (3.0 if real else 6.0) * math.prod(lengths)
 
 
+# Bounds of the residual |b - A x| / |b| of a stable way to find x = A^-1 b, which cost less than a
+# product with A. With u the unit roundoff and a small c, to first order in u (Higham, Accuracy and
+# Stability of Numerical Algorithms, 2002): for transforms, and elimination without growth,
+# |b - A x| <= c u (|b| + |A| |x|), with c = 200. That of elimination with row exchanges is in
+# banded.py.
+
+
+def bound_by_norm(norm: float, X: Array, B: Array) -> float | None:
+    """The bound for transforms and elimination without growth, from |A|; None where b is zero or
+    not finite."""
+    xp = namespace_of(X)
+    x, b = (xp.sqrt(xp.real(xp.vecdot(Y, Y, axis=-2))) for Y in (X, B))
+    if not bool(xp.all((b > 1e-100) & xp.isfinite(b))):
+        return None
+    return float(100 * xp.eps(X.dtype) * xp.max(1 + norm * x / b))
+
+
 # The unitary discrete Fourier transform over a grid.
 
 
