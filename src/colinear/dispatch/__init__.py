@@ -31,9 +31,7 @@ from .functions import (
     Implementation,
     _functions,
     _resolve_at_compile_time,
-    set_converter,
-    set_release,
-    set_simplify,
+    set_operators,
 )
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import (
@@ -63,10 +61,8 @@ __all__ = [
     "overlaps",
     "perform",
     "rule",
-    "set_converter",
     "set_method_names",
-    "set_release",
-    "set_simplify",
+    "set_operators",
     "signature",
     "subsumes",
 ]

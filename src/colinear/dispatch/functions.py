@@ -365,23 +365,16 @@ _simplify: Function | None = None
 _release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
 
 
-def set_converter(as_operator: Callable[[Any], Any]) -> None:
-    """Say how an array becomes an operator, so that every function takes arrays too."""
-    global _converter
-    _converter = as_operator
-
-
-def set_simplify(simplify: Function) -> None:
-    """Say which function writes an operator in a family that knows more."""
-    global _simplify
-    _simplify = simplify
-
-
-def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
-    """Say how the result of an operator that holds no floats is freed of the framework in which
-    it was computed."""
-    global _release
-    _release = release
+def set_operators(
+    as_operator: Callable[[Any], Any],
+    simplify: Function,
+    release: Callable[[Any, tuple[Any, ...], Any], Any],
+) -> None:
+    """Say how an array becomes an operator, so that every function takes arrays too; which function
+    writes an operator in a family that knows more; and how the result of an operator that holds no
+    floats is freed of the framework in which it was computed."""
+    global _converter, _simplify, _release
+    _converter, _simplify, _release = as_operator, simplify, release
 
 
 def _convert(name: str, A: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dispatch.functions import set_converter, set_release
+from ..dispatch import set_operators
 from .autograd import GaussNewton, Hessian, Jacobian
 from .banded import Banded, Tridiagonal
 from .base import LinearOperator
@@ -26,8 +26,7 @@ from .toeplitz import Circulant, Convolution, Toeplitz
 from .transposed import Adjoint, Conjugate, Transpose
 from .unitary import FFT, Permutation, Sine
 
-set_converter(as_operator)
-set_release(release)
+set_operators(as_operator, simplify, release)
 
 __all__ = [
     "FFT",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Banded(LinearOperator):
     _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
-        return multiply_diagonals(self.diagonals, self.offsets, self.m, X)
+        return multiply_diagonals(self.diagonals, self.offsets, self.shape[-2], X)
 
     def _to_dense(self) -> Array:
         return dense_of_diagonals(self, self.diagonals, self.offsets)
@@ -197,7 +197,7 @@ def _accumulate(diagonals: Sequence[Array], offsets: Sequence[int], m: int, X: A
 
 
 def pad_with_zeros(xp: Any, x: Array, before: int, after: int, axis: int) -> Array:
-    """x with zeros on both sides along one of its last two axes."""
+    """x with zeros on both sides along an axis."""
 
     def zeros(count: int) -> Array:
         shape = list(x.shape)
@@ -235,9 +235,6 @@ def scatter_dense(A: LinearOperator, values: Array, places: Any) -> Array:
 # A matrix of three diagonals.
 
 
-_OFFSETS = (-1, 0, 1)
-
-
 class Tridiagonal(LinearOperator):
     """The square matrix with these three diagonals. A product costs 6 n flops, a solve O(n).
 
@@ -256,6 +253,7 @@ class Tridiagonal(LinearOperator):
     array([1., 0., 1.])
     """
 
+    offsets: ClassVar[tuple[int, ...]] = (-1, 0, 1)
     lower: Array
     diag: Array
     upper: Array
@@ -278,24 +276,19 @@ class Tridiagonal(LinearOperator):
     @memo
     def shape(self) -> tuple[int, ...]:
         n = self.diag.shape[-1]
-        return (
-            *broadcast_batches(self.lower.shape[:-1], self.diag.shape[:-1], self.upper.shape[:-1]),
-            n,
-            n,
-        )
+        return (*broadcast_batches(*(d.shape[:-1] for d in self.diagonals)), n, n)
 
     def _transpose(self) -> LinearOperator:
         return Tridiagonal._of(self.upper, self.diag, self.lower)
 
     _conj = conjugate_leaves
 
-    def _matmat(self, X: Array) -> Array:
-        return multiply_diagonals(
-            (self.lower, self.diag, self.upper), _OFFSETS, self.diag.shape[-1], X
-        )
+    @property
+    def diagonals(self) -> tuple[Array, ...]:
+        """The three diagonals, from below."""
+        return self.lower, self.diag, self.upper
 
-    def _to_dense(self) -> Array:
-        return dense_of_diagonals(self, (self.lower, self.diag, self.upper), _OFFSETS)
+    _matmat, _to_dense = Banded._matmat, Banded._to_dense
 
     @property
     def _flops(self) -> float:

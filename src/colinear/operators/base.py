@@ -181,6 +181,7 @@ class LinearOperator(Tree, Protocols):
                 return Context("numpy", only.dtype, "cpu")
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
+                self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
                 return Context(xp.name, only.dtype, xp.device_of(only))
         told = getattr(self, "context", None)
         if isinstance(told, Context):

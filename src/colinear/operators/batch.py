@@ -130,8 +130,8 @@ class BatchSum(LinearOperator):
 # broadcast (fewer batch dimensions, or sizes of one) get the key that fits them.
 
 
-# How many dimensions of their own the leaves of a family have; by field, where they differ.
-_DIMENSIONS: dict[str, int | dict[str, int]] = {
+# How many dimensions of their own the leaves of a family have.
+_DIMENSIONS = {
     "Dense": 2,
     "Diagonal": 1,
     "ScaledIdentity": 0,
@@ -188,13 +188,12 @@ def broadcast_batch(A: LinearOperator, batch: tuple[int, ...]) -> LinearOperator
             xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device), A
         )._claim(A.properties)
 
-    def spread(name: str, x: Array) -> Array:
-        count = own[name] if isinstance(own, dict) else own
+    def spread(x: Array) -> Array:
         return (
-            xp.broadcast_to(x, (*batch, *x.shape[x.ndim - count :])) if namespace_of(x) is xp else x
+            xp.broadcast_to(x, (*batch, *x.shape[x.ndim - own :])) if namespace_of(x) is xp else x
         )
 
-    return A._replace(**{name: spread(name, getattr(A, name)) for name in A._dynamic})
+    return A._replace(**{name: spread(getattr(A, name)) for name in A._dynamic})
 
 
 def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:

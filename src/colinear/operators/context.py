@@ -59,13 +59,6 @@ def split_number(c: Any, what: str) -> tuple[Any, Any]:
     return float(number), None
 
 
-def is_complex_dtype(xp: Any, dtype: Any) -> bool:
-    """Whether a dtype of a `Context` is complex."""
-    if isinstance(dtype, type):
-        return issubclass(dtype, (complex, np.complexfloating))
-    return dtype is not None and bool(xp.is_complex(dtype))
-
-
 # the characters of float16, float32, float64, complex64 and complex128 in NumPy
 USUAL_DTYPES = "efdFD"
 
@@ -118,6 +111,10 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
         x = plain_array(x, what)
         own = namespace_of(x)
     if own is None:
+        if hasattr(type(x), "_matmat"):
+            raise DtypeError(
+                f"{what}: expected an array, got the operator {type(x).__name__}. Use A.to_dense()."
+            )
         xp = xp or backends.get("numpy")
         try:
             x = xp.asarray(x)
@@ -224,7 +221,7 @@ def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
     if isinstance(neutral, type) and isinstance(dtype, type):
         return np.result_type(dtype, neutral).type
     if isinstance(neutral, type) and xp.name == "torch":  # torch takes NumPy's scalars for numbers
-        return xp.complex_dtype(dtype) if is_complex_dtype(xp, neutral) else dtype
+        return xp.complex_dtype(dtype) if issubclass(neutral, np.complexfloating) else dtype
     dtype, neutral = _dtype_of(xp, dtype), _dtype_of(xp, neutral)
     return dtype if neutral == dtype else xp.result_type(dtype, neutral)
 

@@ -130,7 +130,7 @@ class Identity(LinearOperator):
 
     n: int
     context: Context
-    properties: ClassVar[int] = ALL_PROPERTIES  # type: ignore[assignment, misc]
+    properties: ClassVar[int] = ALL_PROPERTIES
 
     def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))

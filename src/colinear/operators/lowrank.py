@@ -74,17 +74,14 @@ class LowRank(LinearOperator):
 
     @memo
     def shape(self) -> tuple[int, ...]:
-        U, V, core = self.U, self.V, self.core
-        m, n = U.shape[-2], (U if V is None else V).shape[-2]
-        if V is None and core is None:
-            return (*U.shape[:-2], m, n)
-        return (
-            *broadcast_batches(
-                *(factor.shape[:-2] for factor in (U, V, core) if factor is not None)
-            ),
-            m,
-            n,
-        )
+        factors = [factor for factor in (self.U, self.V, self.core) if factor is not None]
+        batch = broadcast_batches(*[factor.shape[:-2] for factor in factors])
+        return (*batch, self.U.shape[-2], self._right.shape[-2])
+
+    @property
+    def _right(self) -> Array:
+        """V, or U where it was not given."""
+        return self.U if self.V is None else self.V
 
     def _infer(self) -> int:
         return POSITIVE_SEMIDEFINITE if self.V is None and self.core is None else 0
@@ -101,13 +98,11 @@ class LowRank(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        V = self.U if self.V is None else self.V
-        inner = xp.matmul(xp.conj(xp.matrix_transpose(V)), X)
+        inner = xp.matmul(xp.conj(xp.matrix_transpose(self._right)), X)
         return xp.matmul(self.U, inner if self.core is None else xp.matmul(self.core, inner))
 
     def _rows(self, indices: Array) -> LinearOperator:
-        V = self.U if self.V is None else self.V
-        return LowRank._of(self.xp.take(self.U, indices, axis=-2), V, self.core)
+        return LowRank._of(self.xp.take(self.U, indices, axis=-2), self._right, self.core)
 
     @property
     def _term_count(self) -> int:
@@ -130,7 +125,7 @@ class LowRank(LinearOperator):
             X = xp.squeeze(X, axis=axis - 2)
 
         inner = xp.matmul(
-            xp.conj(xp.matrix_transpose(self._beside(self.U if self.V is None else self.V, axis))),
+            xp.conj(xp.matrix_transpose(self._beside(self._right, axis))),
             X,
         )
         if self.core is not None:
@@ -154,15 +149,14 @@ class LowRank(LinearOperator):
 
     def _to_dense(self) -> Array:
         xp = self.xp
-        V = self.U if self.V is None else self.V
         left = self.U if self.core is None else xp.matmul(self.U, self.core)
-        return xp.matmul(left, xp.conj(xp.matrix_transpose(V)))
+        return xp.matmul(left, xp.conj(xp.matrix_transpose(self._right)))
 
     @property
     def _flops(self) -> float:
         m, n = self.shape[-2:]
         r = self.U.shape[-1]
-        s = r if self.V is None else self.V.shape[-1]
+        s = self._right.shape[-1]
         return 2.0 * (m * r + n * s + (0 if self.core is None else r * s))
 
     def _expression(self) -> str:

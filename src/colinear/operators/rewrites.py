@@ -20,7 +20,6 @@ import numpy as np
 
 from ..backends import Array
 from ..dispatch import function, rule
-from ..dispatch.functions import set_simplify
 from ..dispatch.patterns import arrange
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .banded import Banded, Tridiagonal, is_narrow, pad_with_zeros
@@ -84,7 +83,6 @@ def unchanged(A: LinearOperator) -> LinearOperator:
 
 
 simplify = function("simplify", base=unchanged, rewrites=False)
-set_simplify(simplify)
 
 
 def rewrite(pattern: Any, **options: Any) -> Callable[[Any], Any]:
@@ -137,9 +135,7 @@ def multiple_of_simplified(A: Any) -> LinearOperator:
 
 def are_few_terms(A: Any) -> bool:
     """Whether the ranks of the terms together are below the size."""
-    return A.terms * min(A.A.U.shape[-1], (A.A.U if A.A.V is None else A.A.V).shape[-1]) < min(
-        A.shape[-2:]
-    )
+    return A.terms * min(A.A.U.shape[-1], A.A._right.shape[-1]) < min(A.shape[-2:])
 
 
 @rewrite(BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]

@@ -60,7 +60,7 @@ class Sliced(LinearOperator):
             return A
         if isinstance(A, Sliced):
             return Sliced(A.A, _compose(A.rows, rows), _compose(A.cols, cols))
-        simplify = _simplifications().get(type(A))
+        simplify = _SIMPLIFICATIONS.get(type(A))
         simpler = None if simplify is None else simplify(A, rows, cols)
         return cls._of(A, rows, cols) if simpler is None else simpler._claim(_kept(A, rows, cols))
 
@@ -264,40 +264,24 @@ def _kept(A: LinearOperator, rows: Selection, cols: Selection) -> int:
     return mask
 
 
-def _simplifications() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
-    return _SIMPLIFICATIONS or _fill()
-
-
-_SIMPLIFICATIONS: dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]] = {}
-
-
-def _fill() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
-    """The families whose slices are of the same family, exactly and without a product."""
-
-    def principal(
-        slice_it: Callable[[Any, Selection], LinearOperator],
-    ) -> Callable[[Any, Selection, Selection], Any]:
-        return lambda A, rows, cols: (
-            slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
-        )
-
-    _SIMPLIFICATIONS.update(
-        {
-            Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
-            Diagonal: principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
-            Identity: principal(lambda A, key: Identity._of(count(key), A.context)),
-            ScaledIdentity: principal(
-                lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)
-            ),
-            Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
-            Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
-            LowRank: _slice_lowrank,
-        }
-    )
-    return _SIMPLIFICATIONS
-
-
 def _slice_lowrank(A: Any, rows: Selection, cols: Selection) -> LinearOperator:
     if A.V is None and same(rows, cols):
         return LowRank(pick(A.U, rows), None, A.core)
-    return LowRank(pick(A.U, rows), pick(A.U if A.V is None else A.V, cols), A.core)
+    return LowRank(pick(A.U, rows), pick(A._right, cols), A.core)
+
+
+def _principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Any:
+    """Of a principal submatrix without repeats."""
+    return lambda A, rows, cols: slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
+
+
+# The families whose slices are of the same family, exactly and without a product.
+_SIMPLIFICATIONS: dict[type, Any] = {
+    Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
+    Diagonal: _principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
+    Identity: _principal(lambda A, key: Identity._of(count(key), A.context)),
+    ScaledIdentity: _principal(lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)),
+    Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
+    Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
+    LowRank: _slice_lowrank,
+}

@@ -147,7 +147,7 @@ def itself(A: Any, whole: LinearOperator) -> Any:
 @rule(multiply_out, Tridiagonal)
 def band_of_tridiagonal(A: Any, whole: LinearOperator) -> Any:
     """Three diagonals"""
-    return Banded._of((A.lower, A.diag, A.upper), (-1, 0, 1), *A.shape[-2:])
+    return Banded._of(A.diagonals, A.offsets, *A.shape[-2:])
 
 
 @rule(multiply_out, DIAGONAL)

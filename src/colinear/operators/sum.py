@@ -217,11 +217,7 @@ def _merge_lowrank(group: list[Any]) -> LinearOperator:
         )
 
     U = side([A.U for A in group])
-    V = (
-        None
-        if all(A.V is None for A in group)
-        else side([A.U if A.V is None else A.V for A in group])
-    )
+    V = None if all(A.V is None for A in group) else side([A._right for A in group])
     if all(A.core is None for A in group):
         return LowRank(U, V)
     cores = [xp.eye(A.U.shape[-1], **kind_of(A)) if A.core is None else A.core for A in group]

@@ -104,8 +104,11 @@ class InnerTerms(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        left = self.right if self.left is None else self.left
-        return (*self.right.shape[:-2], left.shape[-1], self.right.shape[-1])
+        return (*self.right.shape[:-2], self._left.shape[-1], self.right.shape[-1])
+
+    @property
+    def _left(self) -> LinearOperator:
+        return self.right if self.left is None else self.left
 
     @memo
     def _context(self) -> Context:
@@ -117,12 +120,11 @@ class InnerTerms(LinearOperator):
         return InnerTerms._of(left, right, weights)
 
     def _matmat(self, X: Array) -> Array:
-        left = self.right if self.left is None else self.left
-        return left.H @ (self.weights[..., None] * (self.right @ X))
+        return self._left.H @ (self.weights[..., None] * (self.right @ X))
 
     @property
     def _flops(self) -> float:
-        return self.right.flops + (self.right if self.left is None else self.left).flops
+        return self.right.flops + self._left.flops
 
 
 class ListedTerms(LinearOperator):

@@ -12,6 +12,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
+from .banded import pad_with_zeros
 from .base import LinearOperator
 from .context import as_array, as_arrays, broadcast_batches, kind_of, zero_product
 from .tree import conjugate_leaves
@@ -350,12 +351,11 @@ def _shifted_sums(
     sizes = kernel.shape[-d:]
     for axis, (n, size, o) in enumerate(zip(grid, sizes, origin, strict=True), -1 - d):
         before, after = size - 1 - o, o
-        if boundary == "wrap":
-            ends = _cut(x, axis, n - before, n), _cut(x, axis, 0, after)
+        if boundary == "zero":
+            x = pad_with_zeros(xp, x, before, after, axis)
         else:
-            shapes = ((*x.shape[:axis], width, *x.shape[axis + 1 :]) for width in (before, after))
-            ends = tuple(xp.zeros(shape, **kind_of(x)) for shape in shapes)
-        x = xp.concat([end for end in (ends[0], x, ends[1]) if end.shape[axis]], axis=axis)
+            ends = _cut(x, axis, n - before, n), x, _cut(x, axis, 0, after)
+            x = xp.concat([end for end in ends if end.shape[axis]], axis=axis)
     out = None
     for j in product(*map(range, sizes)):
         window = tuple(

@@ -12,6 +12,7 @@ from .. import backends
 from ..backends import Array, is_array, namespace_of
 from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
+from .banded import pad_with_zeros
 from .base import LinearOperator
 from .context import Context, broadcast_batches, common_context, given_context, kind_of
 from .diagonal import promoted
@@ -61,11 +62,7 @@ def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int
 def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
     """`x` with zeros after its end along each axis, up to the lengths."""
     for axis, length in zip(axes, lengths, strict=True):
-        missing = length - x.shape[axis]
-        if missing:
-            shape = list(x.shape)
-            shape[axis] = missing
-            x = xp.concat([x, xp.zeros(shape, **kind_of(x))], axis=axis)
+        x = pad_with_zeros(xp, x, 0, length - x.shape[axis], axis)
     return x
 
 

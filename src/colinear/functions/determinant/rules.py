@@ -91,7 +91,7 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     xp = A.xp
     with ignore_float_errors(xp):
         reported(xp, sign, logarithm)
-        if not A.is_complex and xp.is_complex(sign):
+        if xp.is_complex(sign) and not A.is_complex:
             sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
         return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
 

@@ -221,7 +221,7 @@ def by_factors(
     that occurs twice is looked at once."""
     xp = A.xp
     found = {id(factor): eigenvalues(factor) for factor in factors}
-    values, pairs = zip(*[found[id(factor)] for factor in factors], strict=True)
+    values, pairs = map(list, zip(*[found[id(factor)] for factor in factors], strict=True))
     if pairs.count(None) == len(pairs):
         a, b = beside(a), beside(b)
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
