@@ -10,7 +10,6 @@ file knows only what one bit implies of another:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .dispatch.patterns import Pattern, as_pattern
@@ -46,27 +45,6 @@ CLOSED = {
     for real in (False, True)
     for square in (False, True)
 }
-
-
-def shared(operators: Iterable[LinearOperator]) -> int:
-    """The properties that all of them have."""
-    mask = ~0
-    for A in operators:
-        mask &= A.properties
-        if not mask:
-            break
-    return mask
-
-
-def known_of_sum(terms: Iterable[LinearOperator]) -> int:
-    """The properties that a sum has because of its terms'; one definite term makes a sum of
-    semidefinite ones definite."""
-    common, some = ~0, 0
-    for A in terms:
-        common &= A.properties
-        some |= A.properties
-    mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
-    return mask | some & POSITIVE_DEFINITE if mask & POSITIVE_SEMIDEFINITE else mask
 
 
 class Annotation:

@@ -9,14 +9,21 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import SELF_ADJOINT, SYMMETRIC, shared
+from ..properties import SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
 from .context import broadcast_batches, common_batch, common_context
 from .convert import as_operators, operator_list
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
-from .tree import adjoint_operands, conjugate_operands, memo, operand_flops, transpose_operands
+from .tree import (
+    adjoint_operands,
+    conjugate_operands,
+    memo,
+    operand_flops,
+    shared,
+    transpose_operands,
+)
 
 
 class BlockDiag(LinearOperator):

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import known_of_sum, shared
 from .banded import Tridiagonal, multiply_both_ways
 from .base import LinearOperator
 from .context import common_batch, common_context
@@ -17,7 +16,14 @@ from .diagonal import Identity, Zero
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, multiply_scalars
-from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
+from .tree import (
+    adjoint_operands,
+    conjugate_operands,
+    known_of_sum,
+    memo,
+    shared,
+    transpose_operands,
+)
 
 
 class Kronecker(LinearOperator):

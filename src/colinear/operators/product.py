@@ -15,7 +15,6 @@ from ..properties import (
     STIEFEL,
     SYMMETRIC,
     UNITARY,
-    shared,
 )
 from .base import LinearOperator
 from .context import common_batch, common_context
@@ -28,7 +27,7 @@ from .scaled import Scaled, multiply_scalars
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .tree import conjugate_operands, memo, operand_flops
+from .tree import conjugate_operands, memo, operand_flops, shared
 from .unitary import Permutation, Sine, bound_by_norm
 
 

@@ -10,14 +10,7 @@ from typing import Any, ClassVar
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import (
-    POSITIVE_DEFINITE,
-    POSITIVE_SEMIDEFINITE,
-    SELF_ADJOINT,
-    SYMMETRIC,
-    known_of_sum,
-    shared,
-)
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
 from .context import Context, broadcast_batches, common_context, is_complex_number, kind_of
 from .convert import operator_list
@@ -26,7 +19,14 @@ from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed
 from .scaled import Scaled, beside, multiply_scalars, peek_scalar
-from .tree import adjoint_operands, conjugate_operands, memo, transpose_operands
+from .tree import (
+    adjoint_operands,
+    conjugate_operands,
+    known_of_sum,
+    memo,
+    shared,
+    transpose_operands,
+)
 
 
 class Sum(LinearOperator):
@@ -49,15 +49,15 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
-        flat = [
-            inner
-            for term in terms
-            for inner in (term.operands if isinstance(term, Sum) else (term,))
-        ]
+        flat: list[LinearOperator] = []
+        for term in terms:
+            flat.extend(term.operands if isinstance(term, Sum) else (term,))
         # what was claimed of sums that are flattened, their terms do not know
         claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
         merged = _merge(flat)
-        kept = [term for term in merged if not isinstance(term, Zero)] or merged[:1]
+        kept = merged
+        if Zero in map(type, merged):
+            kept = [term for term in merged if not isinstance(term, Zero)] or merged[:1]
         whole: Any = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
         if len(kept) < len(merged) or len(kept) == 1:
             if whole.shape[:-2] != batch or (whole := in_context(whole, context)) is None:
@@ -181,7 +181,7 @@ def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]
 
 def _merge(terms: list[LinearOperator]) -> list[LinearOperator]:
     """One diagonal term and one low-rank term at most, where their first one stood."""
-    kinds = [_KIND[type(term)] for term in terms if type(term) in _KIND]
+    kinds = list(filter(None, map(_KIND.get, map(type, terms))))
     if len(kinds) == len(set(kinds)):
         return terms
     groups: dict[Any, list[LinearOperator]] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..dispatch.calls import retry_deeper
 from ..errors import ShapeError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
@@ -71,6 +72,27 @@ def adjoint_operands(self: Any) -> Any:
 def conjugate_operands(self: Any) -> Any:
     """`_conj` of the families that are conjugated operand by operand."""
     return type(self)(*[A.conj() for A in self.operands])
+
+
+def shared(operators: Iterable[Any]) -> int:
+    """The properties that all of them have."""
+    mask = ~0
+    for A in operators:
+        mask &= A.properties
+        if not mask:
+            break
+    return mask
+
+
+def known_of_sum(terms: Iterable[Any]) -> int:
+    """The properties that a sum has because of its terms'; one definite term makes a sum of
+    semidefinite ones definite."""
+    common, some = ~0, 0
+    for A in terms:
+        common &= A.properties
+        some |= A.properties
+    mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
+    return mask | some & POSITIVE_DEFINITE if mask & POSITIVE_SEMIDEFINITE else mask
 
 
 # `operands` of the families that wrap one operator A, and `_flops` of those that cost what their

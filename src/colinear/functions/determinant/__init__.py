@@ -165,8 +165,8 @@ def report_fallback(message: str) -> None:
     report(Info(Status.FELL_BACK, method="LU", message=message))
 
 
-def reported(xp: Any, sign: Array, logarithm: Array) -> Determinant:
-    """Sign and logarithm, whose status is reported: -inf is the logarithm of a singular operator's
+def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
+    """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
     determinant; NaN and inf are those of no finite matrix."""
     report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
     return sign, logarithm

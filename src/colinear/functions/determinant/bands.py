@@ -35,7 +35,7 @@ from ..common import is_square, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
-from . import Determinant, one, report_fallback, reported, sign_and_logarithm, slogdet
+from . import Determinant, one, report_determinant, report_fallback, sign_and_logarithm, slogdet
 from .rules import from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
@@ -62,7 +62,7 @@ def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
     if not A.shape[-1]:
         return one(A)
     minor, logarithm = last_minor(A.xp, A.xp.broadcast_to(A.diag, A.shape[:-1]), A.lower * A.upper)
-    sign, last = reported(A.xp, *slogdet_of_diagonal(A.xp, minor[..., None]))
+    sign, last = report_determinant(A.xp, *slogdet_of_diagonal(A.xp, minor[..., None]))
     return sign, last + logarithm
 
 

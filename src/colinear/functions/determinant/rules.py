@@ -66,7 +66,7 @@ from . import (
     one,
     real_sign,
     reciprocal_determinant,
-    reported,
+    report_determinant,
     slogdet,
     slogdet_of_power,
 )
@@ -90,7 +90,7 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     """From a sign, complex perhaps though A is real, and a logarithm."""
     xp = A.xp
     with ignore_float_errors(xp):
-        reported(xp, sign, logarithm)
+        report_determinant(xp, sign, logarithm)
         if xp.is_complex(sign) and not A.is_complex:
             sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
         return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
@@ -104,7 +104,7 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
     ] or empty
     xp, device = A.xp, A._context.device
     logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
-    return reported(xp, xp.asarray(sign, dtype=A.dtype, device=device), logarithm)
+    return report_determinant(xp, xp.asarray(sign, dtype=A.dtype, device=device), logarithm)
 
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
@@ -188,7 +188,7 @@ def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determin
     sign, logarithm = from_values(A, xp.reshape(xp.concat(alone, axis=-1), (*batch, -1)))
     if paired.shape[-1]:
         size = xp.reshape(xp.abs(paired), (*batch, -1))
-        positive, twice = reported(xp, *slogdet_of_diagonal(xp, size))
+        positive, twice = report_determinant(xp, *slogdet_of_diagonal(xp, size))
         sign, logarithm = sign * positive, logarithm + 2 * twice
     return spread(A, (sign, logarithm))
 
@@ -212,13 +212,13 @@ def slogdet_identity(A: Any, method: Any) -> Determinant:
 @rule(slogdet, ScaledIdentity)
 def slogdet_scaled_identity(A: Any, method: Any) -> Determinant:
     """det(c I) = c^n"""
-    return reported(A.xp, *slogdet_of_power(A, A.c))
+    return report_determinant(A.xp, *slogdet_of_power(A, A.c))
 
 
 @rule(slogdet, Diagonal)
 def slogdet_diagonal(A: Any, method: Any) -> Determinant:
     """det diag(d) = ∏ d_i"""
-    return reported(A.xp, *slogdet_of_diagonal(A.xp, A.d))
+    return report_determinant(A.xp, *slogdet_of_diagonal(A.xp, A.d))
 
 
 @rule(slogdet, Triangular)
@@ -227,7 +227,7 @@ def slogdet_triangular(A: Any, method: Any) -> Determinant:
     check_square("slogdet", A)
     if A.unit:
         return one(A)
-    return reported(A.xp, *slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A)))
+    return report_determinant(A.xp, *slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A)))
 
 
 @rule(slogdet, Permutation)

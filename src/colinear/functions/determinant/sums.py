@@ -220,7 +220,10 @@ def by_factors(
     """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one
     that occurs twice is looked at once."""
     xp = A.xp
-    found = {id(factor): eigenvalues(factor) for factor in factors}
+    found: dict[int, Any] = {}
+    for factor in factors:
+        if id(factor) not in found:
+            found[id(factor)] = eigenvalues(factor)
     values, pairs = map(list, zip(*[found[id(factor)] for factor in factors], strict=True))
     if pairs.count(None) == len(pairs):
         a, b = beside(a), beside(b)
