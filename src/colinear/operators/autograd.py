@@ -163,6 +163,7 @@ class Hessian(LinearOperator):
     """
 
     _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
+    _implied = SYMMETRIC
     f: Callable
     x: Any
     parameters: Any
@@ -188,9 +189,6 @@ class Hessian(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         n = _size(self.x)
         return (n, n)
-
-    def _infer(self) -> int:
-        return SYMMETRIC
 
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         g, point = _flat_function(xp, self.f, self.x, self.parameters)
@@ -248,6 +246,7 @@ class GaussNewton(LinearOperator):
     """
 
     _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
+    _implied = SELF_ADJOINT
     f: Callable
     loss: Callable
     x: Any
@@ -289,9 +288,6 @@ class GaussNewton(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         n = _size(self.x)
         return (n, n)
-
-    def _infer(self) -> int:
-        return SELF_ADJOINT
 
     def _loss_of(self, xp: Any, template: Any) -> Callable:
         """The loss as a function of the vector of all outputs."""

@@ -8,7 +8,9 @@ from those two, and may be replaced by the family's own formula:
     _rmatmat(X)     A^H X
     _adjoint() _transpose() _conj()    as operators
     _to_dense()     the matrix
-    _infer()        the properties that the class, the children and the dtype imply (a bit mask)
+    _implied        the properties that every operator of the family has (a bit mask)
+    _inherited      those that one has if all of its operands have them
+    _infer()        these two, and what else the fields imply
     _flops          of one matvec
     _term_count, _some_terms, _rows    of a sum, for minibatches: see terms.py
     _expression()   how it prints
@@ -24,7 +26,6 @@ import numpy as np
 from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import calls
-from ..dispatch.calls import retry_deeper
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
 from ..properties import CLOSED, SELF_ADJOINT, SYMMETRIC
@@ -98,6 +99,8 @@ class LinearOperator(Tree, Protocols):
     """
 
     _is_root: ClassVar[bool] = True
+    _implied: ClassVar[int] = 0
+    _inherited: ClassVar[int] = 0
     _commutative: ClassVar[bool] = False
     _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
     _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
@@ -268,7 +271,10 @@ class LinearOperator(Tree, Protocols):
         return self.properties & annotation.mask == annotation.mask
 
     def _infer(self) -> int:
-        return 0
+        mask = self._inherited
+        for A in self.operands if mask else ():
+            mask &= A.properties
+        return self._implied | mask
 
     @property
     def nbytes(self) -> int:
@@ -278,10 +284,7 @@ class LinearOperator(Tree, Protocols):
     @property
     def flops(self) -> float:
         """Floating-point operations of one product with a vector."""
-        try:
-            return float(self._flops)
-        except RecursionError:
-            return float(retry_deeper(getattr, self, "_flops"))
+        return float(_walk(lambda: self._flops))
 
     @property
     def _flops(self) -> float:
@@ -359,7 +362,7 @@ class LinearOperator(Tree, Protocols):
             try:
                 return self._matvec(other)
             except RecursionError:
-                return retry_deeper(self._matvec, other)
+                return calls.retry_deeper(self._matvec, other)
         if len(shape) < 2 or shape[-2] != self.shape[-1]:
             raise ShapeError(misfit(self, shape))
         if len(shape) > 2 and len(self.shape) > 2:
@@ -369,7 +372,7 @@ class LinearOperator(Tree, Protocols):
         try:
             return self._matmat(other)
         except RecursionError:
-            return retry_deeper(self._matmat, other)
+            return calls.retry_deeper(self._matmat, other)
 
     @calls.entry
     def __rmatmul__(self, other: Any) -> Any:
@@ -407,11 +410,9 @@ class LinearOperator(Tree, Protocols):
                 x, xp = from_numpy("@", self.xp, x), self.xp
             else:
                 check_device("@", self.device, xp.device_of(x))
-        return (
-            x
-            if xp.is_floating(x)
-            else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
-        )
+        if xp.is_floating(x):
+            return x
+        return as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
 
     # ------------------------------------------------------------------ transposes
 
@@ -476,7 +477,7 @@ class LinearOperator(Tree, Protocols):
         try:
             return self._to_dense()
         except RecursionError:
-            return retry_deeper(self._to_dense)
+            return calls.retry_deeper(self._to_dense)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]

@@ -9,7 +9,13 @@ import numpy as np
 
 from ..backends import Array, namespace_of
 from ..errors import MethodError, ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ..properties import (
+    ALL_PROPERTIES,
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SELF_ADJOINT,
+    SYMMETRIC,
+)
 from .base import LinearOperator
 from .context import broadcast_batches, kind_of
 from .convert import as_operator
@@ -287,8 +293,7 @@ class BatchElements(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*self.elements.host.shape, *self.A.shape[-2:])
 
-    def _infer(self) -> int:
-        return self.A.properties
+    _inherited = ALL_PROPERTIES
 
     def _transpose(self) -> LinearOperator:
         return BatchElements._of(self.A.T, self.elements)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import SELF_ADJOINT, SYMMETRIC
+from ..properties import ALL_PROPERTIES, SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
 from .context import broadcast_batches, common_batch, common_context
 from .convert import as_operators, operator_list
@@ -67,8 +67,7 @@ class BlockDiag(LinearOperator):
             sum(A.shape[-1] for A in self.operands),
         )
 
-    def _infer(self) -> int:
-        return shared(self.operands)
+    _inherited = ALL_PROPERTIES
 
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from operator import index
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class Diagonal(LinearOperator):
         shape = self.d.shape
         return (*shape, shape[-1])
 
-    def _infer(self) -> int:
-        return SYMMETRIC  # and so self-adjoint, if real
+    _implied = SYMMETRIC  # and so self-adjoint, if real
 
     _conj = conjugate_leaves
 
@@ -130,7 +129,7 @@ class Identity(LinearOperator):
 
     n: int
     context: Context
-    properties: ClassVar[int] = ALL_PROPERTIES
+    _implied = ALL_PROPERTIES
 
     def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
+from ..properties import ALL_PROPERTIES
 from .banded import Tridiagonal, multiply_both_ways
 from .base import LinearOperator
 from .context import common_batch, common_context
@@ -19,6 +20,7 @@ from .scaled import Scaled, multiply_scalars
 from .tree import (
     adjoint_operands,
     conjugate_operands,
+    infer_sum,
     known_of_sum,
     memo,
     shared,
@@ -78,8 +80,7 @@ class Kronecker(LinearOperator):
             math.prod([A.shape[-1] for A in self.operands]),
         )
 
-    def _infer(self) -> int:
-        return shared(self.operands)  # each of the six holds if every factor has it
+    _inherited = ALL_PROPERTIES  # each holds if every factor has it
 
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
@@ -156,8 +157,7 @@ class KroneckerSum(LinearOperator):
         n = math.prod([A.shape[-1] for A in self.operands])
         return (*common_batch("", self.operands), n, n)
 
-    def _infer(self) -> int:
-        return known_of_sum(self.operands)
+    _infer = infer_sum
 
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 

@@ -201,8 +201,7 @@ class Projection(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*self.Q.shape[:-1], self.Q.shape[-2])
 
-    def _infer(self) -> int:
-        return POSITIVE_SEMIDEFINITE
+    _implied = POSITIVE_SEMIDEFINITE
 
     _conj = conjugate_leaves
 
@@ -248,8 +247,7 @@ class Householder(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*self.v.shape, self.v.shape[-1])
 
-    def _infer(self) -> int:
-        return SELF_ADJOINT | UNITARY
+    _implied = SELF_ADJOINT | UNITARY
 
     _conj = conjugate_leaves
 

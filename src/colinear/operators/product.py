@@ -27,7 +27,7 @@ from .scaled import Scaled, multiply_scalars
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .tree import conjugate_operands, memo, operand_flops, shared
+from .tree import conjugate_operands, memo, operand_flops
 from .unitary import Permutation, Sine, bound_by_norm
 
 
@@ -88,8 +88,7 @@ class Product(LinearOperator):
             self.operands[-1].shape[-1],
         )
 
-    def _infer(self) -> int:
-        return shared(self.operands) & (UNITARY | STIEFEL)
+    _inherited = UNITARY | STIEFEL
 
     def _transpose(self) -> LinearOperator:
         return Product(*(factor.T for factor in reversed(self.operands)))

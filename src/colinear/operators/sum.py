@@ -22,9 +22,9 @@ from .scaled import Scaled, beside, multiply_scalars, peek_scalar
 from .tree import (
     adjoint_operands,
     conjugate_operands,
+    infer_sum,
     known_of_sum,
     memo,
-    shared,
     transpose_operands,
 )
 
@@ -71,8 +71,7 @@ class Sum(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*fitting_terms("+", self.operands), *self.operands[0].shape[-2:])
 
-    def _infer(self) -> int:
-        return known_of_sum(self.operands)
+    _infer = infer_sum
 
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
@@ -290,9 +289,7 @@ class Hadamard(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*fitting_terms("*", self.operands), *self.operands[0].shape[-2:])
 
-    def _infer(self) -> int:
-        mask = shared(self.operands)
-        return mask & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE)
+    _inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..properties import SELF_ADJOINT, STIEFEL, SYMMETRIC
+from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
 from .convert import as_operator
 from .printing import bracketed
@@ -122,8 +122,7 @@ class Conjugate(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return self.A.shape
 
-    def _infer(self) -> int:
-        return self.A.properties
+    _inherited = ALL_PROPERTIES
 
     def _transpose(self) -> LinearOperator:
         return self.A.H

@@ -95,6 +95,11 @@ def known_of_sum(terms: Iterable[Any]) -> int:
     return mask | some & POSITIVE_DEFINITE if mask & POSITIVE_SEMIDEFINITE else mask
 
 
+def infer_sum(self: Any) -> int:
+    """`_infer` of sums."""
+    return known_of_sum(self.operands)
+
+
 # `operands` of the families that wrap one operator A, and `_flops` of those that cost what their
 # operands cost.
 sole_operand: Any = property(lambda self: (self.A,))

@@ -225,8 +225,7 @@ class Sine(LinearOperator):
         n = math.prod(self.grid)
         return (n, n)
 
-    def _infer(self) -> int:
-        return UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
+    _implied = UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
 
     def _conj(self) -> LinearOperator:
         return self
@@ -345,8 +344,7 @@ class Permutation(LinearOperator):
         shape = self.perm.host.shape if isinstance(self.perm, Index) else tuple(self.perm.shape)
         return (*shape, shape[-1])
 
-    def _infer(self) -> int:
-        return UNITARY
+    _implied = UNITARY
 
     def _transpose(self) -> LinearOperator:
         return Permutation._of(self._inverse, self.context)
