@@ -24,7 +24,7 @@ from .calls import (
     why_whole,
 )
 from .patterns import Pattern
-from .resolution import Choice, Resolution, Rule, RuleIndex, decide
+from .resolution import Choice, Resolution, Rule, RuleIndex, decide, perform
 from .signatures import Signature, describe, from_description, signature
 
 MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
@@ -274,9 +274,7 @@ class Function:
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
         start = time.perf_counter() if is_timed else 0.0
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                result = result.run()
+            result = perform(chosen.implementation(A, *arguments))
         finally:
             state.current = outer
         seconds = time.perf_counter() - start if is_timed else None

@@ -3,6 +3,7 @@ when these do not fit together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -363,6 +364,16 @@ def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ..
                     )
                 result[i] = size
     return tuple(result)
+
+
+def concat_batches(xp: Any, parts: Sequence[Array], axis: int) -> Array:
+    """Matrices side by side (axis -1) or on top of each other (-2), their batch shapes
+    broadcast."""
+    batches = {part.shape[:-2] for part in parts}
+    if len(batches) > 1:
+        batch = broadcast_batches(*batches)
+        parts = [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts]
+    return xp.concat(list(parts), axis=axis)
 
 
 def zero_product(A: Any, X: Array) -> Array:

@@ -16,7 +16,7 @@ from .convert import operator_list
 from .diagonal import Identity, Zero
 from .neutral import dense_part
 from .printing import bracketed
-from .scaled import Scaled, multiply_scalars
+from .scaled import Scaled, pull_scalars
 from .tree import (
     adjoint_operands,
     conjugate_operands,
@@ -46,13 +46,11 @@ class Kronecker(LinearOperator):
     operands: tuple[LinearOperator, ...]
 
     def __new__(cls, *operands: Any) -> Any:
-        scalar: Any = None
+        given = operator_list("Kronecker", operands)
+        scalar, parts = pull_scalars(given)
         factors: list[LinearOperator] = []
-        given, rows, columns = operator_list("Kronecker", operands), 1, 1
-        for A in given:
-            if isinstance(A, Scaled):
-                scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
-                A = A.A
+        rows = columns = 1
+        for A in parts:
             rows, columns = rows * A.shape[-2], columns * A.shape[-1]
             factors.extend(A.operands if isinstance(A, Kronecker) else (A,))
         batch = common_batch("Kronecker", factors)

@@ -8,7 +8,7 @@ from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from .base import LinearOperator
-from .context import as_array, as_arrays, broadcast_batches
+from .context import as_array, as_arrays, broadcast_batches, kind_of
 from .tree import conjugate_leaves, memo
 
 # Low-rank matrices, U core V^H, kept as their factors.
@@ -82,6 +82,11 @@ class LowRank(LinearOperator):
     def _right(self) -> Array:
         """V, or U where it was not given."""
         return self.U if self.V is None else self.V
+
+    @property
+    def _core(self) -> Array:
+        """The core, or I where it was not given."""
+        return self.xp.eye(self.U.shape[-1], **kind_of(self)) if self.core is None else self.core
 
     def _infer(self) -> int:
         return POSITIVE_SEMIDEFINITE if self.V is None and self.core is None else 0

@@ -18,7 +18,6 @@ from .context import (
     is_complex_number,
     is_number,
     join_dtypes,
-    kind_of,
     split_number,
 )
 from .convert import as_operator, scaled_context
@@ -177,6 +176,19 @@ def multiply_scalars(c: Any, d: Any) -> Any:
     return d * c if namespace_of(c) is None else c * d
 
 
+def pull_scalars(operators: list[LinearOperator]) -> tuple[Any, list[Any]]:
+    """The product of the scalars in front of the operators, None where there are none, and what
+    they multiply."""
+    scalar: Any = None
+    parts = []
+    for A in operators:
+        if isinstance(A, Scaled):
+            scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
+            A = A.A
+        parts.append(A)
+    return scalar, parts
+
+
 def conjugate_scalar(c: Any) -> Any:
     xp = namespace_of(c)
     # NumPy makes scalars of 0-dimensional arrays
@@ -200,12 +212,6 @@ def beside(c: Any, ndim: int = 1) -> Any:
 # ---------------------------------------------------------------------- families that take the scal
 
 
-def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
-    xp = A.xp
-    core = xp.eye(A.U.shape[-1], **kind_of(A)) if A.core is None else A.core
-    return LowRank(A.U, A.V, beside(c, 2) * core)
-
-
 def _scaled_identity(c: Any, A: Any) -> ScaledIdentity:
     if namespace_of(c) is None:  # a number, whose dtype A has been told
         return ScaledIdentity._of(c, A.n, A.context)
@@ -217,5 +223,5 @@ _ABSORB: dict[type, Any] = {
     Identity: _scaled_identity,
     ScaledIdentity: lambda c, A: _scaled_identity(multiply_scalars(c, A.c), A),
     Zero: lambda c, A: A,
-    LowRank: _absorb_lowrank,
+    LowRank: lambda c, A: LowRank(A.U, A.V, beside(c, 2) * A._core),
 }

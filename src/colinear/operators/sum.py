@@ -6,19 +6,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
+from operator import add, mul
 from typing import Any, ClassVar
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from .banded import pad_with_zeros
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, is_complex_number, kind_of
+from .context import (
+    Context,
+    broadcast_batches,
+    common_context,
+    concat_batches,
+    is_complex_number,
+)
 from .convert import operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed
-from .scaled import Scaled, beside, multiply_scalars, peek_scalar
+from .scaled import Scaled, beside, peek_scalar, pull_scalars
 from .tree import (
     adjoint_operands,
     conjugate_operands,
@@ -76,7 +84,7 @@ class Sum(LinearOperator):
     _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
-        return reduce(lambda total, term: total + term @ X, self.operands[1:], self.operands[0] @ X)
+        return reduce(add, (term @ X for term in self.operands))
 
     _matvec = _matmat
 
@@ -93,11 +101,7 @@ class Sum(LinearOperator):
         return terms_of_sum(sampled, whole, indices, weights)
 
     def _to_dense(self) -> Array:
-        total = reduce(
-            lambda total, term: total + dense_part(term, self),
-            self.operands[1:],
-            dense_part(self.operands[0], self),
-        )
+        total = reduce(add, (dense_part(term, self) for term in self.operands))
         return self.xp.broadcast_to(total, self.shape)
 
     @property
@@ -208,34 +212,23 @@ def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:
 
 def _merge_lowrank(group: list[Any]) -> LinearOperator:
     xp = group[0].xp
-    batch = broadcast_batches(*(A.shape[:-2] for A in group))
-
-    def side(parts: list[Any]) -> Any:
-        return xp.concat(
-            [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1
-        )
-
-    U = side([A.U for A in group])
-    V = None if all(A.V is None for A in group) else side([A._right for A in group])
+    U = concat_batches(xp, [A.U for A in group], axis=-1)
+    V = None
+    if any(A.V is not None for A in group):
+        V = concat_batches(xp, [A._right for A in group], axis=-1)
     if all(A.core is None for A in group):
         return LowRank(U, V)
-    cores = [xp.eye(A.U.shape[-1], **kind_of(A)) if A.core is None else A.core for A in group]
-    return LowRank(U, V, _block_diagonal(xp, cores, batch))
+    return LowRank(U, V, _block_diagonal(xp, [A._core for A in group]))
 
 
-def _block_diagonal(xp: Any, blocks: list[Any], batch: tuple[int, ...]) -> Any:
+def _block_diagonal(xp: Any, blocks: list[Any]) -> Any:
     width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
     for block in blocks:
-        m, n = block.shape[-2:]
-        parts = [block if size is None else xp.zeros((m, size), **kind_of(block))
-                 for size in (before, None, width - before - n)]  # fmt: skip
-        rows.append(
-            xp.concat(
-                [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1
-            )
-        )
+        n = block.shape[-1]
+        padded = pad_with_zeros(xp, block, before, width - before - n, axis=-1)
+        rows.append(padded)
         before += n
-    return xp.concat(rows, axis=-2)
+    return concat_batches(xp, rows, axis=-2)
 
 
 _KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {
@@ -270,17 +263,14 @@ class Hadamard(LinearOperator):
     _commutative: ClassVar[bool] = True
 
     def __new__(cls, *operands: Any) -> Any:
-        scalar: Any = None
-        factors: list[LinearOperator] = []
-        for A in operator_list("Hadamard", operands):
-            if isinstance(A, Scaled):
-                scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
-                A = A.A
+        scalar, parts = pull_scalars(operator_list("Hadamard", operands))
+        factors: list[Any] = []
+        for A in parts:
             factors.extend(A.operands if isinstance(A, Hadamard) else (A,))
         fitting_terms("*", factors)
         common_context("*", factors)
         if all(isinstance(A, Diagonal) for A in factors):
-            whole: Any = Diagonal(reduce(lambda d, A: d * A.d, factors[1:], factors[0].d))  # type: ignore[attr-defined]
+            whole: Any = Diagonal(reduce(mul, [A.d for A in factors]))
         else:
             whole = factors[0] if len(factors) == 1 else cls._of(tuple(factors))
         return whole if scalar is None else Scaled(scalar, whole)
@@ -306,17 +296,13 @@ class Hadamard(LinearOperator):
             E = xp.astype(
                 xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), dtype
             )
-            rows = reduce(lambda P, B: P * (B @ E), transposes[1:], transposes[0] @ E)
+            rows = reduce(mul, (B @ E for B in transposes))
             blocks.append(xp.matmul(xp.matrix_transpose(rows), X))
         return xp.concat(blocks, axis=-2) if blocks else self.operands[0] @ X
 
     def _to_dense(self) -> Array:
-        dense = reduce(
-            lambda P, A: P * dense_part(A, self),
-            self.operands[1:],
-            dense_part(self.operands[0], self),
-        )
-        return self.xp.broadcast_to(dense, self.shape)
+        entries = reduce(mul, (dense_part(A, self) for A in self.operands))
+        return self.xp.broadcast_to(entries, self.shape)
 
     @property
     def _flops(self) -> float:

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, zero_product
+from .context import broadcast_batches, zero_product
 from .transposed import are_adjoint
-from .tree import memo
 
 NOT_A_SUM = (
     "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over "
@@ -110,10 +109,6 @@ class InnerTerms(LinearOperator):
     def _left(self) -> LinearOperator:
         return self.right if self.left is None else self.left
 
-    @memo
-    def _context(self) -> Context:
-        return common_context("terms", list(self.operands))
-
     def _adjoint(self) -> LinearOperator:
         weights = namespace_of(self.weights).conj(self.weights)
         left, right = (None, self.right) if self.left is None else (self.right, self.left)
@@ -141,10 +136,6 @@ class ListedTerms(LinearOperator):
             *broadcast_batches(*(A.batch_shape for A in self.operands)),
             *self.operands[0].shape[-2:],
         )
-
-    @memo
-    def _context(self) -> Context:
-        return common_context("terms", list(self.operands))
 
     def _adjoint(self) -> LinearOperator:
         weights = namespace_of(self.weights).conj(self.weights)

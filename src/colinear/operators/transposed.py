@@ -158,17 +158,15 @@ def inherited(A: Any) -> int:
 def are_adjoint(A: LinearOperator, B: LinearOperator) -> bool:
     """Whether A = B^H is known, because one was made from the other (never by comparing
     numbers)."""
-    if A is B:
-        return bool(A.properties & SELF_ADJOINT)
-    return _made_from(A, B, "_adjoint_of") or _made_from(B, A, "_adjoint_of")
+    return _are_images(A, B, SELF_ADJOINT, "_adjoint_of")
 
 
 def are_transposed(A: LinearOperator, B: LinearOperator) -> bool:
     """Whether A = B^T is known, because one was made from the other."""
+    return _are_images(A, B, SYMMETRIC, "_transpose_of")
+
+
+def _are_images(A: LinearOperator, B: LinearOperator, known: int, link: str) -> bool:
     if A is B:
-        return bool(A.properties & SYMMETRIC)
-    return _made_from(A, B, "_transpose_of") or _made_from(B, A, "_transpose_of")
-
-
-def _made_from(A: LinearOperator, B: LinearOperator, how: str) -> bool:
-    return A.__dict__.get(how) is B
+        return bool(A.properties & known)
+    return A.__dict__.get(link) is B or B.__dict__.get(link) is A

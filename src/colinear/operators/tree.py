@@ -212,13 +212,19 @@ def arrays_in(value: Any) -> list[Any]:
 
 def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:
     """The same nest of tuples, dicts and operators with `f` applied to each array."""
+    return map_parts(value, lambda A: A._map(f), f)
+
+
+def map_parts(value: Any, on_operator: Callable[[Any], Any], on_leaf: Callable[[Any], Any]) -> Any:
+    """The same nest of tuples and dicts with these functions applied to each operator and to each
+    leaf."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map_arrays(f, item) for item in value)
+        return type(value)(map_parts(item, on_operator, on_leaf) for item in value)
     if isinstance(value, dict):
-        return {key: map_arrays(f, item) for key, item in value.items()}
-    if hasattr(type(value), "_matmat"):
-        return value._map(f)
-    return value if value is None else f(value)
+        return {key: map_parts(item, on_operator, on_leaf) for key, item in value.items()}
+    if value is None:
+        return None
+    return on_operator(value) if hasattr(type(value), "_matmat") else on_leaf(value)
 
 
 class Index:
