@@ -193,7 +193,7 @@ def common_context(what: str, operands: Any) -> Context:
     told = set()  # dtypes of neutral operators, known without a framework
     for A in operands:
         own = A._context
-        if own is known or own == known:
+        if own in (known, NEUTRAL):
             continue
         if own.backend is None:
             told.add(own.dtype)

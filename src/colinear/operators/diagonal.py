@@ -129,7 +129,7 @@ class Identity(LinearOperator):
 
     n: int
     context: Context
-    _implied = ALL_PROPERTIES
+    properties = ALL_PROPERTIES
 
     def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
