@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from .dispatch import Choice, Cost, Function, Rule, signature
+from .dispatch.calls import why_whole
 from .dispatch.functions import _convert, function_named
-from .dispatch.named_methods import why_whole
 from .dispatch.resolution import Resolution, guard_name
 from .info import Scope, draw, state
 

@@ -10,7 +10,6 @@ file knows only what one bit implies of another:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from .dispatch.patterns import Pattern, as_pattern
@@ -23,15 +22,13 @@ if TYPE_CHECKING:
 SELF_ADJOINT, SYMMETRIC, POSITIVE_SEMIDEFINITE, POSITIVE_DEFINITE, UNITARY, STIEFEL = (
     1 << i for i in range(6)
 )
+ALL_PROPERTIES = (1 << 6) - 1  # those of I
 
 _PSD = POSITIVE_SEMIDEFINITE | SELF_ADJOINT
 _IMPLIED = ((POSITIVE_DEFINITE, _PSD), (POSITIVE_SEMIDEFINITE, SELF_ADJOINT), (UNITARY, STIEFEL))
 
 
-def close(mask: int, *, real: bool = False, square: bool = False) -> int:
-    """All that `mask` implies, for an operator that is real or square as told."""
-    if not mask:
-        return mask
+def _close(mask: int, real: bool, square: bool) -> int:
     for bit, implied in _IMPLIED:
         if mask & bit:
             mask |= implied
@@ -42,14 +39,12 @@ def close(mask: int, *, real: bool = False, square: bool = False) -> int:
     return mask
 
 
-def shared(operators: Iterable[LinearOperator]) -> int:
-    """The properties that all of them have."""
-    mask = ~0
-    for A in operators:
-        mask &= A.properties
-        if not mask:
-            break
-    return mask
+# All that a mask implies, for an operator that is real or square: CLOSED[real, square][mask].
+CLOSED = {
+    (real, square): tuple(_close(mask, real, square) for mask in range(ALL_PROPERTIES + 1))
+    for real in (False, True)
+    for square in (False, True)
+}
 
 
 class Annotation:
@@ -59,7 +54,7 @@ class Annotation:
     __slots__ = ("mask", "meaning", "name")
 
     def __init__(self, name: str, mask: int, meaning: str):
-        self.name, self.mask, self.meaning = name, close(mask), meaning
+        self.name, self.mask, self.meaning = name, CLOSED[False, False][mask], meaning
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]

@@ -13,8 +13,8 @@ import pytest
 from support.registry import BACKENDS, MAKERS, Case, cases
 
 import colinear as co
+from colinear.dispatch.calls import NotForPart
 from colinear.dispatch.functions import Function
-from colinear.dispatch.named_methods import NotForPart
 from colinear.dispatch.resolution import Choice
 
 

@@ -25,10 +25,10 @@ from support.toys import (
 
 from colinear import dispatch
 from colinear.dispatch import (
+    calls,
     check_rules,
     function,
     functions,
-    named_methods,
     patterns,
     rule,
     signatures,
@@ -746,7 +746,7 @@ def test_bad_base_cases_and_bad_rules_are_refused():
 
 
 def test_a_method_must_be_a_method_object(monkeypatch):
-    monkeypatch.setattr(named_methods, "_method_names", lambda: ("CG", "LU"))
+    monkeypatch.setattr(calls, "_method_names", lambda: ("CG", "LU"))
     f = function("f", base=solve_base)
     names = r"one of CG\(\), LU\(\)"
     for wrong, advice in [

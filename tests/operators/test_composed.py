@@ -377,3 +377,9 @@ def test_dtypes_promote_over_all_terms_not_the_first():
     assert (co.Diagonal(np.ones(2, np.float32)) @ A).dtype == np.float32
     assert (1j * A).dtype == np.complex64 and (2 * A).dtype == np.float32
     assert ((2 * A) @ np.ones(2, np.float32)).dtype == np.float32
+
+
+def test_what_is_real_and_semidefinite_is_symmetric():
+    for A in (co.LowRank(np.ones((3, 1))), co.Projection(np.eye(3)[:, :1])):
+        assert A.isa(co.Symmetric) and A.isa(co.SelfAdjoint)
+    assert not co.LowRank(1j * np.ones((3, 1))).isa(co.Symmetric)

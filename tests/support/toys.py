@@ -11,6 +11,7 @@ class Toy:
     _signature = None
     flops = 10.0
     nbytes = 80
+    is_neutral = False
 
     def __init_subclass__(cls):
         cls._is_root = False

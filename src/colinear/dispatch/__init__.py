@@ -25,23 +25,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .calls import (
-    compile_call,
-    shared_arguments,
-)
+from .calls import check_part, compile_call, has_needs, set_method_names, shared_arguments
 from .functions import (
     Function,
     Implementation,
     _functions,
     _resolve_at_compile_time,
-    set_converter,
-    set_release,
-    set_simplify,
-)
-from .named_methods import (
-    check_part,
-    has_needs,
-    set_method_names,
+    set_operators,
 )
 from .patterns import Pattern, arrange, as_pattern
 from .resolution import (
@@ -71,10 +61,8 @@ __all__ = [
     "overlaps",
     "perform",
     "rule",
-    "set_converter",
     "set_method_names",
-    "set_release",
-    "set_simplify",
+    "set_operators",
     "signature",
     "subsumes",
 ]

@@ -13,10 +13,18 @@ from typing import Any, TypeVar
 from ..info import Info, Scope, state, summarise
 from ..status import ON_FAILURE, combine, deliver, failed
 from . import calls, signatures
-from .calls import check_parameters, positional, retry_deeper
-from .named_methods import NotForPart, not_a_method, not_an_argument, unfit, why_whole
+from .calls import (
+    NotForPart,
+    check_parameters,
+    not_a_method,
+    not_an_argument,
+    positional,
+    retry_deeper,
+    unfit,
+    why_whole,
+)
 from .patterns import Pattern
-from .resolution import Choice, Resolution, Rule, RuleIndex, decide, resolve
+from .resolution import Choice, Resolution, Rule, RuleIndex, decide, perform
 from .signatures import Signature, describe, from_description, signature
 
 MOST_STRUCTURES = 10_000  # that a function remembers: then it forgets them all
@@ -55,9 +63,8 @@ class Function:
         self.__module__ = getattr(base, "__module__", __name__)
         self.base_rule = Rule(name, positional(base), Pattern(None), is_base=True)
         self._parts: list[Rule] = []  # the rules, those for unions taken apart
-        self._index = RuleIndex(self._parts)
+        self._index = RuleIndex(self._parts, self.base_rule)
         self._cache: dict[Signature, Resolution] = {}
-        self._precedence: dict[Any, bool] = {}
         self._rewritings: dict[int, Rule] = {}
         self._number = next(_numbers)
         _functions[self._number] = self
@@ -161,7 +168,9 @@ class Function:
         # true, or not to be seen yet
         if reports and failed(combine([report._status for report in reports])) is not False:
             result = deliver(summarise(reports, self.name, chosen.name), on_failure, result)
-        return result if _release is None else _release(A, arguments, result)
+        if _release is None or not A.is_neutral:
+            return result
+        return _release(A, arguments, result)
 
     def find(self, A: Any, arguments: tuple[Any, ...] = ()) -> Rule:
         """The rule that would be taken for this operator and these other arguments;
@@ -251,7 +260,7 @@ class Function:
         result, gathered = self._call_and_gather(chosen, A, arguments)
         if not info or on_failure == "raise":
             result = deliver(gathered, on_failure, result)
-        if outer is None and _release is not None:
+        if outer is None and _release is not None and A.is_neutral:
             result = _release(A, arguments, result)
         return (result, gathered) if info else result
 
@@ -265,9 +274,7 @@ class Function:
         is_timed = signatures.is_compiling is None or not signatures.is_compiling()
         start = time.perf_counter() if is_timed else 0.0
         try:
-            result = chosen.implementation(A, *arguments)
-            while type(result) is Choice:
-                result = result.run()
+            result = perform(chosen.implementation(A, *arguments))
         finally:
             state.current = outer
         seconds = time.perf_counter() - start if is_timed else None
@@ -297,14 +304,14 @@ class Function:
             parts = [part for each in self.rules for part in each.alternatives()]
             # A thread that is resolving meanwhile keeps the old dictionaries, so nothing stale
             # enters the new ones.
-            self._parts, self._precedence, self._cache = parts, {}, {}
+            self._parts, self._cache = parts, {}
 
     def _resolve(self, s: Signature) -> Resolution:
         cache, index = self._cache, self._index
         # made when it is first needed after rules were added, since importing adds hundreds
         if index.rules is not self._parts:
-            index = self._index = RuleIndex(self._parts)
-        found = resolve(index.matching(s), self.base_rule, self._precedence)
+            index = self._index = RuleIndex(self._parts, self.base_rule)
+        found = index.resolve(s)
         if len(cache) >= MOST_STRUCTURES:
             cache.clear()
         cache[s] = found
@@ -356,23 +363,16 @@ _simplify: Function | None = None
 _release: Callable[[Any, tuple[Any, ...], Any], Any] | None = None
 
 
-def set_converter(as_operator: Callable[[Any], Any]) -> None:
-    """Say how an array becomes an operator, so that every function takes arrays too."""
-    global _converter
-    _converter = as_operator
-
-
-def set_simplify(simplify: Function) -> None:
-    """Say which function writes an operator in a family that knows more."""
-    global _simplify
-    _simplify = simplify
-
-
-def set_release(release: Callable[[Any, tuple[Any, ...], Any], Any]) -> None:
-    """Say how the result of an operator that holds no floats is freed of the framework in which
-    it was computed."""
-    global _release
-    _release = release
+def set_operators(
+    as_operator: Callable[[Any], Any],
+    simplify: Function,
+    release: Callable[[Any, tuple[Any, ...], Any], Any],
+) -> None:
+    """Say how an array becomes an operator, so that every function takes arrays too; which function
+    writes an operator in a family that knows more; and how the result of an operator that holds no
+    floats is freed of the framework in which it was computed."""
+    global _converter, _simplify, _release
+    _converter, _simplify, _release = as_operator, simplify, release
 
 
 def _convert(name: str, A: Any) -> Any:

@@ -367,7 +367,11 @@ def arrange(A: Any, *children: Any) -> tuple[Any, ...]:
             (type(A), 0, tuple([_spec(c) for c in children])), describe(A)
         )
     else:
-        key = (type(A), children, tuple([signature(operand) for operand in operands]))
+        key = (
+            type(A),
+            children,
+            tuple([operand._signature or signature(operand) for operand in operands]),
+        )
         found = _arranged.get(key)
         if found is None:
             if len(_arranged) >= MOST_ARRANGED:

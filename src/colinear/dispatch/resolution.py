@@ -48,8 +48,10 @@ class RuleIndex:
     """The rules of a function, each for a single pattern (no unions at the top), by what their
     patterns ask for."""
 
-    def __init__(self, rules: Sequence[Any]):
-        self.rules = rules
+    def __init__(self, rules: Sequence[Rule], base: Rule):
+        self.rules, self.base = rules, base
+        self._precedence: dict[tuple[int, int], bool] = {}  # of pairs of rules
+        self._resolutions: dict[tuple[Rule, ...], Resolution] = {}  # by the rules that match
         self._bits: dict[Pattern, int] = {}  # of patterns for operands
         # the same, by the classes that they match; None: any
         self._by_class: dict[type | None, list[tuple[Pattern, int]]] = {}
@@ -91,6 +93,45 @@ class RuleIndex:
                 self._known.clear()
             self._known[s] = bits
         return bits
+
+    def resolve(self, s: Signature) -> Resolution:
+        """The rules for this signature, in the order in which they are tried."""
+        matching = tuple(self.matching(s))
+        found = self._resolutions.get(matching)
+        if found is None:
+            found = self._resolutions[matching] = self._ordered(list(matching))
+        return found
+
+    def _ordered(self, matching: list[Rule]) -> Resolution:
+        order: list[Rule] = []
+        while matching:
+            first = (
+                r
+                for r in matching
+                if not any(self._precedes(other, r) for other in matching if other is not r)
+            )
+            order.append(next(first, matching[0]))
+            matching.remove(order[-1])
+        rivals = [self._rivals_of(i, order) for i in range(len(order))]
+        sole = not order or (order[0].when is None and not rivals[0])
+        order.append(self.base)
+        return Resolution(order[0] if sole else None, tuple(order), (*rivals, ()))
+
+    def _precedes(self, a: Rule, b: Rule) -> bool:
+        known = self._precedence.get((a.key, b.key))
+        if known is None:
+            self._precedence[a.key, b.key] = known = a.precedes(b)
+        return known
+
+    def _rivals_of(self, i: int, order: list[Rule]) -> tuple[int, ...]:
+        """The rules after the i-th that it does not precede. The other alternatives of a rule are
+        no rivals of it, nor is what they precede."""
+        same = [rule for rule in order if rule.source is order[i].source]
+        return tuple(
+            j
+            for j in range(i + 1, len(order))
+            if not any(rule is order[j] or self._precedes(rule, order[j]) for rule in same)
+        )
 
     def matching(self, s: Signature) -> list[Any]:
         """The rules whose patterns match every operator with this signature."""
@@ -279,48 +320,6 @@ class Resolution(NamedTuple):
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-def resolve(matching: list[Rule], base: Rule, precedence: dict[Any, bool]) -> Resolution:
-    """Rules that match in the order in which they are tried. `precedence` remembers how pairs of
-    rules compare."""
-    if len(matching) < 2:
-        order = [*matching, base]
-        return Resolution(
-            order[0] if order[0].when is None else None, tuple(order), ((),) * len(order)
-        )
-
-    def precedes(a: Rule, b: Rule) -> bool:
-        key = (a.key, b.key)
-        known = precedence.get(key)
-        if known is None:
-            precedence[key] = known = a.precedes(b)
-        return known
-
-    order = []
-    while matching:
-        first = (
-            r
-            for r in matching
-            if not any(precedes(other, r) for other in matching if other is not r)
-        )
-        order.append(next(first, matching[0]))
-        matching.remove(order[-1])
-
-    def rivals_of(i: int) -> tuple[int, ...]:
-        rule = order[i]
-        # The other alternatives of a rule are no rivals of it, nor is what they precede.
-        same = [rule] if rule.source is rule else [r for r in order if r.source is rule.source]
-        return tuple(
-            j
-            for j in range(i + 1, len(order))
-            if not any(r is order[j] or precedes(r, order[j]) for r in same)
-        )
-
-    rivals = [*map(rivals_of, range(len(order))), ()]
-    order.append(base)
-    sole = order[0] if order[0].when is None and not rivals[0] else None
-    return Resolution(sole, tuple(order), tuple(rivals))
 
 
 def decide(A: Any, found: Resolution, arguments: tuple[Any, ...] = ()) -> Rule:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from .. import backends
@@ -29,6 +30,7 @@ MOST_SIGNATURES = 100_000  # in the table: then it is emptied, and only identity
 
 _table: dict[Any, Signature] = {}
 _numbers = itertools.count()
+_number = attrgetter("number")
 
 
 class Signature:
@@ -36,7 +38,7 @@ class Signature:
     `signature` and `intern` only."""
 
     __slots__ = ("_cuts", "children", "cls", "collapsed", "depth", "mask", "number")
-    cls: type | None
+    cls: Any  # None: unknown
     mask: int
     children: tuple[Signature, ...] | None  # None: unknown
     collapsed: bool
@@ -62,13 +64,9 @@ class Signature:
                 found = intern(self.cls, self.mask, None)
             else:
                 children = tuple(child.cut(levels - 1) for child in self.children)
-                if self.collapsed and not _is_commutative(self.cls):
-                    children = (*children[:2], *_distinct(children[2:]))
-                elif self.collapsed:
-                    children = _distinct(children)
-                elif _is_commutative(self.cls):
-                    children = _ordered(children)
-                found = intern(self.cls, self.mask, children, self.collapsed)
+                if self.collapsed and not self.cls._commutative:  # the last stands second
+                    children = (children[0], *children[2:], children[1])
+                found = _of_children(self.cls, self.mask, children, self.collapsed)
             self._cuts[levels] = found
         return found
 
@@ -123,61 +121,34 @@ def _build(A: Any, levels: int, memo: dict[tuple[int, int], Signature]) -> Signa
     if levels == 1:
         return intern(type(A), A.properties, None)
     # operands may be shared many times over; their owner keeps them alive meanwhile
-    key = (
-        id(A),
-        levels,
-    )
+    key = (id(A), levels)
     found = memo.get(key)
     if found is None:
-        if len(operands) <= WIDEST:
-            children = tuple([_build(operand, levels - 1, memo) for operand in operands])
-            found = _of_children(type(A), A.properties, children)
-        else:
-            found = _of_children(
-                type(A),
-                A.properties,
-                (_build(operand, levels - 1, memo) for operand in operands),
-                wide=True,
-            )
+        children = [_build(operand, levels - 1, memo) for operand in operands]
+        found = _of_children(type(A), A.properties, children, len(children) > WIDEST)
         memo[key] = found
+        if found.depth < levels:  # nothing was cut
+            object.__setattr__(A, "_signature", found)
     return found
 
 
-def _of_children(
-    cls: type, mask: int, children: Iterable[Signature], wide: bool = False
-) -> Signature:
-    if not wide:
-        children = tuple(children)
-        return intern(
-            cls,
-            mask,
-            _ordered(children) if _is_commutative(cls) and len(children) > 1 else children,
-        )
-    if _is_commutative(cls):
-        return intern(cls, mask, _distinct(children), True)
-    first, *middle, last = children
-    return intern(cls, mask, (first, last, *_distinct(middle)), True)
-
-
-def _ordered(children: Iterable[Signature]) -> tuple[Signature, ...]:
-    """In one order for all permutations of the same operands, so that A + B and B + A share a
-    signature."""
-    return tuple(sorted(children, key=_number))
+def _of_children(cls: Any, mask: int, children: Sequence[Signature], is_wide: bool) -> Signature:
+    """The signature with these operands, those of commuting ones in one order: A + B and B + A
+    share it."""
+    if cls._commutative:
+        ordered = _distinct(children) if is_wide else tuple(sorted(children, key=_number))
+        return intern(cls, mask, ordered, is_wide)
+    if is_wide:
+        first, *middle, last = children
+        return intern(cls, mask, (first, last, *_distinct(middle)), True)
+    return intern(cls, mask, tuple(children))
 
 
 def _distinct(children: Iterable[Signature]) -> tuple[Signature, ...]:
-    distinct = _ordered(set(children))
+    distinct = tuple(sorted(set(children), key=_number))
     # One unknown stands for those that are left out: it is there, but only a pattern that matches
     # everything matches it.
     return distinct if len(distinct) <= MOST_DISTINCT else (*distinct[:MOST_DISTINCT], UNKNOWN)
-
-
-def _number(s: Signature) -> int:
-    return s.number
-
-
-def _is_commutative(cls: type | None) -> bool:
-    return getattr(cls, "_commutative", False)
 
 
 UNKNOWN = intern(None, 0, None)
@@ -216,4 +187,5 @@ def from_description(description: tuple[Any, ...]) -> Signature:
     cls, mask, operands = description
     if operands is None:
         return intern(cls, mask, None)
-    return _of_children(cls, mask, map(from_description, operands), wide=len(operands) > WIDEST)
+    children = [from_description(operand) for operand in operands]
+    return _of_children(cls, mask, children, len(children) > WIDEST)

@@ -10,10 +10,10 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..backends import shared as _banded
 from ..operators import LinearOperator
-from ..operators.bounds import bound_by_norm, bound_of_tridiagonal
+from ..operators.banded import bound_of_tridiagonal
 from ..operators.context import Context, broadcast_batches, context_of
 from ..operators.tree import conjugate_leaves, memo
-from ..operators.unitary import fourier_flops, sine_transform
+from ..operators.unitary import bound_by_norm, fourier_flops, sine_transform
 
 # Inverses of structured matrices as operators: by Fourier transforms, along bands, and in bases of
 # eigenvectors.

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends import Array
 from ..errors import MethodError
-from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, close, strongest_names
+from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
 from .iterate import Outcome, Products, refined, solve_by_steps
 
@@ -40,7 +40,7 @@ class Method:
     @property
     def needed(self) -> str:
         """The names of the properties that it needs."""
-        return " and ".join(strongest_names(close(self.needs)))
+        return " and ".join(strongest_names(CLOSED[False, False][self.needs]))
 
     def tolerance(self, xp: Any, dtype: Any) -> float:
         """The relative residual asked for: `tol`, or the square root of the dtype's epsilon."""

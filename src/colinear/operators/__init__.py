@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dispatch.functions import set_converter, set_release
+from ..dispatch import set_operators
 from .autograd import GaussNewton, Hessian, Jacobian
 from .banded import Banded, Tridiagonal
 from .base import LinearOperator
@@ -11,7 +11,6 @@ from .block import Block, BlockDiag, hstack, vstack
 from .convert import as_operator
 from .dense import Dense, Triangular
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
-from .hadamard import Hadamard
 from .kernel import Kernel
 from .kronecker import Kronecker, KroneckerSum
 from .lowrank import Householder, LowRank, Projection
@@ -22,13 +21,12 @@ from .rewrites import simplify
 from .scaled import Scaled
 from .sliced import Sliced
 from .sparse import Sparse
-from .sum import Sum
+from .sum import Hadamard, Sum
 from .toeplitz import Circulant, Convolution, Toeplitz
 from .transposed import Adjoint, Conjugate, Transpose
 from .unitary import FFT, Permutation, Sine
 
-set_converter(as_operator)
-set_release(release)
+set_operators(as_operator, simplify, release)
 
 __all__ = [
     "FFT",

@@ -1,22 +1,27 @@
-"""The meaning of `+ - * / @ **` between operators, arrays, scalars and SciPy objects. The
-simplifications are in the constructors."""
+"""The meaning of `+ - * / @ **` between operators, arrays, scalars and SciPy objects, and of `A[key]`.
+The simplifications are in the constructors."""
 
 from __future__ import annotations
 
+import math
 import numbers
+import operator
 from typing import Any
 
 import numpy as np
 
-from ..backends import namespace_of
+from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from .base import LinearOperator
+from .batch import take_batch
+from .context import kind_of
 from .convert import as_operator, as_operators
 from .diagonal import Identity
-from .hadamard import Hadamard
 from .product import Product
 from .scaled import Scaled
-from .sum import Sum
+from .sliced import Sliced, check_range, pick, selection
+from .sum import Hadamard, Sum
+from .tree import Index
 
 
 def is_scalar(x: Any) -> bool:
@@ -53,10 +58,11 @@ def subtract(A: Any, B: Any) -> LinearOperator:
 
 def times(A: LinearOperator, B: Any) -> LinearOperator:
     """c A for a scalar c; the entrywise (Hadamard) product with anything else, as NumPy's `*`."""
-    if is_scalar(B) and A.shape[-2:] != (1, 1):
-        return Scaled(B if getattr(B, "ndim", 0) == 0 else B[..., 0, 0], A)
-    if is_scalar(B) and getattr(B, "ndim", 0) == 0:
-        return Scaled(B, A)
+    if is_scalar(B):
+        if getattr(B, "ndim", 0) == 0:
+            return Scaled(B, A)
+        if A.shape[-2:] != (1, 1):
+            return Scaled(B[..., 0, 0], A)
     return Hadamard(A, B)
 
 
@@ -91,3 +97,217 @@ def raise_to(A: LinearOperator, exponent: Any) -> LinearOperator:
     )
 
     return power(A, exponent)
+
+
+# `A[key]`: NumPy's meaning, with submatrices kept as operators.
+#
+# The key is read as NumPy reads the key of an array of A's shape: `...` stands for full slices,
+# missing keys are full slices, the first axes are the batch. Batch keys are applied first, then the
+# last two:
+#
+# | rows, columns | gives |
+# | --- | --- |
+# | two integers | a number (one per batch element) |
+# | an integer and a slice or an array | a vector: `A[i]`, `A[:, j]`, `A[i, [1, 2]]` |
+# | slices, or a slice and an array of integers or booleans | an operator |
+# | two arrays, integer or boolean | the entries of these pairs, as an array of their broadcast shape |
+# | `np.ix_(rows, columns)` | an operator |
+#
+# One difference from NumPy: index arrays in the batch and in the matrix at once are refused (NumPy
+# would pair them up).
+
+
+PAIRS_BLOCK = 1 << 22  # entries of a block of unit vectors when pairs are read off
+
+
+def getitem(A: LinearOperator, key: Any) -> Any:
+    """The entry, row, column, submatrix, pairs of entries or batch element that `key` names."""
+    keys = _expand(A, key if isinstance(key, tuple) else (key,))
+    batch_keys, (rows, cols) = keys[:-2], keys[-2:]
+    if any(not _is_full(part) for part in batch_keys):
+        if any(map(_is_array_key, batch_keys)) and any(map(_is_array_key, (rows, cols))):
+            raise IndexError(
+                "index arrays in the batch and in the matrix at once; index in two steps: "
+                "A[batch][..., rows, cols]."
+            )
+        A = take_batch(A, batch_keys)
+    return _submatrix(A, rows, cols)
+
+
+# ------------------------------------------------------------------ reading the key
+
+
+def _expand(A: LinearOperator, keys: tuple[Any, ...]) -> tuple[Any, ...]:
+    """One key for each axis: `...` and what is missing are full slices, a boolean matrix is the
+    pairs where it is true."""
+    for part in keys:
+        if part is None:
+            raise IndexError("an operator has no new axes: np.newaxis (None) is not a key of it.")
+        if isinstance(part, (bool, np.bool_)):
+            raise IndexError("a single boolean is not a key of an operator.")
+    keys = tuple(pair for part in keys for pair in _opened(part, len(keys), A))
+    dots = [i for i, part in enumerate(keys) if part is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can have only one ellipsis ('...').")
+    missing = A.ndim - (len(keys) - len(dots))
+    if missing < 0:
+        raise IndexError(
+            f"too many indices: the operator has {A.ndim} dimensions, but {len(keys) - len(dots)} "
+            "were indexed."
+        )
+    at = dots[0] if dots else len(keys)
+    return keys[:at] + (slice(None),) * missing + keys[at + len(dots) :]
+
+
+def _opened(part: Any, total: int, A: LinearOperator) -> tuple[Any, ...]:
+    """A boolean array of several dimensions indexes as many axes: the positions where it is
+    true."""
+    if (
+        part is Ellipsis
+        or isinstance(part, (slice, range, Index))
+        or np.ndim(part) < 2
+        or not _is_boolean(part)
+    ):
+        return (part,)
+    mask = _host(part)
+    if mask.shape != A.shape or total != 1:
+        raise IndexError(
+            f"a boolean index of shape {mask.shape} does not fit an operator of shape {A.shape}."
+        )
+    if A.ndim > 2:
+        raise IndexError(
+            "a boolean index over batch and matrix at once; index in two steps: A[batch][..., "
+            "mask]."
+        )
+    return np.nonzero(mask)
+
+
+def _is_boolean(part: Any) -> bool:
+    dtype = getattr(part, "dtype", None)
+    return str(dtype) in ("bool", "torch.bool") or (
+        dtype is None and np.asarray(part).dtype == bool
+    )
+
+
+def _host(part: Any) -> Any:
+    xp = namespace_of(part)
+    return np.asarray(part if xp is None else xp.to_numpy(part))
+
+
+def _is_full(part: Any) -> bool:
+    return isinstance(part, slice) and part == slice(None)
+
+
+def _is_array_key(part: Any) -> bool:
+    return not isinstance(part, slice) and np.ndim(part) > 0
+
+
+def _integer(part: Any, size: int, axis: int) -> Any:
+    """A single index, or None if `part` is not one. A traced one is returned as it is, counted
+    from the front."""
+    if isinstance(part, (slice, range, Index)) or np.ndim(part) > 0:
+        return None
+    xp = namespace_of(part)
+    if xp is not None and xp.is_traced(part):
+        return xp.where(part < 0, part + size, part)
+    try:
+        i = operator.index(part)
+    except TypeError:
+        raise IndexError(
+            "indices are integers, slices, arrays of integers or booleans; not "
+            f"{type(part).__name__}."
+        ) from None
+    check_range(i, size, axis)
+    return i + size if i < 0 else i
+
+
+# ------------------------------------------------------------------ the last two axes
+
+
+def _submatrix(A: LinearOperator, rows: Any, cols: Any) -> Any:
+    m, n = A.shape[-2:]
+    i, j = _integer(rows, m, -2), _integer(cols, n, -1)
+    if i is not None and j is not None:
+        return _at(_column(A, j), i)
+    if i is not None:
+        return pick(_column(A.T, i), selection(cols, n, -1), axis=-1)
+    if j is not None:
+        return pick(_column(A, j), selection(rows, m, -2), axis=-1)
+    if _is_array_key(rows) and _is_array_key(cols):
+        grid = _grid(rows, cols)
+        return _pairs(A, rows, cols) if grid is None else Sliced(A, *grid)
+    return Sliced(A, rows, cols)
+
+
+def _column(A: LinearOperator, j: Any) -> Array:
+    """A e_j."""
+    xp, n = A.xp, A.shape[-1]
+    if isinstance(j, int):
+        unit = xp.set_at(xp.zeros((n,), **kind_of(A)), j, 1)
+    else:
+        unit = xp.astype(xp.arange(n, device=A._context.device) == j, A.dtype)
+    return A @ unit
+
+
+def _at(x: Array, i: Any) -> Any:
+    if isinstance(i, int):
+        # NumPy gives a number for the first, an array for the second
+        return x[i] if x.ndim == 1 else x[..., i]
+    return namespace_of(x).take(x, i, axis=-1)
+
+
+def _grid(rows: Any, cols: Any) -> tuple[Any, Any] | None:
+    """The rows and columns of an open mesh, as `np.ix_` makes it, or None."""
+    if (
+        len(np.shape(rows)) == 2
+        and len(np.shape(cols)) == 2
+        and np.shape(rows)[1] == 1
+        and np.shape(cols)[0] == 1
+    ):
+        return _flat(rows), _flat(cols)
+    return None
+
+
+def _flat(part: Any) -> Any:
+    return part.reshape(-1) if namespace_of(part) is not None else np.reshape(part, -1)
+
+
+def _pairs(A: LinearOperator, rows: Any, cols: Any) -> Array:
+    """The entries A[rows[k], cols[k]], with one product per column that occurs (or per row,
+    where fewer rows occur)."""
+    m, n = A.shape[-2:]
+    rows, cols = np.broadcast_arrays(_positions(rows, m, -2), _positions(cols, n, -1))
+    shape, rows, cols = rows.shape, rows.ravel(), cols.ravel()
+    if len(np.unique(rows)) < len(np.unique(cols)):
+        A, rows, cols = A.T, cols, rows
+    xp, order = A.xp, np.argsort(cols, kind="stable")
+    wanted, which = np.unique(cols, return_inverse=True)
+    step = max(1, PAIRS_BLOCK // max(1, A.shape[-1] * math.prod(A.batch_shape)))
+    parts = []
+    for start in range(0, len(wanted), step):
+        inside = order[(which[order] >= start) & (which[order] < start + step)]
+        columns = Sliced(A, slice(None), wanted[start : start + step])._dense()
+        parts.append(columns[..., _on(xp, rows[inside], A), _on(xp, which[inside] - start, A)])
+    if not parts:
+        return xp.zeros((*A.batch_shape, *shape), **kind_of(A))
+    entries = xp.concat(parts, axis=-1) if len(parts) > 1 else parts[0]
+    # back to the order asked
+    entries = xp.take(entries, _on(xp, np.argsort(order, kind="stable"), A), axis=-1)
+    return xp.reshape(entries, (*A.batch_shape, *shape))
+
+
+def _positions(part: Any, size: int, axis: int) -> Any:
+    """Integers of any shape, counted from the front; booleans as the positions where they are
+    true."""
+    if np.ndim(part) == 1:
+        chosen = selection(part, size, axis)
+        return chosen.host if isinstance(chosen, Index) else np.asarray(chosen, dtype=np.int64)
+    host = _host(part)
+    if host.dtype.kind not in "iu" and host.size:
+        raise IndexError(f"indices must be integers, not {host.dtype}.")
+    check_range(host, size, axis)
+    return np.where(host < 0, host + size, host).astype(np.int64)
+
+
+def _on(xp: Any, positions: Any, A: LinearOperator) -> Any:
+    return Index(positions).on(xp, A._context.device)

@@ -35,7 +35,7 @@ from .autograd_products import (
     _unravel,
 )
 from .base import LinearOperator
-from .context import Context, context_of
+from .context import Context, context_of, kind_of
 from .matrixfree import as_parameters, function_name
 from .tree import TEST_HOOKS, arrays_in, memo
 
@@ -128,7 +128,7 @@ class Jacobian(LinearOperator):
         if m >= n:
             return LinearOperator._to_dense(self)
         # one pullback for each output
-        rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))
+        rows = self._rmatmat(self.xp.eye(m, **kind_of(self)))
         return self.xp.conj(self.xp.matrix_transpose(rows))
 
     def _expression(self) -> str:
@@ -163,6 +163,7 @@ class Hessian(LinearOperator):
     """
 
     _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
+    _implied = SYMMETRIC
     f: Callable
     x: Any
     parameters: Any
@@ -189,12 +190,6 @@ class Hessian(LinearOperator):
         n = _size(self.x)
         return (n, n)
 
-    def _infer(self) -> int:
-        return SYMMETRIC
-
-    def _transpose(self) -> LinearOperator:
-        return self
-
     def _linearise(self, xp: Any, recorded: bool) -> Kept | None:
         g, point = _flat_function(xp, self.f, self.x, self.parameters)
         found = xp.linearise(_recorded_gradient(xp, lambda v: g(v)[0]), point, recorded)
@@ -211,10 +206,6 @@ class Hessian(LinearOperator):
             return _mapped(xp, lambda v: xp.jvp(gradient, point, v)[1]), point.dtype
 
         return _multiply(self, X, push, adjoint=False)
-
-    def _rmatmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        return xp.conj(self._matmat(xp.conj(X)))  # H^H = conj(H), as H is symmetric
 
     def _expression(self) -> str:
         return f"Hessian({function_name(self.f)}, {'x'.join(map(str, self.shape))})"
@@ -255,6 +246,7 @@ class GaussNewton(LinearOperator):
     """
 
     _prefers_graph: ClassVar[bool] = True  # in torch, to linearise before forward mode is tried
+    _implied = SELF_ADJOINT
     f: Callable
     loss: Callable
     x: Any
@@ -297,12 +289,6 @@ class GaussNewton(LinearOperator):
         n = _size(self.x)
         return (n, n)
 
-    def _infer(self) -> int:
-        return SELF_ADJOINT
-
-    def _adjoint(self) -> LinearOperator:
-        return self
-
     def _loss_of(self, xp: Any, template: Any) -> Callable:
         """The loss as a function of the vector of all outputs."""
         return lambda y: xp.reshape(self.loss(_unravel(xp, y, template), *self.loss_parameters), ())
@@ -336,8 +322,6 @@ class GaussNewton(LinearOperator):
             return _mapped(xp, column), point.dtype
 
         return _multiply(self, X, push, adjoint=False)
-
-    _rmatmat = _matmat
 
     def _expression(self) -> str:
         return (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError
 from .base import LinearOperator
-from .context import as_array, context_of
+from .context import as_array, context_of, kind_of
 from .matrixfree import as_parameters, by_real_parts
 from .tree import arrays_in, map_arrays
 
@@ -119,7 +119,7 @@ def _gradient(xp: Any, g: Callable) -> Callable:
     def gradient(v: Array) -> Array:
         value, pull = xp.vjp(g, v)
         # pull(1) = J^H 1
-        return xp.conj(pull(xp.ones(value.shape, dtype=value.dtype, device=xp.device_of(value))))
+        return xp.conj(pull(xp.ones(value.shape, **kind_of(value))))
 
     return gradient
 
@@ -129,9 +129,7 @@ def _recorded_gradient(xp: Any, g: Callable) -> Callable:
 
     def gradient(v: Array) -> Array:
         value, _, pull = xp.linearise(g, v, True)
-        return xp.conj(
-            pull(xp.ones((1, *value.shape), dtype=value.dtype, device=xp.device_of(value)))[0]
-        )
+        return xp.conj(pull(xp.ones((1, *value.shape), **kind_of(value)))[0])
 
     return gradient
 

@@ -8,7 +8,9 @@ from those two, and may be replaced by the family's own formula:
     _rmatmat(X)     A^H X
     _adjoint() _transpose() _conj()    as operators
     _to_dense()     the matrix
-    _infer()        the properties that the class, the children and the dtype imply (a bit mask)
+    _implied        the properties that every operator of the family has (a bit mask)
+    _inherited      those that one has if all of its operands have them
+    _infer()        these two, and what else the fields imply
     _flops          of one matvec
     _term_count, _some_terms, _rows    of a sum, for minibatches: see terms.py
     _expression()   how it prints
@@ -24,10 +26,9 @@ import numpy as np
 from .. import backends
 from ..backends import Array, namespace_of
 from ..dispatch import calls
-from ..dispatch.calls import retry_deeper
 from ..dispatch.patterns import Pattern
 from ..errors import ShapeError
-from ..properties import SELF_ADJOINT, SYMMETRIC, close
+from ..properties import CLOSED, SELF_ADJOINT, SYMMETRIC
 from . import protocols
 from .context import (
     USUAL_DTYPES,
@@ -39,8 +40,8 @@ from .context import (
     common_context,
     context_of,
     from_numpy,
-    is_complex_dtype,
     join_dtypes,
+    kind_of,
     misfit,
     plain_array,
 )
@@ -54,8 +55,7 @@ from .tree import (
     inside_out,
     memo,
     own_annotations,
-    tell_materialised,
-    tell_multiplied,
+    tell_watchers,
 )
 
 # What is remembered of an operator and no claim changes.
@@ -99,6 +99,8 @@ class LinearOperator(Tree, Protocols):
     """
 
     _is_root: ClassVar[bool] = True
+    _implied: ClassVar[int] = 0
+    _inherited: ClassVar[int] = 0
     _commutative: ClassVar[bool] = False
     _product_is_a_run: ClassVar[bool] = False  # of an iterative method, which may fail
     _signature: ClassVar[Any] = None  # dispatch's memo, set on instances
@@ -125,14 +127,10 @@ class LinearOperator(Tree, Protocols):
                 "compose instead."
             )
         cls._is_root = False
-        own = {
-            name: a
-            for name, a in own_annotations(cls).items()
-            if not str(a).startswith(("ClassVar", "typing.ClassVar"))
-        }
-        dataclasses.dataclass(
-            frozen=True, eq=False, repr=False, init="__new__" not in cls.__dict__
-        )(cls)
+        shared = ("ClassVar", "typing.ClassVar")
+        own = {k: a for k, a in own_annotations(cls).items() if not str(a).startswith(shared)}
+        has_init = "__new__" not in cls.__dict__
+        dataclasses.dataclass(frozen=True, eq=False, repr=False, init=has_init)(cls)
         cls._fields = tuple(own)
         if "__init__" in cls.__dict__:
             cls.__setattr__ = _set_field_once  # type: ignore[method-assign]
@@ -149,15 +147,16 @@ class LinearOperator(Tree, Protocols):
 
     def _claim(self, mask: int) -> Any:
         """A copy that claims more properties."""
-        if self.properties & mask == mask:
+        known = self.properties
+        if known & mask == mask:
             return self
+        m, n = self.shape[-2:]
+        known = CLOSED[not self.is_complex, m == n][known | mask]
         copy, own = object.__new__(type(self)), self.__dict__
-        for name in self._fields:
-            object.__setattr__(copy, name, getattr(self, name))
-        for name in KEPT_BY_CLAIMS:
+        for name in (*self._fields, *KEPT_BY_CLAIMS):
             if name in own:
-                object.__setattr__(copy, name, own[name])
-        object.__setattr__(copy, "_claims", self._claims | mask)
+                copy.__dict__[name] = own[name]
+        copy.__dict__.update(_claims=self._claims | mask, properties=known)
         return copy
 
     # ------------------------------------------------------------------ what and where it is
@@ -185,7 +184,11 @@ class LinearOperator(Tree, Protocols):
                 return Context("numpy", only.dtype, "cpu")
             xp = namespace_of(only)
             if xp is not None and xp.is_floating(only):
+                self.__dict__.update(xp=xp, dtype=only.dtype)  # found on the way
                 return Context(xp.name, only.dtype, xp.device_of(only))
+        told = getattr(self, "context", None)
+        if isinstance(told, Context):
+            return told
         what = type(self).__name__
         if self.operands:
             return common_context(what, self.operands)
@@ -194,11 +197,10 @@ class LinearOperator(Tree, Protocols):
         if values and all(isinstance(value, LinearOperator) for value in values):
             return common_context(what, values)
         found = context_of(what, self.leaves())
-        if found.backend is None:  # no arrays, but perhaps operators that were told where they live
-            return common_context(
-                what, [value for value in values if isinstance(value, LinearOperator)]
-            )
-        return found
+        if found.backend is not None:
+            return found
+        # no arrays, but perhaps operators that were told where they live
+        return common_context(what, [A for A in values if isinstance(A, LinearOperator)])
 
     @property
     def is_neutral(self) -> bool:
@@ -214,13 +216,9 @@ class LinearOperator(Tree, Protocols):
         its value and drop its derivative.
         """
         name = self._context.backend
-        holds_numbers = bool(self._scalars or self.operands)
-        if (
-            name is None
-            and holds_numbers
-            and any(getattr(leaf, "weak_type", False) for leaf in self.leaves())
-        ):
-            name = "jax"
+        if name is None and (self._scalars or self.operands):
+            is_weak = any(getattr(leaf, "weak_type", False) for leaf in self.leaves())
+            name = "jax" if is_weak else None
         return backends.get(name or "numpy")
 
     @property
@@ -238,28 +236,24 @@ class LinearOperator(Tree, Protocols):
 
     @property
     def device(self) -> Any:
-        return (
-            self._context.device
-            if self._context.device is not None
-            else ("cpu" if self.backend == "numpy" else None)
-        )
+        device = self._context.device
+        return "cpu" if device is None and self.backend == "numpy" else device
 
     @memo
     def is_complex(self) -> bool:
         dtype = self._context.dtype
-        if dtype is None or isinstance(dtype, type):
-            return is_complex_dtype(self.xp, dtype)
+        if isinstance(dtype, type):  # a number's
+            return issubclass(dtype, (complex, np.complexfloating))
         known = getattr(dtype, "is_complex", None)  # torch's dtypes know; JAX's are NumPy's
-        return bool(dtype.kind == "c" if known is None else known)
+        return bool(getattr(dtype, "kind", None) == "c" if known is None else known)
 
     @memo
     def properties(self) -> int:
         """All that is known: claimed, inferred and implied, as a bit mask."""
         try:
             inferred = self._infer()
-        except (
-            RecursionError
-        ):  # a tree too deep for Python's stack: from the leaves up, one operator at a time
+        except RecursionError:
+            # a tree too deep for Python's stack: from the leaves up, one operator at a time
             for part in inside_out(self):
                 if part is not self:
                     part.properties  # noqa: B018  (remembered)
@@ -268,14 +262,19 @@ class LinearOperator(Tree, Protocols):
         if not mask:
             return 0
         m, n = self.shape[-2:]
-        return close(mask, real=not self.is_complex, square=m == n)
+        mask = CLOSED[False, m == n][mask]
+        both = SELF_ADJOINT | SYMMETRIC  # which are the same, if A is real
+        return mask | both if mask & both not in (0, both) and not self.is_complex else mask
 
     def isa(self, annotation: Any) -> bool:
         """Whether the property is known, by claim or by inference: `A.isa(PSD)`."""
         return self.properties & annotation.mask == annotation.mask
 
     def _infer(self) -> int:
-        return 0
+        mask = self._inherited
+        for A in self.operands if mask else ():
+            mask &= A.properties
+        return self._implied | mask
 
     @property
     def nbytes(self) -> int:
@@ -285,10 +284,7 @@ class LinearOperator(Tree, Protocols):
     @property
     def flops(self) -> float:
         """Floating-point operations of one product with a vector."""
-        try:
-            return float(self._flops)
-        except RecursionError:
-            return float(retry_deeper(getattr, self, "_flops"))
+        return float(_walk(lambda: self._flops))
 
     @property
     def _flops(self) -> float:
@@ -309,9 +305,6 @@ class LinearOperator(Tree, Protocols):
 
     def _rmatmat(self, X: Array, /) -> Array:
         """A^H X = conj(A^T conj(X)), by the framework's linear transpose of `_matmat`."""
-        return self._derived_adjoint(X)
-
-    def _derived_adjoint(self, X: Array) -> Array:
         xp = namespace_of(X)
         batch = broadcast_batches(self.batch_shape, X.shape[:-2])
         own = self._context.dtype  # None in neutral operators
@@ -365,21 +358,21 @@ class LinearOperator(Tree, Protocols):
             if shape[0] != self.shape[-1]:
                 raise ShapeError(misfit(self, shape))
             if TEST_HOOKS:
-                tell_multiplied(self, 1)
+                tell_watchers("multiplied", self, 1)
             try:
                 return self._matvec(other)
             except RecursionError:
-                return retry_deeper(self._matvec, other)
+                return calls.retry_deeper(self._matvec, other)
         if len(shape) < 2 or shape[-2] != self.shape[-1]:
             raise ShapeError(misfit(self, shape))
         if len(shape) > 2 and len(self.shape) > 2:
             broadcast_batches(self.shape[:-2], shape[:-2], what="@")
         if TEST_HOOKS:
-            tell_multiplied(self, shape[-1])
+            tell_watchers("multiplied", self, shape[-1])
         try:
             return self._matmat(other)
         except RecursionError:
-            return retry_deeper(self._matmat, other)
+            return calls.retry_deeper(self._matmat, other)
 
     @calls.entry
     def __rmatmul__(self, other: Any) -> Any:
@@ -401,6 +394,8 @@ class LinearOperator(Tree, Protocols):
 
     def _right_side(self, x: Any) -> Any:
         """`x` as something this operator can multiply, or an error that says why not."""
+        if type(x) is self._usual_array and x.dtype is self.dtype:
+            return x
         x = plain_array(x, "@")
         xp = namespace_of(x)
         # torch's sparse tensors are tensors
@@ -415,11 +410,9 @@ class LinearOperator(Tree, Protocols):
                 x, xp = from_numpy("@", self.xp, x), self.xp
             else:
                 check_device("@", self.device, xp.device_of(x))
-        return (
-            x
-            if xp.is_floating(x)
-            else as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
-        )
+        if xp.is_floating(x):
+            return x
+        return as_array(x, "@", dtype=None if self.is_neutral else xp.result_type(self.dtype))
 
     # ------------------------------------------------------------------ transposes
 
@@ -448,6 +441,8 @@ class LinearOperator(Tree, Protocols):
     def _transpose(self) -> LinearOperator:
         if not self.is_complex:
             return self._adjoint()
+        if self.properties & SELF_ADJOINT:
+            return self.conj()
         if type(self)._adjoint is not LinearOperator._adjoint:
             image = self._adjoint()
             # whose conjugate would ask for the transpose again
@@ -456,6 +451,8 @@ class LinearOperator(Tree, Protocols):
         return transposed.Transpose._of(self)
 
     def _adjoint(self) -> LinearOperator:
+        if self.properties & SYMMETRIC:
+            return self.conj()
         if type(self)._transpose is not LinearOperator._transpose:
             return self._transpose().conj()
         return transposed.Adjoint._of(self)
@@ -476,12 +473,15 @@ class LinearOperator(Tree, Protocols):
     def _dense(self) -> Array:
         """The matrix to read from: that of a `Dense` operator is its own array."""
         if TEST_HOOKS:
-            tell_materialised(self)
-        return _walk(self._to_dense)
+            tell_watchers("materialised", self)
+        try:
+            return self._to_dense()
+        except RecursionError:
+            return calls.retry_deeper(self._to_dense)
 
     def _to_dense(self) -> Array:
         n = self.shape[-1]
-        dense = self._matmat(self.xp.eye(n, dtype=self.dtype, device=self._context.device))
+        dense = self._matmat(self.xp.eye(n, **kind_of(self)))
         return self.xp.broadcast_to(dense, self.shape)
 
 
@@ -493,8 +493,8 @@ backends.on_load(
 
 
 # These know LinearOperator, and it calls them.
-from . import algebra, convert, indexing, interop, printing, transposed
+from . import algebra, convert, interop, printing, transposed
 from .neutral import carry, placed_beside
 
-protocols.algebra, protocols.convert, protocols.indexing = algebra, convert, indexing
+protocols.algebra, protocols.convert = algebra, convert
 protocols.interop, protocols.printing = interop, printing

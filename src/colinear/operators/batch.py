@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array, namespace_of
 from ..errors import MethodError, ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from ..properties import (
+    ALL_PROPERTIES,
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SELF_ADJOINT,
+    SYMMETRIC,
+)
 from .base import LinearOperator
-from .context import broadcast_batches
+from .context import broadcast_batches, kind_of
 from .convert import as_operator
 from .diagonal import Identity, ScaledIdentity
 from .printing import bracketed
 from .scaled import Scaled
-from .tree import Index, is_data
+from .sliced import check_range
+from .tree import Index, is_data, sole_operand
 
 # The sum over a batch dimension of one batched operator: how a sum of a million terms is written
 # without a million objects.
@@ -57,9 +63,7 @@ class BatchSum(LinearOperator):
         # leading ones.
         return cls._of(A, axis - batch if axis >= 0 else axis)
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -132,8 +136,8 @@ class BatchSum(LinearOperator):
 # broadcast (fewer batch dimensions, or sizes of one) get the key that fits them.
 
 
-# How many dimensions of their own the leaves of a family have; by field, where they differ.
-_DIMENSIONS: dict[str, int | dict[str, int]] = {
+# How many dimensions of their own the leaves of a family have.
+_DIMENSIONS = {
     "Dense": 2,
     "Diagonal": 1,
     "ScaledIdentity": 0,
@@ -184,21 +188,18 @@ def broadcast_batch(A: LinearOperator, batch: tuple[int, ...]) -> LinearOperator
         return A
     xp, own = A.xp, _DIMENSIONS.get(type(A).__name__)
     if isinstance(A, Identity):
-        return ScaledIdentity(xp.ones(batch, dtype=A.dtype, device=A._context.device), A.n)._claim(
-            A.properties
-        )
+        return ScaledIdentity(xp.ones(batch, **kind_of(A)), A.n)._claim(A.properties)
     if A.operands or own is None:
         return Scaled(
             xp.ones(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device), A
         )._claim(A.properties)
 
-    def spread(name: str, x: Array) -> Array:
-        count = own[name] if isinstance(own, dict) else own
+    def spread(x: Array) -> Array:
         return (
-            xp.broadcast_to(x, (*batch, *x.shape[x.ndim - count :])) if namespace_of(x) is xp else x
+            xp.broadcast_to(x, (*batch, *x.shape[x.ndim - own :])) if namespace_of(x) is xp else x
         )
 
-    return A._replace(**{name: spread(name, getattr(A, name)) for name in A._dynamic})
+    return A._replace(**{name: spread(getattr(A, name)) for name in A._dynamic})
 
 
 def take_terms(A: LinearOperator, axis: int, indices: Array) -> LinearOperator:
@@ -230,11 +231,8 @@ def _checked(key: Any, size: int, axis: int) -> Any:
         raise IndexError(
             f"a boolean index of shape {host.shape} does not fit batch axis {axis} of size {size}."
         )
-    wrong: Any = [] if host.dtype == bool else host[(host < -size) | (host >= size)]
-    if len(wrong):
-        raise IndexError(
-            f"index {int(wrong[0])} is out of bounds for axis {axis} with size {size}."
-        )
+    if host.dtype != bool:
+        check_range(host, size, axis)
     return int(host) if host.ndim == 0 else host
 
 
@@ -289,16 +287,13 @@ class BatchElements(LinearOperator):
     A: LinearOperator
     elements: Index  # positions in the flat batch, in the shape of the new batch
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.elements.host.shape, *self.A.shape[-2:])
 
-    def _infer(self) -> int:
-        return self.A.properties
+    _inherited = ALL_PROPERTIES
 
     def _transpose(self) -> LinearOperator:
         return BatchElements._of(self.A.T, self.elements)
@@ -310,13 +305,7 @@ class BatchElements(LinearOperator):
         return BatchElements._of(self.A.conj(), self.elements)
 
     def _matmat(self, X: Array) -> Array:
-        return self._through(self.A.__matmul__, X)
-
-    def _rmatmat(self, X: Array) -> Array:
-        return self._through(self.A.H.__matmul__, X)
-
-    def _through(self, multiply: Callable[[Array], Array], X: Array) -> Array:
-        """Each block of X to the element that it belongs to, the product, and back."""
+        # each block of X to the element that it belongs to, the product, and back
         xp, device = namespace_of(X), namespace_of(X).device_of(X)
         whole = self.A.batch_shape
         batch = broadcast_batches(X.shape[:-2], self.batch_shape, what="@")
@@ -334,7 +323,7 @@ class BatchElements(LinearOperator):
             full = xp.scatter_add(
                 full, where, xp.take(blocks, Index(layer).on(xp, device), axis=-3), axis=-3
             )
-            product = multiply(xp.reshape(full, (*extra, *whole, *X.shape[-2:])))
+            product = self.A @ xp.reshape(full, (*extra, *whole, *X.shape[-2:]))
             product = xp.reshape(product, (*extra, math.prod(whole), *product.shape[-2:]))
             products.append(xp.take(product, where, axis=-3))
         back = Index(np.argsort(np.concatenate(layers))).on(xp, device)

@@ -9,14 +9,21 @@ from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import SELF_ADJOINT, SYMMETRIC, shared
+from ..properties import ALL_PROPERTIES, SELF_ADJOINT, SYMMETRIC
 from .base import LinearOperator
-from .context import broadcast_batches, common_batch, common_context
+from .context import common_batch, common_context, concat_batches
 from .convert import as_operators, operator_list
 from .diagonal import Diagonal, Identity, Zero
 from .neutral import dense_part
 from .transposed import are_adjoint, are_transposed
-from .tree import memo
+from .tree import (
+    adjoint_operands,
+    conjugate_operands,
+    memo,
+    operand_flops,
+    shared,
+    transpose_operands,
+)
 
 
 class BlockDiag(LinearOperator):
@@ -60,23 +67,14 @@ class BlockDiag(LinearOperator):
             sum(A.shape[-1] for A in self.operands),
         )
 
-    def _infer(self) -> int:
-        return shared(self.operands)
+    _inherited = ALL_PROPERTIES
 
-    def _transpose(self) -> LinearOperator:
-        return BlockDiag(*(A.T for A in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return BlockDiag(*(A.H for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return BlockDiag(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         parts = split_rows(X, [A.shape[-1] for A in self.operands])
-        return concat_rows(
-            namespace_of(X), [A @ part for A, part in zip(self.operands, parts, strict=True)]
-        )
+        products = [A @ part for A, part in zip(self.operands, parts, strict=True)]
+        return concat_batches(namespace_of(X), products, axis=-2)
 
     def _to_dense(self) -> Array:
         numbered = list(enumerate(self.operands))
@@ -86,9 +84,7 @@ class BlockDiag(LinearOperator):
         ]
         return dense_grid(self, grid)
 
-    @property
-    def _flops(self) -> float:
-        return sum(A.flops for A in self.operands)
+    _flops = operand_flops
 
     def _expression(self) -> str:
         shown = [A._expression() for A in self.operands[:4]]
@@ -154,7 +150,7 @@ class Block(LinearOperator):
             rows.append(
                 reduce(lambda total, Y: total + Y, products) if products else row[0] @ parts[0]
             )
-        return concat_rows(namespace_of(X), rows)
+        return concat_batches(namespace_of(X), rows, axis=-2)
 
     def _to_dense(self) -> Array:
         return dense_grid(self, self.blocks)
@@ -205,24 +201,11 @@ def split_rows(X: Array, sizes: Sequence[int]) -> list[Array]:
     return [X[..., end - size : end, :] for end, size in zip(ends, sizes, strict=True)]
 
 
-def concat_rows(xp: Any, parts: Sequence[Array]) -> Array:
-    """Pieces put on top of each other, their batch shapes broadcast."""
-    batches = {part.shape[:-2] for part in parts}
-    if len(batches) > 1:
-        batch = broadcast_batches(*batches)
-        parts = [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts]
-    return xp.concat(list(parts), axis=-2)
-
-
 def dense_grid(whole: LinearOperator, grid: Any) -> Array:
     """The matrix of a grid of operators."""
-    xp, batch, rows = whole.xp, whole.shape[:-2], []
-    for row in grid:
-        parts = [
-            xp.broadcast_to(dense := dense_part(A, whole), (*batch, *dense.shape[-2:])) for A in row
-        ]
-        rows.append(xp.concat(parts, axis=-1))
-    return xp.concat(rows, axis=-2)
+    xp = whole.xp
+    rows = [concat_batches(xp, [dense_part(A, whole) for A in row], axis=-1) for row in grid]
+    return xp.broadcast_to(concat_batches(xp, rows, axis=-2), whole.shape)
 
 
 def _checked_grid(blocks: Any) -> list[list[LinearOperator]]:
@@ -270,13 +253,8 @@ def _mirrored(grid: list[list[LinearOperator]]) -> int:
         return 0
     pairs = [(grid[i][j], grid[j][i]) for i in range(k) for j in range(i + 1)]
     both_zero = [isinstance(A, Zero) and isinstance(B, Zero) for A, B in pairs]
-    mask = (
-        SELF_ADJOINT
-        if all(z or are_adjoint(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True))
-        else 0
-    )
-    return mask | (
-        SYMMETRIC
-        if all(z or are_transposed(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True))
-        else 0
-    )
+    mask = 0
+    for known, are_images in ((SELF_ADJOINT, are_adjoint), (SYMMETRIC, are_transposed)):
+        if all(z or are_images(A, B) for z, (A, B) in zip(both_zero, pairs, strict=True)):
+            mask |= known
+    return mask

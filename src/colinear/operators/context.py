@@ -3,6 +3,7 @@ when these do not fit together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ class Context(NamedTuple):
         return Context, (self.backend, self.dtype, None if self.backend == "jax" else self.device)
 
 
+NEUTRAL = Context()
+
+
 def is_number(c: Any) -> bool:
     """Whether a scalar has no precision of its own: a Python number, or the weakly typed tracer
     that `jax.jit` makes of one."""
@@ -54,13 +58,6 @@ def split_number(c: Any, what: str) -> tuple[Any, Any]:
     if c.dtype.char in USUAL_DTYPES:
         return number, type(c)
     return float(number), None
-
-
-def is_complex_dtype(xp: Any, dtype: Any) -> bool:
-    """Whether a dtype of a `Context` is complex."""
-    if isinstance(dtype, type):
-        return issubclass(dtype, (complex, np.complexfloating))
-    return dtype is not None and bool(xp.is_complex(dtype))
 
 
 # the characters of float16, float32, float64, complex64 and complex128 in NumPy
@@ -97,6 +94,14 @@ def plain_array(x: Any, what: str) -> Any:
     return x
 
 
+def kind_of(x: Any) -> dict[str, Any]:
+    """The dtype and the device of an array or an operator, for new arrays beside it:
+    `xp.zeros(shape, **kind_of(x))`."""
+    xp = namespace_of(x)
+    device = x._context.device if xp is None else xp.device_of(x)
+    return {"dtype": x.dtype, "device": device}
+
+
 def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: int = 0) -> Array:
     """`x` as a floating-point array of its framework (NumPy's for lists and numbers): integers
     are promoted, objects refused."""
@@ -107,6 +112,10 @@ def as_array(x: Any, what: str, *, xp: Any = None, dtype: Any = None, min_ndim: 
         x = plain_array(x, what)
         own = namespace_of(x)
     if own is None:
+        if hasattr(type(x), "_matmat"):
+            raise DtypeError(
+                f"{what}: expected an array, got the operator {type(x).__name__}. Use A.to_dense()."
+            )
         xp = xp or backends.get("numpy")
         try:
             x = xp.asarray(x)
@@ -167,7 +176,7 @@ def context_of(what: str, leaves: Any) -> Context:
         if own.is_floating(leaf):
             floats.append(leaf.dtype)
     if xp is None:
-        return Context()
+        return NEUTRAL
     dtype = (
         xp.default_float()
         if not floats
@@ -180,35 +189,28 @@ def context_of(what: str, leaves: Any) -> Context:
 
 def common_context(what: str, operands: Any) -> Context:
     """The context of a composition: that of the operands, neutral ones aside."""
-    contexts = [A._context for A in operands]
-    if contexts and contexts.count(contexts[0]) == len(contexts):
-        return contexts[0]
-    backend = dtype = device = None
+    known = NEUTRAL
     told = set()  # dtypes of neutral operators, known without a framework
-    for own in contexts:
+    for A in operands:
+        own = A._context
+        if own in (known, NEUTRAL):
+            continue
         if own.backend is None:
-            if own.dtype is not None:
-                told.add(own.dtype)
-            continue
-        if backend is None:
-            backend, dtype, device = own
-            continue
-        if own.backend != backend:
+            told.add(own.dtype)
+        elif known.backend is None:
+            known = own
+        elif own.backend == known.backend:
+            check_device(what, known.device, own.device)
+            dtype = backends.get(own.backend).result_type(known.dtype, own.dtype)
+            known = Context(own.backend, dtype, known.device or own.device)
+        else:
             raise BackendError(
-                f"{what}: operators of {backend} and of {own.backend} do not mix. Convert one: "
-                f"A.to(backend={backend!r})."
+                f"{what}: operators of {known.backend} and of {own.backend} do not mix. Convert "
+                f"one: A.to(backend={known.backend!r})."
             )
-        check_device(what, device, own.device)
-        device = own.device if device is None else device
-        if own.dtype != dtype:
-            dtype = backends.get(backend).result_type(dtype, own.dtype)
     for neutral in told:
-        dtype = (
-            neutral
-            if dtype is None
-            else join_dtypes(backends.get(backend or "numpy"), dtype, neutral)
-        )
-    return Context(backend, dtype, device)
+        known = told_by_number(known, neutral)
+    return known
 
 
 def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
@@ -220,7 +222,7 @@ def join_dtypes(xp: Any, dtype: Any, neutral: Any) -> Any:
     if isinstance(neutral, type) and isinstance(dtype, type):
         return np.result_type(dtype, neutral).type
     if isinstance(neutral, type) and xp.name == "torch":  # torch takes NumPy's scalars for numbers
-        return xp.complex_dtype(dtype) if is_complex_dtype(xp, neutral) else dtype
+        return xp.complex_dtype(dtype) if issubclass(neutral, np.complexfloating) else dtype
     dtype, neutral = _dtype_of(xp, dtype), _dtype_of(xp, neutral)
     return dtype if neutral == dtype else xp.result_type(dtype, neutral)
 
@@ -237,7 +239,7 @@ def given_context(what: str, like: Any, dtype: Any) -> Context:
     """What `like=` (an array, an operator or a framework's name) and `dtype=` tell an operator
     that holds no floats."""
     if like is None and dtype is None:
-        return Context()
+        return NEUTRAL
     if isinstance(like, Context):
         return like
     if like is None and type(dtype).__module__.partition(".")[0] == "torch":
@@ -314,8 +316,8 @@ def as_arrays(what: str, *values: Any, min_ndim: int = 0) -> tuple[Array, ...]:
 
 
 def told_by_number(context: Context, carried: Any) -> Context:
-    """The context of an operator that is scaled by a number which carries a dtype, or None (see
-    `split_number`)."""
+    """The context of an operator that meets a neutral one, or a number which carries a dtype (see
+    `split_number`), or None."""
     if carried is None:
         return context
     backend, dtype, device = context
@@ -326,15 +328,11 @@ def told_by_number(context: Context, carried: Any) -> Context:
     )
 
 
-def check_device(what: str, first: Any, second: Any, neutral: bool = False) -> None:
+def check_device(what: str, first: Any, second: Any) -> None:
     """Two known devices must be one."""
-    if (
-        not neutral
-        and first is not None
-        and second is not None
-        and first is not second
-        and str(first) != str(second)
-    ):
+    if first is second or first is None or second is None:
+        return
+    if str(first) != str(second):
         raise DeviceError(
             f"{what}: operands are on {first} and on {second}. Move one: "
             f"A.to(device={str(first)!r})."
@@ -343,8 +341,11 @@ def check_device(what: str, first: Any, second: Any, neutral: bool = False) -> N
 
 def common_batch(what: str, operands: Any) -> tuple[int, ...]:
     """The batch shape of a composition."""
-    batches = {A.shape[:-2] for A in operands}
-    return next(iter(batches)) if len(batches) == 1 else broadcast_batches(*batches, what=what)
+    first = operands[0].shape[:-2]
+    for A in operands:
+        if A.shape[:-2] != first:
+            return broadcast_batches(*{A.shape[:-2] for A in operands}, what=what)
+    return first
 
 
 def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ...]:
@@ -363,6 +364,23 @@ def broadcast_batches(*shapes: tuple[int, ...], what: str = "") -> tuple[int, ..
                     )
                 result[i] = size
     return tuple(result)
+
+
+def concat_batches(xp: Any, parts: Sequence[Array], axis: int) -> Array:
+    """Matrices side by side (axis -1) or on top of each other (-2), their batch shapes
+    broadcast."""
+    batches = {part.shape[:-2] for part in parts}
+    if len(batches) > 1:
+        batch = broadcast_batches(*batches)
+        parts = [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts]
+    return xp.concat(list(parts), axis=axis)
+
+
+def zero_product(A: Any, X: Array) -> Array:
+    """Zeros of the shape, dtype and device of A X."""
+    xp, batch = namespace_of(X), broadcast_batches(A.shape[:-2], X.shape[:-2])
+    dtype = xp.result_type(A.dtype, X.dtype)
+    return xp.zeros((*batch, A.shape[-2], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
 
 
 def misfit(A: Any, shape: tuple[int, ...]) -> str:

@@ -19,6 +19,7 @@ from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .base import LinearOperator
 from .context import Context, as_array, check_dtype, join_dtypes, plain_array, told_by_number
+from .tree import map_parts
 
 # ------------------------------------------------------------------ in
 
@@ -313,26 +314,28 @@ class _Move(NamedTuple):
 
     def tree(self, A: LinearOperator) -> LinearOperator:
         """A with its leaves moved and the contexts of neutral operators pinned."""
-        changes = {name: self.value(getattr(A, name)) for name in A._dynamic}
+        changes = {name: map_parts(getattr(A, name), self.tree, self.leaf) for name in A._dynamic}
         for name in A._fields:
             if isinstance(context := getattr(A, name), Context):
                 changes[name] = self.context(A, context)
         return A._replace(**changes) if changes else A
 
-    def value(self, value: Any) -> Any:
-        if isinstance(value, (tuple, list)):
-            return type(value)(map(self.value, value))
-        if isinstance(value, dict):
-            return {key: self.value(item) for key, item in value.items()}
-        if isinstance(value, LinearOperator):
-            return self.tree(value)
-        return _move_leaf(value, self.target, self.device, self.dtype_like(value))
-
-    def dtype_like(self, leaf: Any) -> Any:
-        if not self.keeps_kind or (source := namespace_of(leaf)) is None:
-            return self.dtype
-        return (self.target.complex_dtype if source.is_complex(leaf) else self.target.real_dtype)(
-            self.dtype
+    def leaf(self, leaf: Any) -> Any:
+        """An array in its new place."""
+        source, target, dtype = namespace_of(leaf), self.target, self.dtype
+        if source is None:
+            return leaf  # Python scalars mix with all frameworks
+        if self.keeps_kind:
+            dtype = (target.complex_dtype if source.is_complex(leaf) else target.real_dtype)(dtype)
+        floating = source.is_floating(leaf)
+        if source is target:
+            if floating and dtype is not None and leaf.dtype != dtype:
+                leaf = target.astype(leaf, dtype)
+            return leaf if self.device is None else target.to_device(leaf, self.device)
+        if floating and dtype is None:
+            dtype = _dtype_for(target, source.dtype_name(leaf.dtype))
+        return target.asarray(
+            source.to_numpy(leaf), dtype=dtype if floating else None, device=self.device
         )
 
     def context(self, A: LinearOperator, context: Context) -> Context:
@@ -363,20 +366,6 @@ class _Move(NamedTuple):
             dtype,
             context.device if self.device is None and self.target is source else self.device,
         )
-
-
-def _move_leaf(leaf: Any, target: Any, device: Any, dtype: Any) -> Any:
-    source = namespace_of(leaf)
-    if source is None:
-        return leaf  # Python scalars mix with all frameworks
-    floating = source.is_floating(leaf)
-    if source is target:
-        if floating and dtype is not None and leaf.dtype != dtype:
-            leaf = target.astype(leaf, dtype)
-        return leaf if device is None else target.to_device(leaf, device)
-    if floating and dtype is None:
-        dtype = _dtype_for(target, source.dtype_name(leaf.dtype))
-    return target.asarray(source.to_numpy(leaf), dtype=dtype if floating else None, device=device)
 
 
 def _holds_complex(A: LinearOperator) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from ..backends import Array
 from ..errors import DtypeError
 from .base import LinearOperator
-from .context import as_array
+from .context import as_array, kind_of
 from .tree import conjugate_leaves, memo
 
 # A matrix that is stored.
@@ -36,12 +36,9 @@ class Dense(LinearOperator):
     A: Array
 
     def __new__(cls, A: Any) -> Dense:
-        if isinstance(A, LinearOperator):
-            raise DtypeError(
-                f"Dense: expected an array, got the operator {type(A).__name__}. Use "
-                "Dense(A.to_dense())."
-            )
-        return cls._of(as_array(A, "Dense", min_ndim=2))
+        self = cls._of(as_array(A, "Dense", min_ndim=2))
+        self.__dict__["shape"] = tuple(self.A.shape)
+        return self
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -105,11 +102,6 @@ class Triangular(LinearOperator):
         for name, value in (("lower", lower), ("unit", unit)):
             if not isinstance(value, (bool, int)) or value not in (0, 1):
                 raise DtypeError(f"Triangular: {name}={value!r}; expected True or False.")
-        if isinstance(A, LinearOperator):
-            raise DtypeError(
-                f"Triangular: expected an array, got the operator {type(A).__name__}. Use "
-                "A.to_dense()."
-            )
         return cls._of(as_array(A, "Triangular", min_ndim=2), bool(lower), bool(unit))
 
     @memo
@@ -129,7 +121,7 @@ class Triangular(LinearOperator):
         half = xp.tril if self.lower else xp.triu
         if not self.unit:
             return half(self.A)
-        ones = xp.eye(*self.A.shape[-2:], dtype=self.A.dtype, device=xp.device_of(self.A))
+        ones = xp.eye(*self.A.shape[-2:], **kind_of(self.A))
         return half(self.A, -1 if self.lower else 1) + ones
 
     def _matmat(self, X: Array) -> Array:

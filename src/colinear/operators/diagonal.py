@@ -11,7 +11,14 @@ import numpy as np
 from .. import backends
 from ..backends import Array, namespace_of
 from ..errors import DtypeError, ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SYMMETRIC, UNITARY
+from ..properties import (
+    ALL_PROPERTIES,
+    POSITIVE_DEFINITE,
+    POSITIVE_SEMIDEFINITE,
+    SELF_ADJOINT,
+    SYMMETRIC,
+    UNITARY,
+)
 from .base import LinearOperator
 from .context import (
     Context,
@@ -21,6 +28,7 @@ from .context import (
     is_complex_number,
     is_number,
     join_dtypes,
+    kind_of,
     split_number,
     told_by_number,
 )
@@ -54,13 +62,9 @@ class Diagonal(LinearOperator):
         shape = self.d.shape
         return (*shape, shape[-1])
 
-    def _infer(self) -> int:
-        return SYMMETRIC  # and so self-adjoint, if real
+    _implied = SYMMETRIC  # and so self-adjoint, if real
 
-    def _transpose(self) -> LinearOperator:
-        return self
-
-    _adjoint = _conj = conjugate_leaves
+    _conj = conjugate_leaves
 
     def _matmat(self, X: Array) -> Array:
         return self.d[..., None] * X
@@ -125,6 +129,7 @@ class Identity(LinearOperator):
 
     n: int
     context: Context
+    properties = ALL_PROPERTIES
 
     def __new__(cls, n: int, *, like: Any = None, dtype: Any = None) -> Identity:
         return cls._of(size(n, "Identity"), given_context("Identity", like, dtype))
@@ -133,25 +138,16 @@ class Identity(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (self.n, self.n)
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
-    def _infer(self) -> int:
-        return POSITIVE_DEFINITE | SYMMETRIC | UNITARY
-
-    def _transpose(self) -> LinearOperator:
+    def _conj(self) -> LinearOperator:
         return self
-
-    _adjoint = _conj = _transpose
 
     def _matmat(self, X: Array) -> Array:
         return promoted(X, self.context.dtype)
 
-    _matvec = _rmatmat = _matmat
+    _matvec = _matmat
 
     def _to_dense(self) -> Array:
-        return self.xp.eye(self.n, dtype=self.dtype, device=self._context.device)
+        return self.xp.eye(self.n, **kind_of(self))
 
     @property
     def _flops(self) -> float:
@@ -206,9 +202,8 @@ class ScaledIdentity(LinearOperator):
                     else xp.astype(c, join_dtypes(xp, c.dtype, context.dtype))
                 )
         self = cls._of(c, n, context)
-        claims = signs(c)
-        if claims:  # as a claim the sign is still known under `jit`, where the value is not
-            self.__dict__["_claims"] = claims
+        # as a claim the sign is still known under `jit`, where the value is not
+        self.__dict__["_claims"] = known_of_scalar(c)
         return self
 
     @memo
@@ -224,6 +219,8 @@ class ScaledIdentity(LinearOperator):
 
     @memo
     def _context(self) -> Context:
+        if isinstance(self.c, float):
+            return self.context
         if not is_number(self.c):
             return context_of("ScaledIdentity", (self.c,))
         backend, dtype, device = self.context
@@ -238,14 +235,9 @@ class ScaledIdentity(LinearOperator):
     def _infer(self) -> int:
         return SYMMETRIC | (UNITARY if is_on_circle(self.c) else 0)  # and self-adjoint, if real
 
-    def _transpose(self) -> LinearOperator:
-        return self
-
     def _conj(self) -> LinearOperator:
         xp = namespace_of(self.c)
         return self._replace(c=self.c.conjugate() if xp is None else xp.asarray(xp.conj(self.c)))
-
-    _adjoint = _conj
 
     def _matmat(self, X: Array) -> Array:
         if is_number(self.c):
@@ -260,7 +252,7 @@ class ScaledIdentity(LinearOperator):
 
     def _to_dense(self) -> Array:
         xp = self.xp
-        return self._matmat(xp.eye(self.n, dtype=self.dtype, device=self._context.device))
+        return self._matmat(xp.eye(self.n, **kind_of(self)))
 
     @property
     def _flops(self) -> float:
@@ -272,23 +264,24 @@ class ScaledIdentity(LinearOperator):
         return f"{number_text(value)} I"
 
 
-def signs(c: Any) -> int:
-    """What the sign of c says of c I, where it can be seen at no cost."""
-    xp = namespace_of(c)
+def known_of_scalar(c: Any) -> int:
+    """The properties that c A keeps of A because of the value of c, where that can be seen at no
+    cost: those of c I."""
+    xp, on_circle = namespace_of(c), 0
     if xp is None:
-        real, least = not isinstance(c, complex), c.real
+        if abs(c) == 1:
+            on_circle = UNITARY  # an array may have a derivative: see `is_on_circle`
+        if c.imag != 0:
+            return on_circle
+        least = c.real
     else:
         values = xp.peek(c)
-        if values is None or np.size(values) == 0:
+        if values is None or np.size(values) == 0 or xp.is_complex(c):
             return 0
-        real, least = not xp.is_complex(c), np.min(np.real(values))
-    return (
-        0
-        if not real or not least >= 0
-        else POSITIVE_DEFINITE
-        if least > 0
-        else POSITIVE_SEMIDEFINITE
-    )
+        least = np.min(values)
+    if least > 0:
+        return on_circle | POSITIVE_DEFINITE | POSITIVE_SEMIDEFINITE | SELF_ADJOINT
+    return on_circle | SELF_ADJOINT | (POSITIVE_SEMIDEFINITE if least >= 0 else 0)
 
 
 def is_fixed(c: Any) -> bool:
@@ -347,10 +340,6 @@ class Zero(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (self.m, self.n)
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
     def _infer(self) -> int:
         return POSITIVE_SEMIDEFINITE | SYMMETRIC if self.m == self.n else 0
 
@@ -367,12 +356,10 @@ class Zero(LinearOperator):
         # are zeros and not errors.
         X = promoted(X, self.context.dtype)
         xp = namespace_of(X)
-        return xp.matmul(
-            xp.zeros((self.m, 0), dtype=X.dtype, device=xp.device_of(X)), X[..., :0, :]
-        )
+        return xp.matmul(xp.zeros((self.m, 0), **kind_of(X)), X[..., :0, :])
 
     def _to_dense(self) -> Array:
-        return self.xp.zeros((self.m, self.n), dtype=self.dtype, device=self._context.device)
+        return self.xp.zeros((self.m, self.n), **kind_of(self))
 
     @property
     def _flops(self) -> float:

@@ -23,6 +23,7 @@ from ..errors import BackendError
 from ..properties import SelfAdjoint
 from .base import LinearOperator
 from .block import Block, BlockDiag, hstack, vstack
+from .context import kind_of
 from .convert import as_operators
 from .dense import Triangular
 from .kronecker import Kronecker
@@ -231,10 +232,6 @@ def _lstsq(A: Any, B: Any, rcond: Any = None, /, **options: Any) -> LstsqResult:
     return LstsqResult(our_function("lstsq")(A, B))
 
 
-def _slogdet(A: Any, /) -> SlogdetResult:
-    return SlogdetResult(*our_function("slogdet")(A))
-
-
 def _eigh(A: Any, /, UPLO: str = "L") -> EigResult:
     if not A.isa(SelfAdjoint):
         raise TypeError(
@@ -251,25 +248,17 @@ def _eig(A: Any, /) -> EigResult:
     return EigResult(*our_function("eig")(A))
 
 
-def _eigvals(A: Any, /) -> Any:
-    return _eig(A).eigenvalues
-
-
 def _svd(
     A: Any, /, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False
 ) -> Any:
     if not compute_uv:
-        return _svdvals(A)
+        return our_function("svd")(A)[1]
     if full_matrices and A.shape[-1] != A.shape[-2]:
         raise TypeError(
             "svd: operators have the reduced decomposition only; give full_matrices=False."
         )
     U, s, V = our_function("svd")(A)
     return SVDResult(U, s, V.H)
-
-
-def _svdvals(A: Any, /) -> Any:
-    return our_function("svd")(A)[1]
 
 
 def _cholesky(A: Any, /, upper: bool = False) -> Any:
@@ -308,10 +297,6 @@ def _matrix_rank(
     return our_function("rank")(A, tol)
 
 
-def _cond(A: Any, /, p: Any = 2) -> Any:
-    return our_function("cond")(A, p)
-
-
 def _norm(
     A: Any, /, ord: Any = "fro", axis: Any = None, keepdims: bool = False, *, p: Any = None
 ) -> Any:
@@ -321,10 +306,6 @@ def _norm(
             "taken."
         )
     return our_function("norm")(A, p if p is not None else "fro" if ord is None else ord)
-
-
-def _matrix_power(A: Any, n: int, /) -> Any:
-    return A**n
 
 
 # ------------------------------------------------------------------ entries, shapes
@@ -354,10 +335,6 @@ def _trace(A: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
             "trace: of an operator it is that of the last two dimensions. Use colinear.trace(A)."
         )
     return our_function("trace")(A)
-
-
-def _linalg_trace(A: Any, /, offset: int = 0) -> Any:
-    return _trace(A, offset, -2, -1)
 
 
 def _are_last_two(A: LinearOperator, first: int, second: int) -> bool:
@@ -393,7 +370,7 @@ def _sum(A: Any, /, axis: Any = None) -> Any:
             "BatchSum(A) adds a batch."
         )
     B = A.T if rows_or_columns == -2 else A
-    sums = B @ B.xp.ones((B.shape[-1],), dtype=B.dtype, device=B._context.device)
+    sums = B @ B.xp.ones((B.shape[-1],), **kind_of(B))
     return B.xp.sum(sums) if rows_or_columns is None else sums
 
 
@@ -409,10 +386,6 @@ def _concatenate(operators: Any, /, axis: int = 0) -> Any:
         if axis % operators[0].ndim == operators[0].ndim - 1
         else vstack(operators)
     )
-
-
-def _block_diag(*operators: Any) -> Any:
-    return BlockDiag(*operators)
 
 
 _TABLE: dict[str, Handler] = {
@@ -438,26 +411,26 @@ _TABLE: dict[str, Handler] = {
     **dict.fromkeys(("pinv", "pinverse"), _pinv),
     "det": _ours("det"),
     "logdet": _ours("logdet"),
-    "slogdet": _slogdet,
+    "slogdet": lambda A, /: SlogdetResult(*our_function("slogdet")(A)),
     "eigh": _eigh,
     "eigvalsh": _eigvalsh,
     "eig": _eig,
-    "eigvals": _eigvals,
+    "eigvals": lambda A, /: _eig(A).eigenvalues,
     "svd": _svd,
-    "svdvals": _svdvals,
+    "svdvals": lambda A, /: our_function("svd")(A)[1],
     "cholesky": _cholesky,
     "qr": _qr,
     "lu": _lu,
     "trace": _trace,
-    "linalg_trace": _linalg_trace,
+    "linalg_trace": lambda A, /, offset=0: _trace(A, offset, -2, -1),
     "diag": _diag,
     "diagonal": _outer_diagonal,
     "linalg_diagonal": _diagonal,
     **dict.fromkeys(("norm", "matrix_norm"), _norm),
-    "cond": _cond,
+    "cond": lambda A, /, p=2: our_function("cond")(A, p),
     "matrix_rank": _matrix_rank,
     "matrix_exp": _ours("exp"),
-    "matrix_power": _matrix_power,
+    "matrix_power": lambda A, n, /: A**n,
     **dict.fromkeys(("transpose", "permute", "permute_dims", "swapaxes", "swapdims"), _transpose),
     **dict.fromkeys(("matrix_transpose", "t"), lambda A: A.T),
     "adjoint": lambda A: A.H,
@@ -467,7 +440,7 @@ _TABLE: dict[str, Handler] = {
     **dict.fromkeys(("hstack", "column_stack"), lambda operators: hstack(operators)),
     **dict.fromkeys(("vstack", "row_stack"), lambda operators: vstack(operators)),
     "block": lambda blocks: Block(blocks),
-    "block_diag": _block_diag,
+    "block_diag": lambda *operators: BlockDiag(*operators),
     "shape": lambda A: A.shape,
     "ndim": lambda A: A.ndim,
     "size": lambda A, axis=None: math.prod(A.shape) if axis is None else A.shape[axis],

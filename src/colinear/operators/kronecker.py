@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
+from ..properties import ALL_PROPERTIES
 from .banded import Tridiagonal, multiply_both_ways
 from .base import LinearOperator
 from .context import common_batch, common_context
@@ -17,8 +16,16 @@ from .convert import operator_list
 from .diagonal import Identity, Zero
 from .neutral import dense_part
 from .printing import bracketed
-from .scaled import Scaled, multiply_scalars
-from .tree import memo
+from .scaled import Scaled, pull_scalars
+from .tree import (
+    adjoint_operands,
+    conjugate_operands,
+    infer_sum,
+    known_of_sum,
+    memo,
+    shared,
+    transpose_operands,
+)
 
 
 class Kronecker(LinearOperator):
@@ -39,20 +46,15 @@ class Kronecker(LinearOperator):
     operands: tuple[LinearOperator, ...]
 
     def __new__(cls, *operands: Any) -> Any:
-        scalar: Any = None
-        factors: list[LinearOperator] = []
         given = operator_list("Kronecker", operands)
-        for A in given:
-            if isinstance(A, Scaled):
-                scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
-                A = A.A
+        scalar, parts = pull_scalars(given)
+        factors: list[LinearOperator] = []
+        rows = columns = 1
+        for A in parts:
+            rows, columns = rows * A.shape[-2], columns * A.shape[-1]
             factors.extend(A.operands if isinstance(A, Kronecker) else (A,))
         batch = common_batch("Kronecker", factors)
         context = common_context("Kronecker", factors)
-        rows, columns = (
-            math.prod([A.shape[-2] for A in factors]),
-            math.prod([A.shape[-1] for A in factors]),
-        )
         kinds = set(map(type, factors))
         if len(factors) == 1:
             whole: Any = factors[0]
@@ -62,8 +64,7 @@ class Kronecker(LinearOperator):
             whole = Zero(rows, columns, like=next((A for A in factors if not A.is_neutral), None))
         else:
             whole = cls._of(tuple(factors))
-            object.__setattr__(whole, "shape", (*batch, rows, columns))
-            object.__setattr__(whole, "_context", context)
+            whole.__dict__.update(shape=(*batch, rows, columns), _context=context)
         whole = whole if scalar is None else Scaled(scalar, whole)
         # what was claimed of a nested product
         return whole if len(factors) == len(given) else whole._claim(shared(given))
@@ -77,17 +78,9 @@ class Kronecker(LinearOperator):
             math.prod([A.shape[-1] for A in self.operands]),
         )
 
-    def _infer(self) -> int:
-        return shared(self.operands)  # each of the six holds if every factor has it
+    _inherited = ALL_PROPERTIES  # each holds if every factor has it
 
-    def _transpose(self) -> LinearOperator:
-        return Kronecker(*(A.T for A in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return Kronecker(*(A.H for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return Kronecker(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         # The axes of X are (n_1, ..., n_d, k). Each factor multiplies the leading axis, which is
@@ -155,24 +148,16 @@ class KroneckerSum(LinearOperator):
             return terms[0]
         whole = cls._of(tuple(terms))
         # what was claimed of a nested sum
-        return whole if len(terms) == len(given) else whole._claim(_known_of_sum(given))
+        return whole if len(terms) == len(given) else whole._claim(known_of_sum(given))
 
     @memo
     def shape(self) -> tuple[int, ...]:
         n = math.prod([A.shape[-1] for A in self.operands])
         return (*common_batch("", self.operands), n, n)
 
-    def _infer(self) -> int:
-        return _known_of_sum(self.operands)
+    _infer = infer_sum
 
-    def _transpose(self) -> LinearOperator:
-        return KroneckerSum(*(A.T for A in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return KroneckerSum(*(A.H for A in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return KroneckerSum(*(A.conj() for A in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
         # As for Kronecker, but the operand and the running total are rotated side by side.
@@ -206,13 +191,6 @@ class KroneckerSum(LinearOperator):
 
     def _expression(self) -> str:
         return " ⊕ ".join(bracketed(A, "⊕") for A in self.operands)
-
-
-def _known_of_sum(operands: Sequence[LinearOperator]) -> int:
-    mask = shared(operands) & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
-    if mask & POSITIVE_SEMIDEFINITE and any(A.properties & POSITIVE_DEFINITE for A in operands):
-        mask |= POSITIVE_DEFINITE
-    return mask
 
 
 def rows_first(xp: Any, Y: Array, n: int) -> Array:

@@ -8,7 +8,7 @@ from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY
 from .base import LinearOperator
-from .context import as_array, as_arrays, broadcast_batches
+from .context import as_array, as_arrays, broadcast_batches, kind_of
 from .tree import conjugate_leaves, memo
 
 # Low-rank matrices, U core V^H, kept as their factors.
@@ -74,17 +74,19 @@ class LowRank(LinearOperator):
 
     @memo
     def shape(self) -> tuple[int, ...]:
-        U, V, core = self.U, self.V, self.core
-        m, n = U.shape[-2], (U if V is None else V).shape[-2]
-        if V is None and core is None:
-            return (*U.shape[:-2], m, n)
-        return (
-            *broadcast_batches(
-                *(factor.shape[:-2] for factor in (U, V, core) if factor is not None)
-            ),
-            m,
-            n,
-        )
+        factors = [factor for factor in (self.U, self.V, self.core) if factor is not None]
+        batch = broadcast_batches(*[factor.shape[:-2] for factor in factors])
+        return (*batch, self.U.shape[-2], self._right.shape[-2])
+
+    @property
+    def _right(self) -> Array:
+        """V, or U where it was not given."""
+        return self.U if self.V is None else self.V
+
+    @property
+    def _core(self) -> Array:
+        """The core, or I where it was not given."""
+        return self.xp.eye(self.U.shape[-1], **kind_of(self)) if self.core is None else self.core
 
     def _infer(self) -> int:
         return POSITIVE_SEMIDEFINITE if self.V is None and self.core is None else 0
@@ -101,13 +103,11 @@ class LowRank(LinearOperator):
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
-        V = self.U if self.V is None else self.V
-        inner = xp.matmul(xp.conj(xp.matrix_transpose(V)), X)
+        inner = xp.matmul(xp.conj(xp.matrix_transpose(self._right)), X)
         return xp.matmul(self.U, inner if self.core is None else xp.matmul(self.core, inner))
 
     def _rows(self, indices: Array) -> LinearOperator:
-        V = self.U if self.V is None else self.V
-        return LowRank._of(self.xp.take(self.U, indices, axis=-2), V, self.core)
+        return LowRank._of(self.xp.take(self.U, indices, axis=-2), self._right, self.core)
 
     @property
     def _term_count(self) -> int:
@@ -130,7 +130,7 @@ class LowRank(LinearOperator):
             X = xp.squeeze(X, axis=axis - 2)
 
         inner = xp.matmul(
-            xp.conj(xp.matrix_transpose(self._beside(self.U if self.V is None else self.V, axis))),
+            xp.conj(xp.matrix_transpose(self._beside(self._right, axis))),
             X,
         )
         if self.core is not None:
@@ -154,15 +154,14 @@ class LowRank(LinearOperator):
 
     def _to_dense(self) -> Array:
         xp = self.xp
-        V = self.U if self.V is None else self.V
         left = self.U if self.core is None else xp.matmul(self.U, self.core)
-        return xp.matmul(left, xp.conj(xp.matrix_transpose(V)))
+        return xp.matmul(left, xp.conj(xp.matrix_transpose(self._right)))
 
     @property
     def _flops(self) -> float:
         m, n = self.shape[-2:]
         r = self.U.shape[-1]
-        s = r if self.V is None else self.V.shape[-1]
+        s = self._right.shape[-1]
         return 2.0 * (m * r + n * s + (0 if self.core is None else r * s))
 
     def _expression(self) -> str:
@@ -207,16 +206,9 @@ class Projection(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*self.Q.shape[:-1], self.Q.shape[-2])
 
-    def _infer(self) -> int:
-        return POSITIVE_SEMIDEFINITE
+    _implied = POSITIVE_SEMIDEFINITE
 
     _conj = conjugate_leaves
-
-    def _transpose(self) -> LinearOperator:
-        return self.conj()
-
-    def _adjoint(self) -> LinearOperator:
-        return self
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -260,16 +252,9 @@ class Householder(LinearOperator):
     def shape(self) -> tuple[int, ...]:
         return (*self.v.shape, self.v.shape[-1])
 
-    def _infer(self) -> int:
-        return SELF_ADJOINT | UNITARY
+    _implied = SELF_ADJOINT | UNITARY
 
     _conj = conjugate_leaves
-
-    def _transpose(self) -> LinearOperator:
-        return self.conj()
-
-    def _adjoint(self) -> LinearOperator:
-        return self
 
     def _matmat(self, X: Array) -> Array:
         if 0 in self.v.shape or 0 in X.shape:

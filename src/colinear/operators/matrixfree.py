@@ -135,15 +135,13 @@ class MatrixFree(LinearOperator):
         return self._call("matmat", self.multiply, X, self.sizes[-2])
 
     def _rmatmat(self, X: Array) -> Array:
-        if self.multiply_adjoint is not None:
-            return self._call("rmatmat", self.multiply_adjoint, X, self.sizes[-1])
         if namespace_of(X).name == "numpy":
             raise BackendError(
                 "MatrixFree: the adjoint (or transpose) is needed, and NumPy cannot derive it "
                 "from matmat. "
                 "Give rmatmat=, or say SelfAdjoint(A) if A is its own adjoint."
             )
-        return self._derived_adjoint(X)
+        return LinearOperator._rmatmat(self, X)
 
     def _call(self, name: str, function: Callable, X: Array, rows: int) -> Array:
         xp = namespace_of(X)

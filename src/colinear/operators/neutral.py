@@ -18,9 +18,8 @@ from .context import Context, join_dtypes
 
 
 def release(A: LinearOperator, arguments: tuple[Any, ...], result: Any) -> Any:
-    """The result of a function of A, neutral where A is and no other argument tells a framework."""
-    if not isinstance(A, LinearOperator) or A._context.backend is not None:
-        return result
+    """The result of a function of a neutral A, neutral where no other argument tells a
+    framework."""
     if any(isinstance(x, LinearOperator) or namespace_of(x) for x in arguments):
         return result
     if isinstance(result, tuple) and type(result) is tuple:

@@ -15,10 +15,8 @@ from ..properties import (
     STIEFEL,
     SYMMETRIC,
     UNITARY,
-    shared,
 )
 from .base import LinearOperator
-from .bounds import bound_by_norm
 from .context import common_batch, common_context
 from .convert import operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
@@ -29,8 +27,8 @@ from .scaled import Scaled, multiply_scalars
 from .sum import in_context
 from .terms import inner_cut, inner_terms
 from .transposed import are_adjoint, are_transposed
-from .tree import memo
-from .unitary import Permutation, Sine
+from .tree import conjugate_operands, memo, operand_flops
+from .unitary import Permutation, Sine, bound_by_norm
 
 
 class Product(LinearOperator):
@@ -90,8 +88,7 @@ class Product(LinearOperator):
             self.operands[-1].shape[-1],
         )
 
-    def _infer(self) -> int:
-        return shared(self.operands) & (UNITARY | STIEFEL)
+    _inherited = UNITARY | STIEFEL
 
     def _transpose(self) -> LinearOperator:
         return Product(*(factor.T for factor in reversed(self.operands)))
@@ -99,8 +96,7 @@ class Product(LinearOperator):
     def _adjoint(self) -> LinearOperator:
         return Product(*(factor.H for factor in reversed(self.operands)))
 
-    def _conj(self) -> LinearOperator:
-        return Product(*(factor.conj() for factor in self.operands))
+    _conj = conjugate_operands
 
     def _residual_bound(self, X: Array, B: Array) -> float | None:
         if not (isinstance(self.operands[0], Sine) and isinstance(self.operands[1], Diagonal)):
@@ -148,9 +144,7 @@ class Product(LinearOperator):
         )
         return self.xp.broadcast_to(dense, self.shape)
 
-    @property
-    def _flops(self) -> float:
-        return sum(factor.flops for factor in self.operands)
+    _flops = operand_flops
 
     def _expression(self) -> str:
         text = " @ ".join(bracketed(factor, "") for factor in self.operands[:6])

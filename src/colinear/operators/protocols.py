@@ -1,8 +1,8 @@
 """What operators answer to: `+ - * / **`, indexing, moves, and the protocols of SciPy, NumPy and
 torch.
 
-Each method is one line: the work is done in algebra.py, convert.py, indexing.py, interop.py and
-printing.py, which know `LinearOperator` and so come after it. base.py names them here.
+Each method is one line: the work is done in algebra.py, convert.py, interop.py and printing.py,
+which know `LinearOperator` and so come after it. base.py names them here.
 """
 
 from __future__ import annotations
@@ -59,9 +59,20 @@ class LUResult(NamedTuple):
 
 algebra: Any = None
 convert: Any = None
-indexing: Any = None
 interop: Any = None
 printing: Any = None
+
+
+def _arithmetic(name: str, is_reflected: bool = False) -> Any:
+    """The method of an operator that `algebra` has by this name; it runs in the frameworks' ordinary
+    modes."""
+
+    def operate(self: Any, other: Any) -> Any:
+        pair = (other, self) if is_reflected else (self, other)
+        f = getattr(algebra, name)
+        return calls.ordinary(f, *pair) if calls._is_strict and calls.are_strict() else f(*pair)
+
+    return operate
 
 
 class Protocols:
@@ -87,31 +98,10 @@ class Protocols:
 
     # ------------------------------------------------------------------ arithmetic
 
-    @calls.entry
-    def __add__(self, other: Any) -> Any:
-        return algebra.add(self, other)
-
-    @calls.entry
-    def __radd__(self, other: Any) -> Any:
-        return algebra.add(other, self)
-
-    @calls.entry
-    def __sub__(self, other: Any) -> Any:
-        return algebra.subtract(self, other)
-
-    @calls.entry
-    def __rsub__(self, other: Any) -> Any:
-        return algebra.subtract(other, self)
-
-    @calls.entry
-    def __mul__(self, other: Any) -> Any:
-        return algebra.times(self, other)
-
-    __rmul__ = __mul__  # scalars and Hadamard products commute
-
-    @calls.entry
-    def __truediv__(self, other: Any) -> Any:
-        return algebra.divide(self, other)
+    __add__, __radd__ = _arithmetic("add"), _arithmetic("add", is_reflected=True)
+    __sub__, __rsub__ = _arithmetic("subtract"), _arithmetic("subtract", is_reflected=True)
+    __mul__ = __rmul__ = _arithmetic("times")  # scalars and Hadamard products commute
+    __truediv__ = _arithmetic("divide")
 
     def __pow__(self, exponent: Any) -> Any:
         return algebra.raise_to(self, exponent)
@@ -124,7 +114,7 @@ class Protocols:
 
     @calls.entry
     def __getitem__(self, key: Any) -> Any:
-        return indexing.getitem(self, key)
+        return algebra.getitem(self, key)
 
     def __iter__(self) -> Any:
         raise TypeError(

@@ -10,23 +10,23 @@ Patterns of sparse matrices are structure, known under tracing too.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array
 from ..dispatch import function, rule
-from ..dispatch.functions import set_simplify
 from ..dispatch.patterns import arrange
 from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from .banded import Banded, Tridiagonal, is_narrow, pad_with_zeros
 from .base import LinearOperator
 from .batch import BatchSum
 from .block import BlockDiag
+from .context import kind_of
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .kronecker import Kronecker, KroneckerSum
 from .lowrank import LowRank
@@ -56,8 +56,7 @@ DEFINITE = SELF_ADJOINT | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
 SMALL_ROWS = 32  # of a matrix that is not worth being sparse
 NARROW_KERNEL = 32  # entries of a kernel up to which its matrix counts as banded, or sparse
 LARGE_GRID = 1000  # points of a grid from which its matrix is sparse
-# numbers within a band, for each that is stored, from which it counts as sparse
-SCATTERED_BAND = 32
+SCATTERED_BAND = 32  # numbers in a band, for each that is stored, from which it counts as sparse
 
 
 def unchanged(A: LinearOperator) -> LinearOperator:
@@ -84,7 +83,19 @@ def unchanged(A: LinearOperator) -> LinearOperator:
 
 
 simplify = function("simplify", base=unchanged, rewrites=False)
-set_simplify(simplify)
+
+
+def rewrite(pattern: Any, **options: Any) -> Callable[[Any], Any]:
+    """Decorate a rule of `simplify`: what it makes of A has the properties that A has."""
+
+    def register(write: Callable[[Any], LinearOperator]) -> Callable[[Any], LinearOperator]:
+        @functools.wraps(write)
+        def keep(A: Any) -> LinearOperator:
+            return write(A)._claim(A.properties)
+
+        return rule(simplify, pattern, **options)(keep)
+
+    return register
 
 
 def flops(A: LinearOperator) -> float:
@@ -96,21 +107,19 @@ def flops(A: LinearOperator) -> float:
 # --------------------------------------------------------------------------------------------------
 
 
-@rule(simplify, Scaled[Circulant | Convolution])  # type: ignore[misc]
+@rewrite(Scaled[Circulant | Convolution])  # type: ignore[misc]
 def multiple_of_kernel(A: Any) -> LinearOperator:
     """c C has the column, or the kernel, of C times c"""
     c, C = unscaled(A)
     if isinstance(C, Circulant):
-        return Circulant._of(times(c, C.col))._claim(A.properties)
-    return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)._claim(
-        A.properties
-    )
+        return Circulant._of(times(c, C.col))
+    return Convolution._of(times(c, C.kernel, len(C.grid)), C.grid, C.boundary, C.origin)
 
 
-@rule(simplify, Scaled[BlockDiag | KroneckerSum])  # type: ignore[misc]
+@rewrite(Scaled[BlockDiag | KroneckerSum])  # type: ignore[misc]
 def multiple_of_parts(A: Any) -> LinearOperator:
     """c diag(A, B) = diag(c A, c B), and c (A ⊕ B) = c A ⊕ c B"""
-    return type(A.A)(*(Scaled(A.scalar, part) for part in A.A.operands))._claim(A.properties)
+    return type(A.A)(*(Scaled(A.scalar, part) for part in A.A.operands))
 
 
 def inner_simplifies(A: Any) -> bool:
@@ -118,20 +127,18 @@ def inner_simplifies(A: Any) -> bool:
     return not simplify.find(A.A).is_base
 
 
-@rule(simplify, Scaled, when=inner_simplifies)
+@rewrite(Scaled, when=inner_simplifies)
 def multiple_of_simplified(A: Any) -> LinearOperator:
     """c A of an A in a family that knows more"""
-    return Scaled(A.scalar, ask(simplify, A.A))._claim(A.properties)
+    return Scaled(A.scalar, ask(simplify, A.A))
 
 
 def are_few_terms(A: Any) -> bool:
     """Whether the ranks of the terms together are below the size."""
-    return A.terms * min(A.A.U.shape[-1], (A.A.U if A.A.V is None else A.A.V).shape[-1]) < min(
-        A.shape[-2:]
-    )
+    return A.terms * min(A.A.U.shape[-1], A.A._right.shape[-1]) < min(A.shape[-2:])
 
 
-@rule(simplify, BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]
+@rewrite(BatchSum[LowRank], when=are_few_terms)  # type: ignore[misc]
 def sum_of_low_ranks(A: Any) -> LinearOperator:
     """Σ_i U_i C_i V_i^H is of low rank: all factors side by side"""
     xp, (U, V, core) = A.xp, (A.A.U, A.A.V, A.A.core)
@@ -141,7 +148,7 @@ def sum_of_low_ranks(A: Any) -> LinearOperator:
     )
     return LowRank._of(
         *(None if x is None else A.A._beside(x, A.axis) for x in (left, right)), None
-    )._claim(A.properties)
+    )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -154,21 +161,19 @@ def is_line(A: Any) -> bool:
     )
 
 
-@rule(simplify, Convolution, when=is_line)
+@rewrite(Convolution, when=is_line)
 def matrix_of_line(A: Any) -> LinearOperator:
     """A convolution of a line with zeros around it is a Toeplitz matrix, and banded if its
     kernel is short"""
     kernel, (origin,) = A._fitted()
     n, size = A.shape[-1], kernel.shape[-1]
     if size > NARROW_KERNEL:
-        return Toeplitz._of(_column(A), _row(A))._claim(A.properties)
+        return Toeplitz._of(_column(A), _row(A))
     lines = [
         A.xp.broadcast_to(kernel[..., j : j + 1], (*A.batch_shape, n - abs(origin - j)))
         for j in range(size)
     ]
-    return _tidy(Banded._of(tuple(lines), tuple(range(origin, origin - size, -1)), n, n))._claim(
-        A.properties
-    )
+    return _tidy(Banded._of(tuple(lines), tuple(range(origin, origin - size, -1)), n, n))
 
 
 def _column(T: Any) -> Array:
@@ -197,13 +202,13 @@ def are_on_one_grid(A: Any) -> bool:
     )
 
 
-@rule(simplify, Sum[Convolution | Scaled[Convolution], ...], when=are_on_one_grid, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[Convolution | Scaled[Convolution], ...], when=are_on_one_grid, cost=flops)  # type: ignore[misc]
 def sum_of_convolutions(A: Any) -> LinearOperator:
     """Kernels on one grid add up, and c I has the kernel c δ"""
     xp, parts = A.xp, [unscaled(term) for term in A.operands]
     C = next(B for _, B in parts if isinstance(B, Convolution))
     d = len(C.grid)
-    dot = xp.ones((1,) * d, dtype=A.dtype, device=A._context.device)
+    dot = xp.ones((1,) * d, **kind_of(A))
     kernels = [
         (times(scalar_of(B), dot, d), (0,) * d)
         if isinstance(B, SHIFT)
@@ -220,9 +225,7 @@ def sum_of_convolutions(A: Any) -> LinearOperator:
             kernel = pad_with_zeros(xp, kernel, before[axis] - b, after[axis] - a, axis)
         return kernel
 
-    return Convolution._of(
-        sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before)
-    )._claim(A.properties)
+    return Convolution._of(sum(widen(*each) for each in kernels), C.grid, C.boundary, tuple(before))
 
 
 def _reach(kernel: Array, origin: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
@@ -241,7 +244,7 @@ def are_toeplitz(A: Any) -> bool:
 CONSTANT: Any = Toeplitz | Circulant | Scaled[Toeplitz | Circulant]  # type: ignore[misc]
 
 
-@rule(simplify, Sum[CONSTANT, ...], when=are_toeplitz, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[CONSTANT, ...], when=are_toeplitz, cost=flops)  # type: ignore[misc]
 def sum_of_toeplitz(A: Any) -> LinearOperator:
     """S + T is a Toeplitz matrix as S and T are, circulant if both are"""
     xp, shape, parts = A.xp, A.shape[:-1], [unscaled(term) for term in A.operands]
@@ -254,15 +257,15 @@ def sum_of_toeplitz(A: Any) -> LinearOperator:
             times(scalar_of(T), first) if isinstance(T, SHIFT) else times(c, line(T))
             for c, T in parts
         ]
-        total = reduce(operator.add, lines)
+        total = functools.reduce(operator.add, lines)
         return total if total.shape == shape else xp.broadcast_to(total, shape)
 
     if not any(isinstance(T, Toeplitz | Convolution) for _, T in parts):
-        return Circulant._of(add(_column))._claim(A.properties)
+        return Circulant._of(add(_column))
     is_mirrored = A.properties & SELF_ADJOINT and all(
         isinstance(T, SHIFT) or getattr(T, "row", T) is None for _, T in parts
     )
-    return Toeplitz._of(add(_column), None if is_mirrored else add(_row))._claim(A.properties)
+    return Toeplitz._of(add(_column), None if is_mirrored else add(_row))
 
 
 def is_sparse_on_grid(A: Any) -> bool:
@@ -278,7 +281,7 @@ def is_sparse_on_grid(A: Any) -> bool:
     )
 
 
-@rule(simplify, Convolution, when=is_sparse_on_grid)
+@rewrite(Convolution, when=is_sparse_on_grid)
 def sparse_of_convolution(A: Any) -> LinearOperator:
     """A convolution by a small kernel, with zeros around the grid, is a sparse matrix: A[i, l] =
     kernel[i - l + origin]"""
@@ -295,7 +298,7 @@ def sparse_of_convolution(A: Any) -> LinearOperator:
         values.append(
             xp.broadcast_to(kernel[(..., *j)][..., None], (*A.batch_shape, len(places[0])))
         )
-    return assemble(values, join(entries, A.shape[-2:]), A)._claim(A.properties)
+    return assemble(values, join(entries, A.shape[-2:]), A)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -311,7 +314,7 @@ def are_of_one_partition(A: Any) -> bool:
     return all(each == sizes[0] for each in sizes) and all(m == n for m, n in sizes[0])
 
 
-@rule(simplify, Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)  # type: ignore[misc]
+@rewrite(Sum[BlockDiag, BlockDiag | DIAGONAL], when=are_of_one_partition)  # type: ignore[misc]
 def sum_of_block_diagonals(A: Any) -> LinearOperator:
     """diag(A, B) + diag(C, D) = diag(A + C, B + D); blocks are definite where the whole is"""
     sizes = [
@@ -319,9 +322,7 @@ def sum_of_block_diagonals(A: Any) -> LinearOperator:
         for block in next(term for term in A.operands if isinstance(term, BlockDiag)).operands
     ]
     columns = zip(*(_blocks(term, sizes, A) for term in A.operands))
-    return BlockDiag(*(Sum(*blocks)._claim(A.properties & DEFINITE) for blocks in columns))._claim(
-        A.properties
-    )
+    return BlockDiag(*(Sum(*blocks)._claim(A.properties & DEFINITE) for blocks in columns))
 
 
 def _blocks(term: Any, sizes: list[int], A: LinearOperator) -> Any:
@@ -388,13 +389,13 @@ def share_factors(A: Any) -> bool:
     return places is not None and len(places) <= 1
 
 
-@rule(simplify, Sum[KRONECKER, KRONECKER, ...], when=share_factors, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[KRONECKER, KRONECKER, ...], when=share_factors, cost=flops)  # type: ignore[misc]
 def sum_of_kroneckers(A: Any) -> LinearOperator:
     """A ⊗ B + A ⊗ C = A ⊗ (B + C)"""
     (at,), terms = _differing(A) or [-1], kronecker_terms(A)
     factors = list(terms[0][1])
     factors[at] = Sum(*(Scaled(c, own[at]) for c, own in terms))
-    return Kronecker(*factors)._claim(A.properties)
+    return Kronecker(*factors)
 
 
 def are_beside_identities(A: Any) -> bool:
@@ -409,37 +410,35 @@ def are_beside_identities(A: Any) -> bool:
     return sorted(places) == [[i] for i in range(len(terms[0][1]))]
 
 
-@rule(simplify, Sum[Kronecker, Kronecker, ...], when=are_beside_identities, cost=flops)  # type: ignore[misc]
+@rewrite(Sum[Kronecker, Kronecker, ...], when=are_beside_identities, cost=flops)  # type: ignore[misc]
 def sum_beside_identities(A: Any) -> LinearOperator:
     """A ⊗ I + I ⊗ B = A ⊕ B"""
     columns = zip(*(factors for _, factors in kronecker_terms(A)))
-    return KroneckerSum(
-        *(next(B for B in own if not isinstance(B, Identity)) for own in columns)
-    )._claim(A.properties)
+    return KroneckerSum(*(next(B for B in own if not isinstance(B, Identity)) for own in columns))
 
 
 # --------------------------------------------------------------------------------------------------
 
 
-@rule(simplify, Sum[Tridiagonal, DIAGONAL])  # type: ignore[misc]
+@rewrite(Sum[Tridiagonal, DIAGONAL])  # type: ignore[misc]
 def sum_with_diagonal(A: Any) -> LinearOperator:
     """T + D is tridiagonal as T is"""
     T, D = arrange(A, Tridiagonal, DIAGONAL)
     d = D.d if isinstance(D, Diagonal) else beside(scalar_of(D))
-    return Tridiagonal._of(T.lower, T.diag + d, T.upper)._claim(A.properties)
+    return Tridiagonal._of(T.lower, T.diag + d, T.upper)
 
 
-@rule(simplify, Sum[Sparse | BAND, Sparse | BAND | DIAGONAL])  # type: ignore[misc]
-@rule(simplify, Sum, when=is_sparse)
+@rewrite(Sum[Sparse | BAND, Sparse | BAND | DIAGONAL])  # type: ignore[misc]
+@rewrite(Sum, when=is_sparse)
 def sum_of_sparse(A: Any) -> LinearOperator:
     """A + B is sparse as A and B are, or of one band if they are"""
-    return _tidy(ask(multiply_out, A, A))._claim(A.properties)
+    return _tidy(ask(multiply_out, A, A))
 
 
-@rule(simplify, Product, when=is_sparse)
+@rewrite(Product, when=is_sparse)
 def product_of_sparse(A: Any) -> LinearOperator:
     """A B is sparse as A and B are, or of one band if they are"""
-    return _tidy(ask(multiply_out, A, A))._claim(A.properties)
+    return _tidy(ask(multiply_out, A, A))
 
 
 def has_terms_that_simplify(A: Any) -> bool:
@@ -449,14 +448,14 @@ def has_terms_that_simplify(A: Any) -> bool:
     return any(not simplify.find(term).is_base for term in inner)
 
 
-@rule(simplify, Sum, when=has_terms_that_simplify)
+@rewrite(Sum, when=has_terms_that_simplify)
 def sum_of_simplified(A: Any) -> LinearOperator:
     """A + B of terms in families that know more"""
     terms = (
         term if isinstance(unscaled(term)[1], Product) else ask(simplify, term)
         for term in A.operands
     )
-    return Sum(*terms)._claim(A.properties)
+    return Sum(*terms)
 
 
 def is_scattered(A: Any) -> bool:
@@ -477,10 +476,10 @@ def is_compact(A: Any) -> bool:
     return is_narrow(A) and not is_scattered(A)
 
 
-@rule(simplify, Banded, when=is_scattered)
+@rewrite(Banded, when=is_scattered)
 def sparse_of_scattered(A: Any) -> LinearOperator:
     """Diagonals that are far apart, as of a periodic band, are a sparse matrix"""
-    return as_sparse(A)._claim(A.properties)
+    return as_sparse(A)
 
 
 def _tidy(A: Any) -> LinearOperator:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array, namespace_of
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, UNITARY
+from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
 from .base import LinearOperator
 from .context import (
     Context,
@@ -21,11 +21,11 @@ from .context import (
     split_number,
 )
 from .convert import as_operator, scaled_context
-from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_fixed, is_on_circle
+from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, is_on_circle, known_of_scalar
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed, number_text
-from .tree import Scalar, memo
+from .tree import Scalar, memo, sole_operand
 
 
 class Scaled(LinearOperator):
@@ -57,18 +57,13 @@ class Scaled(LinearOperator):
         if isinstance(scalar, np.generic) and A.is_neutral:
             scalar, carried = split_number(scalar, "*")
             A = A if carried is None else scaled_context(A, carried)
-        absorb = _ABSORB.get(type(A))
-        # Of a number before it is an array: under `jit` that cannot be seen. The sign of an array
-        # in c I is looked at there.
-        is_array = type(A) is Identity and namespace_of(scalar) is not None
-        claims = 0 if is_array else kept_by_scalar(A.properties, scalar)
-        scalar = scalar_like(scalar, A)
+        # of a number before it is an array: under `jit` that cannot be seen
+        claims = A.properties and A.properties & known_of_scalar(scalar)
+        absorb, scalar = _ABSORB.get(type(A)), scalar_like(scalar, A)
         scaled = cls._of(scalar, A) if absorb is None else absorb(scalar, A)
         return scaled._claim(claims) if claims else scaled
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @memo
     def shape(self) -> tuple[int, ...]:
@@ -168,8 +163,9 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
     if not isinstance(c, (numbers.Number, np.generic)):
         raise TypeError(f"*: {type(c).__name__} is not a number.")
     number, carried = split_number(c, "*")
-    if A.is_neutral or A.backend == "numpy":
-        return number if carried is None or A.is_neutral else np.asarray(c)
+    backend = A._context.backend
+    if backend is None or backend == "numpy":
+        return number if carried is None or backend is None else np.asarray(c)
     dtype = A.xp.complex_dtype(A.dtype) if isinstance(number, complex) else A.dtype
     dtype = dtype if carried is None else join_dtypes(A.xp, dtype, carried)
     return A.xp.asarray(number, dtype=dtype, device=A._context.device)
@@ -178,6 +174,19 @@ def scalar_like(c: Any, A: LinearOperator) -> Any:
 def multiply_scalars(c: Any, d: Any) -> Any:
     """c d, neither of which may know its framework."""
     return d * c if namespace_of(c) is None else c * d
+
+
+def pull_scalars(operators: list[LinearOperator]) -> tuple[Any, list[Any]]:
+    """The product of the scalars in front of the operators, None where there are none, and what
+    they multiply."""
+    scalar: Any = None
+    parts = []
+    for A in operators:
+        if isinstance(A, Scaled):
+            scalar = A.scalar if scalar is None else multiply_scalars(scalar, A.scalar)
+            A = A.A
+        parts.append(A)
+    return scalar, parts
 
 
 def conjugate_scalar(c: Any) -> Any:
@@ -195,22 +204,6 @@ def peek_scalar(c: Any) -> Any:
     return None if value is None else value.item() if hasattr(value, "item") else value
 
 
-def kept_by_scalar(properties: int, c: Any) -> int:
-    """The properties of A that c A keeps because of the value of c."""
-    if not properties:
-        return 0
-    value = peek_scalar(c)
-    if value is None:
-        return 0
-    kept = 0
-    if not isinstance(value, complex) or (value.imag == 0 and is_fixed(c)):
-        kept |= properties & SELF_ADJOINT
-        kept |= properties & POSITIVE_SEMIDEFINITE if value.real >= 0 else 0
-        kept |= properties & POSITIVE_DEFINITE if value.real > 0 else 0
-    # an array may have a derivative: see `_infer`
-    return kept | (properties & UNITARY if value is c and abs(value) == 1 else 0)
-
-
 def beside(c: Any, ndim: int = 1) -> Any:
     """A scalar, or a batch of them, as it multiplies arrays of so many dimensions."""
     return c[(..., *(None,) * ndim)] if getattr(c, "ndim", 0) else c
@@ -219,18 +212,16 @@ def beside(c: Any, ndim: int = 1) -> Any:
 # ---------------------------------------------------------------------- families that take the scal
 
 
-def _absorb_lowrank(c: Any, A: LowRank) -> LowRank:
-    xp = A.xp
-    core = (
-        xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
-    )
-    return LowRank(A.U, A.V, beside(c, 2) * core)
+def _scaled_identity(c: Any, A: Any) -> ScaledIdentity:
+    if namespace_of(c) is None:  # a number, whose dtype A has been told
+        return ScaledIdentity._of(c, A.n, A.context)
+    return ScaledIdentity(c, A.n, like=A)
 
 
 _ABSORB: dict[type, Any] = {
     Diagonal: lambda c, A: Diagonal(beside(c) * A.d),
-    Identity: lambda c, A: ScaledIdentity(c, A.shape[-1], like=A),
-    ScaledIdentity: lambda c, A: ScaledIdentity(multiply_scalars(c, A.c), A.shape[-1], like=A),
+    Identity: _scaled_identity,
+    ScaledIdentity: lambda c, A: _scaled_identity(multiply_scalars(c, A.c), A),
     Zero: lambda c, A: A,
-    LowRank: _absorb_lowrank,
+    LowRank: lambda c, A: LowRank(A.U, A.V, beside(c, 2) * A._core),
 }

@@ -12,13 +12,14 @@ from ..backends import Array, namespace_of
 from ..errors import BackendError
 from ..properties import POSITIVE_DEFINITE, STIEFEL, UNITARY
 from .base import LinearOperator
+from .context import kind_of
 from .convert import as_operator
 from .dense import Dense
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero
 from .lowrank import LowRank
 from .printing import bracketed
 from .scaled import Scaled
-from .tree import Index, index_or_array
+from .tree import Index, index_or_array, operand_flops, placed, sole_operand
 
 # range | Index | traced array: a range of positive step, integers (repeats allowed), or integers
 # that can't be seen
@@ -59,13 +60,11 @@ class Sliced(LinearOperator):
             return A
         if isinstance(A, Sliced):
             return Sliced(A.A, _compose(A.rows, rows), _compose(A.cols, cols))
-        simplify = _simplifications().get(type(A))
+        simplify = _SIMPLIFICATIONS.get(type(A))
         simpler = None if simplify is None else simplify(A, rows, cols)
         return cls._of(A, rows, cols) if simpler is None else simpler._claim(_kept(A, rows, cols))
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,14 +85,11 @@ class Sliced(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         return pick(self.A @ embed(X, self.cols, self.A.shape[-1]), self.rows)
 
-    def _rmatmat(self, X: Array) -> Array:
-        return pick(self.A.H @ embed(X, self.rows, self.A.shape[-2]), self.cols)
-
     def _to_dense(self) -> Array:
         m, n = self.shape[-2:]
         if m < n:  # fewer products with the adjoint, where there is one
             try:
-                rows = self._rmatmat(self.xp.eye(m, dtype=self.dtype, device=self._context.device))
+                rows = self.H @ self.xp.eye(m, **kind_of(self))
                 return self.xp.broadcast_to(
                     self.xp.conj(self.xp.matrix_transpose(rows)), self.shape
                 )
@@ -101,9 +97,7 @@ class Sliced(LinearOperator):
                 pass
         return LinearOperator._to_dense(self)
 
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return (
@@ -239,7 +233,7 @@ def pick(x: Array, key: Selection, axis: int = -2) -> Array:
         tail = (slice(None),) * (-axis - 1)
         return x[(..., slice(key.start, max(key.stop, 0), key.step), *tail)]
     xp = namespace_of(x)
-    return xp.take(x, key.on(xp, xp.device_of(x)) if isinstance(key, Index) else key, axis=axis)
+    return xp.take(x, placed(key, xp, x), axis=axis)
 
 
 def embed(X: Array, key: Selection, size: int) -> Array:
@@ -248,12 +242,10 @@ def embed(X: Array, key: Selection, size: int) -> Array:
     if is_all(key, size):
         return X
     xp = namespace_of(X)
-    zeros = xp.zeros((*X.shape[:-2], size, X.shape[-1]), dtype=X.dtype, device=xp.device_of(X))
+    zeros = xp.zeros((*X.shape[:-2], size, X.shape[-1]), **kind_of(X))
     if isinstance(key, range):
         return xp.set_at(zeros, (..., slice(key.start, max(key.stop, 0), key.step), slice(None)), X)
-    return xp.scatter_add(
-        zeros, key.on(xp, xp.device_of(X)) if isinstance(key, Index) else key, X, axis=-2
-    )
+    return xp.scatter_add(zeros, placed(key, xp, X), X, axis=-2)
 
 
 # ---------------------------------------------------------------------- what a slice keeps, and fam
@@ -272,40 +264,24 @@ def _kept(A: LinearOperator, rows: Selection, cols: Selection) -> int:
     return mask
 
 
-def _simplifications() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
-    return _SIMPLIFICATIONS or _fill()
-
-
-_SIMPLIFICATIONS: dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]] = {}
-
-
-def _fill() -> dict[type, Callable[[Any, Selection, Selection], LinearOperator | None]]:
-    """The families whose slices are of the same family, exactly and without a product."""
-
-    def principal(
-        slice_it: Callable[[Any, Selection], LinearOperator],
-    ) -> Callable[[Any, Selection, Selection], Any]:
-        return lambda A, rows, cols: (
-            slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
-        )
-
-    _SIMPLIFICATIONS.update(
-        {
-            Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
-            Diagonal: principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
-            Identity: principal(lambda A, key: Identity._of(count(key), A.context)),
-            ScaledIdentity: principal(
-                lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)
-            ),
-            Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
-            Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
-            LowRank: _slice_lowrank,
-        }
-    )
-    return _SIMPLIFICATIONS
-
-
 def _slice_lowrank(A: Any, rows: Selection, cols: Selection) -> LinearOperator:
     if A.V is None and same(rows, cols):
         return LowRank(pick(A.U, rows), None, A.core)
-    return LowRank(pick(A.U, rows), pick(A.U if A.V is None else A.V, cols), A.core)
+    return LowRank(pick(A.U, rows), pick(A._right, cols), A.core)
+
+
+def _principal(slice_it: Callable[[Any, Selection], LinearOperator]) -> Any:
+    """Of a principal submatrix without repeats."""
+    return lambda A, rows, cols: slice_it(A, rows) if same(rows, cols) and distinct(rows) else None
+
+
+# The families whose slices are of the same family, exactly and without a product.
+_SIMPLIFICATIONS: dict[type, Any] = {
+    Dense: lambda A, rows, cols: Dense(pick(pick(A.A, rows), cols, axis=-1)),
+    Diagonal: _principal(lambda A, key: Diagonal(pick(A.d, key, axis=-1))),
+    Identity: _principal(lambda A, key: Identity._of(count(key), A.context)),
+    ScaledIdentity: _principal(lambda A, key: ScaledIdentity._of(A.c, count(key), A.context)),
+    Zero: lambda A, rows, cols: A._replace(m=count(rows), n=count(cols)),
+    Scaled: lambda A, rows, cols: Scaled(A.scalar, Sliced(A.A, rows, cols)),
+    LowRank: _slice_lowrank,
+}

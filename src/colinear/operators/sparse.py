@@ -13,7 +13,7 @@ from ..backends import Array, namespace_of
 from ..errors import BackendError, DtypeError, ShapeError
 from .banded import scatter_dense
 from .base import LinearOperator
-from .context import Context, as_array, check_dtype
+from .context import Context, as_array, check_dtype, kind_of
 from .tree import Index, conjugate_leaves
 
 
@@ -328,9 +328,8 @@ def _read_torch_compressed(S: Any, by_rows: bool) -> tuple[Array, SparseStructur
     inner = _host(inner, xp)
     outer = _uncompressed(_host(starts, xp), inner.shape[-1])
     rows, columns = (outer, inner) if by_rows else (inner, outer)
-    return _assemble(
-        S.values().clone(), rows, columns, tuple(S.shape[:-2]), tuple(S.shape[-2:]), xp
-    )
+    values, batch, shape = S.values().clone(), tuple(S.shape[:-2]), tuple(S.shape[-2:])
+    return _assemble(values, rows, columns, batch, shape, xp)
 
 
 def _host(indices: Any, xp: Any) -> Any:
@@ -378,12 +377,17 @@ def _assemble(
             xp.take(data, np.flatnonzero(is_inside), axis=-1),
         )
     structure, places = from_coordinates(rows, columns, shape)
+    return collected(xp, data, structure, places), structure
+
+
+def collected(xp: Any, data: Array, structure: SparseStructure, places: Any) -> Array:
+    """Values (*batch, count) in the places that were found for them, those in one place added."""
     if places is None:
-        return data, structure
+        return data
     if structure.nnz == len(places):
-        return xp.take(data, np.argsort(places), axis=-1), structure
-    empty = xp.zeros((*data.shape[:-1], structure.nnz), dtype=data.dtype, device=xp.device_of(data))
-    return xp.scatter_add(empty, places, data, axis=-1), structure
+        return xp.take(data, np.argsort(places), axis=-1)
+    empty = xp.zeros((*data.shape[:-1], structure.nnz), **kind_of(data))
+    return xp.scatter_add(empty, places, data, axis=-1)
 
 
 def _scatter(
@@ -395,9 +399,7 @@ def _scatter(
     is_inside = (rows < shape[0]) & (columns < shape[1])
     structure, places = from_coordinates(rows[is_inside], columns[is_inside], shape)
     places = np.arange(structure.nnz) if places is None else places
-    flat = xp.zeros(
-        (math.prod(batch) * structure.nnz,), dtype=values.dtype, device=xp.device_of(values)
-    )
+    flat = xp.zeros((math.prod(batch) * structure.nnz,), **kind_of(values))
     inside = xp.take(values, np.flatnonzero(is_inside), axis=0)
     data = xp.scatter_add(flat, outer[is_inside] * structure.nnz + places, inside, axis=0)
     return xp.reshape(data, (*batch, structure.nnz)), structure
@@ -453,8 +455,7 @@ class SparseRows(LinearOperator):
         return xp.scatter_add(empty, columns, terms, axis=-2)
 
     def _to_dense(self) -> Array:
-        xp = self.xp
-        eye = xp.eye(self.shape[-2], dtype=self.values.dtype, device=xp.device_of(self.values))
+        xp, eye = self.xp, self.xp.eye(self.shape[-2], **kind_of(self.values))
         return xp.conj(xp.matrix_transpose(self._rmatmat(eye)))
 
     @property

@@ -18,11 +18,11 @@ from ..dispatch.functions import Function
 from ..errors import MethodError
 from .banded import Banded, Tridiagonal, natural_length, pad_with_zeros
 from .base import LinearOperator
-from .context import broadcast_batches
+from .context import broadcast_batches, kind_of
 from .diagonal import Diagonal, Identity, ScaledIdentity, scalar_of
 from .product import Product
 from .scaled import Scaled, beside
-from .sparse import Sparse, from_coordinates
+from .sparse import Sparse, collected, from_coordinates
 from .sum import Sum
 from .tree import Index
 from .unitary import Permutation
@@ -54,7 +54,7 @@ def diagonal_of(D: Any, A: LinearOperator) -> Array:
     """The diagonal of D, a multiple of I perhaps, as an array of A's framework."""
     if isinstance(D, Diagonal):
         return D.d
-    return times(scalar_of(D), A.xp.ones((D.shape[-1],), dtype=A.dtype, device=A._context.device))
+    return times(scalar_of(D), A.xp.ones((D.shape[-1],), **kind_of(A)))
 
 
 def is_sparse(A: LinearOperator) -> bool:
@@ -147,7 +147,7 @@ def itself(A: Any, whole: LinearOperator) -> Any:
 @rule(multiply_out, Tridiagonal)
 def band_of_tridiagonal(A: Any, whole: LinearOperator) -> Any:
     """Three diagonals"""
-    return Banded._of((A.lower, A.diag, A.upper), (-1, 0, 1), *A.shape[-2:])
+    return Banded._of(A.diagonals, A.offsets, *A.shape[-2:])
 
 
 @rule(multiply_out, DIAGONAL)
@@ -160,9 +160,7 @@ def band_of_diagonal(A: Any, whole: LinearOperator) -> Any:
 def sparse_of_permutation(A: Any, whole: LinearOperator) -> Any:
     """One entry in each row"""
     structure, _ = from_coordinates(np.arange(A.shape[-1]), A.perm.host, A.shape[-2:])
-    return Sparse._of(
-        whole.xp.ones((A.shape[-1],), dtype=whole.dtype, device=whole._context.device), structure
-    )
+    return Sparse._of(whole.xp.ones((A.shape[-1],), **kind_of(whole)), structure)
 
 
 @rule(multiply_out, Scaled)
@@ -249,12 +247,7 @@ def assemble(values: list[Array], found: Any, whole: LinearOperator) -> Any:
     data = xp.concat(
         [xp.astype(xp.broadcast_to(x, (*batch, x.shape[-1])), whole.dtype) for x in values], axis=-1
     )
-    if places is None:
-        return Sparse._of(data, structure)
-    if structure.nnz == len(places):
-        return Sparse._of(xp.take(data, np.argsort(places), axis=-1), structure)
-    empty = xp.zeros((*batch, structure.nnz), dtype=data.dtype, device=xp.device_of(data))
-    return Sparse._of(xp.scatter_add(empty, places, data, axis=-1), structure)
+    return Sparse._of(collected(xp, data, structure, places), structure)
 
 
 def _multiply_sparse(whole: LinearOperator, A: Sparse, B: Sparse) -> Any:
@@ -285,7 +278,5 @@ def _multiply_bands(A: Banded, B: Banded) -> Banded:
         by_offset[k] = by_offset[k] + term if k in by_offset else term
     if not by_offset:
         batch = broadcast_batches(A.batch_shape, B.batch_shape)
-        by_offset[0] = xp.zeros(
-            (*batch, natural_length(0, m, n)), dtype=A.dtype, device=A._context.device
-        )
+        by_offset[0] = xp.zeros((*batch, natural_length(0, m, n)), **kind_of(A))
     return Banded._of(tuple(by_offset.values()), tuple(by_offset), m, n)

@@ -1,24 +1,40 @@
-"""A_1 + ... + A_k of operators of one shape. Commutative: patterns for it are order-free."""
+"""Sums and entrywise products of operators of one shape. Both commute: patterns for them are
+order-free."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
+from operator import add, mul
 from typing import Any, ClassVar
 
-from ..backends import Array
+from ..backends import Array, namespace_of
 from ..errors import ShapeError
-from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC, shared
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
+from .banded import pad_with_zeros
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, is_complex_number
+from .context import (
+    Context,
+    broadcast_batches,
+    common_context,
+    concat_batches,
+    is_complex_number,
+)
 from .convert import operator_list
 from .diagonal import Diagonal, Identity, ScaledIdentity, Zero, scalar_of
 from .lowrank import LowRank
 from .neutral import dense_part
 from .printing import bracketed
-from .scaled import Scaled, beside, peek_scalar
-from .tree import memo
+from .scaled import Scaled, beside, peek_scalar, pull_scalars
+from .tree import (
+    adjoint_operands,
+    conjugate_operands,
+    infer_sum,
+    known_of_sum,
+    memo,
+    transpose_operands,
+)
 
 
 class Sum(LinearOperator):
@@ -41,58 +57,36 @@ class Sum(LinearOperator):
     def __new__(cls, *operands: Any) -> Any:
         terms = operator_list("Sum", operands)
         batch, context = fitting_terms("+", terms), common_context("+", terms)
-        flat = [
-            inner
-            for term in terms
-            for inner in (term.operands if isinstance(term, Sum) else (term,))
-        ]
-        claims = _known_of_pairs(flat) | (_known_of_sums(terms) if len(flat) > len(terms) else 0)
-        whole = cls._simplified(_simplify(flat), batch, context)
+        flat: list[LinearOperator] = []
+        for term in terms:
+            flat.extend(term.operands if isinstance(term, Sum) else (term,))
+        # what was claimed of sums that are flattened, their terms do not know
+        claims = _known_of_pairs(flat) | (known_of_sum(terms) if len(flat) > len(terms) else 0)
+        merged = _merge(flat)
+        kept = merged
+        if Zero in map(type, merged):
+            kept = [term for term in merged if not isinstance(term, Zero)] or merged[:1]
+        whole: Any = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
+        if len(kept) < len(merged) or len(kept) == 1:
+            if whole.shape[:-2] != batch or (whole := in_context(whole, context)) is None:
+                # a dropped zero was all that gave the sum its batch shape or its dtype: it stays
+                whole = cls._of(tuple(merged))
+        else:
+            whole.__dict__.update(shape=(*batch, *terms[0].shape[-2:]), _context=context)
         return whole._claim(claims) if claims else whole
-
-    @classmethod
-    def _simplified(cls, terms: list[LinearOperator], batch: tuple[int, ...], context: Any) -> Any:
-        """The sum without zeros, where these do not give it its batch shape or its dtype."""
-        kept = [term for term in terms if not isinstance(term, Zero)] or terms[:1]
-        whole = kept[0] if len(kept) == 1 else cls._of(tuple(kept))
-        if len(kept) < len(terms) or whole is kept[0]:
-            # A dropped zero may have been all that gave the sum its batch shape or its dtype: then
-            # it stays.
-            if whole.shape[:-2] == batch and (whole := in_context(whole, context)) is not None:
-                return whole
-            whole = cls._of(tuple(terms))
-        whole.__dict__["_context"] = context
-        return whole
 
     @memo
     def shape(self) -> tuple[int, ...]:
         return (*fitting_terms("+", self.operands), *self.operands[0].shape[-2:])
 
-    def _infer(self) -> int:
-        common = shared(self.operands)
-        mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
-        if mask & POSITIVE_SEMIDEFINITE and any(
-            term.properties & POSITIVE_DEFINITE for term in self.operands
-        ):
-            mask |= POSITIVE_DEFINITE  # one definite term makes a sum of semidefinite ones definite
-        return mask
+    _infer = infer_sum
 
-    def _transpose(self) -> LinearOperator:
-        return Sum(*(term.T for term in self.operands))
-
-    def _adjoint(self) -> LinearOperator:
-        return Sum(*(term.H for term in self.operands))
-
-    def _conj(self) -> LinearOperator:
-        return Sum(*(term.conj() for term in self.operands))
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
 
     def _matmat(self, X: Array) -> Array:
-        return reduce(lambda total, term: total + term @ X, self.operands[1:], self.operands[0] @ X)
+        return reduce(add, (term @ X for term in self.operands))
 
     _matvec = _matmat
-
-    def _rmatmat(self, X: Array) -> Array:
-        return self.H @ X
 
     @memo
     def _sampled_parts(self) -> Any:
@@ -107,11 +101,7 @@ class Sum(LinearOperator):
         return terms_of_sum(sampled, whole, indices, weights)
 
     def _to_dense(self) -> Array:
-        total = reduce(
-            lambda total, term: total + dense_part(term, self),
-            self.operands[1:],
-            dense_part(self.operands[0], self),
-        )
+        total = reduce(add, (dense_part(term, self) for term in self.operands))
         return self.xp.broadcast_to(total, self.shape)
 
     @property
@@ -125,11 +115,6 @@ class Sum(LinearOperator):
 
 
 # ---------------------------------------------------------------------- what terms say of each othe
-
-
-def _known_of_sums(terms: list[LinearOperator]) -> int:
-    """What was claimed of sums that are flattened: the terms do not know it."""
-    return Sum._of(tuple(terms))._infer()
 
 
 def _known_of_pairs(terms: list[LinearOperator]) -> int:
@@ -197,23 +182,19 @@ def fitting_terms(what: str, terms: Sequence[LinearOperator]) -> tuple[int, ...]
 # ---------------------------------------------------------------------- simplification: terms of on
 
 
-def _simplify(terms: list[LinearOperator]) -> list[LinearOperator]:
+def _merge(terms: list[LinearOperator]) -> list[LinearOperator]:
     """One diagonal term and one low-rank term at most, where their first one stood."""
-    kinds = [_KIND[type(term)] for term in terms if type(term) in _KIND]
+    kinds = list(filter(None, map(_KIND.get, map(type, terms))))
     if len(kinds) == len(set(kinds)):
         return terms
     groups: dict[Any, list[LinearOperator]] = {}
     for i, term in enumerate(terms):
         groups.setdefault(_KIND[type(term)] if type(term) in _KIND else i, []).append(term)
     return [
-        group[0] if len(group) == 1 else _claimed(_MERGE[kind](group), group)
+        # what the terms are known to be, their merger is known to be
+        group[0] if len(group) == 1 else _MERGE[kind](group)._claim(known_of_sum(group))
         for kind, group in groups.items()
     ]
-
-
-def _claimed(merged: LinearOperator, group: Iterable[LinearOperator]) -> LinearOperator:
-    """What the terms were known to be, their merger is known to be."""
-    return merged._claim(Sum._of(tuple(group))._infer())
 
 
 def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:
@@ -231,47 +212,107 @@ def _merge_diagonals(group: list[LinearOperator]) -> LinearOperator:
 
 def _merge_lowrank(group: list[Any]) -> LinearOperator:
     xp = group[0].xp
-    batch = broadcast_batches(*(A.shape[:-2] for A in group))
-
-    def side(parts: list[Any]) -> Any:
-        return xp.concat(
-            [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1
-        )
-
-    U = side([A.U for A in group])
-    V = (
-        None
-        if all(A.V is None for A in group)
-        else side([A.U if A.V is None else A.V for A in group])
-    )
+    U = concat_batches(xp, [A.U for A in group], axis=-1)
+    V = None
+    if any(A.V is not None for A in group):
+        V = concat_batches(xp, [A._right for A in group], axis=-1)
     if all(A.core is None for A in group):
         return LowRank(U, V)
-    cores = [
-        xp.eye(A.U.shape[-1], dtype=A.dtype, device=A._context.device) if A.core is None else A.core
-        for A in group
-    ]
-    return LowRank(U, V, _block_diagonal(xp, cores, batch))
+    return LowRank(U, V, _block_diagonal(xp, [A._core for A in group]))
 
 
-def _block_diagonal(xp: Any, blocks: list[Any], batch: tuple[int, ...]) -> Any:
+def _block_diagonal(xp: Any, blocks: list[Any]) -> Any:
     width, rows, before = sum(block.shape[-1] for block in blocks), [], 0
     for block in blocks:
-        m, n = block.shape[-2:]
-        parts = [block if size is None else xp.zeros((m, size), dtype=block.dtype, device=xp.device_of(block))
-                 for size in (before, None, width - before - n)]  # fmt: skip
-        rows.append(
-            xp.concat(
-                [xp.broadcast_to(part, (*batch, *part.shape[-2:])) for part in parts], axis=-1
-            )
-        )
+        n = block.shape[-1]
+        padded = pad_with_zeros(xp, block, before, width - before - n, axis=-1)
+        rows.append(padded)
         before += n
-    return xp.concat(rows, axis=-2)
+    return concat_batches(xp, rows, axis=-2)
 
 
 _KIND: dict[type, Any] = dict.fromkeys((Diagonal, Identity, ScaledIdentity), "diagonal") | {
     LowRank: "lowrank"
 }
 _MERGE: dict[Any, Any] = {"diagonal": _merge_diagonals, "lowrank": _merge_lowrank}
+
+
+# The entrywise product.
+
+
+_BLOCK_ENTRIES = 1 << 20  # how many entries of each factor are held at a time
+
+
+class Hadamard(LinearOperator):
+    """The entrywise product `A * B`, `numpy.multiply` of the matrices. It multiplies in blocks of
+    rows and is never formed whole.
+
+    Cost: the rows of each factor, obtained through its transpose, for every product. The Schur
+    product theorem makes it PSD where the factors are.
+
+    Examples
+    --------
+    >>> import colinear as co
+    >>> A = co.Toeplitz([1.0, 2.0]) * co.Dense([[1.0, 10.0], [100.0, 1000.0]])
+    >>> A.to_dense()
+    array([[   1.,   20.],
+           [ 200., 1000.]])
+    """
+
+    operands: tuple[LinearOperator, ...]
+    _commutative: ClassVar[bool] = True
+
+    def __new__(cls, *operands: Any) -> Any:
+        scalar, parts = pull_scalars(operator_list("Hadamard", operands))
+        factors: list[Any] = []
+        for A in parts:
+            factors.extend(A.operands if isinstance(A, Hadamard) else (A,))
+        fitting_terms("*", factors)
+        common_context("*", factors)
+        if all(isinstance(A, Diagonal) for A in factors):
+            whole: Any = Diagonal(reduce(mul, [A.d for A in factors]))
+        else:
+            whole = factors[0] if len(factors) == 1 else cls._of(tuple(factors))
+        return whole if scalar is None else Scaled(scalar, whole)
+
+    @memo
+    def shape(self) -> tuple[int, ...]:
+        return (*fitting_terms("*", self.operands), *self.operands[0].shape[-2:])
+
+    _inherited = SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
+
+    _transpose, _adjoint, _conj = transpose_operands, adjoint_operands, conjugate_operands
+
+    def _matmat(self, X: Array) -> Array:
+        xp, (m, n) = namespace_of(X), self.shape[-2:]
+        height = max(1, min(m, _BLOCK_ENTRIES // max(n, 1)))
+        transposes = [A.T for A in self.operands]
+        blocks = []
+        for start in range(0, m, height):
+            stop = min(start + height, m)
+            # Columns start..stop of the identity pick these rows: A[rows] = (A^T E)^T.
+            device = xp.device_of(X)
+            dtype = X.dtype if self.is_neutral else self.dtype
+            E = xp.astype(
+                xp.arange(m, device=device)[:, None] == xp.arange(start, stop, device=device), dtype
+            )
+            rows = reduce(mul, (B @ E for B in transposes))
+            blocks.append(xp.matmul(xp.matrix_transpose(rows), X))
+        return xp.concat(blocks, axis=-2) if blocks else self.operands[0] @ X
+
+    def _to_dense(self) -> Array:
+        entries = reduce(mul, (dense_part(A, self) for A in self.operands))
+        return self.xp.broadcast_to(entries, self.shape)
+
+    @property
+    def _flops(self) -> float:
+        return (
+            self.shape[-2] * sum(A.flops for A in self.operands)
+            + 2.0 * self.shape[-2] * self.shape[-1]
+        )
+
+    def _expression(self) -> str:
+        return " * ".join(bracketed(A, "*") for A in self.operands)
 
 
 from .terms import sum_parts, terms_of_sum

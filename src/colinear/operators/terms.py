@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..errors import MethodError
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context
+from .context import broadcast_batches, zero_product
 from .transposed import are_adjoint
-from .tree import memo
 
 NOT_A_SUM = (
     "is not a sum of terms. Write it as one: BatchSum(terms), A + B + ..., or X.H @ X (a sum over "
@@ -104,12 +103,11 @@ class InnerTerms(LinearOperator):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        left = self.right if self.left is None else self.left
-        return (*self.right.shape[:-2], left.shape[-1], self.right.shape[-1])
+        return (*self.right.shape[:-2], self._left.shape[-1], self.right.shape[-1])
 
-    @memo
-    def _context(self) -> Context:
-        return common_context("terms", list(self.operands))
+    @property
+    def _left(self) -> LinearOperator:
+        return self.right if self.left is None else self.left
 
     def _adjoint(self) -> LinearOperator:
         weights = namespace_of(self.weights).conj(self.weights)
@@ -117,15 +115,11 @@ class InnerTerms(LinearOperator):
         return InnerTerms._of(left, right, weights)
 
     def _matmat(self, X: Array) -> Array:
-        left = self.right if self.left is None else self.left
-        return left.H @ (self.weights[..., None] * (self.right @ X))
-
-    def _rmatmat(self, X: Array) -> Array:
-        return self.H @ X
+        return self._left.H @ (self.weights[..., None] * (self.right @ X))
 
     @property
     def _flops(self) -> float:
-        return self.right.flops + (self.right if self.left is None else self.left).flops
+        return self.right.flops + self._left.flops
 
 
 class ListedTerms(LinearOperator):
@@ -143,29 +137,19 @@ class ListedTerms(LinearOperator):
             *self.operands[0].shape[-2:],
         )
 
-    @memo
-    def _context(self) -> Context:
-        return common_context("terms", list(self.operands))
-
     def _adjoint(self) -> LinearOperator:
         weights = namespace_of(self.weights).conj(self.weights)
         return ListedTerms._of(weights, self.flops_of_some, tuple(A.H for A in self.operands))
 
     def _matmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        batch = broadcast_batches(self.batch_shape, tuple(X.shape[:-2]))
-        dtype = xp.result_type(self.dtype, X.dtype)
-        total = xp.zeros((*batch, self.shape[-2], X.shape[-1]), dtype=dtype, device=xp.device_of(X))
+        xp, total = namespace_of(X), zero_product(self, X)
         for A, weight in zip(self.operands, self.weights):
 
             def met(weight: Array, total: Array, X: Array, A: LinearOperator = A) -> Array:
-                return total + xp.astype(weight * (A @ X), dtype)
+                return total + xp.astype(weight * (A @ X), total.dtype)
 
             total = xp.cond(weight != 0, met, lambda weight, total, X: total, weight, total, X)
         return total
-
-    def _rmatmat(self, X: Array) -> Array:
-        return self.H @ X
 
     @property
     def _flops(self) -> float:

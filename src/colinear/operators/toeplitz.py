@@ -12,8 +12,9 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..errors import ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC
+from .banded import pad_with_zeros
 from .base import LinearOperator
-from .context import as_array, as_arrays, broadcast_batches
+from .context import as_array, as_arrays, broadcast_batches, kind_of, zero_product
 from .tree import conjugate_leaves
 from .unitary import circular_convolution, convolution_flops, good_length, grid_sizes
 
@@ -88,12 +89,7 @@ class Toeplitz(LinearOperator):
         xp = namespace_of(X)
         m, n = self.shape[-2:]
         if m == 0 or n == 0:
-            batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-            return xp.zeros(
-                (*batch, m, X.shape[-1]),
-                dtype=xp.result_type(self.dtype, X.dtype),
-                device=xp.device_of(X),
-            )
+            return zero_product(self, X)
         # (T x)[i] = sum_j diagonals[n - 1 + i - j] x[j]: rows n-1 to n+m-2 of a convolution, long
         # enough that what wraps around misses them.
         product = circular_convolution(xp, self._diagonals(), X, (good_length(m + n - 1),))
@@ -111,15 +107,9 @@ class Toeplitz(LinearOperator):
         return xp.concat(parts, axis=-1)
 
     def _to_dense(self) -> Array:
-        xp = self.xp
         m, n = self.shape[-2:]
-        if m == 0 or n == 0:
-            return xp.zeros(self.shape, dtype=self.dtype, device=self._context.device)
         which = np.arange(m)[:, None] - np.arange(n) + (n - 1)
-        entries = xp.take(
-            self._diagonals(), xp.asarray(which.reshape(-1), device=self._context.device), axis=-1
-        )
-        return xp.reshape(entries, self.shape)
+        return _gather(self, self._diagonals(), which)
 
     @property
     def _flops(self) -> float:
@@ -175,24 +165,12 @@ class Circulant(LinearOperator):
         xp = namespace_of(X)
         n = self.shape[-1]
         if n == 0:
-            batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
-            return xp.zeros(
-                (*batch, 0, X.shape[-1]),
-                dtype=xp.result_type(self.dtype, X.dtype),
-                device=xp.device_of(X),
-            )
+            return zero_product(self, X)
         return circular_convolution(xp, self.col, X, (n,))
 
     def _to_dense(self) -> Array:
-        xp = self.xp
         n = self.shape[-1]
-        if n == 0:
-            return xp.zeros(self.shape, dtype=self.dtype, device=self._context.device)
-        which = (np.arange(n)[:, None] - np.arange(n)) % n
-        entries = xp.take(
-            self.col, xp.asarray(which.reshape(-1), device=self._context.device), axis=-1
-        )
-        return xp.reshape(entries, self.shape)
+        return _gather(self, self.col, (np.arange(n)[:, None] - np.arange(n)) % max(n, 1))
 
     @property
     def _flops(self) -> float:
@@ -289,9 +267,7 @@ class Convolution(LinearOperator):
         n, k = X.shape[-2:]
         batch = broadcast_batches(self.shape[:-2], X.shape[:-2])
         if n == 0 or k == 0:
-            return xp.zeros(
-                (*batch, n, k), dtype=xp.result_type(self.dtype, X.dtype), device=xp.device_of(X)
-            )
+            return zero_product(self, X)
         kernel, origin = self._fitted()
         x = xp.reshape(X, (*X.shape[:-2], *self.grid, k))
         direct = math.prod(kernel.shape[-len(self.grid) :]) <= DIRECT_ENTRIES
@@ -320,9 +296,9 @@ class Convolution(LinearOperator):
         return kernel, tuple(origins)
 
     def _to_dense(self) -> Array:
-        if 0 in self.grid:
-            return self.xp.zeros(self.shape, dtype=self.dtype, device=self._context.device)
         xp = self.xp
+        if 0 in self.grid:
+            return xp.zeros(self.shape, **kind_of(self))
         kernel, origins = self._fitted()
         sizes = kernel.shape[-len(self.grid) :]
         outside = math.prod(sizes)  # where the zero stands that entries beyond the kernel take
@@ -335,16 +311,11 @@ class Convolution(LinearOperator):
             near = (j >= 0) & (j < size)
             position = _outer(position * size, np.where(near, j, 0), np.add)
             inside = _outer(inside, near, np.logical_and)
-        which = np.where(inside, position, outside).reshape(-1)
-        zero = xp.zeros(
-            (*kernel.shape[: -len(self.grid)], 1), dtype=kernel.dtype, device=xp.device_of(kernel)
-        )
+        zero = xp.zeros((*kernel.shape[: -len(self.grid)], 1), **kind_of(kernel))
         entries = xp.concat(
             [xp.reshape(kernel, (*kernel.shape[: -len(self.grid)], -1)), zero], axis=-1
         )
-        return xp.reshape(
-            xp.take(entries, xp.asarray(which, device=self._context.device), axis=-1), self.shape
-        )
+        return _gather(self, entries, np.where(inside, position, outside))
 
     @property
     def _flops(self) -> float:
@@ -362,6 +333,15 @@ class Convolution(LinearOperator):
         return f"Convolution({kernel} kernel on {grid}, {self.boundary})"
 
 
+def _gather(A: LinearOperator, values: Array, which: np.ndarray) -> Array:
+    """The matrix whose entries are these of the values, which lie along the last axis."""
+    xp = A.xp
+    if not which.size:
+        return xp.zeros(A.shape, **kind_of(A))
+    places = xp.asarray(which.reshape(-1), device=A._context.device)
+    return xp.reshape(xp.take(values, places, axis=-1), A.shape)
+
+
 def _shifted_sums(
     xp: Any, kernel: Array, x: Array, grid: tuple[int, ...], boundary: str, origin: tuple[int, ...]
 ) -> Array:
@@ -371,12 +351,11 @@ def _shifted_sums(
     sizes = kernel.shape[-d:]
     for axis, (n, size, o) in enumerate(zip(grid, sizes, origin, strict=True), -1 - d):
         before, after = size - 1 - o, o
-        if boundary == "wrap":
-            ends = _cut(x, axis, n - before, n), _cut(x, axis, 0, after)
+        if boundary == "zero":
+            x = pad_with_zeros(xp, x, before, after, axis)
         else:
-            shapes = ((*x.shape[:axis], width, *x.shape[axis + 1 :]) for width in (before, after))
-            ends = tuple(xp.zeros(shape, dtype=x.dtype, device=xp.device_of(x)) for shape in shapes)
-        x = xp.concat([end for end in (ends[0], x, ends[1]) if end.shape[axis]], axis=axis)
+            ends = _cut(x, axis, n - before, n), x, _cut(x, axis, 0, after)
+            x = xp.concat([end for end in ends if end.shape[axis]], axis=axis)
     out = None
     for j in product(*map(range, sizes)):
         window = tuple(

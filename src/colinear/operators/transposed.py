@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..backends import Array, namespace_of
-from ..properties import SELF_ADJOINT, STIEFEL, SYMMETRIC
+from ..properties import ALL_PROPERTIES, SELF_ADJOINT, STIEFEL, SYMMETRIC
 from .base import LinearOperator
 from .convert import as_operator
 from .printing import bracketed
+from .tree import operand_flops, sole_operand
 
 
 class Adjoint(LinearOperator):
@@ -28,9 +29,7 @@ class Adjoint(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).H
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,12 +50,7 @@ class Adjoint(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         return self.A._rmatmat(X)
 
-    def _rmatmat(self, X: Array) -> Array:
-        return self.A @ X
-
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.H"
@@ -78,9 +72,7 @@ class Transpose(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).T
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,13 +94,7 @@ class Transpose(LinearOperator):
         xp = namespace_of(X)
         return xp.conj(self.A._rmatmat(xp.conj(X)))
 
-    def _rmatmat(self, X: Array) -> Array:
-        xp = namespace_of(X)
-        return xp.conj(self.A @ xp.conj(X))
-
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.T"
@@ -130,16 +116,13 @@ class Conjugate(LinearOperator):
     def __new__(cls, A: Any) -> Any:
         return as_operator(A).conj()
 
-    @property
-    def operands(self) -> tuple[LinearOperator, ...]:
-        return (self.A,)
+    operands = sole_operand
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.A.shape
 
-    def _infer(self) -> int:
-        return self.A.properties
+    _inherited = ALL_PROPERTIES
 
     def _transpose(self) -> LinearOperator:
         return self.A.H
@@ -154,12 +137,7 @@ class Conjugate(LinearOperator):
         xp = namespace_of(X)
         return xp.conj(self.A @ xp.conj(X))
 
-    def _rmatmat(self, X: Array) -> Array:
-        return self.A.T @ X
-
-    @property
-    def _flops(self) -> float:
-        return self.A.flops
+    _flops = operand_flops
 
     def _expression(self) -> str:
         return f"{bracketed(self.A, None)}.conj()"
@@ -180,17 +158,15 @@ def inherited(A: Any) -> int:
 def are_adjoint(A: LinearOperator, B: LinearOperator) -> bool:
     """Whether A = B^H is known, because one was made from the other (never by comparing
     numbers)."""
-    if A is B:
-        return bool(A.properties & SELF_ADJOINT)
-    return _made_from(A, B, "_adjoint_of") or _made_from(B, A, "_adjoint_of")
+    return _are_images(A, B, SELF_ADJOINT, "_adjoint_of")
 
 
 def are_transposed(A: LinearOperator, B: LinearOperator) -> bool:
     """Whether A = B^T is known, because one was made from the other."""
+    return _are_images(A, B, SYMMETRIC, "_transpose_of")
+
+
+def _are_images(A: LinearOperator, B: LinearOperator, known: int, link: str) -> bool:
     if A is B:
-        return bool(A.properties & SYMMETRIC)
-    return _made_from(A, B, "_transpose_of") or _made_from(B, A, "_transpose_of")
-
-
-def _made_from(A: LinearOperator, B: LinearOperator, how: str) -> bool:
-    return A.__dict__.get(how) is B
+        return bool(A.properties & known)
+    return A.__dict__.get(link) is B or B.__dict__.get(link) is A

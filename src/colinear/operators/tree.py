@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from ..backends import Array, namespace_of
 from ..dispatch.calls import retry_deeper
 from ..errors import ShapeError
+from ..properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, SYMMETRIC
 
 # Watchers of the testing tools: `multiplied(A, columns)` and `materialised(A)` of each are called.
 # Empty in normal use.
@@ -28,14 +29,10 @@ def _walk(to_children: Callable[[], Any]) -> Any:
         return retry_deeper(to_children)
 
 
-def tell_multiplied(A: Any, columns: int) -> None:
+def tell_watchers(event: str, *facts: Any) -> None:
+    """Call the method of this name of each watcher."""
     for watcher in tuple(TEST_HOOKS):
-        watcher.multiplied(A, columns)
-
-
-def tell_materialised(A: Any) -> None:
-    for watcher in tuple(TEST_HOOKS):
-        watcher.materialised(A)
+        getattr(watcher, event)(*facts)
 
 
 def _set_field_once(self: Any, name: str, value: Any) -> None:
@@ -60,6 +57,53 @@ def conjugate_leaves(self: Any) -> Any:
     return self._map(
         lambda leaf: namespace_of(leaf).conj(leaf) if namespace_of(leaf) else leaf.conjugate()
     )
+
+
+def transpose_operands(self: Any) -> Any:
+    """`_transpose` of the families that are transposed operand by operand."""
+    return type(self)(*[A.T for A in self.operands])
+
+
+def adjoint_operands(self: Any) -> Any:
+    """`_adjoint` of these families."""
+    return type(self)(*[A.H for A in self.operands])
+
+
+def conjugate_operands(self: Any) -> Any:
+    """`_conj` of the families that are conjugated operand by operand."""
+    return type(self)(*[A.conj() for A in self.operands])
+
+
+def shared(operators: Iterable[Any]) -> int:
+    """The properties that all of them have."""
+    mask = ~0
+    for A in operators:
+        mask &= A.properties
+        if not mask:
+            break
+    return mask
+
+
+def known_of_sum(terms: Iterable[Any]) -> int:
+    """The properties that a sum has because of its terms'; one definite term makes a sum of
+    semidefinite ones definite."""
+    common, some = ~0, 0
+    for A in terms:
+        common &= A.properties
+        some |= A.properties
+    mask = common & (SELF_ADJOINT | SYMMETRIC | POSITIVE_SEMIDEFINITE)
+    return mask | some & POSITIVE_DEFINITE if mask & POSITIVE_SEMIDEFINITE else mask
+
+
+def infer_sum(self: Any) -> int:
+    """`_infer` of sums."""
+    return known_of_sum(self.operands)
+
+
+# `operands` of the families that wrap one operator A, and `_flops` of those that cost what their
+# operands cost.
+sole_operand: Any = property(lambda self: (self.A,))
+operand_flops: Any = property(lambda self: sum(A.flops for A in self.operands))
 
 
 def _remember(image: Any, A: Any, *, transpose: bool, adjoint: bool) -> None:
@@ -168,13 +212,19 @@ def arrays_in(value: Any) -> list[Any]:
 
 def map_arrays(f: Callable[[Any], Any], value: Any) -> Any:
     """The same nest of tuples, dicts and operators with `f` applied to each array."""
+    return map_parts(value, lambda A: A._map(f), f)
+
+
+def map_parts(value: Any, on_operator: Callable[[Any], Any], on_leaf: Callable[[Any], Any]) -> Any:
+    """The same nest of tuples and dicts with these functions applied to each operator and to each
+    leaf."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map_arrays(f, item) for item in value)
+        return type(value)(map_parts(item, on_operator, on_leaf) for item in value)
     if isinstance(value, dict):
-        return {key: map_arrays(f, item) for key, item in value.items()}
-    if hasattr(type(value), "_matmat"):
-        return value._map(f)
-    return value if value is None else f(value)
+        return {key: map_parts(item, on_operator, on_leaf) for key, item in value.items()}
+    if value is None:
+        return None
+    return on_operator(value) if hasattr(type(value), "_matmat") else on_leaf(value)
 
 
 class Index:
@@ -216,6 +266,11 @@ class Index:
 
     def __repr__(self) -> str:
         return f"Index({self.host.shape})"
+
+
+def placed(key: Any, xp: Any, x: Array) -> Any:
+    """Integers, an `Index` or an array, beside x."""
+    return key.on(xp, xp.device_of(x)) if isinstance(key, Index) else key
 
 
 def index_or_array(values: Any, what: str) -> Any:

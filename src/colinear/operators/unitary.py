@@ -12,10 +12,11 @@ from .. import backends
 from ..backends import Array, is_array, namespace_of
 from ..errors import DtypeError, ShapeError
 from ..properties import SELF_ADJOINT, SYMMETRIC, UNITARY
+from .banded import pad_with_zeros
 from .base import LinearOperator
-from .context import Context, broadcast_batches, common_context, given_context
+from .context import Context, broadcast_batches, common_context, given_context, kind_of
 from .diagonal import promoted
-from .tree import Index, index_or_array, memo
+from .tree import Index, index_or_array, memo, placed
 
 # Convolution by fast Fourier transforms: what Toeplitz, Circulant and Convolution share.
 
@@ -61,11 +62,7 @@ def circular_convolution(xp: Any, kernel: Array, X: Array, lengths: Sequence[int
 def pad_end(xp: Any, x: Array, lengths: Sequence[int], axes: Sequence[int]) -> Array:
     """`x` with zeros after its end along each axis, up to the lengths."""
     for axis, length in zip(axes, lengths, strict=True):
-        missing = length - x.shape[axis]
-        if missing:
-            shape = list(x.shape)
-            shape[axis] = missing
-            x = xp.concat([x, xp.zeros(shape, dtype=x.dtype, device=xp.device_of(x))], axis=axis)
+        x = pad_with_zeros(xp, x, 0, length - x.shape[axis], axis)
     return x
 
 
@@ -80,6 +77,23 @@ def convolution_flops(lengths: Sequence[int], real: bool) -> float:
     """Of one circular convolution: the transforms of kernel, vector and product, and the
     product."""
     return 3 * fourier_flops(lengths, real) + (3.0 if real else 6.0) * math.prod(lengths)
+
+
+# Bounds of the residual |b - A x| / |b| of a stable way to find x = A^-1 b, which cost less than a
+# product with A. With u the unit roundoff and a small c, to first order in u (Higham, Accuracy and
+# Stability of Numerical Algorithms, 2002): for transforms, and elimination without growth,
+# |b - A x| <= c u (|b| + |A| |x|), with c = 200. That of elimination with row exchanges is in
+# banded.py.
+
+
+def bound_by_norm(norm: float, X: Array, B: Array) -> float | None:
+    """The bound for transforms and elimination without growth, from |A|; None where b is zero or
+    not finite."""
+    xp = namespace_of(X)
+    x, b = (xp.sqrt(xp.real(xp.vecdot(Y, Y, axis=-2))) for Y in (X, B))
+    if not bool(xp.all((b > 1e-100) & xp.isfinite(b))):
+        return None
+    return float(100 * xp.eps(X.dtype) * xp.max(1 + norm * x / b))
 
 
 # The unitary discrete Fourier transform over a grid.
@@ -131,13 +145,8 @@ class FFT(LinearOperator):
         # Entries exp(-2 pi i j k / n): symmetric, and real where no side is longer than 2.
         return UNITARY | SYMMETRIC | (SELF_ADJOINT if all(size <= 2 for size in self.grid) else 0)
 
-    def _adjoint(self) -> LinearOperator:
+    def _conj(self) -> LinearOperator:
         return FFT._of(self.grid, not self.inverse, self.context)
-
-    _conj = _adjoint
-
-    def _transpose(self) -> LinearOperator:
-        return self
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
@@ -216,25 +225,16 @@ class Sine(LinearOperator):
         n = math.prod(self.grid)
         return (n, n)
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
+    _implied = UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
 
-    def _infer(self) -> int:
-        return UNITARY | SYMMETRIC | SELF_ADJOINT  # its entries are real, whatever its dtype
-
-    def _transpose(self) -> LinearOperator:
+    def _conj(self) -> LinearOperator:
         return self
-
-    _adjoint = _conj = _transpose
 
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         X = promoted(X, self.context.dtype)
         values = xp.reshape(X, (*X.shape[:-2], *self.grid, X.shape[-1]))
         return xp.reshape(sine_transform(values, range(-1 - len(self.grid), -1)), X.shape)
-
-    _rmatmat = _matmat
 
     def _right_matmat(self, X: Array) -> Array:
         """X S, without moving axes."""
@@ -275,7 +275,7 @@ def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
     times that of its half in sines."""
     x = xp.moveaxis(x, axis, -1)
     n = x.shape[-1]
-    zero = xp.zeros((*x.shape[:-1], 1), dtype=x.dtype, device=xp.device_of(x))
+    zero = xp.zeros((*x.shape[:-1], 1), **kind_of(x))
     odd = xp.concat([zero, x, zero, -xp.flip(x, axis=-1)], axis=-1)
     y = (
         0.5j * xp.fft(odd)
@@ -344,12 +344,7 @@ class Permutation(LinearOperator):
         shape = self.perm.host.shape if isinstance(self.perm, Index) else tuple(self.perm.shape)
         return (*shape, shape[-1])
 
-    @memo
-    def _context(self) -> Context:
-        return self.context
-
-    def _infer(self) -> int:
-        return UNITARY
+    _implied = UNITARY
 
     def _transpose(self) -> LinearOperator:
         return Permutation._of(self._inverse, self.context)
@@ -387,7 +382,7 @@ class Permutation(LinearOperator):
     def _matmat(self, X: Array) -> Array:
         xp = namespace_of(X)
         X = promoted(X, self.context.dtype)
-        perm = self.perm.on(xp, xp.device_of(X)) if isinstance(self.perm, Index) else self.perm
+        perm = placed(self.perm, xp, X)
         if perm.ndim == 1:
             return xp.take(X, perm, axis=-2)
         batch = broadcast_batches(perm.shape[:-1], X.shape[:-2])
@@ -401,7 +396,7 @@ class Permutation(LinearOperator):
         xp = namespace_of(x)
         x = promoted(x, self.context.dtype)
         # batched: x[perm] is, too
-        return x[self.perm.on(xp, xp.device_of(x)) if isinstance(self.perm, Index) else self.perm]
+        return x[placed(self.perm, xp, x)]
 
     def _to_dense(self) -> Array:
         xp = self.xp if isinstance(self.perm, Index) else namespace_of(self.perm)

@@ -13,6 +13,7 @@ from support.settings import SETTINGS, Maker, both
 
 import colinear as co
 from colinear import backends
+from colinear.functions.determinant import sums
 from colinear.methods.determinants import toeplitz_slogdet
 from colinear.status import Status
 from colinear.testing import forbid_dense
@@ -348,3 +349,20 @@ def test_zero_times_a_complex_matrix_has_determinant_zero_without_a_warning():
     A = co.Scaled(0.0, co.Dense(np.array([[0.1 - 0.5j, 1j], [0.6, 0.1]])))
     sign, logarithm = co.slogdet(A)
     assert sign == 0 and logarithm == -np.inf and co.det(A) == 0
+
+
+def test_a_factor_that_occurs_twice_is_looked_at_once(rng, monkeypatch):
+    looked_at = []
+
+    def eigenvalues(A):
+        looked_at.append(A)
+        return found(A)
+
+    found = sums.eigenvalues
+    monkeypatch.setattr(sums, "eigenvalues", eigenvalues)
+    G = rng.normal(size=(3, 3))
+    K, D = co.PSD(G @ G.T), co.Dense(G)
+    A = co.Kronecker(K, D, K) + 0.5 * co.Identity(27)
+    expected = np.linalg.slogdet(A.to_dense())
+    assert np.allclose(co.slogdet(A), expected)
+    assert len(looked_at) == 2

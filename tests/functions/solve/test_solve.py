@@ -16,7 +16,7 @@ from colinear.functions import common as _values
 from colinear.functions import least_squares
 from colinear.functions.solve import compositions as inverse_blocks
 from colinear.functions.solve import rules as solve_rules
-from colinear.operators import bounds
+from colinear.operators import banded
 from colinear.testing import count_matvecs, forbid_dense
 
 FRAMEWORKS = ("numpy", "torch", "jax")
@@ -162,7 +162,7 @@ def test_a_singular_block_is_named_and_a_right_side_of_zeros_is_solved():
 
 def test_tridiagonal_bound_is_far_above_the_residual(monkeypatch):
     """Small diagonals make every step exchange rows; graded and random ones mix."""
-    monkeypatch.setattr(bounds, "LARGE", 0)
+    monkeypatch.setattr(banded, "LARGE_TRIDIAGONAL", 0)
     rng, n, known = np.random.default_rng(8), 4000, 0
     ones, random = np.ones(n - 1), rng.standard_normal(n - 1)
     for diag, upper in (
@@ -182,7 +182,7 @@ def test_tridiagonal_bound_is_far_above_the_residual(monkeypatch):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_tridiagonal_solves_need_no_product_where_the_bound_suffices(framework, monkeypatch):
-    monkeypatch.setattr(bounds, "LARGE", 0)
+    monkeypatch.setattr(banded, "LARGE_TRIDIAGONAL", 0)
     rng, n, target = np.random.default_rng(9), 200, backends.get(framework)
     lower, diag, upper = (
         rng.standard_normal(n - 1),

@@ -16,6 +16,7 @@ from ...factors.inverse import differentiable
 from ...info import Info, report
 from ...methods import LDL, LU, SLQ, Auto, Cholesky, Method, fitting
 from ...operators import Dense, Diagonal, LinearOperator, ScaledIdentity, Triangular
+from ...operators.context import kind_of
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import (
@@ -33,8 +34,15 @@ from ..solve.elimination import fits_as_a_whole
 from ..stochastic.estimators import announce
 from ..stochastic.quadrature import logarithm_by_quadrature
 
-NEED = "a determinant"
 NO_DERIVATIVE = "{}: A is singular, and log|det A| has no derivative there."
+
+
+Determinant = tuple[Array, Array]  # its sign, and the logarithm of its absolute value
+
+
+def check_square(function: str, A: LinearOperator) -> None:
+    """Raise an error if A is not square."""
+    square_size(function, A, "a determinant", "Its singular values are svd(A)[1].")
 
 
 def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -67,7 +75,7 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
     >>> float(sign), float(np.exp(logabsdet))
     (-1.0, 2.0)
     """
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("slogdet", A)
     chosen = fitting("slogdet", method, Cholesky, LDL, LU, SLQ)
     is_free, like = isinstance(chosen, Auto), partial(one, A)
     if isinstance(chosen, SLQ) or needs_estimate(A, chosen):
@@ -90,14 +98,14 @@ def sign_and_logarithm(A: LinearOperator, method: Method | None = None) -> Choic
     return Choice(lambda: _by_factor(A, name, is_free), name, cost, why, like)
 
 
-def _by_quadrature(A: LinearOperator, method: SLQ, is_free: bool) -> tuple[Array, Array]:
+def _by_quadrature(A: LinearOperator, method: SLQ, is_free: bool) -> Determinant:
     if is_free:
         announce("logdet", A, method.name)
     logarithm = logarithm_by_quadrature(A, method)
-    return A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), logarithm
+    return A.xp.ones(A.batch_shape, **kind_of(A)), logarithm
 
 
-def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Array]:
+def _by_factor(A: LinearOperator, name: str, is_free: bool) -> Determinant:
     xp, M = A.xp, dense(A)
     with ignore_float_errors(xp):
         if determinants.is_polynomial():
@@ -109,8 +117,7 @@ def _by_factor(A: LinearOperator, name: str, is_free: bool) -> tuple[Array, Arra
     if A.properties & SELF_ADJOINT and A.is_complex:
         # the product of the pivots' phases is real but for rounding
         sign = xp.astype(real_sign(xp, sign), sign.dtype)
-    finite = xp.all(xp.isfinite(M), axis=(-2, -1))
-    report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
+    report_finite(xp, M, (-2, -1))
     return to_result_dtype(xp, sign, A.dtype), to_result_dtype(xp, logarithm, A.dtype)
 
 
@@ -142,19 +149,27 @@ def _factor(xp: Any, M: Array, name: str, is_free: bool) -> Any:
             xp, xp.where(right, int(Status.SUCCESS), int(wrong)), method=name, message=message
         )
     elif not host_value(xp, right).all():
-        report(
-            Info(
-                Status.FELL_BACK, method="LU", message="Cholesky failed: A is not positive definite"
-            )
-        )
+        report_fallback("Cholesky failed: A is not positive definite")
         return MAKE["LU"](xp, M)[0]
     return factor
 
 
-def report_logarithm(xp: Any, logarithm: Array) -> None:
-    """-inf is the logarithm of a singular operator's determinant; NaN and inf are those of no
-    finite matrix."""
+def report_finite(xp: Any, x: Array, axes: tuple[int, ...]) -> None:
+    """Report whether all entries along these axes are finite."""
+    finite = xp.all(xp.isfinite(x), axis=axes)
+    report_status(xp, xp.where(finite, int(Status.SUCCESS), int(Status.NONFINITE)))
+
+
+def report_fallback(message: str) -> None:
+    """Report that the whole matrix is factored, and why."""
+    report(Info(Status.FELL_BACK, method="LU", message=message))
+
+
+def report_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
+    """Return sign and logarithm, and report their status: -inf is the logarithm of a singular operator's
+    determinant; NaN and inf are those of no finite matrix."""
     report_status(xp, xp.where(logarithm < math.inf, int(Status.SUCCESS), int(Status.NONFINITE)))
+    return sign, logarithm
 
 
 slogdet = function("slogdet", base=sign_and_logarithm)
@@ -163,19 +178,19 @@ slogdet = function("slogdet", base=sign_and_logarithm)
 # --------------------------------------------------------------------------------------------------
 
 
-def one(A: LinearOperator) -> tuple[Array, Array]:
+def one(A: LinearOperator) -> Determinant:
     """1 and its logarithm, of A's batch shape."""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("slogdet", A)
     xp, device = A.xp, A._context.device
     sign = xp.ones(A.batch_shape, dtype=A.dtype, device=device)
     return sign, xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=device)
 
 
-def slogdet_of_power(A: LinearOperator, c: Any) -> tuple[Array, Array]:
+def slogdet_of_power(A: LinearOperator, c: Any) -> Determinant:
     """Sign and logarithm of c^n, of c's batch shape."""
     xp, n = A.xp, A.shape[-1]
     if namespace_of(c) is None:
-        c = xp.asarray(c, dtype=A.dtype, device=A._context.device)
+        c = xp.asarray(c, **kind_of(A))
     with ignore_float_errors(xp):
         sign, logarithm = slogdet_of_diagonal(namespace_of(c), c[..., None])
     return sign**n, n * logarithm if n else xp.zeros(
@@ -188,12 +203,12 @@ def real_sign(xp: Any, sign: Array) -> Array:
     return xp.real(sign) if determinants.is_polynomial() else xp.sign(xp.real(sign))
 
 
-def reciprocal_determinant(xp: Any, sign: Array, logarithm: Array) -> tuple[Array, Array]:
+def reciprocal_determinant(xp: Any, sign: Array, logarithm: Array) -> Determinant:
     """1 / det A"""
     return 1 / sign if determinants.is_polynomial() else xp.conj(sign), -logarithm
 
 
-def multiplied(parts: list[tuple[Array, Array]], powers: list[int]) -> tuple[Array, Array]:
+def multiplied(parts: list[Determinant], powers: list[int]) -> Determinant:
     """Sign and logarithm of a product of powers of determinants."""
     sign = reduce(mul, (s**p for (s, _), p in zip(parts, powers)))
     return sign, reduce(add, (logarithm * p for (_, logarithm), p in zip(parts, powers)))
@@ -217,7 +232,7 @@ def logarithm_of_determinant(A: LinearOperator, method: Method | None = None) ->
     >>> float(co.logdet(co.ScaledIdentity(np.e, 3)))
     3.0
     """
-    square_size("logdet", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("logdet", A)
     with determinants.polynomials(False):
         _, logarithm = slogdet(A, method)
     if lacks_derivative(A.xp, logarithm):
@@ -240,7 +255,7 @@ def determinant(A: LinearOperator, method: Method | None = None) -> Array:
     >>> float(co.det(co.Diagonal([2.0, 3.0])).round(12))
     6.0
     """
-    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("det", A)
     xp = A.xp
     if xp.is_differentiated(*A.arrays()) and not xp.is_compiling():
         with determinants.polynomials():
@@ -273,28 +288,21 @@ def det_dense(A: Any, method: Any) -> Array:
     """det A = ± ∏ u_ii for A = P L U: without a detour over logarithms, which would cost digits
 
     and which have no derivative where A is singular, as the determinant has."""
-    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("det", A)
     if method is not None and not isinstance(method, Auto | LU):
         return determinant(A, method)
     xp, M = A.xp, dense(A)
     with ignore_float_errors(xp):
         product = determinants.det(xp, M)
-        report_status(
-            xp,
-            xp.where(
-                xp.all(xp.isfinite(M), axis=(-2, -1)), int(Status.SUCCESS), int(Status.NONFINITE)
-            ),
-        )
+        report_finite(xp, M, (-2, -1))
     return to_result_dtype(xp, product, A.dtype)
 
 
 @rule(det, Diagonal | Triangular | ScaledIdentity)
 def det_by_diagonal(A: Any, method: Any) -> Array:
     """det T = ∏ t_ii: without a detour over logarithms, which would cost digits"""
-    square_size("det", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("det", A)
     xp, d = A.xp, diag(A, method)
-    report_status(
-        xp, xp.where(xp.all(xp.isfinite(d), axis=-1), int(Status.SUCCESS), int(Status.NONFINITE))
-    )
+    report_finite(xp, d, (-1,))
     with ignore_float_errors(xp):
         return xp.prod(d, axis=-1)

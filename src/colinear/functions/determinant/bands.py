@@ -12,7 +12,6 @@ import numpy as np
 from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import Cost, rule
-from ...info import Info, report
 from ...methods.determinants import (
     banded_slogdet,
     sparse_slogdet,
@@ -29,15 +28,15 @@ from ...operators import (
     Toeplitz,
     Tridiagonal,
 )
+from ...operators.context import kind_of
 from ...operators.rewrites import is_compact
 from ...properties import POSITIVE_SEMIDEFINITE
-from ...status import Status
 from ..common import is_square, values_are_seen
 from ..diagonal import diag
 from ..diagonal.bands import last_minor
 from ..solve.cost import sparse_work
-from . import one, report_logarithm, sign_and_logarithm, slogdet
-from .rules import Determinant, from_host, rows_of
+from . import Determinant, one, report_determinant, report_fallback, sign_and_logarithm, slogdet
+from .rules import from_host, rows_of
 
 # Determinants by elimination on the host: of tridiagonal, banded, sparse and Toeplitz matrices.
 # More rules of `slogdet`.
@@ -63,8 +62,7 @@ def slogdet_traced_tridiagonal(A: Any, method: Any) -> Determinant:
     if not A.shape[-1]:
         return one(A)
     minor, logarithm = last_minor(A.xp, A.xp.broadcast_to(A.diag, A.shape[:-1]), A.lower * A.upper)
-    sign, last = slogdet_of_diagonal(A.xp, minor[..., None])
-    report_logarithm(A.xp, last)
+    sign, last = report_determinant(A.xp, *slogdet_of_diagonal(A.xp, minor[..., None]))
     return sign, last + logarithm
 
 
@@ -118,9 +116,7 @@ def slogdet_toeplitz(A: Any, method: Any) -> Any:
     found = [toeplitz_slogdet(*each) for each in rows_of(A, A.col, row)]
     if all(reliable for _, _, reliable in found):
         return from_host(A, [(sign, logarithm) for sign, logarithm, _ in found])
-    report(
-        Info(Status.FELL_BACK, method="LU", message="the displacement grew during its elimination")
-    )
+    report_fallback("the displacement grew during its elimination")
     return sign_and_logarithm(A, method)
 
 
@@ -136,7 +132,7 @@ def diag_sine(A: Any, method: Any) -> Array:
         np.sin(np.pi * (np.arange(1, n + 1) ** 2 % (2 * n + 2)) / (n + 1)) * math.sqrt(2 / (n + 1))
         for n in A.grid
     ]
-    return A.xp.asarray(reduce(np.kron, lines), dtype=A.dtype, device=A._context.device)
+    return A.xp.asarray(reduce(np.kron, lines), **kind_of(A))
 
 
 @rule(slogdet, Sine)
@@ -159,7 +155,7 @@ def diag_of_sines(A: Any, method: Any) -> Array:
     values = xp.reshape(xp.astype(D.d, A.dtype), (*batch, *S.grid))
     for axis in range(-len(S.grid), 0):
         line = xp.moveaxis(values, axis, -1)
-        zero = xp.zeros((*line.shape[:-1], 1), dtype=line.dtype, device=xp.device_of(line))
+        zero = xp.zeros((*line.shape[:-1], 1), **kind_of(line))
         padded = xp.concat([zero, line], axis=-1)
         # exactly real for real d but for rounding
         cosines = 0.5 * (xp.fft(padded) + xp.ifft(padded) * padded.shape[-1])

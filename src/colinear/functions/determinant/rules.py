@@ -37,6 +37,7 @@ from ...operators import (
     Triangular,
     Zero,
 )
+from ...operators.context import kind_of
 from ...operators.sparse_algebra import DIAGONAL
 from ...operators.tree import Index
 from ...properties import UNITARY, Unitary
@@ -48,7 +49,6 @@ from ..common import (
     operands_in_context,
     report_leaves,
     reports_nonfinite,
-    square_size,
     to_result_dtype,
 )
 from ..diagonal.rules import has_thin_waist
@@ -59,21 +59,19 @@ from ..solve.sums import capacitance, rank_of, shift_is_zero
 from ..spectrum.rules import is_similarity
 from ..stochastic.estimators import powers_of_estimates
 from . import (
-    NEED,
+    Determinant,
+    check_square,
     logdet,
     multiplied,
     one,
     real_sign,
     reciprocal_determinant,
-    report_logarithm,
+    report_determinant,
     slogdet,
     slogdet_of_power,
 )
 
 # Determinants of low rank and by Fourier transforms, and what the rules of `slogdet` share.
-
-
-Determinant = tuple[Array, Array]
 
 
 def singular(A: LinearOperator) -> Determinant:
@@ -92,8 +90,8 @@ def from_sign(A: LinearOperator, sign: Array, logarithm: Array) -> Determinant:
     """From a sign, complex perhaps though A is real, and a logarithm."""
     xp = A.xp
     with ignore_float_errors(xp):
-        report_logarithm(xp, logarithm)
-        if not A.is_complex and xp.is_complex(sign):
+        report_determinant(xp, sign, logarithm)
+        if xp.is_complex(sign) and not A.is_complex:
             sign = real_sign(xp, sign)  # a product of pairs of conjugates is real but for rounding
         return xp.astype(sign, A.dtype), xp.astype(logarithm, xp.real_dtype(A.dtype))
 
@@ -106,8 +104,7 @@ def from_host(A: LinearOperator, found: Any) -> Determinant:
     ] or empty
     xp, device = A.xp, A._context.device
     logarithm = xp.asarray(logarithm, dtype=xp.real_dtype(A.dtype), device=device)
-    report_logarithm(xp, logarithm)
-    return xp.asarray(sign, dtype=A.dtype, device=device), logarithm
+    return report_determinant(xp, xp.asarray(sign, dtype=A.dtype, device=device), logarithm)
 
 
 def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
@@ -125,7 +122,6 @@ def rows_of(A: LinearOperator, *arrays: Array) -> list[Any]:
 @rule(slogdet, Zero)
 def slogdet_zero(A: Any, method: Any) -> Determinant:
     """det 0 = 0"""
-    square_size("slogdet", A, NEED, "")
     return singular(A)
 
 
@@ -163,7 +159,6 @@ def slogdet_fft(A: Any, method: Any) -> Determinant:
 def slogdet_of_low_rank(A: Any, method: Any) -> Determinant:
     """det(U C V^H) = 0 where the rank is below n"""
     report_leaves(A)
-    square_size("slogdet", A, NEED, "")
     return singular(A)
 
 
@@ -193,8 +188,7 @@ def _product_of_symbol(A: Any, column: Array, grid: tuple[int, ...]) -> Determin
     sign, logarithm = from_values(A, xp.reshape(xp.concat(alone, axis=-1), (*batch, -1)))
     if paired.shape[-1]:
         size = xp.reshape(xp.abs(paired), (*batch, -1))
-        positive, twice = slogdet_of_diagonal(xp, size)
-        report_logarithm(xp, twice)
+        positive, twice = report_determinant(xp, *slogdet_of_diagonal(xp, size))
         sign, logarithm = sign * positive, logarithm + 2 * twice
     return spread(A, (sign, logarithm))
 
@@ -210,47 +204,39 @@ def spread(A: LinearOperator, determinant: Determinant) -> Determinant:
 
 
 @rule(slogdet, Identity)
-def slogdet_identity(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_identity(A: Any, method: Any) -> Determinant:
     """det I = 1"""
     return one(A)
 
 
 @rule(slogdet, ScaledIdentity)
-def slogdet_scaled_identity(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_scaled_identity(A: Any, method: Any) -> Determinant:
     """det(c I) = c^n"""
-    sign, logarithm = slogdet_of_power(A, A.c)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
+    return report_determinant(A.xp, *slogdet_of_power(A, A.c))
 
 
 @rule(slogdet, Diagonal)
-def slogdet_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_diagonal(A: Any, method: Any) -> Determinant:
     """det diag(d) = ∏ d_i"""
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.d)
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
+    return report_determinant(A.xp, *slogdet_of_diagonal(A.xp, A.d))
 
 
 @rule(slogdet, Triangular)
-def slogdet_triangular(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_triangular(A: Any, method: Any) -> Determinant:
     """det T = ∏ t_ii"""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("slogdet", A)
     if A.unit:
         return one(A)
-    sign, logarithm = slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A))
-    report_logarithm(A.xp, logarithm)
-    return sign, logarithm
+    return report_determinant(A.xp, *slogdet_of_diagonal(A.xp, A.xp.diagonal(A.A)))
 
 
 @rule(slogdet, Permutation)
-def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_permutation(A: Any, method: Any) -> Determinant:
     """det P = (-1)^(n - cycles)"""
     positive, zero = one(A)
     if isinstance(A.perm, Index):
         parities = [parity(p) for p in A.perm.host.reshape(math.prod(A.batch_shape), A.shape[-1])]
-        sign = A.xp.asarray(
-            np.reshape(np.asarray(parities), A.batch_shape), dtype=A.dtype, device=A._context.device
-        )
+        sign = A.xp.asarray(np.reshape(np.asarray(parities), A.batch_shape), **kind_of(A))
     else:  # traced, so its cycles cannot be counted: its matrix is factored
         sign, _ = LUFactor._of(*A.xp.lu_factor(A.to_dense()), "N").slogdet()
     return positive * sign, zero
@@ -261,64 +247,56 @@ def slogdet_permutation(A: Any, method: Any) -> tuple[Array, Array]:
 
 @rule(slogdet, Scaled, estimates=True)
 @reports_nonfinite
-def slogdet_scaled(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_scaled(A: Any, method: Any) -> Determinant:
     """det(c A) = c^n det A"""
-    square_size("slogdet", A, NEED, "Its singular values are svd(A)[1].")
+    check_square("slogdet", A)
     power, whole = slogdet_of_power(A, A.scalar), slogdet(A.A, method)
     return power[0] * whole[0], power[1] + whole[1]
 
 
+def from_parts(A: LinearOperator, method: Any, powers: list[int]) -> Determinant:
+    """The product of powers of the operands' determinants; with its standard error, where these
+    are estimated."""
+    parts = operands_in_context(A)
+    if method is not None and method.is_stochastic:
+        return powers_of_estimates(A, logdet, parts, method, powers)
+    return multiplied(once_each(lambda part: slogdet(part, method), parts), powers)
+
+
 @rule(slogdet, Product, when=all_square)
-def slogdet_product(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_product(A: Any, method: Any) -> Determinant:
     """det(A B) = det A det B, both square"""
-    return multiplied(
-        [slogdet(factor, method) for factor in operands_in_context(A)], [1] * len(A.operands)
-    )
+    return from_parts(A, method, [1] * len(A.operands))
 
 
 @rule(slogdet, BlockDiag, when=all_square, estimates=True, hereditary=True)
-def slogdet_block_diagonal(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_block_diagonal(A: Any, method: Any) -> Determinant:
     """det diag(A, B) = det A det B, both square"""
-    if method is not None and method.is_stochastic:
-        return powers_of_estimates(A, logdet, operands_in_context(A), method, [1] * len(A.operands))
-    return multiplied(
-        [slogdet(block, method) for block in operands_in_context(A)], [1] * len(A.operands)
-    )
+    return from_parts(A, method, [1] * len(A.operands))
 
 
 @rule(slogdet, Kronecker, when=all_square, estimates=True)
-def slogdet_kronecker(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_kronecker(A: Any, method: Any) -> Determinant:
     """det(A ⊗ B) = det(A)^n det(B)^m for A of m x m and B of n x n"""
     n = A.shape[-1]
-    if not n:
-        return one(A)
-    if method is not None and method.is_stochastic:
-        return powers_of_estimates(
-            A,
-            logdet,
-            operands_in_context(A),
-            method,
-            [n // factor.shape[-1] for factor in A.operands],
-        )
-    parts = once_each(lambda factor: slogdet(factor, method), operands_in_context(A))
-    return multiplied(parts, [n // factor.shape[-1] for factor in A.operands])
+    return from_parts(A, method, [n // B.shape[-1] for B in A.operands]) if n else one(A)
 
 
 @rule(slogdet, Transpose, estimates=True, hereditary=True)
-def slogdet_transpose(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_transpose(A: Any, method: Any) -> Determinant:
     """det A^T = det A"""
     return slogdet(A.A, method)
 
 
 @rule(slogdet, Adjoint | Conjugate, estimates=True, hereditary=True)
-def slogdet_conjugate(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_conjugate(A: Any, method: Any) -> Determinant:
     """det A^H = det conj(A) = conj(det A)"""
     sign, logarithm = slogdet(A.A, method)
     return A.xp.conj(sign), logarithm
 
 
 @rule(slogdet, Inverse, hereditary=True)
-def slogdet_inverse(A: Any, method: Any) -> tuple[Array, Array]:
+def slogdet_inverse(A: Any, method: Any) -> Determinant:
     """det A^-1 = 1 / det A, from the factorisation that is there"""
     known = (
         partial(one, A) if isinstance(A.factor, Identity) else getattr(A.factor, "slogdet", None)
@@ -347,7 +325,7 @@ def diagonal_can_be_divided_by(A: LinearOperator) -> bool:
 
 
 @rule(slogdet, Sum[LowRank, DIAGONAL], when=diagonal_can_be_divided_by)  # type: ignore[misc]
-def determinant_lemma(A: Any, method: Any) -> tuple[Array, Array]:
+def determinant_lemma(A: Any, method: Any) -> Determinant:
     """det(D + U C V^H) = det D det(I + C V^H D^-1 U), after an exchange of entries of D that are
     nearly zero"""
     low_rank, D = arrange(A, LowRank, DIAGONAL)

@@ -14,7 +14,7 @@ from ...autodiff.kronecker import Grid
 from ...backends import Array
 from ...dispatch import Choice, arrange, rule
 from ...factors.inverse import Inverse
-from ...info import Info, report
+from ...info import report
 from ...methods.determinants import tridiagonal_eigenvalues
 from ...operators import (
     Block,
@@ -33,6 +33,7 @@ from ...operators import (
     hstack,
     vstack,
 )
+from ...operators.context import kind_of
 from ...operators.diagonal import scalar_of
 from ...operators.rewrites import kronecker_terms
 from ...operators.scaled import beside
@@ -72,9 +73,16 @@ from ..solve.sums import (
 )
 from ..spectrum import eig
 from ..spectrum.components import diagonals_are_constant
-from . import multiplied, one, reciprocal_determinant, sign_and_logarithm, slogdet
-from .rules import (
+from . import (
     Determinant,
+    multiplied,
+    one,
+    reciprocal_determinant,
+    report_fallback,
+    sign_and_logarithm,
+    slogdet,
+)
+from .rules import (
     determinant_lemma,
     diagonal_can_be_divided_by,
     from_sign,
@@ -98,13 +106,7 @@ def determinant_lemma_of_sum(A: Any, method: Any) -> Any:
         return spread(A, determinant_lemma(merged_terms, method))
     inverse, info = inv(rest, method, info=True)
     if failed(info._status) is True:
-        report(
-            Info(
-                Status.FELL_BACK,
-                method="LU",
-                message="the sum without its low-rank terms is singular",
-            )
-        )
+        report_fallback("the sum without its low-rank terms is singular")
         return slogdet.base(A, method)
     report(info)
     W = inverse @ low_rank.U  # A^-1 U
@@ -163,25 +165,27 @@ DENSE_ROWS = 256
 EXACT = DIAGONAL | Triangular  # whose eigenvalues can be read off, derivatives too
 
 
-def is_made_a_matrix(A: LinearOperator) -> bool:
-    """Whether the eigenvalues are found from the matrix of A, which is not known to be
-    self-adjoint.
+def eigenvalues(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
+    """The eigenvalues, in any order, and where these have no derivative of their own, which a
+    defective A's have not, its matrix and eigenvectors.
 
-    Structure would give eigenvectors too, and judge them. They are not needed, and may not be
-    there.
+    They are found from the matrix of an A that is not known to be self-adjoint: structure would give
+    eigenvectors too, and judge them. They are not needed, and may not be there.
     """
-    if isinstance(A, EXACT) or A.properties & (SELF_ADJOINT | UNITARY):
-        return False
-    return eig.find(A).is_base or A.shape[-1] <= DENSE_ROWS
-
-
-def eigenvalues(A: LinearOperator) -> Array:
-    """The eigenvalues, in any order: without eigenvectors where they would have to be computed."""
     xp, hermitian = A.xp, A.properties & SELF_ADJOINT
     if isinstance(A, EXACT):
-        return diag(A)
+        return diag(A), None
+    is_base = eig.find(A).is_base
+    is_matrix = not A.properties & (SELF_ADJOINT | UNITARY) and (
+        is_base or A.shape[-1] <= DENSE_ROWS
+    )
+    if is_matrix and 0 not in A.shape and not xp.is_compiling():
+        M = dense(A)
+        if xp.is_differentiated(M):
+            values, V = xp.eig(xp.stop_gradient(M))
+            return values, (M, V)
     if isinstance(A, Tridiagonal) and diagonals_are_constant(A):
-        return eig(A)[0]  # in closed form
+        return eig(A)[0], None  # in closed form
     if (
         isinstance(A, Tridiagonal)
         and hermitian
@@ -189,20 +193,17 @@ def eigenvalues(A: LinearOperator) -> Array:
         and not A.is_complex
         and values_are_seen(A)
     ):
-        return xp.asarray(
-            tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0]),
-            dtype=A.dtype,
-            device=A._context.device,
-        )
-    if not is_made_a_matrix(A) and not eig.find(A).is_base:
+        values = tridiagonal_eigenvalues(*rows_of(A, A.diag, A.lower)[0])
+        return xp.asarray(values, **kind_of(A)), None
+    if not is_matrix and not is_base:
         (values, _), info = eig(A, info=True)
         # else its eigenvectors were found to be dependent, which do not matter
         if hermitian or failed(info._status) is not True:
             report(info)
-            return values
+            return values, None
     M = dense(A)
     if not hermitian or 0 in M.shape:
-        return xp.eigvals(M)
+        return xp.eigvals(M), None
     gap = xp.max(xp.abs(M - xp.conj(xp.matrix_transpose(M))))
     fine = gap <= math.sqrt(xp.eps(M.dtype)) * xp.max(xp.abs(M))
     report_status(
@@ -210,7 +211,7 @@ def eigenvalues(A: LinearOperator) -> Array:
         xp.where(fine, 0, int(Status.INACCURATE)),
         message="A is not self-adjoint, as was claimed",
     )
-    return xp.eigvalsh(M)
+    return xp.eigvalsh(M), None
 
 
 def by_factors(
@@ -219,9 +220,11 @@ def by_factors(
     """det(a C + b I) for C = A_1 ⊗ A_2 ⊗ ..., or ⊕, from the eigenvalues of the factors; one
     that occurs twice is looked at once."""
     xp = A.xp
-    found = {id(factor): eigenvalues_and_matrix(factor) for factor in factors}
-    values = [found[id(factor)][0] for factor in factors]
-    pairs = [found[id(factor)][1] for factor in factors]
+    found: dict[int, Any] = {}
+    for factor in factors:
+        if id(factor) not in found:
+            found[id(factor)] = eigenvalues(factor)
+    values, pairs = map(list, zip(*[found[id(factor)] for factor in factors], strict=True))
     if pairs.count(None) == len(pairs):
         a, b = beside(a), beside(b)
         return from_values(A, a * reduce(partial(outer, add if is_sum else mul), values) + b)
@@ -233,19 +236,6 @@ def by_factors(
         for pair in pairs
     ]
     return from_sign(A, *resolvents.slogdet(xp, Grid(lambda x: x, is_sum), values, pairs, a, b))
-
-
-def eigenvalues_and_matrix(A: LinearOperator) -> tuple[Array, tuple[Array, Array] | None]:
-    """The eigenvalues, and where these have no derivative of their own, which a defective A's
-    have not, its matrix and eigenvectors."""
-    xp = A.xp
-    if xp.is_compiling() or not is_made_a_matrix(A) or 0 in A.shape:
-        return eigenvalues(A), None
-    M = dense(A)
-    if not xp.is_differentiated(M):
-        return eigenvalues(A), None
-    values, V = xp.eig(xp.stop_gradient(M))
-    return values, (M, V)
 
 
 @rule(slogdet, KroneckerSum, like=one)
@@ -280,13 +270,7 @@ def slogdet_two_kroneckers(A: Any, method: Any) -> Any:
     simple, other = ([in_context(factor, A) for factor in factors] for factors in (left, right))
     found = [inv(factor, method, info=True) for factor in simple]
     if any(failed(info._status) is True for _, info in found):
-        report(
-            Info(
-                Status.FELL_BACK,
-                method="LU",
-                message="a factor is singular, so it cannot be divided by",
-            )
-        )
+        report_fallback("a factor is singular, so it cannot be divided by")
         return slogdet.base(A, method)
     for _, info in found:
         report(info)
@@ -392,13 +376,7 @@ def _by_complement(A: Any, method: Any, is_judged: bool) -> Any:
         return whole()
     corner, inverse, info, S, spoilt = best
     if spoilt is not None and is_spoilt(A, spoilt) and fits_as_a_whole(A):
-        report(
-            Info(
-                Status.FELL_BACK,
-                method="LU",
-                message="no block on the diagonal is well-conditioned",
-            )
-        )
+        report_fallback("no block on the diagonal is well-conditioned")
         return whole()
     report(info)
     # A dense block has been factored already.

@@ -56,8 +56,11 @@ from .sums import kronecker_of_self_adjoint
 
 def factors_are_square(A: LinearOperator) -> bool:
     """Whether the factors of the Kronecker term are square."""
-    factors = [factor for term in A.operands for factor in term.operands]
-    return all(factor.shape[-1] == factor.shape[-2] for factor in factors)
+    for term in A.operands:
+        for factor in term.operands:
+            if factor.shape[-1] != factor.shape[-2]:
+                return False
+    return True
 
 
 def factors_are_general(A: LinearOperator) -> bool:

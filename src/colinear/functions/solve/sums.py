@@ -29,7 +29,7 @@ from ...operators.batch import broadcast_batch
 from ...operators.diagonal import scalar_of
 from ...operators.neutral import dense_part
 from ...operators.rewrites import DEFINITE
-from ...operators.scaled import beside, kept_by_scalar
+from ...operators.scaled import beside, known_of_scalar
 from ...operators.sparse_algebra import DIAGONAL, SHIFT, is_sparse
 from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
@@ -353,9 +353,7 @@ def inv_shifted_multiple(A: Any, method: Any) -> Any:
     # What was said of the whole holds for its multiple by a^-1, if a is known to be positive: by
     # its value, or (under tracing) by what is known of a A and of A.
     is_positive = multiple.properties & multiple.A.properties & POSITIVE_SEMIDEFINITE
-    known = (
-        A.properties & DEFINITE if is_positive else kept_by_scalar(A.properties, multiple.scalar)
-    )
+    known = A.properties & (DEFINITE if is_positive else known_of_scalar(multiple.scalar))
     return Scaled(a, inv(Sum(multiple.A, Scaled(a, shift))._claim(known), method))._claim(
         A.properties
     )
