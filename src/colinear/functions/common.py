@@ -32,7 +32,7 @@ from ..operators import (
 from ..operators.context import given_context
 from ..operators.tree import index_or_array, inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status
+from ..status import Status, combine
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -44,6 +44,11 @@ LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs
 def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
     """I of n dimensions, or as many as A has columns, in A's framework, dtype and device."""
     return Identity(A.shape[-1] if n is None else n, like=None if A.is_neutral else A)
+
+
+def filled(A: LinearOperator, c: float, *shape: int) -> Array:
+    """An array of a real number, in the framework, the precision and on the device of A."""
+    return A.xp.full(shape, c, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
 
 
 def ones_beside(A: LinearOperator) -> Array:
@@ -259,11 +264,30 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
         report(Info(Status(int(values.max())), **details))
 
 
+def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
+    """The status that stands beside the first condition that does not hold, SUCCESS if all hold.
+
+    Of arrays of conditions it is the worst: a `Status`, or a number that is traced.
+    """
+    status: Any = int(Status.SUCCESS)
+    for holds, failure in reversed(conditions):
+        if is_array(holds):
+            status = xp.where(holds, status, int(failure))
+        else:
+            status = status if holds else int(failure)
+    return combine([status])
+
+
+def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
+    """Report the first condition that does not hold, or that cannot be seen yet."""
+    status = first_failure(xp, *conditions)
+    if status is not Status.SUCCESS:
+        report(Info(status, **details))
+
+
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    report_status(
-        xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details
-    )
+    report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
 
 def report_arrays(A: LinearOperator) -> None:
