@@ -65,16 +65,15 @@ def factored_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     assert form is not None
     C, a, b = form
     values, V = spectrum_by_factors(in_context(C, A))
-    real = A.xp.real_dtype(A.dtype)
-    a, b = (
-        A.xp.asarray(
-            c.real if namespace_of(c) is None else A.xp.real(c),
-            dtype=real,
-            device=A._context.device,
-        )
-        for c in (a, b)
-    )
-    return a[..., None] * values + b[..., None], V
+    a, b = (_real_number(A, c)[..., None] for c in (a, b))
+    return a * values + b, V
+
+
+def _real_number(A: LinearOperator, c: Any) -> Array:
+    """A number or an array without its imaginary part, in the precision of A."""
+    xp = A.xp
+    c = c.real if namespace_of(c) is None else xp.real(c)
+    return xp.asarray(c, dtype=xp.real_dtype(A.dtype), device=A._context.device)
 
 
 def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
@@ -111,7 +110,7 @@ def general_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator, LinearOp
         if not condition <= xp.eps(A.dtype) ** -0.25:
             return None
         inverses = [inv(Dense(V)) for V in vectors]
-    spectrum, _ = combinations(xp, values, False, lambda values: None)
+    spectrum, _ = combinations(xp, values, False)
     return spectrum, Kronecker(*map(Dense, vectors)), Kronecker(*inverses)
 
 
@@ -162,12 +161,7 @@ def factored(A: LinearOperator) -> Factored | None:
     held = once_each(lambda factor: factor.detach(), factors)
     pairs = once_each(eig, held)
     real = xp.real_dtype(A.dtype)
-    a, b = (
-        xp.asarray(
-            xp.real(c) if namespace_of(c) is xp else c.real, dtype=real, device=A._context.device
-        )
-        for c in (a, b)
-    )
+    a, b = _real_number(A, a), _real_number(A, b)
     values, vectors = zip(*((xp.astype(v, real), xp.astype(dense(V), A.dtype)) for v, V in pairs))
     return Factored(A, Factors(matrices, values, vectors, a, b), isinstance(C, KroneckerSum))
 

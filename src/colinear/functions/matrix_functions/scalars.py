@@ -13,9 +13,10 @@ from ... import autodiff
 from ...autodiff.linear_in_function import hoist_number
 from ...backends import Array
 from ...info import Info, report
-from ...properties import SELF_ADJOINT
+from ...operators import LinearOperator
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
-from ..common import host_value, ignore_float_errors, report_status
+from ..common import host_value, ignore_float_errors, report_failure
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Scalar:
         Whether f(conj(x)) = conj(f(x)) everywhere, also on a cut: then it is real for real
         matrices.
     exponent : number, optional
-        Of a power.
+        Of a power, and of the roots.
     """
 
     name: str
@@ -51,8 +52,8 @@ class Scalar:
 
 EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True, mirrored=True)
 LOG = Scalar("log", lambda xp, x: xp.log(x), pole=True)
-SQRT = Scalar("sqrt", lambda xp, x: xp.sqrt(x), nonnegative=True)
-ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=True)
+SQRT = Scalar("sqrt", lambda xp, x: xp.sqrt(x), nonnegative=True, exponent=0.5)
+ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=True, exponent=-0.5)
 
 
 def power_of(p: Any) -> Scalar:
@@ -77,8 +78,17 @@ def power_of(p: Any) -> Scalar:
     )
 
 
+def claims_of(xp: Any, f: Scalar, values: Array) -> int:
+    """What is known of f(A), for self-adjoint A, by the values of f."""
+    if xp.is_complex(values):
+        return 0
+    return POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+
+
 def as_scalar(f: Callable[[Array], Array]) -> Scalar:
-    """A user's function of an array."""
+    """A user's function of an array, or an error."""
+    if not callable(f) or isinstance(f, LinearOperator):
+        raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
     return Scalar("apply", lambda xp, x: f(x), principal=False)
 
 
@@ -125,13 +135,15 @@ def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 
             x = _principal_input(xp, f, x, positive, negligible)
         y = f.of(xp, x)
         if 0 not in x.shape:
-            status = xp.where(xp.all(xp.isfinite(y)), int(Status.SUCCESS), int(Status.NONFINITE))
-            if f.pole:
-                size = xp.abs(x)
-                # zero, or not to be told from it
-                zero = xp.any(size <= negligible * xp.max(size, axis=-1, keepdims=True))
-                status = xp.where(zero, int(Status.SINGULAR), status)
-            report_status(xp, xp.where(xp.all(xp.isfinite(x)), status, int(Status.NONFINITE)))
+            largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
+            # zero, or not to be told from it
+            zero = f.pole and xp.any(xp.abs(x) <= negligible * largest)
+            report_failure(
+                xp,
+                (xp.all(xp.isfinite(x)), Status.NONFINITE),
+                (xp.logical_not(zero) if f.pole else True, Status.SINGULAR),
+                (xp.all(xp.isfinite(y)), Status.NONFINITE),
+            )
         return y
 
 
@@ -143,19 +155,14 @@ def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: f
     negative = host_value(xp, x < 0)
     if negative is None:
         if positive:
-            report_status(
-                xp, xp.where(xp.any(x < 0), int(Status.NOT_POSITIVE_DEFINITE), int(Status.SUCCESS))
-            )
+            report_failure(xp, (xp.logical_not(xp.any(x < 0)), Status.NOT_POSITIVE_DEFINITE))
             return x
         return xp.astype(x, xp.complex_dtype(x.dtype))
     if not negative.any():
         return x
     if positive:
-        report(
-            Info(
-                Status.FELL_BACK,
-                message=f"A has negative eigenvalues, though it was said to have none: {f.name} "
-                "is complex",
-            )
+        message = (
+            f"A has negative eigenvalues, though it was said to have none: {f.name} is complex"
         )
+        report(Info(Status.FELL_BACK, message=message))
     return xp.astype(x, xp.complex_dtype(x.dtype))

@@ -225,10 +225,11 @@ def eig_householder(A: Any, asked: Asked) -> Pairs:
 
 def rank_is_small(A: Any) -> bool:
     """Whether A is square and its rank below its size."""
-    return A.shape[-1] == A.shape[-2] and 0 < min(_ranks(A)) and max(_ranks(A)) < A.shape[-1]
+    return A.shape[-1] == A.shape[-2] and 0 < min(ranks(A)) and max(ranks(A)) < A.shape[-1]
 
 
-def _ranks(A: Any) -> tuple[int, int]:
+def ranks(A: Any) -> tuple[int, int]:
+    """The columns of U and of V of a LowRank."""
     return A.U.shape[-1], (A.U if A.V is None else A.V).shape[-1]
 
 
