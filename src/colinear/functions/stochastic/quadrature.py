@@ -23,8 +23,8 @@ from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIden
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
-from ...status import Status, failed
-from ..common import ignore_float_errors, in_context, is_half, to_result_dtype
+from ...status import Status, combine, failed
+from ..common import filled, ignore_float_errors, in_context, is_half, to_result_dtype
 from ..matrix_functions.scalars import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import is_traced
 from .quadrature_run import on_host, quadrature, traced_quadrature
@@ -94,10 +94,9 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
 
 def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     xp, batch = A.xp, A.batch_shape
-    real = xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
     if 0 in A.shape:
-        report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
-        return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        report(Info(error=filled(A, 0.0, *batch), matvecs=0, method="SLQ"))
+        return filled(A, 0.0, *batch)
     leaves = A.arrays()
     if (
         f is LOG
@@ -117,34 +116,35 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
 
 def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     """A value without derivatives: asking for them is an error, and no silent zero."""
-    xp = A.xp
 
     def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
         raise NotImplementedError(
             'SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".'
         )
 
-    leaves, told = A.arrays(), []
+    return _with_derivative(A, lambda A: _mean(A, method, f, traced)[:1], jvp=no_derivative)
+
+
+def _with_derivative(
+    A: LinearOperator, mean: Callable[[LinearOperator], tuple[Array, ...]], **derivatives: Any
+) -> Array:
+    """The first of the arrays `mean(A)`, which reports on it, with these derivatives.
+
+    What is traced inside, the report too, comes out as a value or not at all.
+    """
+    xp, told = A.xp, []
 
     def value(*arrays: Array) -> tuple[Array, ...]:
-        given = iter(arrays)
-        with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found = _mean(
-                A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced
-            )[0]
+        with recording() as reports:
+            found = mean(A.with_arrays(arrays))
         info = reports[-1]
         told.append(info.replace(status=0, converged=True, error=None))
-        status = (
-            info._status
-            if is_array(info._status)
-            else xp.asarray(int(info._status), device=A._context.device)
-        )
-        return found, info.error, xp.astype(status, info.error.dtype)
+        status = info._status
+        status = status if is_array(status) else xp.asarray(int(status), device=A._context.device)
+        return *found, info.error, xp.astype(status, info.error.dtype)
 
-    found, error, status = xp.custom_derivative(value, jvp=no_derivative)(*leaves)
-    worst: Any = (
-        xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
-    )
+    found, *_, error, status = xp.custom_derivative(value, **derivatives)(*A.arrays())
+    worst = combine([xp.astype(status, xp.asarray(0).dtype)])
     report(
         told[-1].replace(
             status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
@@ -206,16 +206,8 @@ def _mean(
     message = _message(status, method, converged, met)
     if status is Status.SUCCESS and message:
         status = Status.MAX_ITERATIONS
-    report(
-        Info(
-            status,
-            error=array(error),
-            matvecs=matvecs,
-            iterations=matvecs // state.drawn,
-            method="SLQ",
-            message=message,
-        )
-    )
+    counts, names = (matvecs // state.drawn, matvecs), {"method": "SLQ", "message": message}
+    report(Info(status, None, *counts, error=array(error), **names))
     value = to_result_dtype(xp, array(value), A.dtype)
     return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
 
@@ -266,19 +258,6 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
     them.
     """
     xp = A.xp
-    leaves, told = A.arrays(), []
-
-    def value(*arrays: Array) -> tuple[Array, ...]:
-        with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found, Z, Y, tail = mean(A.with_arrays(arrays))
-        info = reports[-1]
-        told.append(info.replace(status=0, converged=True, error=None))
-        status = (
-            info._status
-            if is_array(info._status)
-            else xp.asarray(int(info._status), device=A._context.device)
-        )
-        return found, Z, Y, tail, info.error, xp.astype(status, info.error.dtype)
 
     def held(primals: Any, output: Any) -> tuple[Array, Array]:
         """Z and f'(A) Z, of which derivatives of second order are refused."""
@@ -299,16 +278,7 @@ def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
         share = xp.astype(xp.real(cotangents[0]) / Z.shape[-1], Y.dtype)[..., None, None]
         return pullback(A.with_arrays(primals), lambda A: A @ Z, share * Y)
 
-    found, _, _, _, error, status = xp.custom_derivative(value, jvp=jvp, vjp=vjp)(*leaves)
-    worst: Any = (
-        xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
-    )
-    report(
-        told[-1].replace(
-            status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
-        )
-    )
-    return found
+    return _with_derivative(A, mean, jvp=jvp, vjp=vjp)
 
 
 # Where the runs of stochastic quadrature start: random vectors, for a preconditioner M = P^-1 of
@@ -319,15 +289,11 @@ def sampled(
     A: LinearOperator, M: LinearOperator
 ) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
     """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
-    xp, device = A.xp, A._context.device
+    xp = A.xp
+    normal = functools.partial(xp.normal, dtype=A.dtype, device=A._context.device)
     if isinstance(M, Diagonal):
         root = xp.sqrt(1 / xp.real(M.d))
-        return (
-            lambda gen, shape: (
-                root[..., :, None] * xp.normal(gen, shape, dtype=A.dtype, device=device)
-            ),
-            -determinant.logdet(M),
-        )
+        return lambda gen, shape: root[..., :, None] * normal(gen, shape), -determinant.logdet(M)
     P = M.A if isinstance(M, Inverse) else None
     terms = P.operands if isinstance(P, Sum) else ()
     low = [t for t in terms if isinstance(t, LowRank) and t.V is None and t.core is None]
@@ -342,10 +308,7 @@ def sampled(
     def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
         inner = (*shape[:-2], U.shape[-1], shape[-1])
         first, second = xp.fold_in(gen, 0), xp.fold_in(gen, 1)
-        W = xp.normal(first, inner, dtype=A.dtype, device=device)
-        return xp.matmul(U, W) + root[..., :, None] * xp.normal(
-            second, shape, dtype=A.dtype, device=device
-        )
+        return xp.matmul(U, normal(first, inner)) + root[..., :, None] * normal(second, shape)
 
     return drawn, determinant.logdet(in_context(P, A))
 
@@ -368,11 +331,8 @@ def prepared(
     xp, device, shape = A.xp, A._context.device, (*A.batch_shape, A.shape[-1])
     work = xp.float32 if is_half(xp, A.dtype) else A.dtype
     if method.preconditioner is None:
-        return (
-            None,
-            lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device),
-            0.0,
-        )
+        plain = lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device)
+        return None, plain, 0.0
     M = as_preconditioner(method.preconditioner, A)
     assert M is not None
     with recording() as reports:

@@ -3,7 +3,6 @@ and within conjugate gradients."""
 
 from __future__ import annotations
 
-import functools
 import math
 from functools import reduce
 from operator import add
@@ -11,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import backends
-from ...backends import Array, is_array
+from ...backends import Array, get, is_array, program
 from ...errors import MethodError
 from ...info import Info, recording, report
 from ...methods import SLQ
@@ -29,17 +27,18 @@ from ...methods.quadrature import (
     traced_nodes_and_weights,
     with_node,
 )
-from ...methods.sampling import quantile, worse
+from ...methods.sampling import quantile
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...status import Status
-from ..common import to_result_dtype
-from ..matrix_functions.scalars import Scalar
+from ...status import Status, combine
+from ..common import first_failure, to_result_dtype
+from ..matrix_functions.scalars import LOG, Scalar
 
 # The Lanczos runs of stochastic quadrature where values can be seen: as many steps as it takes,
 # looked at now and then on the host.
 
 
+HOST = get("numpy")
 STEPS = 500  # of Lanczos, unless told
 LOOK = 4  # steps between two looks at least
 GROWTH = 1.25  # and the ratio of the places of two looks
@@ -75,8 +74,7 @@ def quadrature(
     """
     xp, n = A.xp, A.shape[-1]
     limit = method.max_iters or STEPS
-    program = _program(xp.name)
-    runs, length = program.start(M, R)
+    runs, length = program(xp.name, _begin)(M, R)
     lengths = on_host(xp, length)
     shape = lengths.shape
     alphas: list[Any] = []
@@ -88,7 +86,7 @@ def quadrature(
     eps = xp.eps(R.dtype)
     while j < limit:
         steps = min(LOOK, limit - j)
-        runs, alpha, beta = program.advance(A, M, runs, steps)
+        runs, alpha, beta = program(xp.name, _advance, steps)(A, M, runs)
         alphas.append(on_host(xp, alpha).reshape(steps, -1))
         betas.append(on_host(xp, beta).reshape(steps, -1))
         j += steps
@@ -147,14 +145,12 @@ def quadrature(
 
 def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
     """f'(T) e_1 for each run, (steps, runs)."""
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
 
     def of(nodes: Any) -> Any:
-        # others have failed the status
-        nodes = np.where(nodes > 0, nodes, 1) if f.principal else nodes
-        return np.asarray(xp.to_numpy(slope(xp, xp.asarray(nodes, dtype=xp.float64))))
+        nodes = xp.asarray(_inside(HOST, f, nodes), dtype=xp.float64)
+        return np.asarray(xp.to_numpy(slope(xp, nodes)))
 
-    return first_column(np.where(ended, a[0], a), b, of)
+    return first_column(_decoupled(HOST, a, b), b, of)
 
 
 def _values(
@@ -162,14 +158,10 @@ def _values(
 ) -> tuple[Any, Status, Any]:
     """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be
     real for positive numbers only."""
-    # rows behind the end of a run: decoupled, and of weight zero
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
-    a = np.where(ended, a[0], a)
+    a = _decoupled(HOST, a, b)
     if method.interval is not None and method.quadrature != "gauss":
         _checked_interval(method.interval, a, b, eps)
-        a, b = with_node(
-            backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1]
-        )
+        a, b = with_node(HOST, a, b, method.interval[method.quadrature != "lower"])
     nodes, weights = nodes_and_weights(a, b)
     failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
     if f.principal:
@@ -182,7 +174,7 @@ def _values(
         elif f.pole and (least <= floor).any():
             status = Status.SINGULAR
         nodes = np.where(nodes > 0, nodes, 1 if f.pole else 0)
-    numbers = _of_user(xp, f, nodes) if f.name == "apply" else f.of(backends.get("numpy"), nodes)
+    numbers = _of_user(xp, f, nodes) if f.name == "apply" else f.of(HOST, nodes)
     return np.sum(np.where(weights > 0, weights * numbers, 0), axis=-1), status, failing
 
 
@@ -213,37 +205,26 @@ def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
     return found
 
 
-class _Program(NamedTuple):
-    start: Any
-    advance: Any
+def _product(A: LinearOperator | None) -> Any:
+    return None if A is None else linearised(A).__matmul__
 
 
-@functools.lru_cache(maxsize=3)
-def _program(name: str) -> _Program:
-    """The two parts of a run as functions of operators and arrays: compiled by JAX once for each
-    structure and shape."""
-    xp = backends.get(name)
+def _begin(xp: Any, M: LinearOperator | None, R: Array) -> Any:
+    """The start of the runs, a program in JAX."""
+    return start(xp, R, _product(M))
 
-    def product(A: LinearOperator | None) -> Any:
-        return None if A is None else linearised(A).__matmul__
 
-    def begin(M: LinearOperator | None, R: Array) -> Any:
-        return start(xp, R, product(M))
+def _advance(xp: Any, steps: int, A: LinearOperator, M: LinearOperator | None, runs: Runs) -> Any:
+    """Some steps of the runs, a program in JAX."""
+    with recording():
+        return advance(xp, _product(A), _product(M), runs, steps)
 
-    def go_on(A: LinearOperator, M: LinearOperator | None, runs: Runs, steps: int = LOOK) -> Any:
-        with recording():
-            return advance(xp, product(A), product(M), runs, steps)
 
-    if name != "jax":
-        return _Program(begin, go_on)
-    programs: dict[int, Any] = {}
-
-    def compiled(A: Any, M: Any, runs: Runs, steps: int) -> Any:
-        if steps not in programs:
-            programs[steps] = xp.jit(functools.partial(go_on, steps=steps))
-        return programs[steps](A, M, runs)
-
-    return _Program(xp.jit(begin), compiled)
+def _decoupled(xp: Any, alpha: Array, beta: Array) -> Array:
+    """alpha (steps, ...) with the first of a run in the rows behind its end: decoupled from the
+    others, of weight zero, and no other eigenvalue."""
+    ends = xp.astype(beta == 0, beta.dtype)
+    return xp.where(xp.cumsum(ends, axis=0) - ends > 0, alpha[:1], alpha)
 
 
 # Stochastic quadrature inside a traced program, where no value can be seen and the number of steps
@@ -265,16 +246,13 @@ def traced_quadrature(
     m = method.max_iters or TRACED_STEPS
     runs, length = start(xp, R, None if M is None else M.__matmul__)
     runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
-    ended = (
-        xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
-    )
-    alpha = xp.where(ended, alpha[:1], alpha)
+    alpha = _decoupled(xp, alpha, beta)
     values, inside, nodes = [], None, None
     for j in (max(1, 3 * m // 4), m):
         a, b = alpha[:j], beta[:j]
         if method.interval is not None and method.quadrature != "gauss":
             inside, nodes = _holds(xp, method.interval, a, b, nodes)
-            a, b = with_node(xp, a, b, method.interval[0 if method.quadrature == "lower" else 1])
+            a, b = with_node(xp, a, b, method.interval[method.quadrature != "lower"])
         nodes, weights = traced_nodes_and_weights(xp, a, b, nodes)
         values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
         if inside is not None:
@@ -284,17 +262,12 @@ def traced_quadrature(
     rest = xp.abs(mean - xp.mean(values[0], axis=-1))
     spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
     error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    status = worse(
-        xp,
-        xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE)),
-        runs.status,
-    )
-    mean = mean + logarithm
+    mean, met = mean + logarithm, True
     if method.tol is not None:
-        met = xp.all(
-            quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean)
-        )
-        status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
+        size = method.tol * xp.abs(mean)
+        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= size)
+    finite = xp.all(xp.isfinite(value)), Status.NONFINITE
+    status = combine([first_failure(xp, finite, (met, Status.MAX_ITERATIONS)), runs.status])
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
     if slope is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
@@ -378,28 +351,18 @@ def pooled(xp: Any, blocks: list[Block], logarithm: Any, method: SLQ) -> Pooled:
 def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
     """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
     rows that were not kept may have cost."""
-    alpha, beta, length = (
-        solved.alpha[..., count:],
-        solved.beta[..., count:],
-        solved.length[..., count:],
-    )
+    alpha, beta, length = (x[..., count:] for x in (solved.alpha, solved.beta, solved.length))
     if traced:
-        ended = (
-            xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype)
-            > 0
-        )
-        alpha, found, nodes = xp.where(ended, alpha[:1], alpha), [], None
+        alpha, found, nodes = _decoupled(xp, alpha, beta), [], None
         for j in (max(1, 3 * len(alpha) // 4), len(alpha)):
             nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j], nodes)
-            found.append(length * xp.sum(weights * xp.log(xp.where(nodes > 0, nodes, 1)), axis=-1))
+            found.append(length * xp.sum(weights * xp.log(_inside(xp, LOG, nodes)), axis=-1))
         return found[1], xp.mean(found[1] - found[0], axis=-1)
     j = max(1, min(int(solved.steps), alpha.shape[0]))
-    a, b = (np.asarray(xp.to_numpy(x), float)[:j].reshape(j, -1) for x in (alpha, beta))
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
+    a, b = (on_host(xp, x)[:j].reshape(j, -1) for x in (alpha, beta))
     fine = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
-    nodes, weights = nodes_and_weights(
-        np.where(fine, np.where(ended, a[0], a), 1.0), np.where(fine, b, 0.0)
-    )
+    a, b = np.where(fine, _decoupled(HOST, a, b), 1.0), np.where(fine, b, 0.0)
+    nodes, weights = nodes_and_weights(a, b)
     with np.errstate(all="ignore"):
         means = np.sum(weights * np.log(nodes), axis=-1)
     means = np.where(fine, means, np.nan).reshape(tuple(length.shape))
@@ -407,31 +370,14 @@ def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[
 
 
 def tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
-    xp, worst, steps = A.xp, found.status, found.steps
-    missed = int(Status.MAX_ITERATIONS)
-    message = ""
-    if xp.is_traced(worst):
-        if found.met is not True:
-            worst = xp.where(found.met, worst, xp.maximum(worst, missed + 0 * worst))
-        worst = xp.astype(worst, xp.asarray(0).dtype)
-    else:
-        worst, steps, matvecs = Status(int(worst)), int(steps), int(matvecs)
-        if not bool(found.met):
-            message = (
-                "the confidence interval did not shrink to the tolerance; raise probes or tol"
-                if worst <= missed
-                else ""
-            )
-            worst = max(worst, Status.MAX_ITERATIONS)
+    """Report on log det A by all runs together, and on the residuals of the solution."""
+    xp, steps, message = A.xp, found.steps, ""
+    missed = first_failure(xp, (found.met, Status.MAX_ITERATIONS))
+    status = combine([missed, xp.astype(found.status, xp.asarray(0).dtype)])
+    if isinstance(status, Status):
+        steps, matvecs = int(steps), int(matvecs)
+        if status is missed is not Status.SUCCESS:
+            message = "the confidence interval did not shrink to the tolerance; raise probes or tol"
     shown = xp.stop_gradient(residual) if residual.shape[-1] else None
-    report(
-        Info(
-            worst,
-            error=found.error,
-            iterations=steps,
-            matvecs=matvecs,
-            residual=shown,
-            method="SLQ",
-            message=message,
-        )
-    )
+    counts, names = (steps, matvecs, shown), {"method": "SLQ", "message": message}
+    report(Info(status, None, *counts, error=found.error, **names))

@@ -22,7 +22,7 @@ from ...operators.neutral import placed_beside
 from ...operators.tree import directional, pullback
 from ...properties import SELF_ADJOINT
 from ...status import Status
-from ..common import ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
+from ..common import filled, ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
 from ..determinant import logdet, needs_estimate, slogdet
 from ..solve import solve
 from ..solve.auto import iterated, iterates
@@ -70,38 +70,21 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     if is_free or isinstance(chosen, SLQ):
         found = SLQ(tol=chosen.tol) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
-        like = lambda: (
-            b,
-            A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device),
-        )
-        return Choice(
-            lambda: _fused(A, b, found, is_free),
-            "SLQ",
-            cost,
-            "conjugate gradients with random vectors",
-            like,
-        )
+        like = lambda: (b, filled(A, 0.0, *A.batch_shape))
+        why = "conjugate gradients with random vectors"
+        return Choice(lambda: _fused(A, b, found, is_free), "SLQ", cost, why, like)
     found_rule = inv.find(A, (method,))
+    name = "solution_and_logarithm"
     if not found_rule.is_base or iterates(A, method):
         why = "each by the structure of A"
-        return Choice(
-            lambda: (solve(A, b, method), logdet(A, method)), "solution_and_logarithm", None, why
-        )
+        return Choice(lambda: (solve(A, b, method), logdet(A, method)), name, None, why)
 
     def like_factored() -> tuple[Array, Array]:
         inv.using(found_rule, A, method)
-        return b, A.xp.zeros(
-            A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device
-        )
+        return b, filled(A, 0.0, *A.batch_shape)
 
     why = "both from one factorisation: A has no structure"
-    return Choice(
-        lambda: _factored(A, b, found_rule, method),
-        "solution_and_logarithm",
-        None,
-        why,
-        like_factored,
-    )
+    return Choice(lambda: _factored(A, b, found_rule, method), name, None, why, like_factored)
 
 
 def _fused(A: LinearOperator, b: Any, method: SLQ, is_free: bool) -> tuple[Array, Array]:
