@@ -4,6 +4,7 @@ their operands."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial, reduce
 from operator import mul
 from typing import Any
@@ -88,11 +89,7 @@ def sorted_triplets(
     `right`."""
     xp = namespace_of(s)
     order = xp.argsort(-s, axis=-1, stable=True)
-    batch = tuple(s.shape[:-1])
-    U, V = (
-        broadcast_batch(reordered(Q, order, k, where), batch)
-        for Q, where in zip((left, right), places)
-    )
+    U, V = (reordered(Q, order, k, where) for Q, where in zip((left, right), places))
     return U, padded(xp, xp.take_along_axis(s, order, axis=-1), k), V
 
 
@@ -299,25 +296,31 @@ def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     lesser = [min(factor.shape[-2:]) for factor in factors]
     parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
     s = reduce(partial(outer, mul), (s for _, s, _ in parts))
-    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
-    if k <= math.prod(lesser):
-        return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k)
-    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
-    return sorted_triplets(
-        Kronecker(*lefts),
-        s,
-        Kronecker(*rights),
-        k,
-        [_leading(sides, lesser) for sides in (lefts, rights)],
-    )
+
+    def leading(sides: list[LinearOperator]) -> np.ndarray:
+        """The columns of the product that come from the first columns of each factor."""
+        sizes = [Q.shape[-1] for Q in sides]
+        whole = np.arange(math.prod(sizes)).reshape(sizes)
+        return whole[tuple(map(slice, lesser))].reshape(-1)
+
+    return _composed(Kronecker, parts, s, k, leading)
 
 
-def _leading(factors: Any, sizes: Any) -> Any:
-    """The columns of a Kronecker product that come from the first columns of each factor."""
-    whole = np.arange(math.prod(Q.shape[-1] for Q in factors)).reshape(
-        [Q.shape[-1] for Q in factors]
-    )
-    return whole[tuple(slice(size) for size in sizes)].reshape(-1)
+def _composed(
+    whole: Any, parts: list[Triplets], s: Array, k: int, leading: Callable[[Any], np.ndarray]
+) -> Triplets:
+    """The triplets of a composition from those of its parts, with the values s.
+
+    Where k is more than they are, bases of the parts are completed, and `leading(sides)` are the
+    columns of the whole that belong to s.
+    """
+    sides: Any = [U for U, _, _ in parts], [V for _, _, V in parts]
+    places: Any = (None, None)
+    if k > s.shape[-1]:
+        sides = [[completed(Q, Q.shape[-2]) for Q in side] for side in sides]
+        places = [leading(side) for side in sides]
+    left, right = (whole(*side) for side in sides)
+    return sorted_triplets(left, s, right, k, places)
 
 
 def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Triplets]:
@@ -357,20 +360,13 @@ def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     lesser = [min(block.shape[-2:]) for block in blocks]
     parts = each_svd(blocks, k, method)
     s = xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in parts], axis=-1)
-    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
-    if k <= sum(lesser):
-        return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k)
-    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
-    places = [
-        np.concatenate(
-            [
-                start + np.arange(r)
-                for start, r in zip(np.cumsum([0, *(Q.shape[-1] for Q in sides)]), lesser)
-            ]
-        )
-        for sides in (lefts, rights)
-    ]
-    return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k, places)
+
+    def leading(sides: list[LinearOperator]) -> np.ndarray:
+        """The first columns of each block."""
+        starts = np.cumsum([0, *(Q.shape[-1] for Q in sides)])
+        return np.concatenate([start + np.arange(r) for start, r in zip(starts, lesser)])
+
+    return _composed(BlockDiag, parts, s, k, leading)
 
 
 @rule(svd, Inverse)

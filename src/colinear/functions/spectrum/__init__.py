@@ -30,6 +30,7 @@ from ..common import (
     once_each,
     operands_in_context,
     square_size,
+    take_columns,
     to_result_dtype,
 )
 from .iterate import iterative_pairs
@@ -42,7 +43,6 @@ from .order import (
     expected_cost,
     is_affordable,
     kronecker,
-    take_columns,
 )
 
 POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE

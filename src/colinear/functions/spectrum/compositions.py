@@ -33,6 +33,7 @@ from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
 from ...status import Status
 from ..common import (
+    completed,
     dense,
     filled,
     identity_like,
@@ -41,6 +42,7 @@ from ..common import (
     once_each,
     operands_in_context,
     reciprocal_spectrum,
+    reordered,
     report_failure,
     report_leaves,
     reports_nonfinite,
@@ -59,7 +61,7 @@ from . import (
     is_real,
     sensitivity_of,
 )
-from .order import Asked, by_key, columns, combinations, completed, is_affordable, kronecker, padded
+from .order import Asked, by_key, combinations, is_affordable, kronecker, padded
 
 
 def factors_fit(A: LinearOperator) -> bool:
@@ -110,7 +112,7 @@ def eig_kronecker(A: Any, asked: Asked) -> Pairs:
     if values.shape[-1] == vectors.shape[-1]:
         return asked.finish(values, vectors)
     order = asked.order(values)[:k]
-    return xp.take(values, order, axis=-1), columns(vectors, xp.take(places, order, axis=-1), k)
+    return xp.take(values, order, axis=-1), reordered(vectors, xp.take(places, order, axis=-1), k)
 
 
 ALL_PAIRS = 256  # rows of a factor of which all pairs cost as much as a few
@@ -259,7 +261,7 @@ def eig_similarity(A: Any, asked: Asked) -> Pairs:
         values, V = eig(inner, k, asked.which, asked.method)
         return A.xp.broadcast_to(asked.typed(values), (*A.batch_shape, k)), Product(Q, V)
     values, V = eig(inner, None, "LM", asked.method)
-    basis = Product(completed(Q.to_dense(), A.xp), BlockDiag(V, Identity(n - r)))
+    basis = Product(completed(Q, n), BlockDiag(V, Identity(n - r)))
     return asked.finish(padded(A.xp, values, n), basis)
 
 

@@ -28,8 +28,15 @@ from ...operators import LinearOperator
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE
 from ...status import Status, known_status
-from ..common import first_failure, host_value, ignore_float_errors, is_half, to_result_dtype
-from .order import Asked, by_key, take_columns
+from ..common import (
+    first_failure,
+    host_value,
+    ignore_float_errors,
+    is_half,
+    take_columns,
+    to_result_dtype,
+)
+from .order import Asked, by_key
 from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, sampled_pairs
 
 # One run of an iterative eigenvalue method, as a function of operators and arrays: compiled by JAX

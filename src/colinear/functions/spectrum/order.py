@@ -12,30 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, adjoint, get, program
+from ...backends import Array, get, namespace_of, program
 from ...dispatch import Cost
 from ...methods import SVRG, Arnoldi, Lanczos, Method
 from ...operators import (
-    BlockDiag,
     Circulant,
     Dense,
-    Identity,
     Kronecker,
     LinearOperator,
-    LowRank,
-    Permutation,
-    Product,
     Sine,
-    Sliced,
-    Sum,
 )
-from ...operators.context import broadcast_batches
 from ...operators.unitary import pad_end
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
+from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
 from ..common import (
     ignore_float_errors,
     is_traced_or_differentiated,
     outer,
+    reordered,
     to_result_dtype,
     values_are_seen,
 )
@@ -74,7 +67,7 @@ class Asked(NamedTuple):
 
     def typed(self, values: Array) -> Array:
         """Real eigenvalues for self-adjoint operators, complex ones for others."""
-        xp = self.A.xp
+        xp = namespace_of(values)
         if self.is_hermitian:
             return xp.real(values)
         return xp.astype(values, xp.complex_dtype(values.dtype))
@@ -82,7 +75,7 @@ class Asked(NamedTuple):
     def order(self, values: Array) -> Array:
         """The places of all values, first those of the k that are asked for, as `eig` returns
         them: ascending if they are real."""
-        xp, k = self.A.xp, self.k
+        xp, k = namespace_of(values), self.k
         if self.is_hermitian and k == values.shape[-1]:
             return xp.argsort(values, axis=-1, stable=True)
         order = by_key(xp, values, self.which)
@@ -98,7 +91,7 @@ class Asked(NamedTuple):
         values = xp.broadcast_to(values, (*self.A.batch_shape, values.shape[-1]))
         order = self.order(values)
         found = xp.take_along_axis(values, order[..., : self.k], axis=-1)
-        return found, columns(vectors, order, self.k)
+        return found, reordered(vectors, order, self.k)
 
     def wrap(self, V: Array) -> LinearOperator:
         """Columns that were computed, as the eigenvectors that are returned."""
@@ -198,27 +191,6 @@ def padded(xp: Any, values: Array, count: int) -> Array:
     return xp.concat([values, zeros], axis=-1)
 
 
-def columns(vectors: LinearOperator, order: Array, k: int) -> LinearOperator:
-    """The columns order[:k] of an operator, whose structure stays: they are picked by an
-    operator."""
-    xp, n = vectors.xp, vectors.shape[-1]
-    kept = vectors.properties & STIEFEL
-    if isinstance(vectors, Dense):
-        return Dense(take_columns(xp, vectors.A, order[..., :k]))._claim(kept)
-    if order.ndim == 1 and k < n:
-        return Sliced(vectors, slice(None), order[:k])._claim(kept)
-    V = Product(vectors, Permutation(order, like=vectors).T)
-    return (V if k == n else Sliced(V, slice(None), slice(0, k)))._claim(kept)
-
-
-def take_columns(xp: Any, V: Array, order: Array) -> Array:
-    """The columns V[..., order], of each element of a batch its own."""
-    batch = broadcast_batches(V.shape[:-2], order.shape[:-1])
-    V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
-    places = xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1]))
-    return xp.take_along_axis(V, places, axis=-1)
-
-
 def combinations(
     xp: Any,
     spectra: list[Array],
@@ -300,32 +272,6 @@ def reversed_transpose(xp: Any, T: Array) -> Array:
     """T^T with rows and columns in reverse: upper triangular again, with the left eigenvectors
     of T (reversed) for its own."""
     return xp.flip(xp.matrix_transpose(T), axis=(-2, -1))
-
-
-# --------------------------------------------------------------------------------------------------
-
-
-def completed(Q: Array, xp: Any) -> LinearOperator:
-    """A unitary operator whose first columns are Q's, for Q of orthonormal columns: O(n r) numbers,
-    not n^2.
-
-    The block reflector H = I - W K W^H with W = E - Q and K = (I - Q^H E)^-1 takes E = [S; 0] to Q,
-    for any unitary S: so H diag(S, I) begins with Q. With S = -(the polar factor of Q's head), I -
-    Q^H E is I plus a positive matrix.
-    """
-    n, r = Q.shape[-2:]
-    if r == 0:
-        return Identity(n, like=Q)
-    X, _, Y = xp.svd(xp.stop_gradient(Q[..., :r, :]))
-    S = -xp.matmul(X, Y)
-    E = xp.concat(
-        [S, xp.zeros((*S.shape[:-2], n - r, r), dtype=Q.dtype, device=xp.device_of(Q))], axis=-2
-    )
-    I = xp.eye(r, dtype=Q.dtype, device=xp.device_of(Q))
-    capacitance = I - xp.matmul(adjoint(xp, Q), E)
-    K = xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
-    H = Sum(Identity(n), LowRank(E - Q, None, -K))._claim(UNITARY)
-    return Product(H, BlockDiag(Dense(S)._claim(UNITARY), Identity(n - r)))
 
 
 # --------------------------------------------------------------------------------------------------

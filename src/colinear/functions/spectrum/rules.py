@@ -39,6 +39,8 @@ from ...operators.tree import Index
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
 from ...status import Status
 from ..common import (
+    complement,
+    completed,
     filled,
     first_columns,
     first_failure,
@@ -54,9 +56,6 @@ from ..common import (
 from . import Pairs, eig, eig_rule, not_empty, report_pairs
 from .order import (
     Asked,
-    by_key,
-    columns,
-    completed,
     cycles,
     grid_of,
     is_affordable,
@@ -88,14 +87,14 @@ def are_inverse(A: Any, B: Any) -> bool:
     return alike and all(are_inverse(a, b) for a, b in zip(A.operands, B.operands))
 
 
-# A few eigenpairs of the discrete Fourier transform, without its matrix.
+# Eigenpairs of the discrete Fourier transform.
 #
 # F^4 = I, so its eigenvalues are 1, -1, i and -i, and P = (I + F / λ + F^2 / λ^2 + F^3 / λ^3) / 4
 # projects onto the eigenspace of λ (McClellan and Parks 1972). Projected unit vectors are
-# eigenvectors, far from parallel as long as they are few; QR makes them orthonormal.
+# eigenvectors: a few of them are far from parallel, and of all QR with pivoting picks a basis.
 
 
-FEW = 8  # parts of the size of an eigenspace that is used
+FEW = 8  # parts of the size of an eigenspace that is found from as many unit vectors
 
 
 def multiplicities(n: int) -> dict[complex, int]:
@@ -103,33 +102,16 @@ def multiplicities(n: int) -> dict[complex, int]:
     return {1: n // 4 + 1, -1: (n + 2) // 4, -1j: (n + 1) // 4, 1j: max(n - 1, 0) // 4}
 
 
-def few_pairs(xp: Any, n: int, inverse: bool, k: int, which: str) -> tuple[Any, Any] | None:
-    """k eigenvalues, in order, and orthonormal eigenvectors, on the host; None if that is too
-    many for this way."""
-    values = np.concatenate(
-        [
-            np.full(count, np.conj(value) if inverse else value)
-            for value, count in multiplicities(n).items()
-        ]
-    )
-    if FEW * k > n // 4:
-        return None
-    chosen = values[xp.to_numpy(by_key(xp, xp.asarray(values), which)[:k])]
-    V = np.empty((n, k), complex)
-    for value in np.unique(chosen):
-        at = np.flatnonzero(chosen == value)
-        V[:, at] = np.linalg.qr(_projected(n, -1 if inverse else 1, complex(value), len(at)))[0]
-    return chosen, V
+def _eigenspace(n: int, transform: Any, value: complex, count: int) -> Any:
+    """Orthonormal eigenvectors of the unitary `transform` for one of its eigenvalues."""
+    from scipy.linalg import qr
 
-
-def _projected(n: int, direction: int, value: complex, count: int) -> Any:
-    """P times the unit vectors 1, ..., count, which are neither even nor odd."""
-    E = np.zeros((n, count))
-    E[1 + np.arange(count), np.arange(count)] = 1
-    R = np.roll(E[::-1], 1, axis=0)  # F^2, the reversal about 0
-    transform = np.fft.fft if direction == 1 else np.fft.ifft
-    both = transform(E + value**-2 * R, axis=0, norm="ortho")
-    return (E + value**-2 * R + value**-1 * both) / 4
+    is_few = FEW * count <= n // 4
+    # the unit vectors 1, ..., count are neither even nor odd
+    E = np.eye(n)[:, 1 : count + 1] if is_few else np.eye(n)
+    E = E + value**-2 * np.roll(E[::-1], 1, axis=0)  # F^2 is the reversal about 0
+    P = (E + value**-1 * transform(E, axis=0, norm="ortho")) / 4
+    return qr(P, mode="economic", pivoting=True)[0][:, :count]
 
 
 # The rules of `eig`: where structure gives the eigenvalues, and eigenvectors as an operator.
@@ -206,7 +188,7 @@ def eig_projection(A: Any, asked: Asked) -> Pairs:
     if asked.which[0] == "L" and k <= r:
         return asked.typed(filled(A, 1.0, *batch, k)), Dense(A.Q[..., :k])._claim(STIEFEL)
     values = padded(A.xp, filled(A, 1.0, *batch, r), n)
-    return asked.finish(values, completed(A.Q, A.xp))
+    return asked.finish(values, completed(Dense(A.Q)._claim(STIEFEL), n))
 
 
 @eig_rule(Householder, when=not_empty, known=True)
@@ -220,7 +202,8 @@ def eig_householder(A: Any, asked: Asked) -> Pairs:
     Q = xp.where(nothing[..., None, None], first, w / xp.sqrt(squared))
     ones = filled(A, 1.0, *A.batch_shape, n)
     values = xp.where(xp.arange(n, device=A._context.device) > 0, ones, -ones)  # -1, 1, 1, ...
-    return asked.finish(xp.where(nothing[..., None], ones, values), completed(Q, xp))
+    basis = completed(Dense(Q)._claim(STIEFEL), n)
+    return asked.finish(xp.where(nothing[..., None], ones, values), basis)
 
 
 def rank_is_small(A: Any) -> bool:
@@ -241,18 +224,19 @@ def eig_low_rank(A: Any, asked: Asked) -> Any:
     Q, small, V = compressed(A)
     small = small._claim(A.properties & (SELF_ADJOINT | POSITIVE_SEMIDEFINITE))
     r = small.shape[-1]
+    basis = Dense(Q)._claim(STIEFEL)
     if k <= r and asked.zeros_come_last:
         values, Z = eig(small, k, asked.which, asked.method)
-        return asked.typed(values), Product(Dense(Q)._claim(STIEFEL), Z)
+        return asked.typed(values), Product(basis, Z)
     values, Z = eig(small, None, "LM", asked.method)
     values = padded(xp, values, n)
     if asked.is_hermitian:  # the orthogonal complement of V is that of Q
-        return asked.finish(values, Product(completed(Q, xp), BlockDiag(Z, Identity(n - r))))
+        return asked.finish(values, Product(completed(basis, n), BlockDiag(Z, Identity(n - r))))
     P = autodiff.qr(xp, V)[0]
-    status = _status_of_basis(A, xp.matmul(adjoint(xp, P), (Dense(Q) @ Z)._dense()))
+    status = _status_of_basis(A, xp.matmul(adjoint(xp, P), (basis @ Z)._dense()))
 
     def pairs() -> Pairs:
-        null = columns(completed(P, xp), xp.arange(r, n, device=A._context.device), n - r)
+        null = complement(Dense(P)._claim(STIEFEL))
         return asked.finish(values, hstack(Product(Dense(Q), Z), null))
 
     def run() -> Any:
@@ -383,32 +367,19 @@ def eig_circulant(A: Any, asked: Asked) -> Pairs:
 
 @eig_rule(FFT, known=True)
 def eig_fft(A: Any, asked: Asked) -> Pairs:
-    """F is C on even vectors and -i S on odd ones, with real symmetric C and S of eigenvalues 1
-    and -1; Kronecker over a grid"""
-    n, k, which = asked.n, asked.k, asked.which
+    """F has the eigenvalues 1, -1, i and -i, and (I + F / λ + F^2 / λ^2 + F^3 / λ^3) / 4 projects
+    onto the eigenspace of λ; Kronecker over a grid"""
+    n, k = asked.n, asked.k
     if len(A.grid) > 1:
         lines = (FFT._of((size,), A.inverse, A.context) for size in A.grid)
-        return eig(Kronecker(*lines), k, which, asked.method)
-
-    def placed(x: Any) -> Array:
-        return A.xp.asarray(x, dtype=A.dtype, device=A._context.device)
-
-    if (few := few_pairs(A.xp, n, A.inverse, k, which)) is not None:
-        return placed(few[0]), Dense(placed(few[1]))._claim(STIEFEL)
-    half = n // 2 + 1
-    j = np.arange(n)
-    even, odd = np.zeros((n, half)), np.zeros((n, n - half))
-    for i in range(half):
-        even[[i, -i % n], i] = 1 if i == -i % n else math.sqrt(0.5)
-    for i in range(n - half):
-        odd[[i + 1, n - i - 1], i] = math.sqrt(0.5), -math.sqrt(0.5)
-    angles = 2 * np.pi * (np.outer(j, j) % max(n, 1)) / max(n, 1)
-    sign = 1 if A.inverse else -1
-    parts = [(even, np.cos(angles), 1), (odd, np.sin(angles), sign * 1j)]
-    found = [
-        (unit, basis, *np.linalg.eigh(basis.T @ M @ basis / math.sqrt(max(n, 1))))
-        for basis, M, unit in parts
-    ]
-    values = np.concatenate([unit * np.sign(w) for unit, _, w, _ in found])
-    V = np.concatenate([basis @ Q for _, basis, _, Q in found], axis=1)
-    return asked.finish(placed(values), Dense(placed(V))._claim(UNITARY))
+        return eig(Kronecker(*lines), k, asked.which, asked.method)
+    transform = np.fft.ifft if A.inverse else np.fft.fft
+    counts = multiplicities(n).items()
+    spectrum = [np.full(count, np.conj(value) if A.inverse else value) for value, count in counts]
+    xp, values = A.xp, np.concatenate(spectrum)
+    values, V = values[asked.order(asked.typed(values))[:k]], np.empty((n, k), complex)
+    for value in np.unique(values):
+        at = np.flatnonzero(values == value)
+        V[:, at] = _eigenspace(n, transform, complex(value), len(at))
+    found, vectors = (xp.asarray(x, dtype=A.dtype, device=A._context.device) for x in (values, V))
+    return asked.typed(found), Dense(vectors)._claim(STIEFEL)

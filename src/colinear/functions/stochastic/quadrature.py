@@ -18,7 +18,7 @@ from ...factors.inverse import Inverse
 from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import combined
-from ...methods.sampling import FEWEST, Mean, draw, merged, ratio_to_goal, standard_error
+from ...methods.sampling import FEWEST, Mean, averaged, draw, standard_error
 from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
@@ -174,33 +174,36 @@ def _mean(
         xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype),
     )
     array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
-    state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
-    rest, status, matvecs, converged, met = np.zeros(batch), Status.SUCCESS, 0, True, False
-    kept: list[tuple[Any, ...]] = []
+    known, rest, runs, kept = on_host(xp, logarithm), np.zeros(batch), [], []
+
+    def sample(block: int, k: int) -> tuple[Any, Any, int]:
+        nonlocal rest
+        R = directions(xp.fold_in(gen, block), k)
+        found = quadrature(A, M, R, method, f, slope)
+        if slope is not None:
+            kept.append((R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail)))
+        rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
+        runs.append(found)
+        return found.values + np.expand_dims(known, -1), np.isfinite(found.values), found.status
+
     with ignore_float_errors(xp), np.errstate(all="ignore"):
-        while state.drawn < most:
-            k = min(width, most - state.drawn)
-            R = directions(xp.fold_in(gen, state.block), k)
-            found = quadrature(A, M, R, method, f, slope)
-            if slope is not None:
-                kept.append(
-                    (R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail))
-                )
-            state = merged(
-                host, state, found.values, np.isfinite(found.values), int(found.status), 0
-            )
-            rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
-            status, converged = max(status, found.status), converged and found.converged
-            matvecs += k * found.steps
-            whole = state._replace(mean=state.mean + on_host(xp, logarithm))
-            met = method.tol is not None and bool(
-                (ratio_to_goal(host, whole, method.tol, method.confidence, 0) <= 1).all()
-            )
-            if (met and state.drawn >= min(FEWEST, most)) or status >= Status.BREAKDOWN:
-                break
+        state, met = averaged(
+            host,
+            sample,
+            Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0),
+            most=most,
+            width=width,
+            event=0,
+            tol=method.tol,
+            confidence=method.confidence,
+            reach=math.inf,
+            traced=False,
+        )
         error = standard_error(host, state.count, state.spread)
     error = np.where(state.count > 1, np.sqrt(error**2 + rest**2), np.inf)
-    value = np.where(state.count > 0, state.mean, np.nan) + on_host(xp, logarithm)
+    value, status = np.where(state.count > 0, state.mean, np.nan), Status(state.status)
+    converged = all(found.converged for found in runs)
+    matvecs = sum(found.values.shape[-1] * found.steps for found in runs)
     if status is Status.SINGULAR:
         value = np.full(batch, -np.inf if f is LOG else np.inf)
     message = _message(status, method, converged, met)
