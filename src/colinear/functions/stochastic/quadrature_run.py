@@ -4,7 +4,7 @@ and within conjugate gradients."""
 from __future__ import annotations
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
@@ -72,70 +72,45 @@ def quadrature(
 
     With `slope`, that is f', also until f'(A) z has: that takes about twice as many.
     """
-    xp, n = A.xp, A.shape[-1]
-    limit = method.max_iters or STEPS
+    xp, limit, eps = A.xp, method.max_iters or STEPS, A.xp.eps(R.dtype)
+    of = partial(_of_user, xp, f) if f.name == "apply" else partial(f.of, HOST)
     runs, length = program(xp.name, _begin)(M, R)
-    lengths = on_host(xp, length)
-    shape = lengths.shape
+    length = on_host(xp, length)
     alphas: list[Any] = []
     betas: list[Any] = []
-    values = before = difference = None
-    rest = np.full(shape, np.inf)
+    before = difference = column = tail = None
     j, look, status, converged = 0, LOOK, Status.SUCCESS, False
-    column = tail = None
-    eps = xp.eps(R.dtype)
     while j < limit:
         steps = min(LOOK, limit - j)
         runs, alpha, beta = program(xp.name, _advance, steps)(A, M, runs)
-        alphas.append(on_host(xp, alpha).reshape(steps, -1))
-        betas.append(on_host(xp, beta).reshape(steps, -1))
+        alphas.append(on_host(xp, alpha))
+        betas.append(on_host(xp, beta))
         j += steps
-        status = max(status, Status(int(runs.status)))
         alive = np.asarray(xp.to_numpy(runs.alive))
         if j < look and j < limit and alive.any() and np.isfinite(betas[-1]).all():
             continue
         look = max(j + LOOK, int(GROWTH * j))
         a, b = np.concatenate(alphas), np.concatenate(betas)
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            bad = ~(np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)).reshape(shape)
-            a, b = np.where(np.isfinite(a), a, 1.0), np.where(np.isfinite(b), b, 0.0)
-            status = Status.NONFINITE
-        else:
-            bad = np.zeros(shape, bool)
-        values, worst, failing = _values(xp, a, b, method, f, eps, n)
-        values = np.where(bad | failing.reshape(shape), np.nan, values.reshape(shape) * lengths)
-        status = max(status, worst)
-        if status < Status.BREAKDOWN and not np.isfinite(values).all():
-            status = Status.NONFINITE
+        values, _, worst = gauss(HOST, a, b, length, f, of, A.shape[-1], eps, method)
+        status = max(status, Status(int(runs.status)), worst)
         if slope is not None:
-            column = _column(xp, a, b, f, slope).reshape(j, *shape)
+            column = _column(xp, a, b, f, slope)
             tail = np.where(alive, relative_tail(np, column), 0)
         if status >= Status.BREAKDOWN:
-            rest = np.zeros(shape)
+            rest = np.zeros(length.shape)
             break
-        if before is not None:
-            now = np.abs(values - before)
-            ratio = (
-                SLOWEST
-                if difference is None
-                else np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
-            )
-            rest = now * ratio / (1 - ratio) if difference is not None else np.maximum(now, 0)
-            rest = np.where((now == 0) | ~alive, 0, rest)
-            difference = now
-        else:
+        if before is None:
             rest = np.where(alive, np.inf, 0)
+        else:
+            now = rest = np.abs(values - before)
+            if difference is not None:  # the rest of a geometric series
+                ratio = np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
+                rest = now * ratio / (1 - ratio)
+            rest, difference = np.where((now == 0) | ~alive, 0, rest), now
         before = values
-        spread = (
-            np.std(values, axis=-1) / math.sqrt(max(1, shape[-1]))
-            if shape[-1] > 1
-            else 0 * values[..., 0]
-        )
-        mean = np.mean(values, axis=-1)
-        goal = np.maximum(
-            SHARE * spread,
-            (math.sqrt(eps) if method.tol is None else SHARE * method.tol) * np.abs(mean),
-        )
+        spread = np.std(values, axis=-1) / math.sqrt(values.shape[-1])
+        share = math.sqrt(eps) if method.tol is None else SHARE * method.tol
+        goal = np.maximum(SHARE * spread, share * np.abs(np.mean(values, axis=-1)))
         if (np.mean(rest, axis=-1) <= goal).all():
             converged = True
             if tail is None or (tail <= math.sqrt(eps)).all():
@@ -144,55 +119,15 @@ def quadrature(
 
 
 def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
-    """f'(T) e_1 for each run, (steps, runs)."""
+    """f'(T) e_1 for each run, (steps, *runs)."""
 
     def of(nodes: Any) -> Any:
         nodes = xp.asarray(_inside(HOST, f, nodes), dtype=xp.float64)
         return np.asarray(xp.to_numpy(slope(xp, nodes)))
 
-    return first_column(_decoupled(HOST, a, b), b, of)
-
-
-def _values(
-    xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int
-) -> tuple[Any, Status, Any]:
-    """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be
-    real for positive numbers only."""
-    a = _decoupled(HOST, a, b)
-    if method.interval is not None and method.quadrature != "gauss":
-        _checked_interval(method.interval, a, b, eps)
-        a, b = with_node(HOST, a, b, method.interval[method.quadrature != "lower"])
-    nodes, weights = nodes_and_weights(a, b)
-    failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
-    if f.principal:
-        size = np.abs(nodes).max(axis=-1)
-        least = np.where(weights > 1e-30, nodes, np.inf).min(axis=-1)
-        floor = 10 * eps * size
-        failing = least < -floor * math.sqrt(n)
-        if failing.any():
-            status = Status.NOT_POSITIVE_DEFINITE
-        elif f.pole and (least <= floor).any():
-            status = Status.SINGULAR
-        nodes = np.where(nodes > 0, nodes, 1 if f.pole else 0)
-    numbers = _of_user(xp, f, nodes) if f.name == "apply" else f.of(HOST, nodes)
-    return np.sum(np.where(weights > 0, weights * numbers, 0), axis=-1), status, failing
-
-
-def _checked_interval(interval: tuple[float, float], a: Any, b: Any, eps: float) -> None:
-    """An error if a Ritz value, which lies between eigenvalues, lies outside of the interval
-    that is said to hold them all."""
-    nodes, weights = nodes_and_weights(a, b)
-    nodes = nodes[weights > eps]
-    slack = 100 * eps * np.abs(nodes).max(initial=0)
-    if (
-        nodes.min(initial=np.inf) < interval[0] - slack
-        or nodes.max(initial=-np.inf) > interval[1] + slack
-    ):
-        raise ValueError(
-            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from "
-            f"{nodes.min():.4g} to {nodes.max():.4g}. "
-            "Give one that holds them all; what it gives is no bound otherwise."
-        )
+    a, b = (np.where(np.isfinite(x), x, y) for x, y in ((a, 1.0), (b, 0.0)))
+    flat = (len(a), -1)
+    return first_column(_decoupled(HOST, a, b).reshape(flat), b.reshape(flat), of).reshape(a.shape)
 
 
 def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
@@ -227,6 +162,92 @@ def _decoupled(xp: Any, alpha: Array, beta: Array) -> Array:
     return xp.where(xp.cumsum(ends, axis=0) - ends > 0, alpha[:1], alpha)
 
 
+def gauss(
+    xp: Any,
+    alpha: Array,
+    beta: Array,
+    length: Array,
+    f: Scalar,
+    of: Any,
+    n: int,
+    eps: float,
+    method: SLQ | None = None,
+    after: Any = None,
+) -> tuple[Array, Array, Any]:
+    """|z|^2 Σ_i w_i f(θ_i) for each run, NaN where it fails; the nodes θ; and the worst status.
+
+    It is computed on the host, where `xp` is NumPy's, or in a traced program.
+
+    Parameters
+    ----------
+    alpha, beta : arrays, (steps, *runs)
+    length : array, (*runs)
+        |z|^2
+    f, of
+        The function, and how it is evaluated at nodes.
+    n, eps
+        The size of A, and the rounding of its products.
+    method : SLQ, optional
+        With the interval of a bound.
+    after : array, optional
+        Other nodes of the same program, which are computed first.
+    """
+    good = xp.all(xp.logical_and(xp.isfinite(alpha), xp.isfinite(beta)), axis=0)
+    alpha, beta = xp.where(good, _decoupled(xp, alpha, beta), 1), xp.where(good, beta, 0)
+    if method is not None and method.interval is not None and method.quadrature != "gauss":
+        inside, after = _holds(xp, method.interval, alpha, beta, eps, after)
+        good = xp.logical_and(good, inside)  # else it is no bound
+        alpha, beta = with_node(xp, alpha, beta, method.interval[method.quadrature != "lower"])
+    finite, positive, regular = xp.all(good), True, True
+    nodes, weights = _nodes(xp, alpha, beta, after)
+    if f.principal:  # it may be real for positive numbers only
+        least = xp.min(xp.where(weights > 1e-30, nodes, math.inf), axis=-1)
+        floor = 10 * eps * xp.max(xp.abs(nodes), axis=-1)
+        is_positive = least >= -floor * math.sqrt(n)
+        good, positive = xp.logical_and(good, is_positive), xp.all(is_positive)
+        regular = xp.all(least > floor) if f.pole else True
+    numbers = of(_inside(xp, f, nodes, 1 if f.pole else 0))
+    values = length * xp.sum(xp.where(weights > 0, weights * numbers, 0), axis=-1)
+    values = xp.where(good, values, math.nan)
+    status = first_failure(
+        xp,
+        (finite, Status.NONFINITE),
+        (positive, Status.NOT_POSITIVE_DEFINITE),
+        (regular, Status.SINGULAR),
+        (xp.all(xp.isfinite(values)), Status.NONFINITE),
+    )
+    return values, nodes, status
+
+
+def _nodes(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:
+    """Nodes and weights, (*runs, steps)."""
+    if xp is not HOST:
+        return traced_nodes_and_weights(xp, alpha, beta, after)
+    steps, *runs = alpha.shape
+    found = nodes_and_weights(alpha.reshape(steps, -1), beta.reshape(steps, -1))
+    nodes, weights = (x.reshape(*runs, steps) for x in found)
+    return nodes, weights
+
+
+def _holds(
+    xp: Any, interval: tuple[float, float], alpha: Array, beta: Array, eps: float, after: Any
+) -> tuple[Array, Array]:
+    """Whether all Ritz values of each run, which lie between eigenvalues, lie in the interval that
+    is said to hold these, and the Ritz values. An error where one is seen to be outside."""
+    nodes, weights = _nodes(xp, alpha, beta, after)
+    slack = 100 * eps * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
+    outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
+    outside = xp.logical_and(outside, weights > eps)
+    if xp is HOST and outside.any():
+        seen = nodes[weights > eps]
+        raise ValueError(
+            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from "
+            f"{seen.min():.4g} to {seen.max():.4g}. "
+            "Give one that holds them all; what it gives is no bound otherwise."
+        )
+    return xp.logical_not(xp.any(outside, axis=-1)), nodes
+
+
 # Stochastic quadrature inside a traced program, where no value can be seen and the number of steps
 # is fixed.
 
@@ -246,53 +267,43 @@ def traced_quadrature(
     m = method.max_iters or TRACED_STEPS
     runs, length = start(xp, R, None if M is None else M.__matmul__)
     runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
-    alpha = _decoupled(xp, alpha, beta)
-    values, inside, nodes = [], None, None
-    for j in (max(1, 3 * m // 4), m):
-        a, b = alpha[:j], beta[:j]
-        if method.interval is not None and method.quadrature != "gauss":
-            inside, nodes = _holds(xp, method.interval, a, b, nodes)
-            a, b = with_node(xp, a, b, method.interval[method.quadrature != "lower"])
-        nodes, weights = traced_nodes_and_weights(xp, a, b, nodes)
-        values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
-        if inside is not None:
-            values[-1] = xp.where(inside, values[-1], math.nan)  # no bound
-    value, k = values[-1], R.shape[-1]
+    value, less, nodes, worst = traced_gauss(xp, alpha, beta, length, f, A.shape[-1], method)
+    k = R.shape[-1]
     mean = xp.mean(value, axis=-1)
-    rest = xp.abs(mean - xp.mean(values[0], axis=-1))
+    rest = xp.abs(mean - xp.mean(less, axis=-1))
     spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
     error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
     mean, met = mean + logarithm, True
     if method.tol is not None:
         size = method.tol * xp.abs(mean)
         met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= size)
-    finite = xp.all(xp.isfinite(value)), Status.NONFINITE
-    status = combine([first_failure(xp, finite, (met, Status.MAX_ITERATIONS)), runs.status])
+    status = combine([first_failure(xp, (met, Status.MAX_ITERATIONS)), worst, runs.status])
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
     if slope is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
     of = lambda nodes: slope(xp, _inside(xp, f, nodes))
-    column = traced_first_column(xp, alpha, beta, of, nodes)
+    column = traced_first_column(xp, _decoupled(xp, alpha, beta), beta, of, nodes)
     tail = xp.where(runs.alive, relative_tail(xp, column), 0)
     return to_result_dtype(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
 
 
-def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:
-    """Nodes as f takes them: a function that is real for positive numbers only must not see
-    others (the value says so already)."""
-    return xp.where(nodes > 0, nodes, 1) if f.principal else nodes
+def traced_gauss(
+    xp: Any, alpha: Array, beta: Array, length: Array, f: Scalar, n: int, method: SLQ | None = None
+) -> tuple[Array, Array, Array, Any]:
+    """The quadratures by all steps and, for comparison, by three quarters of them; the nodes, and
+    the worst status."""
+    values, nodes, m = [], None, len(alpha)
+    for j in (max(1, 3 * m // 4), m):
+        given = alpha[:j], beta[:j], length, f, partial(f.of, xp), n, xp.eps(alpha.dtype)
+        value, nodes, status = gauss(xp, *given, method, nodes)
+        values.append(value)
+    return values[1], values[0], nodes, status
 
 
-def _holds(
-    xp: Any, interval: tuple[float, float], alpha: Array, beta: Array, after: Any
-) -> tuple[Array, Array]:
-    """Whether all Ritz values of each run lie in the interval that is said to hold the
-    eigenvalues, and these values."""
-    nodes, weights = traced_nodes_and_weights(xp, alpha, beta, after)
-    slack = 100 * xp.eps(nodes.dtype) * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
-    outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
-    counts = xp.logical_and(outside, weights > xp.eps(nodes.dtype))
-    return xp.logical_not(xp.any(counts, axis=-1)), nodes
+def _inside(xp: Any, f: Scalar, nodes: Array, other: float = 1) -> Array:
+    """Nodes as f takes them: a function that is real for positive numbers only must see `other`
+    ones in the place of others (the status says so already)."""
+    return xp.where(nodes > 0, nodes, other) if f.principal else nodes
 
 
 # What the runs of `solve_and_logdet` add up to: quadratures from the coefficients of conjugate
@@ -352,21 +363,14 @@ def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[
     """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
     rows that were not kept may have cost."""
     alpha, beta, length = (x[..., count:] for x in (solved.alpha, solved.beta, solved.length))
+    n = solved.X.shape[-2]
     if traced:
-        alpha, found, nodes = _decoupled(xp, alpha, beta), [], None
-        for j in (max(1, 3 * len(alpha) // 4), len(alpha)):
-            nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j], nodes)
-            found.append(length * xp.sum(weights * xp.log(_inside(xp, LOG, nodes)), axis=-1))
-        return found[1], xp.mean(found[1] - found[0], axis=-1)
+        value, less, *_ = traced_gauss(xp, alpha, beta, length, LOG, n)
+        return value, xp.mean(value - less, axis=-1)
     j = max(1, min(int(solved.steps), alpha.shape[0]))
-    a, b = (on_host(xp, x)[:j].reshape(j, -1) for x in (alpha, beta))
-    fine = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
-    a, b = np.where(fine, _decoupled(HOST, a, b), 1.0), np.where(fine, b, 0.0)
-    nodes, weights = nodes_and_weights(a, b)
-    with np.errstate(all="ignore"):
-        means = np.sum(weights * np.log(nodes), axis=-1)
-    means = np.where(fine, means, np.nan).reshape(tuple(length.shape))
-    return length * xp.asarray(means, dtype=length.dtype, device=xp.device_of(length)), 0.0
+    a, b, lengths = on_host(xp, alpha)[:j], on_host(xp, beta)[:j], on_host(xp, length)
+    values, *_ = gauss(HOST, a, b, lengths, LOG, partial(LOG.of, HOST), n, xp.eps(length.dtype))
+    return xp.asarray(values, dtype=length.dtype, device=xp.device_of(length)), 0.0
 
 
 def tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
