@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff, backends
-from ...backends import Array, is_array
+from ...backends import Array
 from ...errors import DerivativeWarning, MethodError
 from ...factors.function import FunctionOf
 from ...factors.inverse import Inverse
@@ -23,7 +23,7 @@ from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIden
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
-from ...status import Status, combine, failed
+from ...status import Status, failed
 from ..common import filled, ignore_float_errors, in_context, is_half, to_result_dtype
 from ..matrix_functions.scalars import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import is_traced
@@ -110,47 +110,11 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     if xp.name == "numpy" or not xp.is_differentiated(*leaves):
         return _mean(A, method, f, traced)[0]
     if method.quadrature != "gauss":
-        return _refusing(A, method, f, traced)
-    return differentiable_trace(A, method, lambda A: _mean(A, method, f, traced, slope_of(f)))
-
-
-def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
-    """A value without derivatives: asking for them is an error, and no silent zero."""
-
-    def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
-        raise NotImplementedError(
-            'SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".'
+        bound = _mean(A.detach(), method, f, traced)[0]
+        return autodiff.refused(
+            xp, bound, leaves, "logdet: a bound by SLQ", 'quadrature="gauss", or Cholesky()'
         )
-
-    return _with_derivative(A, lambda A: _mean(A, method, f, traced)[:1], jvp=no_derivative)
-
-
-def _with_derivative(
-    A: LinearOperator, mean: Callable[[LinearOperator], tuple[Array, ...]], **derivatives: Any
-) -> Array:
-    """The first of the arrays `mean(A)`, which reports on it, with these derivatives.
-
-    What is traced inside, the report too, comes out as a value or not at all.
-    """
-    xp, told = A.xp, []
-
-    def value(*arrays: Array) -> tuple[Array, ...]:
-        with recording() as reports:
-            found = mean(A.with_arrays(arrays))
-        info = reports[-1]
-        told.append(info.replace(status=0, converged=True, error=None))
-        status = info._status
-        status = status if is_array(status) else xp.asarray(int(status), device=A._context.device)
-        return *found, info.error, xp.astype(status, info.error.dtype)
-
-    found, *_, error, status = xp.custom_derivative(value, **derivatives)(*A.arrays())
-    worst = combine([xp.astype(status, xp.asarray(0).dtype)])
-    report(
-        told[-1].replace(
-            status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
-        )
-    )
-    return found
+    return _differentiable_trace(A, *_mean(A.detach(), method, f, traced, slope_of(f)))
 
 
 def _mean(
@@ -253,35 +217,51 @@ def slope_of(f: Scalar) -> Any:
     return slope
 
 
-def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
-    """tr f(A) with its derivatives.
+def _differentiable_trace(
+    A: LinearOperator, value: Array, Z: Array, Y: Array, tail: Array
+) -> Array:
+    """tr f(A), which is `value`, with its derivative, from random vectors Z and Y = f'(A) Z, where
+    `tail` says how small the last coefficients of f'(A) z are, relative to all of them.
 
-    `mean(A)` computes the trace and reports on it; it returns the trace, the random vectors Z, Y =
-    f'(A) Z (*batch, n, k), and how small the last coefficients of f'(A) z are, relative to all of
-    them.
+    Derivatives of second order are refused.
     """
     xp = A.xp
 
-    def held(primals: Any, output: Any) -> tuple[Array, Array]:
-        """Z and f'(A) Z, of which derivatives of second order are refused."""
-        _, Z, Y, tail, *_ = (xp.stop_gradient(x) for x in output)
+    def hold(Y: Array, arrays: Any) -> Array:
         xp.warn_later(xp.any(tail > math.sqrt(xp.eps(Z.dtype))), LOOSE, category=DerivativeWarning)
-        return Z, autodiff.refused(
-            xp, Y, primals, "trace: the first derivative by SLQ", "Eigh(), or logdet(A, SLQ())"
-        )
+        what = "trace: the first derivative by SLQ"
+        return autodiff.refused(xp, Y, arrays, what, "Eigh(), or logdet(A, SLQ())")
 
-    def jvp(primals: Any, tangents: Any, output: Any) -> Any:
-        Z, Y = held(primals, output)
-        moved = directional(A.with_arrays(primals), lambda A: A @ Z, tangents)[1]
-        slope = xp.mean(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1)
-        return xp.astype(slope, output[0].dtype), *(0 * x for x in output[1:])
+    return with_slope(A, value, Y, Z, hold)
 
-    def vjp(primals: Any, output: Any, cotangents: Any) -> Any:
-        Z, Y = held(primals, output)
-        share = xp.astype(xp.real(cotangents[0]) / Z.shape[-1], Y.dtype)[..., None, None]
-        return pullback(A.with_arrays(primals), lambda A: A @ Z, share * Y)
 
-    return _with_derivative(A, mean, jvp=jvp, vjp=vjp)
+def with_slope(
+    A: LinearOperator,
+    value: Array,
+    Y: Array,
+    V: Array,
+    hold: Callable[[Array, Any], Array] = lambda Y, arrays: Y,
+) -> Array:
+    """`value`, whose derivative is the mean of Re y^H dA v over the columns y of Y and v of V.
+
+    `hold(Y, arrays)` is Y as the derivative takes it.
+    """
+    xp = A.xp
+
+    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
+        _, Y, V, *arrays = primals
+        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
+        slopes = xp.real(xp.vecdot(hold(Y, arrays), moved, axis=-2))
+        return xp.astype(xp.mean(slopes, axis=-1), output.dtype)
+
+    def pull(primals: tuple, output: Array, g: Array) -> tuple:
+        _, Y, V, *arrays = primals
+        share = xp.astype(xp.real(g) / Y.shape[-1], Y.dtype)[..., None, None]
+        pulled = pullback(A.with_arrays(arrays), lambda A: A @ V, share * hold(Y, arrays))
+        return None, None, None, *pulled
+
+    slope = xp.custom_derivative(lambda value, *_: value + 0, jvp=push, vjp=pull)
+    return slope(value, Y, V, *A.arrays())
 
 
 # Where the runs of stochastic quadrature start: random vectors, for a preconditioner M = P^-1 of

@@ -19,7 +19,6 @@ from ...methods.sampling import DEFAULT_PROBES
 from ...operators import LinearOperator
 from ...operators.context import as_array, broadcast_batches
 from ...operators.neutral import placed_beside
-from ...operators.tree import directional, pullback
 from ...properties import SELF_ADJOINT
 from ...status import Status
 from ..common import filled, ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
@@ -28,7 +27,7 @@ from ..solve import solve
 from ..solve.auto import iterated, iterates
 from ..solve.inverse import inv
 from .estimators import announce, is_traced
-from .quadrature import one_of_each, prepared
+from .quadrature import one_of_each, prepared, with_slope
 from .quadrature_run import Block, pooled, quadratic_forms, tell
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
@@ -230,10 +229,10 @@ def _attached(
     X and Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H dA
     M r.
     """
-    xp, arrays, (X, mean, Y, *numbers) = A.xp, A.arrays(), found
-    if not xp.is_differentiated(B, *arrays):
+    xp, (X, mean, Y, *numbers) = A.xp, found
+    if not xp.is_differentiated(B, *A.arrays()):
         return found
-    count, probes = X.shape[-1], Y.shape[-1]
+    count = X.shape[-1]
     solution = Solution._of(A, M, xp.stop_gradient(B), xp.concat([X, Y], axis=-1), tol, limit)
     solved = equation(
         solution,
@@ -245,29 +244,9 @@ def _attached(
         xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays()
     )
 
-    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
-        _, Y, V, *arrays = primals
-        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
-        return xp.astype(
-            xp.sum(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1) / probes, output.dtype
-        )
-
-    def pull(primals: tuple, output: Array, g: Array) -> tuple:
-        _, Y, V, *arrays = primals
-        return (
-            None,
-            None,
-            None,
-            *pullback(
-                A.with_arrays(arrays),
-                lambda A: A @ V,
-                xp.astype(g / probes, Y.dtype)[..., None, None] * Y,
-            ),
-        )
-
     V = xp.astype(R if M is None else M @ R, Y.dtype)
-    with_slope = xp.custom_derivative(lambda mean, *_: mean + 0, jvp=push, vjp=pull)
-    return Z[..., :count], with_slope(mean, Z[..., count:], V, *arrays), Z[..., count:], *numbers
+    X, Y = Z[..., :count], Z[..., count:]
+    return X, with_slope(A, mean, Y, V), Y, *numbers
 
 
 def _run(
