@@ -33,7 +33,7 @@ from ..operators.batch import broadcast_batch
 from ..operators.context import broadcast_batches, given_context
 from ..operators.tree import index_or_array, inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status, combine
+from ..status import Status, first_failure
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -263,20 +263,6 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
         report(Info(status, **details))
     elif values.size and values.max() > 0:
         report(Info(Status(int(values.max())), **details))
-
-
-def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
-    """The status that stands beside the first condition that does not hold, SUCCESS if all hold.
-
-    Of arrays of conditions it is the worst: a `Status`, or a number that is traced.
-    """
-    status: Any = int(Status.SUCCESS)
-    for holds, failure in reversed(conditions):
-        if is_array(holds):
-            status = xp.where(holds, status, int(failure))
-        else:
-            status = status if holds else int(failure)
-    return combine([status])
 
 
 def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:

@@ -21,10 +21,9 @@ from ...info import Info, report
 from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
 from ...operators import Dense, Diagonal, LinearOperator, Product, ScaledIdentity
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status
+from ...status import Status, first_failure
 from ..common import (
     dense,
-    first_failure,
     host_value,
     identity_like,
     ignore_float_errors,
@@ -36,10 +35,9 @@ from ..common import (
 )
 from ..solve.dense import is_singular
 from ..spectrum import eig
-from .kronecker import factored, factored_spectrum, has_factored_spectrum
 from .krylov import cost as product_cost
 from .krylov import krylov_operator, runs_krylov
-from .scalars import (
+from .spectra import (
     EXP,
     ISQRT,
     LOG,
@@ -48,6 +46,9 @@ from .scalars import (
     as_integer,
     as_scalar,
     claims_of,
+    factored,
+    factored_spectrum,
+    has_factored_spectrum,
     of_values,
     power_of,
 )

@@ -52,9 +52,14 @@ from ..spectrum import eig
 from ..spectrum.compositions import is_a_similarity, split_shift
 from ..spectrum.rules import cycles_can_be_seen
 from . import apply, by_unitary, exp, isqrt, log, power, real_if_real, sqrt
-from .kronecker import general_spectrum, has_factored_spectrum, has_general_factors
 from .rules import ALL, POSITIVE, Call, of_permutation, of_positive_parts, rules
-from .scalars import as_integer, of_values
+from .spectra import (
+    as_integer,
+    general_spectrum,
+    has_factored_spectrum,
+    has_general_factors,
+    of_values,
+)
 
 # The rules of matrix functions for blocks, similarities, Kronecker products, transposes and
 # inverses.

@@ -23,12 +23,12 @@ from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import FIRST_FAILURE, Status, combine, known_status
+from ...status import FIRST_FAILURE, Status, combine, first_failure, known_status
 from .. import matrix_functions
-from ..common import first_failure, ignore_float_errors, to_result_dtype
+from ..common import ignore_float_errors, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
 from .krylov_derivatives import KrylovRuns, by_rows, jostled, relative_change, starts_of
-from .scalars import closed_over, refuse_derivative
+from .spectra import closed_over, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run

@@ -19,8 +19,8 @@ from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
 from ...operators.tree import directional, pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, deliver, known_status
-from ..common import first_failure, ignore_float_errors, is_half
+from ...status import Status, deliver, first_failure, known_status
+from ..common import ignore_float_errors, is_half
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ from ..spectrum.compositions import split_shift
 from ..spectrum.order import cycles, grid_of, is_periodic, mirrored, symbol
 from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, ranks, two_factors
 from . import apply, batched_identity, exp, isqrt, log, on_spectrum, power, real_if_real, sqrt
-from .scalars import (
+from .spectra import (
     EXP,
     ISQRT,
     LOG,

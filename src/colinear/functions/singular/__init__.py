@@ -14,7 +14,7 @@ from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
-from ...status import Status
+from ...status import Status, first_failure
 from ..common import (
     BLOCK,
     MARGIN,
@@ -22,7 +22,6 @@ from ..common import (
     dense,
     filled,
     first_columns,
-    first_failure,
     identity_like,
     ignore_float_errors,
     report_finite,

@@ -18,12 +18,11 @@ from ...info import Info, report
 from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
 from ...operators import KroneckerSum, LinearOperator
 from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status
+from ...status import Status, first_failure
 from ..common import (
     dense,
     filled,
     first_columns,
-    first_failure,
     host_value,
     identity_like,
     ignore_float_errors,

@@ -27,9 +27,8 @@ from ...methods.power_iteration import power_iteration
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE
-from ...status import Status, known_status
+from ...status import Status, first_failure, known_status
 from ..common import (
-    first_failure,
     host_value,
     ignore_float_errors,
     is_half,

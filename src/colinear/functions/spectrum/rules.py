@@ -37,13 +37,12 @@ from ...operators.scaled import beside
 from ...operators.transposed import are_adjoint
 from ...operators.tree import Index
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Unitary
-from ...status import Status
+from ...status import Status, first_failure
 from ..common import (
     complement,
     completed,
     filled,
     first_columns,
-    first_failure,
     host_value,
     identity_like,
     ignore_float_errors,

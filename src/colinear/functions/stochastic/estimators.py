@@ -31,8 +31,8 @@ from ...methods.sampling import (
 from ...operators import LinearOperator
 from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
-from ...status import Status, combine, users_level
-from ..common import filled, first_failure, ignore_float_errors, is_half, to_result_dtype
+from ...status import Status, combine, first_failure, users_level
+from ..common import filled, ignore_float_errors, is_half, to_result_dtype
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 # Estimates of parts put together: independent random numbers for each, and the standard error of

@@ -25,7 +25,7 @@ from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, failed
 from ..common import filled, ignore_float_errors, in_context, is_half, to_result_dtype
-from ..matrix_functions.scalars import LOG, Scalar, closed_over, refuse_derivative
+from ..matrix_functions.spectra import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import is_traced
 from .quadrature_run import on_host, quadrature, traced_quadrature
 

@@ -4,8 +4,7 @@ and within conjugate gradients."""
 from __future__ import annotations
 
 import math
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import (
     Runs,
-    Solved,
     advance,
     combined,
     first_column,
@@ -30,9 +28,9 @@ from ...methods.quadrature import (
 from ...methods.sampling import quantile
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...status import Status, combine
-from ..common import first_failure, to_result_dtype
-from ..matrix_functions.scalars import LOG, Scalar
+from ...status import Status, combine, first_failure
+from ..common import to_result_dtype
+from ..matrix_functions.spectra import Scalar
 
 # The Lanczos runs of stochastic quadrature where values can be seen: as many steps as it takes,
 # looked at now and then on the host.
@@ -304,84 +302,3 @@ def _inside(xp: Any, f: Scalar, nodes: Array, other: float = 1) -> Array:
     """Nodes as f takes them: a function that is real for positive numbers only must see `other`
     ones in the place of others (the status says so already)."""
     return xp.where(nodes > 0, nodes, other) if f.principal else nodes
-
-
-# What the runs of `solve_and_logdet` add up to: quadratures from the coefficients of conjugate
-# gradients, pooled over blocks of vectors.
-
-
-class Block(NamedTuple):
-    """What one run gives; see `_run`."""
-
-    probes: int
-    X: Array
-    mean: Array
-    Y: Array
-    error: Array
-    status: Array
-    steps: Array
-    residual: Array
-
-
-class Pooled(NamedTuple):
-    """What all runs give: log det A, its standard error, whether that is small enough, and how
-    they went."""
-
-    probes: int
-    value: Array
-    error: Array
-    met: Any
-    status: Array
-    steps: Array
-
-
-def pooled(xp: Any, blocks: list[Block], logarithm: Any, method: SLQ) -> Pooled:
-    counts, total = [block.probes for block in blocks], sum(block.probes for block in blocks)
-    value = reduce(add, (block.mean * (k / total) for k, block in zip(counts, blocks)))
-    error = xp.stop_gradient(blocks[0].error)
-    if len(blocks) > 1:  # the squares within blocks, and between them
-        still = [xp.stop_gradient(block.mean - value) for block in blocks]
-        squares = (
-            k * (k - 1) * xp.stop_gradient(b.error) ** 2 + k * d**2
-            for k, b, d in zip(counts, blocks, still)
-        )
-        error = xp.sqrt(reduce(add, squares) / (total * (total - 1)))
-    value, met = value + logarithm, True
-    if method.tol is not None:
-        met = xp.all(
-            quantile(method.confidence, max(1, total - 1)) * error
-            <= method.tol * xp.abs(xp.stop_gradient(value))
-        )
-    status, steps = (
-        reduce(xp.maximum, (xp.max(x) for x in each))
-        for each in zip(*((b.status, b.steps) for b in blocks))
-    )
-    return Pooled(total, value, error, met, status, steps)
-
-
-def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
-    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
-    rows that were not kept may have cost."""
-    alpha, beta, length = (x[..., count:] for x in (solved.alpha, solved.beta, solved.length))
-    n = solved.X.shape[-2]
-    if traced:
-        value, less, *_ = traced_gauss(xp, alpha, beta, length, LOG, n)
-        return value, xp.mean(value - less, axis=-1)
-    j = max(1, min(int(solved.steps), alpha.shape[0]))
-    a, b, lengths = on_host(xp, alpha)[:j], on_host(xp, beta)[:j], on_host(xp, length)
-    values, *_ = gauss(HOST, a, b, lengths, LOG, partial(LOG.of, HOST), n, xp.eps(length.dtype))
-    return xp.asarray(values, dtype=length.dtype, device=xp.device_of(length)), 0.0
-
-
-def tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
-    """Report on log det A by all runs together, and on the residuals of the solution."""
-    xp, steps, message = A.xp, found.steps, ""
-    missed = first_failure(xp, (found.met, Status.MAX_ITERATIONS))
-    status = combine([missed, xp.astype(found.status, xp.asarray(0).dtype)])
-    if isinstance(status, Status):
-        steps, matvecs = int(steps), int(matvecs)
-        if status is missed is not Status.SUCCESS:
-            message = "the confidence interval did not shrink to the tolerance; raise probes or tol"
-    shown = xp.stop_gradient(residual) if residual.shape[-1] else None
-    counts, names = (steps, matvecs, shown), {"method": "SLQ", "message": message}
-    report(Info(status, None, *counts, error=found.error, **names))
