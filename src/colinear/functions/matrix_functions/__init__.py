@@ -218,8 +218,8 @@ def evaluate(
     if runs_krylov(A, chosen) and not (isinstance(chosen, Auto) and has_factored_spectrum(A)):
         why = "asked for" if isinstance(chosen, Krylov) else "A is too large to be formed"
         why = f"{why}: products with f(A) by a Krylov method"
-        run, cost = lambda: krylov_operator(A, f, chosen), lambda: product_cost(A, chosen)
-        return Choice(run, "Krylov", cost, why, partial(identity_like, A))
+        run, like = lambda: krylov_operator(A, f, chosen), partial(identity_like, A)
+        return Choice(run, "Krylov", lambda: product_cost(A, chosen), why, like)
     if isinstance(chosen, Eigh) or (A.properties & SELF_ADJOINT and not isinstance(chosen, Eig)):
         return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
     if isinstance(chosen, Eig) or general is None:

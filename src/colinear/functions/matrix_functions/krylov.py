@@ -106,8 +106,17 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
         message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
         result = xp.real(result)
     iterations = steps // X.shape[-1] if isinstance(steps, int) else None
-    details: Any = {"matvecs": steps, "error": error, "method": "Krylov", "message": message}
-    report(Info(known_status(xp, status), error <= tol, iterations, **details))
+    report(
+        Info(
+            known_status(xp, status),
+            error <= tol,
+            iterations,
+            matvecs=steps,
+            error=error,
+            method="Krylov",
+            message=message,
+        )
+    )
     result = xp.astype(result, out)
     if not xp.is_differentiated(X, *leaves):
         return result

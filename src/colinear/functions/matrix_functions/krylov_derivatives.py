@@ -107,10 +107,15 @@ class KrylovRuns:
         return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
 
     def _report(self, xp: Any, error: Array, steps: Any, status: Any) -> None:
-        names = {"method": "Krylov", "function": self.f.name}
-        message = "This was a product for a derivative."
-        status = known_status(xp, status)
-        deliver(Info(status, matvecs=steps, error=error, message=message, **names), "warn")
+        info = Info(
+            known_status(xp, status),
+            matvecs=steps,
+            error=error,
+            method="Krylov",
+            function=self.f.name,
+            message="This was a product for a derivative.",
+        )
+        deliver(info, "warn")
 
 
 def _times(xp: Any, V: Array, dtype: Any, parts: int, A: LinearOperator) -> Array:

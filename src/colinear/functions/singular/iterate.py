@@ -118,10 +118,13 @@ def iterative_triplets(
             arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
     run = program_of("svd", fixed, _run, method if is_random else method.without_arrays(), k)
     with recording() as dropped, ignore_float_errors(xp):
-        U, s, V, residual, error, matvecs, steps, *ended = run(fixed, fixed.H, *arrays)
+        U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(
+            fixed, fixed.H, *arrays
+        )
     tol = method.tolerance(xp, A.dtype)
     converged = residual <= (math.inf if is_random and method.tol is None else tol)
-    status = status_of_run(xp, plain(xp, xp.all(converged)), *ended, tol, dtype)
+    right = plain(xp, xp.all(converged))
+    status = status_of_run(xp, right, done, finite, stopped, tol, dtype)
     info = Info(status, converged, steps, matvecs, residual, error, method=method.name)
     info = check_inner_failures(info.replace(message=_advice(method, status)), fixed, V, dropped)
     info = check_inner_failures(info, fixed.H, U, dropped)

@@ -132,8 +132,8 @@ def _dense_pairs(asked: Asked) -> Pairs:
         if sensitivity is not None:
             sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
     with ignore_float_errors(xp):
-        held = (xp.stop_gradient(x) for x in (M, values, V))
-        report_pairs(asked, "Eigh" if is_hermitian else "Eig", *held, sensitivity)
+        held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
+        report_pairs(asked, "Eigh" if is_hermitian else "Eig", held, at, along, sensitivity)
     return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
 
 
@@ -252,7 +252,7 @@ Implementation = Callable[[Any, Asked], Any]
 
 
 def eig_rule(
-    pattern: Any, when: Any = None, *, known: bool = False, **marks: bool
+    pattern: Any, when: Any = None, *, known: bool = False, **marks: Any
 ) -> Callable[[Implementation], Implementation]:
     """Decorate a rule of `eig`, written as `eig_something(A, asked)`; `known` as in `check`."""
 

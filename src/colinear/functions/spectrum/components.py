@@ -133,10 +133,12 @@ def _together(asked: Asked, pairs_and_infos: Iterator[Any]) -> Pairs:
             break
     order = asked.order(values)[: asked.k]
     residual = xp.take(joined([info.residual for info in infos]), order, axis=0)
-    counts = ([getattr(info, name) or 0 for info in infos] for name in ("iterations", "matvecs"))
+    iterations, matvecs = (
+        sum(getattr(info, name) or 0 for info in infos) for name in ("iterations", "matvecs")
+    )
     right = residual <= asked.chosen.tolerance(xp, A.dtype)
     status = combine([info._status for info in infos])
-    report(Info(status, right, *map(sum, counts), residual, children=tuple(infos)))
+    report(Info(status, right, iterations, matvecs, residual, children=tuple(infos)))
     return xp.take(values, order, axis=0), _vectors(asked, found, host_value(xp, order))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from numbers import Number, Real
 from typing import Any, NamedTuple
@@ -36,7 +37,15 @@ from ..common import (
     to_result_dtype,
 )
 from .order import Asked, by_key
-from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, sampled_pairs
+from .shift_invert import (
+    DIVERGED,
+    beyond,
+    cheap_inverse,
+    edge_of,
+    inverse_at,
+    random_starts,
+    sampled_pairs,
+)
 
 # One run of an iterative eigenvalue method, as a function of operators and arrays: compiled by JAX
 # once for each structure.
@@ -198,14 +207,20 @@ def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest:
     runs: list[Any] = [
         _krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)
     ]
-    values, vectors, size = (
-        xp.reshape(xp.stack([run[i] for run in runs], axis=0), (*batch, *runs[0][i].shape))
-        for i in range(3)
-    )
-    matvecs, iterations = (sum(run[i] for run in runs) for i in (3, 4))
-    done, finite = (functools.reduce(lambda a, b: a & b, [run[i] for run in runs]) for i in (5, 6))
+
+    def together(i: int) -> Array:
+        arrays = [run[i] for run in runs]
+        return xp.reshape(xp.stack(arrays, axis=0), (*batch, *arrays[0].shape))
+
     return Pairs(
-        values, vectors, size, matvecs, iterations, done, finite, any(run.stopped for run in runs)
+        values=together(0),
+        vectors=together(1),
+        size=together(2),
+        matvecs=sum(run.matvecs for run in runs),
+        iterations=sum(run.iterations for run in runs),
+        done=functools.reduce(operator.and_, [run.done for run in runs]),
+        finite=functools.reduce(operator.and_, [run.finite for run in runs]),
+        stopped=any(run.stopped for run in runs),
     )
 
 
@@ -299,10 +314,7 @@ def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
     if isinstance(shift, Number) and not isinstance(shift, Real):
         dtype = xp.complex_dtype(dtype)
-    generators = xp.split(xp.generator(method.seed))
-    start, noise = (
-        xp.normal(g, A.shape[:-1], dtype=dtype, device=A._context.device) for g in generators
-    )
+    start, noise = random_starts(A, method, dtype)
     if method.x0 is not None:
         start = _given_start(xp, A, method, dtype)
     # which is made of functions, so it comes after them

@@ -386,8 +386,16 @@ def _tell(
         message = (
             f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
         )
-    status, names = combine([*statuses, missed]), {"method": method.name, "message": message}
-    report(Info(status, error=error, matvecs=matvecs, children=children, **names))
+    report(
+        Info(
+            combine([*statuses, missed]),
+            error=error,
+            matvecs=matvecs,
+            method=method.name,
+            message=message,
+            children=children,
+        )
+    )
 
 
 def announce(function: str, A: LinearOperator, name: str) -> None:

@@ -173,8 +173,16 @@ def _mean(
     message = _message(status, method, converged, met)
     if status is Status.SUCCESS and message:
         status = Status.MAX_ITERATIONS
-    counts, names = (matvecs // state.drawn, matvecs), {"method": "SLQ", "message": message}
-    report(Info(status, None, *counts, error=array(error), **names))
+    report(
+        Info(
+            status,
+            error=array(error),
+            matvecs=matvecs,
+            iterations=matvecs // state.drawn,
+            method="SLQ",
+            message=message,
+        )
+    )
     value = to_result_dtype(xp, array(value), A.dtype)
     return (value, *(xp.concat(each, axis=-1) for each in zip(*kept)))
 

@@ -378,5 +378,14 @@ def _tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
         if status is missed is not Status.SUCCESS:
             message = "the confidence interval did not shrink to the tolerance; raise probes or tol"
     shown = xp.stop_gradient(residual) if residual.shape[-1] else None
-    counts, names = (steps, matvecs, shown), {"method": "SLQ", "message": message}
-    report(Info(status, None, *counts, error=found.error, **names))
+    report(
+        Info(
+            status,
+            iterations=steps,
+            matvecs=matvecs,
+            residual=shown,
+            error=found.error,
+            method="SLQ",
+            message=message,
+        )
+    )
