@@ -138,6 +138,20 @@ def _larger(a: Any, b: Any) -> Any:
     return xp.maximum(a, b)
 
 
+def first_failure(xp: Any, *conditions: tuple[Any, Status]) -> Any:
+    """The status that stands beside the first condition that does not hold, SUCCESS if all hold.
+
+    Of arrays of conditions it is the worst: a `Status`, or a number that is traced.
+    """
+    status: Any = int(Status.SUCCESS)
+    for holds, failure in reversed(conditions):
+        if backends.is_array(holds):
+            status = xp.where(holds, status, int(failure))
+        else:
+            status = status if holds else int(failure)
+    return combine([status])
+
+
 def failed(status: Any) -> Any:
     """Whether a status is a failure: a bool, or an array of them where values cannot be seen."""
     return status >= int(FIRST_FAILURE)

@@ -103,7 +103,7 @@ def test_determinants_of_large_factors_go_by_eigenvectors_where_these_are_good(
 
 
 def test_a_self_adjoint_factor_of_many_rows_is_differentiated_by_the_equation(monkeypatch):
-    monkeypatch.setattr("colinear.functions.matrix_functions.kronecker.SMALL", 1)
+    monkeypatch.setattr("colinear.functions.matrix_functions.spectra.SMALL", 1)
     d = torch.tensor([2.0, 2.0, 2.0], dtype=torch.float64)  # its eigenvalues repeat
     e = torch.zeros(2, dtype=torch.float64)
     b = torch.arange(6.0, dtype=torch.float64)

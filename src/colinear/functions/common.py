@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..backends import Array, is_array, namespace_of
+from ..backends import Array, adjoint, is_array, namespace_of
 from ..dispatch import Pattern
 from ..errors import ShapeError, TooLargeError
 from ..info import Info, report
@@ -29,10 +29,11 @@ from ..operators import (
     Transpose,
     hstack,
 )
-from ..operators.context import given_context
+from ..operators.batch import broadcast_batch
+from ..operators.context import broadcast_batches, given_context
 from ..operators.tree import index_or_array, inside_out
 from ..properties import POSITIVE_DEFINITE, SELF_ADJOINT, STIEFEL, UNITARY, Stiefel
-from ..status import Status
+from ..status import Status, first_failure
 
 # Arrays as the functions see them: as matrices, in which precision, and whether their values can
 # be looked at.
@@ -44,6 +45,11 @@ LARGEST = 8 * 2**30  # bytes of a matrix that is formed because a function needs
 def identity_like(A: LinearOperator, n: int | None = None) -> LinearOperator:
     """I of n dimensions, or as many as A has columns, in A's framework, dtype and device."""
     return Identity(A.shape[-1] if n is None else n, like=None if A.is_neutral else A)
+
+
+def filled(A: LinearOperator, c: float, *shape: int) -> Array:
+    """An array of a real number, in the framework, the precision and on the device of A."""
+    return A.xp.full(shape, c, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
 
 
 def ones_beside(A: LinearOperator) -> Array:
@@ -259,11 +265,16 @@ def report_status(xp: Any, status: Array, **details: Any) -> None:
         report(Info(Status(int(values.max())), **details))
 
 
+def report_failure(xp: Any, *conditions: tuple[Any, Status], **details: Any) -> None:
+    """Report the first condition that does not hold, or that cannot be seen yet."""
+    status = first_failure(xp, *conditions)
+    if status is not Status.SUCCESS:
+        report(Info(status, **details))
+
+
 def report_finite(xp: Any, x: Array, **details: Any) -> None:
     """Report NaN or infinity in a result."""
-    report_status(
-        xp, xp.where(xp.all(xp.isfinite(x)), int(Status.SUCCESS), int(Status.NONFINITE)), **details
-    )
+    report_failure(xp, (xp.all(xp.isfinite(x)), Status.NONFINITE), **details)
 
 
 def report_arrays(A: LinearOperator) -> None:
@@ -389,32 +400,41 @@ def reordered(Q: LinearOperator, order: Array, k: int, places: Any = None) -> Li
     Where the order can be seen and is the same for a whole batch they are picked; otherwise all are
     permuted and k are kept.
     """
-    xp, n = namespace_of(order), Q.shape[-1]
-    rest = np.arange(0) if places is None else np.setdiff1d(np.arange(n), places)
-    visible = host_value(xp, order)
-    if visible is None:
-        chosen = (
-            order
-            if places is None
-            else xp.take(xp.asarray(places, device=xp.device_of(order)), order, axis=0)
+    xp, n, kept = namespace_of(order), Q.shape[-1], Q.properties & STIEFEL
+    if places is None and isinstance(Q, Dense):
+        return Dense(take_columns(xp, Q.A, order[..., :k]))._claim(kept)
+    perm = host_value(xp, order)
+    perm = order if perm is None else np.asarray(perm)
+    if places is not None:
+        perm = _with_the_others(perm, places, n)
+    if isinstance(perm, np.ndarray) and (perm[..., :k] == np.arange(k)).all():
+        return broadcast_batch(
+            first_columns(Q, k), broadcast_batches(Q.batch_shape, perm.shape[:-1])
         )
-        others = xp.broadcast_to(
-            xp.asarray(rest, device=xp.device_of(order)), (*order.shape[:-1], len(rest))
-        )
-        perm = xp.concat([chosen, others], axis=-1)
-    else:
-        chosen = np.asarray(visible) if places is None else places[np.asarray(visible)]
-        perm = np.concatenate(
-            [chosen, np.broadcast_to(rest, (*chosen.shape[:-1], len(rest)))], axis=-1
-        )
-        if (perm[..., :k] == np.arange(k)).all():
-            return first_columns(Q, k)
-        if k < n and perm.ndim == 1:
-            return Sliced(Q, slice(None), perm[:k])._claim(Q.properties & STIEFEL)
+    if k < n and perm.ndim == 1:
+        return Sliced(Q, slice(None), perm[:k])._claim(kept)
     P = Permutation._of(
         index_or_array(perm, "columns"), given_context("columns", None if Q.is_neutral else Q, None)
     )
-    return first_columns(Product(Q, P.T)._claim(Q.properties & STIEFEL), k)
+    return first_columns(Product(Q, P.T)._claim(kept), k)
+
+
+def _with_the_others(order: Any, places: np.ndarray, n: int) -> Any:
+    """The columns `places[order]` of n, and behind them all that are not among the places."""
+    xp = namespace_of(order)
+    device = xp.device_of(order)
+    rest = xp.asarray(np.setdiff1d(np.arange(n), places), device=device)
+    others = xp.broadcast_to(rest, (*order.shape[:-1], rest.shape[0]))
+    chosen = xp.take(xp.asarray(places, device=device), order, axis=0)
+    return xp.concat([chosen, others], axis=-1)
+
+
+def take_columns(xp: Any, V: Array, order: Array) -> Array:
+    """The columns V[..., order], of each element of a batch its own."""
+    batch = broadcast_batches(V.shape[:-2], order.shape[:-1])
+    V = xp.broadcast_to(V, (*batch, *V.shape[-2:]))
+    places = xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1]))
+    return xp.take_along_axis(V, places, axis=-1)
 
 
 def _is_first_of_identity(U: LinearOperator) -> bool:
@@ -431,18 +451,21 @@ def complement(U: LinearOperator) -> LinearOperator:
     """Orthonormal columns that complete those of U (m x r) to a basis: m x (m - r), kept as m x r
     numbers.
 
-    They are the last columns of the block reflector H = I - W (I + |U_1|)^-1 W^H with W = U + [S;
+    They are the last columns of the block reflector H = I - W (I + U_1^H S)^-1 W^H with W = U + [S;
     0], where U_1 = S |U_1| is the polar decomposition of the first r rows: H U = -[S; 0], and I +
-    |U_1| is never ill-conditioned.
+    |U_1| is never ill-conditioned. Any unitary S would do, so it has no derivative.
     """
     m, r = U.shape[-2:]
     if r in (0, m) or _is_first_of_identity(U):
         return Sliced(identity_like(U, m), slice(None), range(r, m))._claim(STIEFEL)
     xp = U.xp
     M = to_computing_dtype(xp, U.to_dense())
-    X, s, Yh = xp.svd(M[..., :r, :])
-    W = xp.concat([M[..., :r, :] + xp.matmul(X, Yh), M[..., r:, :]], axis=-2)
-    core = -xp.matmul(xp.conj(xp.matrix_transpose(Yh)) / (1 + s)[..., None, :], Yh)
+    head = M[..., :r, :]
+    X, _, Yh = xp.svd(xp.stop_gradient(head))
+    S, I = xp.matmul(X, Yh), xp.eye(r, dtype=M.dtype, device=xp.device_of(M))
+    W = xp.concat([head + S, M[..., r:, :]], axis=-2)
+    capacitance = I + xp.matmul(adjoint(xp, head), S)
+    core = -xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
     W, core = to_result_dtype(xp, W, U.dtype), to_result_dtype(xp, core, U.dtype)
     H = Sum(identity_like(U, m), LowRank(W, core=core))._claim(UNITARY | SELF_ADJOINT)
     return Sliced(H, slice(None), range(r, m))._claim(STIEFEL)

@@ -490,7 +490,7 @@ PARTICULAR: dict[str, tuple[Build, str, str]] = {
     "log of a Kronecker product": (
         lambda m: co.Kronecker(m.positive(3), m.positive(2)),
         "log",
-        "log_kronecker",
+        "log_positive_kronecker",
     ),
     "root of a Kronecker product": (
         lambda m: co.Kronecker(m.positive(3), m.positive(2)),
@@ -520,7 +520,7 @@ PARTICULAR: dict[str, tuple[Build, str, str]] = {
     "indefinite factors": (
         lambda m: co.Kronecker(m.self_adjoint(3), m.self_adjoint(2)),
         "power",
-        "power_kronecker",
+        "power_factored_spectrum",
     ),
     "root of a multiple": (lambda m: co.Scaled(3.0, m.general(3)), "sqrt", "sqrt_scaled"),
     "inverse root of a multiple": (lambda m: co.Scaled(3.0, m.general(3)), "isqrt", "isqrt_scaled"),

@@ -29,7 +29,7 @@ from ..common import (
     to_result_dtype,
     values_are_seen,
 )
-from ..matrix_functions.kronecker import factored
+from ..matrix_functions.spectra import factored
 from ..singular import cutoff, svd
 from ..solve import System, relative_residual, right_side
 from ..solve.auto import (

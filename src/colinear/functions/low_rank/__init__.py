@@ -14,8 +14,8 @@ from ...methods.sampling import check_seed, drawn_seed
 from ...operators import LinearOperator, LowRank
 from ...preconditioners.low_rank import approximation, partial_factor
 from ...properties import POSITIVE_SEMIDEFINITE
-from ...status import Status, combine
-from ..common import host_value, ignore_float_errors, is_half, square_size, to_result_dtype
+from ...status import Status, combine, first_failure
+from ..common import ignore_float_errors, is_half, square_size, to_result_dtype
 from ..diagonal import diag
 
 # What the approximations share: their checks, and how far off they are.
@@ -41,10 +41,16 @@ def checked_rank(function: str, A: LinearOperator, rank: Any, name: str = "rank"
     return count
 
 
-def checked_seed(function: str, seed: Any) -> Any:
-    """An integer or a JAX key."""
+def checked(
+    function: str, A: LinearOperator, rank: Any, seed: Any
+) -> tuple[Any, LinearOperator, int, Any]:
+    """The framework, A to compute with, the rank, and the seed as an integer or a JAX key.
+
+    Half precision is computed with in single precision.
+    """
     check_seed(function, seed)
-    return drawn_seed(seed)
+    K = A.to(dtype=A.xp.float32) if is_half(A.xp, A.dtype) else A
+    return A.xp, K, checked_rank(function, A, rank), drawn_seed(seed)
 
 
 def needs_positive(function: str, A: LinearOperator) -> None:
@@ -62,11 +68,6 @@ def needs_positive(function: str, A: LinearOperator) -> None:
         )
 
 
-def single(A: LinearOperator) -> LinearOperator:
-    """Half precision as single precision, in which linear algebra is done."""
-    return A.to(dtype=A.xp.float32) if is_half(A.xp, A.dtype) else A
-
-
 def compiled(
     f: Any, A: LinearOperator, *options: Any, beside: tuple[LinearOperator, ...] = ()
 ) -> Any:
@@ -79,10 +80,9 @@ def compiled(
     except TypeError:  # a seed that has no hash, such as a key
         return f(A, *beside, *options)
     result, worst = run(A, *beside)
-    if host_value(A.xp, worst) is None:
-        report(Info(worst))
-    elif int(worst):
-        report(Info(Status(int(worst))))
+    status = combine([worst])
+    if status is not Status.SUCCESS:
+        report(Info(status))
     return result
 
 
@@ -122,28 +122,25 @@ def tell(
 def estimated(A: LinearOperator, approximation: LinearOperator, seed: Any) -> Array:
     """|A - B| / |A|, estimated: E |M ω|^2 = |M|_F^2."""
     xp = A.xp
-    probes = xp.normal(
-        xp.split(xp.generator(seed), 5)[4],
-        (A.shape[-1], PROBES),
-        dtype=A.dtype,
-        device=A._context.device,
-    )
+    generator = xp.split(xp.generator(seed), 5)[4]
+    shape = (A.shape[-1], PROBES)
+    probes = xp.normal(generator, shape, dtype=A.dtype, device=A._context.device)
     product = A @ probes
-    size = xp.vector_norm(product, axis=(-2, -1))
-    return xp.vector_norm(product - approximation @ probes, axis=(-2, -1)) / xp.where(
-        size == 0, 1, size
+    size, error = (
+        xp.vector_norm(X, axis=(-2, -1)) for X in (product, product - approximation @ probes)
     )
+    return error / xp.where(size == 0, 1, size)
 
 
 def _status(A: LinearOperator, error: Any, indefinite: Any) -> Any:
     """NONFINITE where there is NaN or infinity, in A or in the answer; NOT_POSITIVE_DEFINITE
     where A is seen not to be so."""
     xp = A.xp
-    worst: Any = int(Status.SUCCESS)
-    if indefinite is not False:
-        worst = xp.where(xp.any(indefinite), int(Status.NOT_POSITIVE_DEFINITE), worst)
-    worst = xp.where(xp.all(xp.isfinite(xp.asarray(error))), worst, int(Status.NONFINITE))
-    return worst if host_value(xp, worst) is None else Status(int(worst))
+    return first_failure(
+        xp,
+        (xp.all(xp.isfinite(xp.asarray(error))), Status.NONFINITE),
+        (xp.logical_not(xp.any(xp.asarray(indefinite))), Status.NOT_POSITIVE_DEFINITE),
+    )
 
 
 # Nyström approximation from a random block (Tropp, Yurtsever, Udell and Cevher 2017): the
@@ -188,28 +185,16 @@ def randomized_nystrom(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOpe
     >>> x = co.solve(K_low + 0.1 * co.Identity(200), np.ones(200))  # by Woodbury's formula
     """
     needs_positive("nystrom", A)
-    rank, xp, K, seed = (
-        checked_rank("nystrom", A, rank),
-        A.xp,
-        single(A),
-        checked_seed("nystrom", seed),
-    )
+    xp, K, rank, seed = checked("nystrom", A, rank, seed)
     width = min(A.shape[-1], rank + OVERSAMPLING)
     with ignore_float_errors(xp):
         U, values = compiled(approximation, K, width, seed)
-        found = LowRank(
-            to_result_dtype(xp, (U * xp.sqrt(values)[..., None, :])[..., :rank], A.dtype)
-        )
+        columns = (U * xp.sqrt(values)[..., None, :])[..., :rank]
+        found = LowRank(to_result_dtype(xp, columns, A.dtype))
         # Cholesky of Ω^H A Ω fails for an A that is not positive semidefinite; NaN in A itself is
         # told from that by the error.
-        tell(
-            A,
-            found,
-            "Nystrom",
-            width,
-            seed,
-            indefinite=xp.logical_not(xp.all(xp.isfinite(U), axis=(-2, -1))),
-        )
+        indefinite = xp.logical_not(xp.all(xp.isfinite(U)))
+        tell(A, found, "Nystrom", width, seed, indefinite=indefinite)
     return found
 
 
@@ -258,12 +243,7 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
     True
     """
     needs_positive("rp_cholesky", A)
-    rank, xp, K, seed = (
-        checked_rank("rp_cholesky", A, rank),
-        A.xp,
-        single(A),
-        checked_seed("rp_cholesky", seed),
-    )
+    xp, K, rank, seed = checked("rp_cholesky", A, rank, seed)
     with ignore_float_errors(xp):
         L, remaining, lowest = compiled(_factor, K, rank, seed)
         d = xp.real(diag(K))
@@ -277,12 +257,8 @@ def random_pivots(A: LinearOperator, rank: int, seed: Any = 0) -> LinearOperator
 
 def _factor(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array, Array]:
     xp = K.xp
-    draws = xp.uniform(
-        xp.generator(seed),
-        (*K.batch_shape, rank),
-        dtype=xp.real_dtype(K.dtype),
-        device=K._context.device,
-    )
+    place = {"dtype": xp.real_dtype(K.dtype), "device": K._context.device}
+    draws = xp.uniform(xp.generator(seed), (*K.batch_shape, rank), **place)
     return partial_factor(K, rank, draws)
 
 

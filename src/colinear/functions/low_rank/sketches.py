@@ -14,7 +14,7 @@ from ...operators import Dense, LinearOperator, LowRank, Projection
 from ...properties import STIEFEL
 from ...status import Status
 from ..common import ignore_float_errors, to_result_dtype
-from . import PROBES, checked_rank, checked_seed, compiled, single, tell
+from . import PROBES, checked, checked_rank, compiled, tell
 
 # An orthonormal basis of what a matrix maps to (Halko, Martinsson and Tropp 2011), of a given size
 # or to a given accuracy.
@@ -78,24 +78,19 @@ def basis_of_range(
             f"range_finder: power_iterations is {power_iterations!r}; it must be an integer that "
             "is not negative."
         )
-    xp, K, seed = A.xp, single(A), checked_seed("range_finder", seed)
-    most = min(A.shape[-2:]) if rank is None else checked_rank("range_finder", A, rank)
+    given = min(A.shape[-2:]) if rank is None else rank
+    xp, K, most, seed = checked("range_finder", A, given, seed)
     with ignore_float_errors(xp):
         if tol is not None:
-            width = min(
-                checked_rank("range_finder", A, block, "block")
-                if block == 0
-                else max(1, int(block)),
-                most,
-            )
-            return _wrapped(A, _adaptive(K, most, float(tol), power_iterations, width, seed))
-        Q = compiled(_fixed, K, most, power_iterations, seed)
-        tell(A, Projection(Q) @ K, "RangeFinder", most * (1 + 2 * power_iterations) + PROBES, seed)
-    return _wrapped(A, Q)
-
-
-def _wrapped(A: LinearOperator, Q: Array) -> LinearOperator:
-    return Dense(to_result_dtype(A.xp, Q, A.dtype))._claim(STIEFEL)
+            if block == 0:
+                checked_rank("range_finder", A, block, "block")  # an error
+            width = min(max(1, int(block)), most)
+            Q = _adaptive(K, most, float(tol), power_iterations, width, seed)
+        else:
+            Q = compiled(_fixed, K, most, power_iterations, seed)
+            matvecs = most * (1 + 2 * power_iterations) + PROBES
+            tell(A, Projection(Q) @ K, "RangeFinder", matvecs, seed)
+    return Dense(to_result_dtype(xp, Q, A.dtype))._claim(STIEFEL)
 
 
 def _fixed(A: LinearOperator, rank: int, powers: int, seed: Any) -> Array:
@@ -119,8 +114,11 @@ def _adaptive(
     """Blocks of columns until the next block's vectors, which are random and new, say that what
     is left is small enough."""
     xp, (m, n) = A.xp, A.shape[-2:]
-    generator, Q, total, tested, matvecs = xp.generator(seed), None, 0.0, 0, 0
-    status = Status.SUCCESS
+    generator, total, tested, matvecs = xp.generator(seed), 0.0, 0, 0
+    Q, status = (
+        xp.zeros((*A.shape[:-1], 0), dtype=A.dtype, device=A._context.device),
+        Status.SUCCESS,
+    )
     while True:
         generator, own = xp.split(generator)
         Y = A @ xp.normal(own, (n, block), dtype=A.dtype, device=A._context.device)
@@ -131,36 +129,34 @@ def _adaptive(
             )
         matvecs, tested = matvecs + block, tested + block
         total = total + xp.sum(xp.vector_norm(Y, axis=-2) ** 2, axis=-1)
-        R = Y if Q is None else _outside(xp, Q, Y)
+        R, have = _outside(xp, Q, Y), Q.shape[-1]
         left = xp.sum(xp.vector_norm(R, axis=-2) ** 2, axis=-1) / block  # estimates |A - Q Q^H A|^2
         square = float(xp.max(left / xp.where(total == 0, 1, total / tested)))
         if not math.isfinite(square):
             status = Status.NONFINITE
             break
-        if Q is not None and SAFETY * square <= tol**2:
+        if have and SAFETY * square <= tol**2:
             break
-        if Q is not None and square <= (ROUNDING * xp.eps(A.dtype)) ** 2:
+        if have and square <= (ROUNDING * xp.eps(A.dtype)) ** 2:
             status = Status.STAGNATION
             break
-        have = 0 if Q is None else Q.shape[-1]
         if have == most:
             status = Status.SUCCESS if most == min(m, n) else Status.INACCURATE
             break
         new = xp.qr(R[..., : most - have])[0]
         if powers:
-            new = _powered(A, new, powers)
-            new = new if Q is None else xp.qr(_outside(xp, Q, new))[0]
+            new = xp.qr(_outside(xp, Q, _powered(A, new, powers)))[0]
             matvecs += 2 * powers * new.shape[-1]
         # Once more against all others: what is left of a block may be mostly rounding.
-        Q = new if Q is None else xp.concat([Q, xp.qr(_outside(xp, Q, new))[0]], axis=-1)
+        Q = xp.concat([Q, xp.qr(_outside(xp, Q, new))[0]], axis=-1)
     report(Info(status, matvecs=matvecs, error=left * 0 + math.sqrt(square), method="RangeFinder"))
-    return R[..., :0] if Q is None else Q
+    return Q
 
 
 def _outside(xp: Any, Q: Array, Y: Array) -> Array:
     """What of Y is orthogonal to Q."""
     for _ in range(2):
-        Y = Y - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), Y))
+        Y = Y - xp.matmul(Q, xp.matmul(adjoint(xp, Q), Y))
     return Y
 
 
@@ -208,15 +204,10 @@ def interpolation(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOp
     >>> bool(np.allclose(A_low.to_dense(), A, atol=1e-4)), len(columns)
     (True, 8)
     """
-    xp, rank, K, seed = (
-        A.xp,
-        checked_rank("interpolative", A, rank),
-        single(A),
-        checked_seed("interpolative", seed),
-    )
+    xp, K, rank, seed = checked("interpolative", A, rank, seed)
     with ignore_float_errors(xp):
         U, V, columns = compiled(_interpolation, K, rank, seed)
-        found = LowRank(to_result_dtype(xp, U, A.dtype), to_result_dtype(xp, V, A.dtype))
+        found = LowRank(*(to_result_dtype(xp, x, A.dtype) for x in (U, V)))
         tell(A, found, "Interpolative", 2 * rank + OVERSAMPLING, seed)
     return found, columns
 
@@ -252,7 +243,7 @@ def skeleton(A: LinearOperator, rank: int, seed: Any = 0) -> tuple[LinearOperato
     >>> bool(np.allclose(A_low.to_dense(), A, atol=1e-4)), bool(info.error < 1e-4)
     (True, True)
     """
-    xp, rank, K, seed = A.xp, checked_rank("cur", A, rank), single(A), checked_seed("cur", seed)
+    xp, K, rank, seed = checked("cur", A, rank, seed)
     with ignore_float_errors(xp):
         C, V, core, rows, columns = compiled(_skeleton, K, rank, seed)
         found = LowRank(*(to_result_dtype(xp, x, A.dtype) for x in (C, V, core)))
@@ -272,14 +263,8 @@ def _skeleton(A: LinearOperator, rank: int, seed: Any) -> tuple[Array, ...]:
     C, V = columns_of(A, columns), columns_of(A.H, rows)  # V = R^H
     (Uc, inverse_c), (Uv, inverse_v) = _orthonormal_and_rest(xp, C), _orthonormal_and_rest(xp, V)
     inner = xp.matmul(adjoint(xp, Uc), A @ Uv)
-    # the core is C^+ A R^+
-    return (
-        C,
-        V,
-        xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v)),
-        rows,
-        columns,
-    )
+    core = xp.matmul(xp.matmul(inverse_c, inner), adjoint(xp, inverse_v))  # C^+ A R^+
+    return C, V, core, rows, columns
 
 
 def _chosen(A: LinearOperator, rank: int, generator: Any) -> tuple[Array, Array]:

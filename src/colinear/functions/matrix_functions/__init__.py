@@ -4,35 +4,54 @@ eigenvalues.
 A self-adjoint A is diagonalised, f(A) = Q f(Λ) Q^H, which keeps the structure of Q. Any other A
 goes through algorithms that need no basis of eigenvectors (`methods/roots.py`, the backends'
 `expm`); only `apply`, which knows nothing of its f, uses one. The rules are in
-matrix_function_rules.py.
+rules.py and compositions.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from ...backends import Array
-from ...dispatch import Choice, function
-from ...methods import Auto, Eigh, Method, fitting
-from ...operators import Identity, LinearOperator, ScaledIdentity
-from ...properties import SELF_ADJOINT
-from ..common import square_size
-from .dense import (
-    FUNCTION,
-    by_eigenbasis,
-    by_eigenvectors,
-    by_krylov,
-    by_unitary,
-    evaluate,
-    exponential_of_matrix,
-    inverse_root_of_matrix,
-    is_left_to_krylov,
-    logarithm_of_matrix,
-    power_of_matrix,
-    root_of_matrix,
+from ... import autodiff
+from ...backends import Array, adjoint
+from ...dispatch import Choice, Cost, function
+from ...info import Info, report
+from ...methods import Auto, Eig, Eigh, Krylov, Method, fitting, roots
+from ...operators import Dense, Diagonal, LinearOperator, Product, ScaledIdentity
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import Status, first_failure
+from ..common import (
+    dense,
+    host_value,
+    identity_like,
+    ignore_float_errors,
+    is_traced_or_differentiated,
+    report_failure,
+    report_finite,
+    square_size,
+    to_result_dtype,
 )
-from .scalars import EXP, ISQRT, LOG, SQRT, as_integer, as_scalar, power_of
+from ..solve.dense import is_singular
+from ..spectrum import eig
+from .krylov import cost as product_cost
+from .krylov import krylov_operator, runs_krylov
+from .spectra import (
+    EXP,
+    ISQRT,
+    LOG,
+    SQRT,
+    Scalar,
+    as_integer,
+    as_scalar,
+    claims_of,
+    factored,
+    factored_spectrum,
+    has_factored_spectrum,
+    of_values,
+    power_of,
+)
 
 
 def exponential(A: LinearOperator, method: Method | None = None) -> Choice:
@@ -136,7 +155,7 @@ def matrix_power(A: LinearOperator, p: Any, method: Method | None = None) -> Any
     f = power_of(p)
     if as_integer(p) == 0:
         square_size("power", A, "A^p", "")
-        return identity_like(A)
+        return batched_identity(A)
     return evaluate(A, f, method, "power", power_of_matrix(p))
 
 
@@ -161,23 +180,15 @@ def function_of_eigenvalues(
     array([[1., 0.],
            [0., 4.]])
     """
-    square_size("apply", A, "f(A)", "")
-    if not callable(f) or isinstance(f, LinearOperator):
-        raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
-    chosen = fitting("apply", method, *FUNCTION)
-    if is_left_to_krylov(A, chosen):
-        return by_krylov(A, as_scalar(f), chosen)
-    if isinstance(chosen, Eigh) or (isinstance(chosen, Auto) and A.properties & SELF_ADJOINT):
-        return by_eigenbasis(A, "Eigh", lambda: by_unitary(A, as_scalar(f), chosen))
-    return by_eigenbasis(A, "Eig", lambda: by_eigenvectors(A, f))
+    return evaluate(A, as_scalar(f), method, "Eig", None)
 
 
-def identity_like(A: LinearOperator) -> LinearOperator:
+def batched_identity(A: LinearOperator) -> LinearOperator:
     """I of the size and the batch shape of A."""
-    n = A.shape[-1]
     if not A.batch_shape:
-        return Identity(n, like=None if A.is_neutral else A)
-    return ScaledIdentity(A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device), n)
+        return identity_like(A)
+    ones = A.xp.ones(A.batch_shape, dtype=A.dtype, device=A._context.device)
+    return ScaledIdentity(ones, A.shape[-1])
 
 
 exp = function("exp", base=exponential)
@@ -186,3 +197,226 @@ sqrt = function("sqrt", base=square_root)
 isqrt = function("isqrt", base=inverse_square_root)
 power = function("power", base=matrix_power)
 apply = function("apply", base=function_of_eigenvalues, operand=1)
+
+
+# Functions of a matrix without structure: through eigenvectors if it is self-adjoint, else by
+# algorithms that need no basis of them.
+
+
+FUNCTION = (Eigh, Eig, Krylov)  # the methods
+General = Callable[[Any, LinearOperator, Array], Array]
+
+
+def evaluate(
+    A: LinearOperator, f: Scalar, method: Method | None, name: str, general: General | None
+) -> Choice:
+    """The choice for f(A): through eigenvectors if A is self-adjoint, else `general(xp, A,
+    matrix)`, which has this name; by eigenvectors too if there is none."""
+    square_size(f.name, A, f"{f.name}(A)", "")
+    chosen = fitting(f.name, method, *FUNCTION)
+    xp = A.xp
+    if runs_krylov(A, chosen) and not (isinstance(chosen, Auto) and has_factored_spectrum(A)):
+        why = "asked for" if isinstance(chosen, Krylov) else "A is too large to be formed"
+        why = f"{why}: products with f(A) by a Krylov method"
+        run, like = lambda: krylov_operator(A, f, chosen), partial(identity_like, A)
+        return Choice(run, "Krylov", lambda: product_cost(A, chosen), why, like)
+    if isinstance(chosen, Eigh) or (A.properties & SELF_ADJOINT and not isinstance(chosen, Eig)):
+        return _by_eigenbasis(A, True, lambda: by_unitary(A, f, chosen))
+    if isinstance(chosen, Eig) or general is None:
+        return _by_eigenbasis(A, False, lambda: _by_eigenvectors(A, f))
+    M = dense(A)
+    if not is_traced_or_differentiated(xp, M) and xp.to_numpy(xp.all(M == adjoint(xp, M))):
+        # not known to be self-adjoint, but plain to see
+        claimed = Dense(xp.astype(M, A.dtype))._claim(SELF_ADJOINT)
+        return _by_eigenbasis(A, True, lambda: by_unitary(claimed, f, chosen))
+    cost = Cost(30.0 * A.shape[-1] * math.prod(A.shape), 32.0 * math.prod(A.shape))
+    run = lambda: _by_matrix(A, M, general)
+    return Choice(run, name, cost, "A is not known to be self-adjoint", partial(identity_like, A))
+
+
+def _by_matrix(A: LinearOperator, M: Array, general: General) -> LinearOperator:
+    xp = A.xp
+    if 0 not in M.shape:
+        is_seen = not is_traced_or_differentiated(xp, M)
+        with ignore_float_errors(xp):
+            M = general(xp, A, M)
+            M = real_if_real(xp, A, M) if is_seen else M
+    return Dense(to_result_dtype(xp, M, A.dtype))
+
+
+def _by_eigenbasis(
+    A: LinearOperator, is_hermitian: bool, run: Callable[[], LinearOperator]
+) -> Choice:
+    """The choice of eigenvectors: of a self-adjoint A (Eigh), or of any."""
+    size, like = math.prod(A.shape), partial(identity_like, A)
+    if is_hermitian:
+        why = "A is known to be self-adjoint: f(A) = Q f(Λ) Q^H"
+        return Choice(run, "Eigh", Cost(10.0 * A.shape[-1] * size, 16.0 * size), why, like)
+    cost = Cost(30.0 * A.shape[-1] * size, 32.0 * size)
+    return Choice(run, "Eig", cost, "f(A) = V f(Λ) V^-1", like)
+
+
+def by_unitary(A: LinearOperator, f: Scalar, method: Method) -> LinearOperator:
+    """Q f(Λ) Q^H"""
+    xp, positive = A.xp, bool(A.properties & POSITIVE_SEMIDEFINITE)
+    negligible = A.shape[-1] * xp.eps(A.dtype)
+    parts = None if eig.find(A).is_base else factored(A)
+    if parts is not None:
+        f_values = of_values(xp, f, parts.spectrum(), positive, negligible)
+        function = parts.function(on_spectrum(xp, f, f_values, positive))
+        return function._claim(claims_of(xp, f, f_values))
+    if has_factored_spectrum(A):
+        values, Q = factored_spectrum(A)
+    else:
+        # whose derivative is that of f(A), not of the pairs
+        held = A.detach() if eig.find(A).is_base else A
+        values, Q = eig(held, None, "LM", None if isinstance(method, Auto) else method)
+    f_values = of_values(xp, f, values, positive, negligible)
+    if not isinstance(Q, Dense):
+        found: LinearOperator = Product(Q, Diagonal(f_values), Q.H)
+    elif is_traced_or_differentiated(xp, M := dense(A)) and 0 not in M.shape:
+        g = on_spectrum(xp, f, f_values, positive)
+        X = autodiff.spectral_function(xp, g, M, values, Q.A, True)
+        found = Dense(to_result_dtype(xp, X, A.dtype))
+    else:
+        with ignore_float_errors(xp):
+            found = Dense(xp.matmul(Q.A * f_values[..., None, :], adjoint(xp, Q.A)))
+    return found._claim(claims_of(xp, f, f_values))
+
+
+def on_spectrum(xp: Any, f: Scalar, values: Array, positive: bool) -> Callable[[Array], Array]:
+    """f as it was applied to the eigenvalues: on complex numbers where that gave them, on no
+    negative ones where none were promised."""
+
+    is_complex, dtype = xp.is_complex(values), values.dtype
+
+    def g(x: Array) -> Array:
+        if f.principal and not xp.is_complex(x):
+            x = xp.astype(x, dtype) if is_complex else xp.where(x < 0, 0 * x, x) if positive else x
+        return f.of(xp, x)
+
+    return g
+
+
+def _by_eigenvectors(A: LinearOperator, f: Scalar) -> LinearOperator:
+    """V f(Λ) V^-1; `eig` reports if V is no basis."""
+    xp = A.xp
+    values, vectors = eig(A.detach(), None, "LM", Eig())
+    V = vectors.to_dense()
+    if 0 in V.shape:
+        return Dense(xp.astype(V, A.dtype))
+    with ignore_float_errors(xp):
+        X = autodiff.spectral_function(xp, partial(f.of, xp), dense(A), values, V, False)
+    return Dense(real_if_real(xp, A, X))
+
+
+def real_if_real(xp: Any, A: LinearOperator, X: Array) -> Array:
+    """The real part of a function of a real matrix whose imaginary part is rounding error, as
+    SciPy's."""
+    if A.is_complex or not xp.is_complex(X) or xp.is_traced(X):
+        return X
+    imaginary, size = (host_value(xp, xp.max(xp.abs(part))) for part in (xp.imag(X), X))
+    return (
+        to_result_dtype(xp, xp.real(X), A.dtype)
+        if imaginary <= 1000 * xp.eps(X.dtype) * size
+        else X
+    )
+
+
+def _report_residual(
+    xp: Any, A: LinearOperator, name: str, residual: Array, singular: Array | None = None
+) -> None:
+    """Whether a matrix function satisfies its equation to the square root of the accuracy."""
+    status = first_failure(
+        xp,
+        (xp.all(xp.isfinite(dense(A)), axis=(-2, -1)), Status.NONFINITE),
+        (True if singular is None else xp.logical_not(singular), Status.SINGULAR),
+        (xp.isfinite(residual), Status.SINGULAR),
+        (residual <= math.sqrt(xp.eps(A.dtype)), Status.INACCURATE),
+    )
+    report(Info(status, residual=residual, method=name))
+
+
+def _relative(xp: Any, difference: Array, M: Array) -> Array:
+    size = xp.max(xp.abs(M), axis=(-2, -1))
+    return xp.max(xp.abs(difference), axis=(-2, -1)) / xp.where(size == 0, 1, size)
+
+
+def _on_host(xp: Any, M: Array, name: str, *arguments: Any) -> Array | None:
+    """SciPy's function where values can be seen and no derivative is asked for."""
+    if is_traced_or_differentiated(xp, M):
+        return None
+    return xp.asarray(roots.on_host(name, xp.to_numpy(M), *arguments), device=xp.device_of(M))
+
+
+def _for_roots(xp: Any, M: Array) -> Array:
+    """A real matrix is made complex where its principal root may be: under tracing, and with
+    eigenvalues on the negative axis."""
+    if xp.is_complex(M):
+        return M
+    if not xp.is_traced(M):
+        w = host_value(xp, xp.eigvals(xp.stop_gradient(M)))
+        if not ((w.real <= 0) & (abs(w.imag) <= math.sqrt(xp.eps(M.dtype)) * abs(w))).any():
+            return M
+    return xp.astype(M, xp.complex_dtype(M.dtype))
+
+
+def root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = _on_host(xp, M, "sqrtm")
+    X = autodiff.square_root(xp, _for_roots(xp, M))[0] if X is None else X
+    _report_residual(xp, A, "sqrtm", _relative(xp, xp.matmul(X, X) - M, M))
+    return X
+
+
+def inverse_root_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = _on_host(xp, M, "sqrtm")
+    I = xp.eye(M.shape[-1], dtype=M.dtype, device=xp.device_of(M))
+    if X is None:
+        Y = autodiff.square_root(xp, _for_roots(xp, M))[1]
+    else:
+        Y = xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(xp.astype(I, X.dtype), X.shape))
+    _report_residual(
+        xp, A, "sqrtm", _relative(xp, xp.matmul(xp.matmul(Y, M), Y) - I, I), is_singular(xp, M)
+    )
+    return Y
+
+
+def logarithm_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = _on_host(xp, M, "logm")
+    X = autodiff.logarithm(xp, _for_roots(xp, M)) if X is None else X
+    _report_residual(xp, A, "logm", _relative(xp, xp.expm(X) - M, M), is_singular(xp, M))
+    return X
+
+
+def exponential_of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
+    X = xp.expm(M)
+    report_finite(xp, X, method="expm")
+    return X
+
+
+def power_of_matrix(p: Any) -> General:
+    whole = as_integer(p)
+
+    def of_matrix(xp: Any, A: LinearOperator, M: Array) -> Array:
+        if whole is not None:
+            X = roots.integer_power(xp, M, whole)
+            singular = is_singular(xp, M) if whole < 0 else xp.asarray(False)
+            report_failure(xp, (xp.logical_not(singular), Status.SINGULAR), method="LU")
+            finite = xp.logical_or(xp.all(xp.isfinite(X), axis=(-2, -1)), singular)
+            report_failure(xp, (finite, Status.NONFINITE))
+            return X
+        if isinstance(p, complex):
+            return xp.expm(p * logarithm_of_matrix(xp, A, M))
+        down = math.floor(p)
+        part = p - down  # between 0 and 1, where A may be singular; whole powers do the rest
+        X, rest = (_on_host(xp, M, "fractional_matrix_power", q) for q in (part, 1 - part))
+        if X is None or rest is None:
+            L = autodiff.logarithm(xp, _for_roots(xp, M))
+            X, rest = xp.expm(part * L), xp.expm((1 - part) * L)
+        singular = is_singular(xp, M) if p < 0 else None
+        _report_residual(
+            xp, A, "fractional power", _relative(xp, xp.matmul(X, rest) - M, M), singular
+        )
+        return xp.matmul(X, roots.integer_power(xp, M, down)) if down else X
+
+    return of_matrix

@@ -4,13 +4,13 @@ and inverses."""
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...backends import Array, namespace_of
-from ...dispatch import Choice, arrange, rule
+from ...dispatch import Choice, Function, arrange, rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
 from ...methods import Auto, Eigh, fitting
@@ -38,9 +38,8 @@ from ..common import (
     in_context,
     operands_in_context,
     reciprocal,
-    report_status,
+    report_failure,
     reports_nonfinite,
-    square_size,
 )
 from ..determinant import slogdet
 from ..diagonal import diag
@@ -52,11 +51,15 @@ from ..solve.inverse import all_square, inv
 from ..spectrum import eig
 from ..spectrum.compositions import is_a_similarity, split_shift
 from ..spectrum.rules import cycles_can_be_seen
-from . import apply, exp, isqrt, log, power, sqrt
-from .dense import by_unitary, real_if_real
-from .kronecker import general_spectrum, has_factored_spectrum, has_general_factors
+from . import apply, by_unitary, exp, isqrt, log, power, real_if_real, sqrt
 from .rules import ALL, POSITIVE, Call, of_permutation, of_positive_parts, rules
-from .scalars import as_integer, of_values, power_of
+from .spectra import (
+    as_integer,
+    general_spectrum,
+    has_factored_spectrum,
+    has_general_factors,
+    of_values,
+)
 
 # The rules of matrix functions for blocks, similarities, Kronecker products, transposes and
 # inverses.
@@ -90,34 +93,24 @@ def factors_positive(A: LinearOperator) -> bool:
     return all(factor.properties & POSITIVE_SEMIDEFINITE for factor in A.operands)
 
 
-@rules((sqrt, isqrt, power), Kronecker, when=factors_positive)
+@rules((log, sqrt, isqrt, power), Kronecker, when=factors_positive)
 def of_positive_kronecker(A: Any, call: Call) -> LinearOperator:
-    """(A ⊗ B)^p = A^p ⊗ B^p, both positive semidefinite"""
+    """(A ⊗ B)^p = A^p ⊗ B^p and log(A ⊗ B) = log(A) ⊕ log(B), both positive semidefinite"""
+    whole: Any = KroneckerSum if call.f.name == "log" else Kronecker
     return of_positive_parts(
-        A, call.base, lambda: Kronecker(*(call.again(factor) for factor in operands_in_context(A)))
+        A, call.base, lambda: whole(*(call.again(factor) for factor in operands_in_context(A)))
     )
 
 
-def has_factored_power(A: LinearOperator, p: Any = 1, method: Any = None) -> bool:
-    """Whether the factors are square, and p is whole or they have eigenpairs to use."""
-    return all_square(A) and (as_integer(p) is not None or is_diagonalised(A, method))
+def has_factored_power(A: LinearOperator, p: Any = 1) -> bool:
+    """Whether the factors are square, and p is whole."""
+    return all_square(A) and as_integer(p) is not None
 
 
-@rule(power, Kronecker, when=has_factored_power)
-def power_kronecker(A: Any, p: Any, method: Any) -> LinearOperator:
-    """(A ⊗ B)^p = A^p ⊗ B^p for whole p; by the factors' eigenvectors for other p"""
-    if as_integer(p) is None:
-        return by_unitary(A, power_of(p), fitting("power", method, Eigh))
-    return Kronecker(*(power(factor, p, method) for factor in operands_in_context(A)))
-
-
-@rule(log, Kronecker, when=factors_positive)
-def log_kronecker(A: Any, method: Any) -> LinearOperator:
-    """log(A ⊗ B) = log(A) ⊕ log(B), both positive definite"""
-    base = partial(log.base, method=method)
-    return of_positive_parts(
-        A, base, lambda: KroneckerSum(*(log(factor, method) for factor in operands_in_context(A)))
-    )
+@rules((power,), Kronecker, when=has_factored_power)
+def of_kronecker(A: Any, call: Call) -> LinearOperator:
+    """(A ⊗ B)^p = A^p ⊗ B^p for whole p"""
+    return Kronecker(*(call.again(factor) for factor in operands_in_context(A)))
 
 
 def is_diagonalised(A: LinearOperator, method: Any = None) -> bool:
@@ -131,7 +124,7 @@ def has_factored_roots(A: LinearOperator, method: Any = None) -> bool:
     return is_diagonalised(A, method) and not factors_positive(A)
 
 
-@rules((exp, apply), Kronecker, when=is_diagonalised)
+@rules((exp, power, apply), Kronecker, when=is_diagonalised)
 @rules((log, sqrt, isqrt), Kronecker, when=has_factored_roots)
 @rules((log, sqrt, isqrt, power, apply), KroneckerSum, when=is_diagonalised)
 @rules((exp, apply), Scaled[Kronecker], when=is_diagonalised)  # type: ignore[misc]
@@ -164,14 +157,12 @@ def _in_general_spectrum(A: Any, call: Call) -> Any:
 @rules(ALL, Transpose, hereditary=True)
 def of_transpose(A: Any, call: Call) -> LinearOperator:
     """f(A^T) = f(A)^T"""
-    square_size(call.f.name, A, f"{call.f.name}(A)", "")
     return call.again(A.A).T
 
 
 @rules(ALL, Adjoint, hereditary=True)
 def of_adjoint(A: Any, call: Call) -> LinearOperator:
     """f(A^H) = f(A)^H if f has no cut or A is real"""
-    square_size(call.f.name, A, f"{call.f.name}(A)", "")
     if not A.is_complex:
         return call.again(A.A).T
     return call.again(A.A).H if call.f.mirrored else call.base(A)
@@ -180,7 +171,6 @@ def of_adjoint(A: Any, call: Call) -> LinearOperator:
 @rules((exp, power), Conjugate, hereditary=True)
 def of_conjugate(A: Any, call: Call) -> LinearOperator:
     """f(conj(A)) = conj(f(A)) if f has no cut"""
-    square_size(call.f.name, A, f"{call.f.name}(A)", "")
     return call.again(A.A).conj() if call.f.mirrored else call.base(A)
 
 
@@ -189,41 +179,20 @@ def has_power_of_inverse(A: LinearOperator, p: Any = 1) -> bool:
     return bool(A.properties & POSITIVE) or as_integer(p) is not None
 
 
-@rule(power, Inverse, when=has_power_of_inverse, hereditary=True)
-def power_inverse(A: Any, p: Any, method: Any) -> LinearOperator:
-    """(A^-1)^p = A^-p for positive A or whole p"""
-    positive = A.properties & POSITIVE
-    base = partial(power.base, p=p, method=method)
-    return of_positive_parts(A, base, lambda: power(A.A._claim(positive), -p, method))
+@rules((power,), Inverse, when=has_power_of_inverse, hereditary=True)
+@rules((log, sqrt, isqrt), PSD[Inverse], hereditary=True)
+def of_inverse(A: Any, call: Call) -> LinearOperator:
+    """(A^-1)^p = A^-p and log(A^-1) = -log(A) for positive A or whole p"""
+    inner, f, method = A.A._claim(A.properties & POSITIVE), call.f, call.method
 
+    def of_inner() -> LinearOperator:
+        if f.name == "log":
+            return Scaled(-1.0, log(inner, method))
+        if f.name == "power":
+            return power(inner, -f.exponent, method)
+        return (isqrt if f.name == "sqrt" else sqrt)(inner, method)
 
-@rule(sqrt, PSD[Inverse], hereditary=True)
-def sqrt_inverse(A: Any, method: Any) -> LinearOperator:
-    """(A^-1)^(1/2) = A^(-1/2) for positive A"""
-    return of_positive_parts(
-        A,
-        partial(sqrt.base, method=method),
-        lambda: isqrt(A.A._claim(A.properties & POSITIVE), method),
-    )
-
-
-@rule(isqrt, PSD[Inverse], hereditary=True)
-def isqrt_inverse(A: Any, method: Any) -> LinearOperator:
-    """(A^-1)^(-1/2) = A^(1/2) for positive A"""
-    return of_positive_parts(
-        A,
-        partial(isqrt.base, method=method),
-        lambda: sqrt(A.A._claim(A.properties & POSITIVE), method),
-    )
-
-
-@rule(log, PSD[Inverse], hereditary=True)
-def log_inverse(A: Any, method: Any) -> LinearOperator:
-    """log(A^-1) = -log(A) for positive A"""
-    base = partial(log.base, method=method)
-    return of_positive_parts(
-        A, base, lambda: Scaled(-1.0, log(A.A._claim(A.properties & POSITIVE), method))
-    )
+    return of_positive_parts(A, call.base, of_inner)
 
 
 # The rules of matrix functions for multiples and shifts, c A and A + c I.
@@ -240,18 +209,20 @@ def _is_positive(c: Any) -> bool:
     return values is not None and bool(np.all(np.imag(values) == 0) and np.all(np.real(values) > 0))
 
 
-@rule(sqrt, Scaled, when=scalar_is_positive)
-@reports_nonfinite
-def sqrt_scaled(A: Any, method: Any) -> LinearOperator:
-    """(c A)^(1/2) = c^(1/2) A^(1/2) for c > 0"""
-    return Scaled(A.scalar**0.5, sqrt(A.A, method))
+def has_power_of_scalar(A: Any, p: Any = 1) -> bool:
+    """Whether the scalar is positive, or p is whole."""
+    return as_integer(p) is not None or _is_positive(A.scalar)
 
 
-@rule(isqrt, Scaled, when=scalar_is_positive)
+@rules((power,), Scaled, when=has_power_of_scalar)
+@rules((sqrt, isqrt), Scaled, when=scalar_is_positive)
 @reports_nonfinite
-def isqrt_scaled(A: Any, method: Any) -> LinearOperator:
-    """(c A)^(-1/2) = c^(-1/2) A^(-1/2) for c > 0"""
-    return Scaled(A.scalar**-0.5, isqrt(A.A, method))
+def of_scaled(A: Any, call: Call) -> LinearOperator:
+    """(c A)^p = c^p A^p for c > 0 or whole p"""
+    c, p = A.scalar, call.f.exponent
+    # the reciprocal reports a factor of zero
+    power_of_c = reciprocal(c) ** -p if isinstance(p, int) and p < 0 else c**p
+    return Scaled(power_of_c, call.again(A.A))
 
 
 @rule(log, Scaled, when=scalar_is_positive)
@@ -261,23 +232,6 @@ def log_scaled(A: Any, method: Any) -> LinearOperator:
     xp = namespace_of(A.scalar)
     c = math.log(A.scalar.real) if xp is None else xp.asarray(xp.log(A.scalar))
     return Sum(log(in_context(A.A, A), method), ScaledIdentity(c, A.shape[-1]))
-
-
-def has_power_of_scalar(A: Any, p: Any = 1) -> bool:
-    """Whether the scalar is positive, or p is whole."""
-    return as_integer(p) is not None or _is_positive(A.scalar)
-
-
-@rule(power, Scaled, when=has_power_of_scalar)
-@reports_nonfinite
-def power_scaled(A: Any, p: Any, method: Any) -> LinearOperator:
-    """(c A)^p = c^p A^p for c > 0 or whole p"""
-    square_size("power", A, "A^p", "")
-    whole = as_integer(p)
-    if whole is not None and whole < 0:
-        # reports a factor of zero
-        return Scaled(reciprocal(A.scalar) ** -whole, power(A.A, p, method))
-    return Scaled(A.scalar ** (p if whole is None else whole), power(A.A, p, method))
 
 
 @rules(ALL, Scaled[Permutation])  # type: ignore[misc]
@@ -312,11 +266,7 @@ def exp_shifted(A: Any, method: Any) -> LinearOperator:
         c, dtype=None if namespace_of(c) is not None else A.dtype, device=A._context.device
     )
     fine = xp.all(xp.abs(xp.real(c)) <= _moderate(A))
-    report_status(
-        xp,
-        xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)),
-        message="e^c overflows or vanishes",
-    )
+    report_failure(xp, (fine, Status.INACCURATE), message="e^c overflows or vanishes")
     return Scaled(xp.exp(c), exp(rest, method))
 
 
@@ -352,40 +302,23 @@ def diag_between_kroneckers(A: Any, method: Any) -> Array:
     return A.xp.broadcast_to(found if A.is_complex else A.xp.real(found), A.shape[:-1])
 
 
-@rule(trace, KroneckerFunction, hereditary=True)
-def trace_kronecker_function(A: Any, method: Any) -> Array:
-    """tr f(C), by V diag(φ) V^H"""
-    return trace(A.by_eigenvectors(), method)
+def _by_eigenvectors(g: Function) -> Callable[..., Any]:
+    def of(A: Any, *arguments: Any) -> Any:
+        """f(C) = V diag(φ) V^H, of which it is asked"""
+        return g(A.by_eigenvectors(), *arguments)
+
+    return of
 
 
-@rule(slogdet, KroneckerFunction, hereditary=True)
-def slogdet_kronecker_function(A: Any, method: Any) -> Any:
-    """log det f(C), by V diag(φ) V^H"""
-    return slogdet(A.by_eigenvectors(), method)
-
-
-@rule(eig, KroneckerFunction, hereditary=True)
-def eig_kronecker_function(A: Any, k: Any, which: str, method: Any) -> tuple[Array, LinearOperator]:
-    """f(C) = V diag(φ) V^H"""
-    return eig(A.by_eigenvectors(), k, which, method)
-
-
-@rule(svd, KroneckerFunction)
-def svd_kronecker_function(A: Any, k: Any, method: Any) -> Any:
-    """f(C) = V diag(φ) V^H"""
-    return svd(A.by_eigenvectors(), k, method)
+for g in (trace, slogdet, eig, svd, pinv):
+    name = f"{g.name}_kronecker_function"
+    rule(g, KroneckerFunction, name=name, hereditary=True)(_by_eigenvectors(g))
 
 
 @rule(inv, KroneckerFunction, hereditary=True)
 def inv_kronecker_function(A: Any, method: Any) -> LinearOperator:
     """f(C)^-1, by V diag(φ) V^H; (C^-1)^-1 = C"""
     return A.whole if A.is_inverse else inv(A.by_eigenvectors(), method)
-
-
-@rule(pinv, KroneckerFunction)
-def pinv_kronecker_function(A: Any, rtol: Any, method: Any) -> LinearOperator:
-    """f(C)^+, by V diag(φ) V^H"""
-    return pinv(A.by_eigenvectors(), rtol, method)
 
 
 @rules(ALL, KroneckerFunction, hereditary=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+import operator
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ... import autodiff, backends
 from ...backends import Array, program
@@ -16,17 +18,17 @@ from ...errors import MethodError
 from ...factors.function import FunctionOf
 from ...info import Info, recording, report
 from ...methods import Auto, Krylov, Method
-from ...methods.basis import pick, plain
+from ...methods.basis import larger, plain
 from ...methods.krylov_function import function_times
 from ...operators import Dense, LinearOperator, Scaled
 from ...operators.autograd import linearised
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import FIRST_FAILURE, Status, combine, known_status
-from .. import matrix_functions as dense
-from ..common import ignore_float_errors, is_half, to_result_dtype
+from ...status import FIRST_FAILURE, Status, combine, first_failure, known_status
+from .. import matrix_functions
+from ..common import ignore_float_errors, to_result_dtype
 from ..solve.inverse import LARGEST_DENSE
-from .krylov_derivatives import KrylovRuns, jostled, relative_change
-from .scalars import closed_over, refuse_derivative
+from .krylov_derivatives import KrylovRuns, by_rows, jostled, relative_change, starts_of
+from .spectra import closed_over, refuse_derivative
 
 STEPS = 200  # the most of a run, unless told
 HALVINGS = 10  # of an exponent that is too large for one run
@@ -47,23 +49,16 @@ def runs_krylov(A: LinearOperator, method: Method) -> bool:
 
 def krylov_operator(A: LinearOperator, f: Any, method: Method) -> LinearOperator:
     """f(A) for a `Scalar` f of `matrix_functions`."""
-    hermitian, positive = (
-        bool(A.properties & SELF_ADJOINT),
-        bool(A.properties & POSITIVE_SEMIDEFINITE),
-    )
+    hermitian = bool(A.properties & SELF_ADJOINT)
+    positive = hermitian and bool(A.properties & POSITIVE_SEMIDEFINITE)
     chosen = method if isinstance(method, Krylov) else Krylov(tol=method.tol)
-    is_complex = A.is_complex or (f.principal and not (hermitian and positive))
-    mirrored = f.name != "apply" or hermitian
-    operator = FunctionOf._of(
-        A,
-        functools.partial(_evaluate, f, chosen, is_complex),
-        f.name,
-        is_complex and not A.is_complex,
-        mirrored,
-    )
+    is_complex = A.is_complex or (f.principal and not positive)
+    evaluate = functools.partial(_evaluate, f, chosen, is_complex)
+    becomes_complex, mirrored = is_complex and not A.is_complex, f.name != "apply" or hermitian
+    function = FunctionOf._of(A, evaluate, f.name, becomes_complex, mirrored)
     if not hermitian or (f.principal and not positive):
-        return operator
-    return operator._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+        return function
+    return function._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
 
 
 def cost(A: LinearOperator, method: Any) -> Cost:
@@ -107,16 +102,13 @@ def _evaluate(f: Any, method: Krylov, is_complex: bool, A: LinearOperator, X: Ar
     tol, message = method.tolerance(xp, dtype), ""
     if xp.is_complex(result) and not xp.is_complex(out):  # which is cut off
         lost = xp.max(xp.abs(xp.imag(result))) > max(tol, LOST) * xp.max(xp.abs(result))
-        status = pick(
-            xp, plain(xp, lost & (status < int(Status.INACCURATE))), int(Status.INACCURATE), status
-        )
+        status = combine([status, first_failure(xp, (xp.logical_not(lost), Status.INACCURATE))])
         message = COMPLEX if not xp.is_traced(lost) and bool(lost) else ""
         result = xp.real(result)
-    seen_status = known_status(xp, status)
     iterations = steps // X.shape[-1] if isinstance(steps, int) else None
     report(
         Info(
-            seen_status,
+            known_status(xp, status),
             error <= tol,
             iterations,
             matvecs=steps,
@@ -145,15 +137,20 @@ def _product(
     for i in range(0, X.shape[-1], width):
         group = X[..., i : i + width]
         Y, error, count, status = run(A, group)
-        if f.name == "exp" and method.max_iters is None and _ran_out(xp, status):
+        if f.name == "exp" and method.max_iters is None and ran_out(xp, status):
             Y, error, count, status, parts = _in_parts(xp, f, method, m, A, group)
             most = max(most, parts)
         groups.append(Y)
         errors.append(error)
         statuses.append(status)
         steps = steps + count * min(width, X.shape[-1] - i)
-    status = functools.reduce(lambda a, b: pick(xp, a > b, a, b), statuses)
-    return xp.concat(groups, axis=-1), xp.concat(errors, axis=-1), steps, status, most
+    return (
+        xp.concat(groups, axis=-1),
+        xp.concat(errors, axis=-1),
+        steps,
+        combine(statuses),
+        most,
+    )
 
 
 def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
@@ -162,7 +159,8 @@ def _sizes(A: LinearOperator, X: Array, method: Krylov) -> tuple[int, int]:
     return m, max(1, ROOM // (m * A.shape[-1] * math.prod(X.shape[:-2])))
 
 
-def _ran_out(xp: Any, status: Any) -> bool:
+def ran_out(xp: Any, status: Any) -> bool:
+    """Whether a run is seen to have ended for want of steps."""
     return known_status(xp, status) is Status.MAX_ITERATIONS
 
 
@@ -183,27 +181,23 @@ def _in_parts(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arr
     # errors of parts add up; where they would shrink, that is on the safe side
     for _ in range(parts - 1):
         Y, more, count, again = run(B, Y)
-        error, total, status = error + more, total + count, pick(xp, again > status, again, status)
+        error, total, status = error + more, total + count, combine([status, again])
     return Y, error, total, status, parts
 
 
 def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Array) -> Any:
     """One run, a program in JAX."""
     A = linearised(A)
-    work = xp.float32 if is_half(xp, X.dtype) else X.dtype
-    B = xp.astype(xp.matrix_transpose(X), work)  # (*batch, columns, n)
-    noise = xp.normal(xp.generator(method.seed), B.shape, dtype=work, device=xp.device_of(X))
-    size = xp.vector_norm(B, axis=-1)
-    start = xp.where((size > 0)[..., None], B, noise)
-    tol = max(method.tolerance(xp, X.dtype), 4 * xp.eps(work))
+    (start,), noise, (size,), tol = starts_of(xp, method, X)
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     with ignore_float_errors(xp):
         A, c = _turned(A)
         if A.properties & SELF_ADJOINT:
             small = functools.partial(_of_hermitian, xp, f, positive, c)
+            multiply = by_rows(xp, A.__matmul__)
             found = function_times(
                 xp,
-                _lanes(xp, A),
+                lambda X: multiply(X[..., 0])[..., None],
                 start,
                 noise,
                 small,
@@ -217,14 +211,15 @@ def _program(xp: Any, f: Any, method: Krylov, m: int, A: LinearOperator, X: Arra
     Y, error, steps, done, _, doubt = found
     given = size != 0  # NaN is
     Y = xp.where(given[..., None], Y, 0)  # whatever the run from a random vector found
-    finite = plain(xp, xp.all(xp.isfinite(Y)))
     done = done | plain(xp, xp.all((error <= tol) | xp.logical_not(given)))
     doubtful = plain(xp, xp.any(given & xp.logical_not(doubt <= tol)))
-    singular = plain(xp, xp.any(given & (doubt == math.inf)))
-    late = pick(xp, doubtful, int(Status.INACCURATE), int(Status.MAX_ITERATIONS))
-    status = pick(xp, done, int(Status.SUCCESS), late)
-    status = pick(xp, finite, status, int(Status.NONFINITE))
-    status = pick(xp, singular, int(Status.SINGULAR), status)
+    status = first_failure(
+        xp,
+        (xp.all(xp.logical_not(given) | (doubt != math.inf)), Status.SINGULAR),
+        (xp.all(xp.isfinite(Y)), Status.NONFINITE),
+        (done | doubtful, Status.MAX_ITERATIONS),
+        (done, Status.INACCURATE),
+    )
     return (
         to_result_dtype(xp, xp.matrix_transpose(Y), X.dtype),
         xp.where(given, error, 0 * size),
@@ -248,31 +243,27 @@ def _turned(A: LinearOperator) -> tuple[LinearOperator, Any]:
     return A, None
 
 
-def _lanes(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
-    """Products with all columns at once, which the run holds by rows."""
-    return lambda X: xp.matrix_transpose(A @ xp.matrix_transpose(X[..., 0]))[..., None]
-
-
 def _one_by_one(xp: Any, A: Any, start: Array, noise: Array, f: Any, m: int, tol: float) -> Any:
     """Arnoldi for each column of each element of a batch."""
     lanes, results = start.shape[:-1], []
-    run = functools.partial(function_times, m=m, tol=tol, hermitian=False, has_pole=f.pole)
     small = functools.partial(_of_general, xp, f)
-    for place in _places(lanes):
-        one = A[place[:-1]] if len(place) > 1 else A
-        results.append(run(xp, one.__matmul__, start[place], noise[place], small))
-    Y = xp.reshape(xp.stack([r.X for r in results], axis=0), (*lanes, start.shape[-1]))
-    error = xp.reshape(xp.stack([r.error for r in results], axis=0), lanes)
-    steps = functools.reduce(lambda a, b: pick(xp, a > b, a, b), [r.steps for r in results])
-    doubt = xp.reshape(xp.stack([r.doubt for r in results], axis=0), lanes)
-    done, finite = (functools.reduce(lambda a, b: a & b, [r[i] for r in results]) for i in (3, 4))
-    return Y, error, steps, done, finite, doubt
+    options: Any = {"m": m, "tol": tol, "hermitian": False, "has_pole": f.pole}
+    for place in np.ndindex(*lanes):
+        multiply = (A[place[:-1]] if len(place) > 1 else A).__matmul__
+        run = function_times(xp, multiply, start[place], noise[place], small, **options)
+        results.append(run)
 
+    def together(name: str) -> Array:
+        arrays = [getattr(run, name) for run in results]
+        return xp.reshape(xp.stack(arrays, axis=0), (*lanes, *arrays[0].shape))
 
-def _places(lanes: tuple[int, ...]) -> Any:
-    import numpy as np
-
-    return np.ndindex(*lanes)
+    return results[0]._replace(
+        X=together("X"),
+        error=together("error"),
+        doubt=together("doubt"),
+        steps=functools.reduce(functools.partial(larger, xp), [run.steps for run in results]),
+        done=functools.reduce(operator.and_, [run.done for run in results]),
+    )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -288,8 +279,9 @@ def _of_hermitian(xp: Any, f: Any, positive: bool, c: Any, T: Array) -> tuple[Ar
     if c is not None:
         values = c * values
         Q = xp.astype(Q, values.dtype)
-    scale = xp.max(xp.real(values), axis=-1) * (1 if f.name == "exp" else 0)
+    scale = 0 * xp.real(values[..., 0])
     if f.name == "exp":
+        scale = xp.max(xp.real(values), axis=-1)
         values = values - scale[..., None]
     if f.principal and c is None:
         if positive:  # what is negative is rounding
@@ -317,36 +309,25 @@ def _of_general(xp: Any, f: Any, H: Array) -> tuple[Array, Array, Array]:
     """The first column of f(H), as c e^s, by the dense algorithm of each function, which needs
     no eigenvectors and judges itself. Those of other f do: what they are worth shows when H is
     moved by a few roundings."""
-    known = {
-        "exp": lambda A: dense.exp(A),
-        "log": lambda A: dense.log(A),
-        "sqrt": lambda A: dense.sqrt(A),
-        "isqrt": lambda A: dense.isqrt(A),
-    }
     scale = doubt = 0 * xp.real(H[..., 0, 0])
     if f.name == "exp":
         scale = xp.max(xp.real(xp.eigvals(H)), axis=-1)
         H = H - xp.astype(scale, H.dtype)[..., None, None] * xp.eye(
             H.shape[-1], dtype=H.dtype, device=xp.device_of(H)
         )
-    if f.name in known and not (xp.name == "jax" and f.name != "exp"):
+    if f.name == "exp" or (f.name in ("log", "sqrt", "isqrt") and xp.name != "jax"):
+        dense = getattr(matrix_functions, f.name)
         with recording() as reports:
-            column = known[f.name](Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[
-                ..., :, 0
-            ]
+            column = dense(Dense(_above_cut(xp, H) if f.principal else H)).to_dense()[..., :, 0]
         doubt = doubt + _doubt_of(xp, reports)
     else:
         column = _by_eigenvectors(xp, f, H)
         doubt = relative_change(xp, column, _by_eigenvectors(xp, f, jostled(xp, H)), 1)
         if f.mirrored and not xp.is_complex(H):
             column = xp.real(column)
-    return (
-        xp.astype(column, xp.complex_dtype(column.dtype))
-        if f.principal or f.name == "apply"
-        else column,
-        scale,
-        doubt,
-    )
+    if f.principal or f.name == "apply":
+        column = xp.astype(column, xp.complex_dtype(column.dtype))
+    return column, scale, doubt
 
 
 def _doubt_of(xp: Any, reports: list[Info]) -> Any:

@@ -4,6 +4,7 @@ the small matrices, and how it went."""
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +12,14 @@ from typing import Any
 from ... import backends
 from ...autodiff.functions import divided_differences
 from ...autodiff.krylov import Dual
-from ...backends import Array, program
+from ...backends import Array, adjoint, program
 from ...info import Info
 from ...methods import Krylov, roots
-from ...methods.basis import pick
 from ...methods.krylov_derivatives import adjoint_factors, tangent_times
 from ...operators import LinearOperator
 from ...operators.tree import directional, pullback
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
-from ...status import Status, deliver, known_status
+from ...status import Status, deliver, first_failure, known_status
 from ..common import ignore_float_errors, is_half
 
 
@@ -48,60 +48,48 @@ class KrylovRuns:
         """L(A, dA) X, or L(A^T, dA^T) X."""
         xp, groups = backends.namespace_of(X), []
         for group in self._groups(xp, A, X):
-            for parts in self._partitions():
-                run = program(
-                    xp.name, _along, self.f, self.method, self._steps(A), transposed, parts
-                )
-                Y, error, steps, status = run(A, tuple(moved), group)
-                if not krylov._ran_out(xp, status):
-                    break
-            self._report(xp, error, steps, status)
+            parts, run, (Y, *ended) = self._run(_along, (transposed,), A, tuple(moved), group)
+            self._report(xp, *ended)
             B = _part(A.T if transposed else A, parts)
             for _ in range(parts - 1):  # d(e^B e^B x) = e^B d(e^B x) + L(B, dB) e^B x
                 group = self.times(B, group)
-                more, error, steps, status = run(A, tuple(moved), group)
-                self._report(xp, error, steps, status)
+                more, *ended = run(A, tuple(moved), group)
+                self._report(xp, *ended)
                 Y = self.times(B, Y) + more
             groups.append(Y)
         return xp.astype(xp.concat(groups, axis=-1), X.dtype)
 
     def back(self, A: LinearOperator, X: Array, G: Array) -> tuple[Array, ...]:
         """What G, a cotangent of f(A) X, is for the leaves of A that move."""
-        xp, total = backends.namespace_of(X), None
+        xp, pulled = backends.namespace_of(X), []
         for part, cotangent in zip(self._groups(xp, A, X), self._groups(xp, A, G), strict=True):
-            for parts in self._partitions():
-                run = program(xp.name, _back, self.f, self.method, self._steps(A), parts)
-                W, V, error, steps, status = run(A, part, cotangent)
-                if not krylov._ran_out(xp, status):
-                    break
+            parts, run, (W, V, *ended) = self._run(_back, (), A, part, cotangent)
             B, left = _part(A, parts), [cotangent]
             for _ in range(parts - 1):  # of y = e^B ... e^B x, each factor has its own x and g
                 left.append(xp.conj(self.times(B, xp.conj(left[-1]), transposed=True)))
             for i, g in enumerate(reversed(left)):
                 if parts > 1:
-                    W, V, error, steps, status = run(A, part, g)
+                    W, V, *ended = run(A, part, g)
                     part = self.times(B, part) if i < parts - 1 else part
-                self._report(xp, error, steps, status)
-                found = tuple(
-                    x
-                    for x in pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W)
-                    if x is not None
-                )
-                total = (
-                    found
-                    if total is None
-                    else tuple(a + b for a, b in zip(total, found, strict=True))
-                )
-        assert total is not None
-        return total
+                self._report(xp, *ended)
+                found = pullback(A, functools.partial(_times, xp, V, W.dtype, parts), W)
+                pulled.append([x for x in found if x is not None])
+        return tuple(functools.reduce(operator.add, each) for each in zip(*pulled, strict=True))
+
+    def _run(self, f: Any, static: tuple, A: LinearOperator, *arrays: Any) -> tuple[int, Any, Any]:
+        """A run in as few parts as it takes: how many, the run as a program, and what it found."""
+        xp = A.xp
+        for parts in self._partitions():
+            run = program(xp.name, f, self.f, self.method, self._steps(A), *static, parts)
+            found = run(A, *arrays)
+            if not krylov.ran_out(xp, found[-1]):
+                break
+        return parts, run, found
 
     def _partitions(self) -> list[int]:
         """In how many parts an exponential may be taken, where the steps are too few for one."""
-        return (
-            [2**i for i in range(krylov.HALVINGS + 1)]
-            if self.f.name == "exp" and self.method.max_iters is None
-            else [1]
-        )
+        is_free = self.f.name == "exp" and self.method.max_iters is None
+        return [2**i for i in range(krylov.HALVINGS + 1 if is_free else 1)]
 
     def _steps(self, A: LinearOperator) -> int:
         # derivatives converge a little later
@@ -109,17 +97,14 @@ class KrylovRuns:
 
     def _groups(self, xp: Any, A: LinearOperator, X: Array) -> list[Array]:
         """Columns for which there is room: four bases are kept for each."""
-        self._check(A)
-        width = max(1, krylov._sizes(A, X, self.method)[1] // 4)
-        return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
-
-    def _check(self, A: LinearOperator) -> None:
         if isinstance(A, Dual) and self.f.name == "apply":
             raise NotImplementedError(
                 "apply: products by Krylov() have no second derivatives with respect to A, since "
                 "nothing is known of f but its values. "
                 "Use Eigh(), or exp, log, sqrt, isqrt or power."
             )
+        width = max(1, krylov._sizes(A, X, self.method)[1] // 4)
+        return [X[..., i : i + width] for i in range(0, X.shape[-1], width)]
 
     def _report(self, xp: Any, error: Array, steps: Any, status: Any) -> None:
         info = Info(
@@ -128,8 +113,9 @@ class KrylovRuns:
             error=error,
             method="Krylov",
             function=self.f.name,
+            message="This was a product for a derivative.",
         )
-        deliver(info.replace(message="This was a product for a derivative."), "warn")
+        deliver(info, "warn")
 
 
 def _times(xp: Any, V: Array, dtype: Any, parts: int, A: LinearOperator) -> Array:
@@ -155,27 +141,27 @@ def _along(
     X: Array,
 ) -> Any:
     side = lambda A: _part(A.T if transposed else A, parts)
-    (start,), noise, (size,), tol = _starts(xp, method, X)
-    multiply = _on_rows(xp, side(A))
-    move = _by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
+    (start,), noise, (size,), tol = starts_of(xp, method, X)
+    multiply = by_rows(xp, side(A).__matmul__)
+    move = by_rows(xp, lambda X: directional(A, lambda A: side(A) @ X, moved)[1])
     with ignore_float_errors(xp):
         found = tangent_times(
             xp, multiply, move, start, size, noise, _corner(xp, f, A, False), m=m, tol=tol
         )
-    Y, error, steps, done, finite, _ = found
-    return xp.matrix_transpose(Y), error, steps, _status(xp, done, finite)
+    status = _status(xp, found.done, found.finite)
+    return xp.matrix_transpose(found.X), found.error, found.steps, status
 
 
 def _back(
     xp: Any, f: Any, method: Krylov, m: int, parts: int, A: LinearOperator, X: Array, G: Array
 ) -> Any:
     A = _part(A, parts)
-    (start, cotangent), noise, (size, other), tol = _starts(xp, method, X, G)
+    (start, cotangent), noise, (size, other), tol = starts_of(xp, method, X, G)
     with ignore_float_errors(xp):
         found = adjoint_factors(
             xp,
-            _on_rows(xp, A),
-            _on_rows(xp, A.H),
+            by_rows(xp, A.__matmul__),
+            by_rows(xp, A.H.__matmul__),
             start,
             cotangent,
             size * other,
@@ -192,7 +178,7 @@ def _back(
     return *columns, error, steps, _status(xp, done, finite)
 
 
-def _starts(
+def starts_of(
     xp: Any, method: Krylov, *columns: Array
 ) -> tuple[list[Array], Array, list[Array], float]:
     """Columns as rows, random ones for those that are zero; random numbers; the norms of the
@@ -209,22 +195,13 @@ def _starts(
     return starts, noise, sizes, max(method.tolerance(xp, columns[0].dtype), 4 * xp.eps(work))
 
 
-def _on_rows(xp: Any, A: LinearOperator) -> Callable[[Array], Array]:
-    return _by_rows(xp, A.__matmul__)
-
-
-def _by_rows(xp: Any, multiply: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def by_rows(xp: Any, multiply: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Products with all columns at once, which the run holds by rows, (*batch, columns, n)."""
     return lambda X: xp.matrix_transpose(multiply(xp.matrix_transpose(X)))
 
 
 def _status(xp: Any, done: Any, finite: Any) -> Any:
-    return pick(
-        xp,
-        finite,
-        pick(xp, done, int(Status.SUCCESS), int(Status.MAX_ITERATIONS)),
-        int(Status.NONFINITE),
-    )
+    return first_failure(xp, (finite, Status.NONFINITE), (done, Status.MAX_ITERATIONS))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -273,7 +250,7 @@ def _of_hermitian(
 ) -> tuple[Array, Array, Array]:
     """Q (D ∘ Q^H C P) P^H for S = Q Λ Q^H and T = P M P^H, with the divided differences D_ij =
     f[λ_i, μ_j]."""
-    (left, Q), (right, P) = (xp.eigh((B + xp.conj(xp.matrix_transpose(B))) / 2) for B in (S, T))
+    (left, Q), (right, P) = (xp.eigh((B + adjoint(xp, B)) / 2) for B in (S, T))
     scale = 0 * left[..., 0]
     if f.name == "exp":
         scale = xp.maximum(xp.max(left, axis=-1), xp.max(right, axis=-1))
@@ -284,9 +261,9 @@ def _of_hermitian(
     elif f.principal:
         left, right = (xp.astype(x, xp.complex_dtype(x.dtype)) for x in (left, right))
     D = divided_differences(xp, lambda x: f.of(xp, x), left[..., :, None], right[..., None, :])
-    inside = D * xp.matmul(xp.conj(xp.matrix_transpose(Q)), xp.matmul(C, P))
+    inside = D * xp.matmul(adjoint(xp, Q), xp.matmul(C, P))
     Q, P = (xp.astype(x, xp.result_type(x.dtype, inside.dtype)) for x in (Q, P))
-    return xp.matmul(Q, xp.matmul(inside, xp.conj(xp.matrix_transpose(P)))), scale, 0 * scale
+    return xp.matmul(Q, xp.matmul(inside, adjoint(xp, P))), scale, 0 * scale
 
 
 def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array, Array]:
@@ -297,11 +274,9 @@ def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array
     if f.principal or f.name == "apply":
         S, C, T = (xp.astype(B, xp.complex_dtype(B.dtype)) for B in (S, C, T))
     if f.name == "apply":
-        X, Y = (
-            _by_eigenvectors(xp, f, S, C, T),
-            _by_eigenvectors(xp, f, jostled(xp, S), C, jostled(xp, T)),
-        )
-        return X, scale, relative_change(xp, X, Y, 2)
+        X = _by_eigenvectors(xp, f, S, C, T)
+        moved = _by_eigenvectors(xp, f, jostled(xp, S), C, jostled(xp, T))
+        return X, scale, relative_change(xp, X, moved, 2)
     if f.name == "exp":
         scale = xp.maximum(*(xp.max(xp.real(xp.eigvals(B)), axis=-1) for B in (S, T)))
         shift = xp.astype(scale, S.dtype)[..., None, None] * xp.eye(
@@ -312,11 +287,8 @@ def _of_any(xp: Any, f: Any, S: Array, C: Array, T: Array) -> tuple[Array, Array
     size, other = (xp.max(xp.abs(B), axis=(-2, -1), keepdims=True) for B in (C, S))
     factor = xp.where(size > 0, size, 1) / xp.where(other > 0, other, 1)
     upper, lower = xp.concat([S, C / factor], axis=-1), xp.concat([0 * S, T], axis=-1)
-    return (
-        factor * _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))[..., :j, j:],
-        scale,
-        0 * scale,
-    )
+    whole = _of_matrix(xp, f, xp.concat([upper, lower], axis=-2))
+    return factor * whole[..., :j, j:], scale, 0 * scale
 
 
 def _by_eigenvectors(xp: Any, f: Any, S: Array, C: Array, T: Array) -> Array:

@@ -3,14 +3,13 @@ can be."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import Function, rule
 from ...info import recording, report
 from ...operators import (
@@ -40,19 +39,29 @@ from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
 from ...status import Status
 from ..common import (
     host_value,
-    is_traced_or_differentiated,
     reports_nonfinite,
     square_size,
     to_computing_dtype,
     to_result_dtype,
+    values_are_seen,
 )
 from ..spectrum import eig, not_empty
 from ..spectrum.compositions import split_shift
 from ..spectrum.order import cycles, grid_of, is_periodic, mirrored, symbol
-from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, two_factors
-from . import apply, exp, identity_like, isqrt, log, power, sqrt
-from .dense import on_spectrum, real_if_real
-from .scalars import EXP, ISQRT, LOG, SQRT, Scalar, as_integer, as_scalar, of_values, power_of
+from ..spectrum.rules import compressed, cycles_can_be_seen, rank_is_small, ranks, two_factors
+from . import apply, batched_identity, exp, isqrt, log, on_spectrum, power, real_if_real, sqrt
+from .spectra import (
+    EXP,
+    ISQRT,
+    LOG,
+    SQRT,
+    Scalar,
+    as_integer,
+    as_scalar,
+    claims_of,
+    of_values,
+    power_of,
+)
 
 # How one rule serves all six functions of a matrix, and what these rules share.
 
@@ -72,7 +81,15 @@ class Call(NamedTuple):
 
 Implementation = Callable[[Any, Call], LinearOperator]
 ALL = (exp, log, sqrt, isqrt, power, apply)
-SCALARS = {exp: EXP, log: LOG, sqrt: SQRT, isqrt: ISQRT}
+# f of numbers, from the arguments between A and the method
+SCALARS: dict[Function, Callable[..., Scalar]] = {
+    exp: lambda: EXP,
+    log: lambda: LOG,
+    sqrt: lambda: SQRT,
+    isqrt: lambda: ISQRT,
+    power: power_of,
+    apply: as_scalar,
+}
 
 
 def rules(
@@ -92,40 +109,22 @@ def rules(
 
 
 def _rule_of(g: Function, implementation: Implementation) -> Callable[..., LinearOperator]:
-    def call_of(f: Scalar, *arguments: Any) -> Call:
+    def of(A: Any, *arguments: Any) -> LinearOperator:
         def again(B: LinearOperator) -> LinearOperator:
             return g(arguments[0], B, *arguments[1:]) if g is apply else g(B, *arguments)
 
-        return Call(f, again, lambda A: g.base(A, *arguments), arguments[-1])
+        square_size(g.name, A, f"{g.name}(A)", "")
+        *given, method = arguments
+        base = lambda A: g.base(A, *arguments)
+        return implementation(A, Call(SCALARS[g](*given), again, base, method))
 
-    if g in SCALARS:
-
-        def of(A: Any, method: Any) -> LinearOperator:
-            return implementation(A, call_of(SCALARS[g], method))
-
-    elif g is power:
-
-        def of(A: Any, p: Any, method: Any) -> LinearOperator:  # type: ignore[misc]
-            return implementation(A, call_of(power_of(p), p, method))
-
-    else:
-
-        def of(A: Any, f: Any, method: Any) -> LinearOperator:  # type: ignore[misc]
-            if not callable(f) or isinstance(f, LinearOperator):
-                raise TypeError(
-                    f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A)."
-                )
-            return implementation(A, call_of(as_scalar(f), f, method))
-
-    of.__doc__ = inspect.getdoc(implementation)
+    of.__doc__ = implementation.__doc__
     return of
 
 
 def claimed(A: LinearOperator, f: Scalar, values: Array, result: LinearOperator) -> LinearOperator:
-    """f(A) with what is known of it, for self-adjoint A and these values of f."""
-    if A.xp.is_complex(values) or not A.properties & SELF_ADJOINT:
-        return result
-    return result._claim(POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT)
+    """f(A) with what is known of it by these values of f, if A is self-adjoint."""
+    return result._claim(claims_of(A.xp, f, values)) if A.properties & SELF_ADJOINT else result
 
 
 def at(A: LinearOperator, f: Scalar, *points: float) -> Array:
@@ -177,9 +176,7 @@ def of_diagonal(A: Any, call: Call) -> LinearOperator:
     xp, f = A.xp, call.f
     d = xp.real(A.d) if A.properties & SELF_ADJOINT else A.d
     values = of_values(xp, f, d, bool(A.properties & POSITIVE_SEMIDEFINITE))
-    return Diagonal(values)._claim(
-        POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative and not xp.is_complex(values) else 0
-    )
+    return Diagonal(values)._claim(claims_of(xp, f, values))
 
 
 @rules(ALL, SHIFT)
@@ -195,9 +192,8 @@ def of_identity(A: Any, call: Call) -> LinearOperator:
 @rules(ALL, Zero)
 def of_zero(A: Any, call: Call) -> LinearOperator:
     """f(0 I) = f(0) I"""
-    n = square_size(call.f.name, A, f"{call.f.name}(A)", "")
     c = at(A, call.f, 0.0)[..., 0]
-    return ScaledIdentity(A.xp.broadcast_to(c, A.batch_shape), n, like=A)
+    return ScaledIdentity(A.xp.broadcast_to(c, A.batch_shape), A.shape[-1], like=A)
 
 
 @rules(ALL, Projection, when=not_empty)
@@ -243,7 +239,7 @@ def _is_plainly_hermitian(A: Any) -> bool:
     case looks at matrices."""
     xp = A.xp
     kernel = A.col if isinstance(A, Circulant) else A.kernel
-    if is_traced_or_differentiated(xp, kernel):
+    if not values_are_seen(A):
         return False
     if isinstance(A, Circulant):
         return bool(host_value(xp, xp.all(A.col == xp.conj(mirrored(xp, A.col, (-1,))))))
@@ -281,7 +277,7 @@ def power_permutation(A: Any, p: Any, method: Any) -> LinearOperator:
     if whole is None:
         again: Callable[[Any], LinearOperator] = lambda B: power(B, p, method)
         return of_permutation(A, Call(power_of(p), again, again))
-    base, result = A if whole >= 0 else A.T, identity_like(A)
+    base, result = A if whole >= 0 else A.T, batched_identity(A)
     whole = abs(whole)
     while whole:
         result = Product(base, result) if whole & 1 else result
@@ -290,9 +286,14 @@ def power_permutation(A: Any, p: Any, method: Any) -> LinearOperator:
     return result
 
 
+def low_rank_term(A: Any) -> Any:
+    """A, or the low-rank term of the sum."""
+    return next(term for term in (A.operands or (A,)) if isinstance(term, LowRank))
+
+
 def low_rank_is_small(A: Any) -> bool:
     """Whether the rank of the low-rank term is below the size."""
-    return rank_is_small(next(term for term in (A.operands or (A,)) if isinstance(term, LowRank)))
+    return rank_is_small(low_rank_term(A))
 
 
 @rules(ALL, SelfAdjoint[LowRank], when=low_rank_is_small)
@@ -308,13 +309,8 @@ def of_low_rank(A: Any, call: Call) -> LinearOperator:
     c = xp.real(xp.asarray(c, dtype=A.dtype, device=A._context.device))[..., None]
     c = xp.broadcast_to(c, (*A.batch_shape, 1))
     shifted = xp.broadcast_to(values + c, (*A.batch_shape, values.shape[-1]))
-    y = of_values(
-        xp,
-        f,
-        xp.concat([shifted, c], axis=-1),
-        bool(A.properties & POSITIVE_SEMIDEFINITE),
-        n * xp.eps(A.dtype),
-    )
+    positive, points = bool(A.properties & POSITIVE_SEMIDEFINITE), xp.concat([shifted, c], axis=-1)
+    y = of_values(xp, f, points, positive, n * xp.eps(A.dtype))
     rest, inner = y[..., -1], xp.make_diagonal(y[..., :-1] - y[..., -1:])
     return claimed(A, f, y, _shifted(A, rest, LowRank((Dense(Q) @ Z).to_dense(), None, inner)))
 
@@ -342,7 +338,7 @@ def _is_recorded(A: Any, term: Any) -> bool:
 
 def multiple_is_recorded(A: Any) -> bool:
     """Whether derivatives are recorded of a (c I + U U^H), and U has fewer columns than rows."""
-    term = next(term for term in (A.A.operands or (A.A,)) if isinstance(term, LowRank))
+    term = low_rank_term(A.A)
     return rank_is_small(term) and _is_recorded(A, term)
 
 
@@ -363,7 +359,7 @@ def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> Linea
         bool(A.properties & POSITIVE_SEMIDEFINITE),
     )
     a = beside(xp.real(a) if namespace_of(a) is xp else a.real, 2)
-    M = a * xp.matmul(xp.conj(xp.matrix_transpose(U)), U)
+    M = a * xp.matmul(adjoint(xp, U), U)
     M = xp.broadcast_to(M, (*A.batch_shape, *M.shape[-2:]))
     values, Z = xp.eigh(xp.stop_gradient(M))
     c = xp.broadcast_to(
@@ -378,9 +374,7 @@ def _of_gram_matrix(A: Any, c: Any, term: Any, f: Scalar, a: Any = 1.0) -> Linea
 
 def rank_is_below_half(A: Any) -> bool:
     """Whether A is square and twice the rank of its low-rank term below its size."""
-    term = next(term for term in (A.operands or (A,)) if isinstance(term, LowRank))
-    ranks = term.U.shape[-1], (term.U if term.V is None else term.V).shape[-1]
-    return A.shape[-1] == A.shape[-2] and 0 < 2 * min(ranks) < A.shape[-1]
+    return A.shape[-1] == A.shape[-2] and 0 < 2 * min(ranks(low_rank_term(A))) < A.shape[-1]
 
 
 @rules((exp, power), LowRank, when=rank_is_below_half)
@@ -397,7 +391,7 @@ def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
         return call.base(A)  # singular, so there may be no root
     shift, term = split_shift(A) if isinstance(A, Sum) else (0.0, A)
     U, V = two_factors(term)
-    inner = xp.matmul(xp.conj(xp.matrix_transpose(V)), U)
+    inner = xp.matmul(adjoint(xp, V), U)
     r = inner.shape[-1]
     I = xp.astype(xp.eye(r, dtype=inner.dtype, device=A._context.device), A.dtype)
     corner = xp.broadcast_to(beside(shift, 2) * I, (*A.batch_shape, r, r))
@@ -410,7 +404,6 @@ def of_low_rank_update(A: Any, call: Call) -> LinearOperator:
 @rules(ALL, Triangular, when=not_empty)
 def of_triangular(A: Any, call: Call) -> LinearOperator:
     """f(T) is triangular"""
-    square_size(call.f.name, A, f"{call.f.name}(A)", "")
     upper = A._transpose() if A.lower else A  # Schur's form, as the algorithms want it
     X = call.again(Dense(upper.to_dense())._claim(A.properties))
     result = Triangular(X.A, lower=False)._claim(X._claims) if isinstance(X, Dense) else X

@@ -8,20 +8,20 @@ from operator import index
 from typing import Any
 
 from ... import autodiff
-from ...backends import Array
+from ...backends import Array, adjoint
 from ...dispatch import Choice, Cost, function
 from ...errors import ShapeError
 from ...info import Info, report
 from ...methods import SINGULAR, SVD, Auto, Method, fitting
 from ...operators import Dense, LinearOperator, opaque
-from ...properties import STIEFEL
-from ...status import Status
+from ...status import Status, first_failure
 from ..common import (
     BLOCK,
     MARGIN,
     by_columns,
     dense,
-    host_value,
+    filled,
+    first_columns,
     identity_like,
     ignore_float_errors,
     report_finite,
@@ -32,8 +32,17 @@ from ..common import (
 from ..solve.cost import is_too_large
 from ..solve.dense import column_norms, squares
 from ..solve.inverse import inv
-from .iterate import automatic, gram_pays, gram_triplets, is_affordable, iterative_triplets
-from .iterate import cost as expected_cost
+from .iterate import (
+    Triplets,
+    automatic,
+    dense_cost,
+    expected_cost,
+    gram_pays,
+    gram_triplets,
+    is_affordable,
+    iterative_triplets,
+    wrap,
+)
 
 # Matrix norms.
 
@@ -83,15 +92,13 @@ def matrix_norm(A: LinearOperator, ord: Any = "fro", method: Method | None = Non
     else:
         M = dense(A)
         with ignore_float_errors(xp):
-            if order == "fro" or 0 in M.shape[-2:]:
-                result = (
-                    xp.sqrt(xp.sum(xp.abs(M) ** 2, axis=(-2, -1)))
-                    if 0 in M.shape[-2:]
-                    else frobenius(xp, M)
-                )
+            if 0 in M.shape[-2:]:
+                result = xp.sum(xp.abs(M), axis=(-2, -1))
+            elif order == "fro":
+                result = frobenius(xp, M)
             else:
                 sums = xp.sum(xp.abs(M), axis=-2 if abs(order) == 1 else -1)
-                result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
+                result = extreme(xp, sums, order)
     result = to_result_dtype(xp, result, A.dtype)
     report_finite(xp, result)
     return result
@@ -115,18 +122,16 @@ def _norm_by_blocks(A: LinearOperator, order: Any) -> Array:
     xp = A.xp
     if order in (math.inf, -math.inf):
         return _norm_by_blocks(A.T, 1 if order > 0 else -1)
-    measure = (
-        (lambda X: column_norms(xp, X))
-        if order == "fro"
-        else (lambda X: xp.sum(xp.abs(X), axis=-2))
-    )
+    is_frobenius = order == "fro"
+    measure = column_norms if is_frobenius else lambda xp, X: xp.sum(xp.abs(X), axis=-2)
     with ignore_float_errors(xp):
-        sizes = by_columns(A, lambda X, _: measure(to_computing_dtype(xp, X)))
-        return (
-            frobenius(xp, sizes[..., None])
-            if order == "fro"
-            else (xp.max if order > 0 else xp.min)(sizes, axis=-1)
-        )
+        sizes = by_columns(A, lambda X, _: measure(xp, to_computing_dtype(xp, X)))
+        return frobenius(xp, sizes[..., None]) if is_frobenius else extreme(xp, sizes, order)
+
+
+def extreme(xp: Any, sizes: Array, order: float) -> Array:
+    """The largest of the sizes along the last axis, or the smallest for a negative order."""
+    return (xp.max if order > 0 else xp.min)(sizes, axis=-1)
 
 
 def frobenius(xp: Any, M: Array) -> Array:
@@ -189,81 +194,55 @@ def singular_triplets(
     """
     k = _count(A, k)
     chosen = fitting("svd", method, *SINGULAR)
-    if isinstance(chosen, Auto) and 0 not in (k, *A.shape) and gram_pays(A, k):
-        run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
-        why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
-        return Choice(run, "Gram", lambda: _gram_cost(A, k), why, partial(_like, A, k))
-    return _without_gram(A, k, chosen)
+    if not isinstance(chosen, Auto) or 0 in (k, *A.shape) or not gram_pays(A, k):
+        return _without_gram(A, k, chosen)
+    run = lambda: gram_triplets(A, k, chosen) or _without_gram(A, k, chosen)
+    why = "few triplets of a tall matrix: eigenvectors of A^H A, if they are accurate enough"
+    m, n, batch = max(A.shape[-2:]), min(A.shape[-2:]), math.prod(A.batch_shape)
+    cost = Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
+    return Choice(run, "Gram", cost, why, partial(_like, A, k))
 
 
 def _without_gram(A: LinearOperator, k: int, chosen: Any) -> Choice:
     """The choice between an iteration and the matrix."""
     like, is_free, iteration = partial(_like, A, k), isinstance(chosen, Auto), None
     if 0 not in (k, *A.shape):
-        iteration = (
-            automatic(A, k, chosen) if is_free else None if isinstance(chosen, SVD) else chosen
-        )
-    if iteration is not None:
-        otherwise = (
-            (lambda: _dense_triplets(A, k, chosen)) if is_free and is_affordable(A) else None
-        )
+        iteration = automatic(A, k, chosen) if is_free else chosen
+    run = lambda: _dense_triplets(A, k, chosen)
+    if iteration is not None and not isinstance(iteration, SVD):
+        otherwise = run if is_free and is_affordable(A) else None
         why = "a few singular values of a large operator" if is_free else "asked for"
-        run = lambda: iterative_triplets(A, k, iteration, otherwise)
-        return Choice(run, iteration.name, lambda: expected_cost(A, k, iteration), why, like)
-
-    def cost() -> Cost:
-        (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
-        return Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n))
-
-    return Choice(
-        lambda: _dense_triplets(A, k, chosen),
-        "SVD",
-        cost,
-        "nothing more is known of A" if is_free else "asked for",
-        like,
-    )
+        iterate = lambda: iterative_triplets(A, k, iteration, otherwise)
+        cost = lambda: expected_cost(A, k, iteration)
+        return Choice(iterate, iteration.name, cost, why, like)
+    why = "nothing more is known of A" if is_free else "asked for"
+    return Choice(run, "SVD", dense_cost(A), why, like)
 
 
-def _gram_cost(A: LinearOperator, k: int) -> Cost:
-    m, n, batch = max(A.shape[-2:]), min(A.shape[-2:]), math.prod(A.batch_shape)
-    return Cost(2.0 * batch * m * n * (n + 3 * k), 8.0 * batch * (n * n + m * k))
-
-
-def _dense_triplets(
-    A: LinearOperator, k: int, chosen: Method
-) -> tuple[LinearOperator, Array, LinearOperator]:
+def _dense_triplets(A: LinearOperator, k: int, chosen: Method) -> Triplets:
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
-        m, n = A.shape[-2:]
-        zeros = [
-            xp.zeros((*A.batch_shape, *shape), dtype=A.dtype, device=A._context.device)
-            for shape in ((m, k), (n, k))
-        ]
-        s = xp.zeros((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-        return Dense(zeros[0]), s, Dense(zeros[1])
-    U, s, Vh = autodiff.svd(xp, M)
-    U, s, V = U[..., :k], s[..., :k], xp.conj(xp.matrix_transpose(Vh))[..., :k]
+        U, s, V = M[..., :k], filled(A, 0.0, *A.batch_shape, k), adjoint(xp, M)[..., :k]
+    else:
+        U, s, Vh = autodiff.svd(xp, M)
+        U, s, V = U[..., :k], s[..., :k], adjoint(xp, Vh)[..., :k]
+        _report_triplets(A, chosen, *(xp.stop_gradient(x) for x in (M, U, s, V)))
+    return wrap(A, U, s, V)
+
+
+def _report_triplets(
+    A: LinearOperator, chosen: Method, M: Array, U: Array, s: Array, V: Array
+) -> None:
+    """Report how well A v = s u."""
+    xp = A.xp
     with ignore_float_errors(xp):
-        held, left, values, right = (xp.stop_gradient(x) for x in (M, U, s, V))
-        size = xp.sqrt(xp.sum(squares(xp, held), axis=-1))[..., None]
-        residual = xp.sqrt(
-            squares(xp, xp.matmul(held, right) - left * values[..., None, :])
-        ) / xp.where(size == 0, 1, size)
-        status = xp.where(
-            residual <= chosen.tolerance(xp, A.dtype), int(Status.SUCCESS), int(Status.INACCURATE)
-        )
-        finite = xp.all(xp.isfinite(held), axis=(-2, -1))[..., None]
-        status = xp.where(finite, status, int(Status.NONFINITE))
-    visible = host_value(xp, status)
-    report(
-        Info(
-            status if visible is None else Status(int(visible.max(initial=0))),
-            residual=residual,
-            method="SVD",
-        )
-    )
-    U, s, V = (to_result_dtype(xp, x, A.dtype) for x in (U, s, V))
-    return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
+        size = xp.sqrt(xp.sum(squares(xp, M), axis=-1))[..., None]
+        residual = xp.sqrt(squares(xp, xp.matmul(M, V) - U * s[..., None, :]))
+        residual = residual / xp.where(size == 0, 1, size)
+        finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
+    right = residual <= chosen.tolerance(xp, A.dtype)
+    status = first_failure(xp, (finite, Status.NONFINITE), (right, Status.INACCURATE))
+    report(Info(status, residual=residual, method="SVD"))
 
 
 def _count(A: LinearOperator, k: Any) -> int:
@@ -282,18 +261,9 @@ def _count(A: LinearOperator, k: Any) -> int:
     return count
 
 
-def _like(A: LinearOperator, count: int) -> tuple[LinearOperator, Array, LinearOperator]:
-    sides = []
-    for size in A.shape[-2:]:
-        I = identity_like(A, size)
-        sides.append(I if count == size else I[:, :count]._claim(STIEFEL))
-    return (
-        sides[0],
-        A.xp.ones(
-            (*A.batch_shape, count), dtype=A.xp.real_dtype(A.dtype), device=A._context.device
-        ),
-        sides[1],
-    )
+def _like(A: LinearOperator, count: int) -> Triplets:
+    U, V = (first_columns(identity_like(A, size), count) for size in A.shape[-2:])
+    return U, filled(A, 1.0, *A.batch_shape, count), V
 
 
 svd = function("svd", base=singular_triplets)
@@ -319,8 +289,7 @@ def numerical_rank(
     >>> int(co.rank(np.ones((3, 2))))
     1
     """
-    if tol is not None and not tol >= 0:
-        raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
+    check_tolerance(tol)
     s, xp = svd(A, None, method)[1], A.xp
     # torch would take a whole number for a constant, and say nothing
     if getattr(s, "requires_grad", False):
@@ -332,6 +301,12 @@ def numerical_rank(
     return autodiff.refused(
         xp, count, (s,), "rank: a whole number", "stop_gradient on the operator, or svd(A)"
     )
+
+
+def check_tolerance(tol: float | None) -> None:
+    """Raise an error if a tolerance is negative."""
+    if tol is not None and not tol >= 0:
+        raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
 
 
 rank = function("rank", base=numerical_rank, rewrites=False)
@@ -375,8 +350,7 @@ def condition_number(A: LinearOperator, p: Any = 2, method: Method | None = None
             s = svd(A, None, method)[1]
         large, small = (s[..., 0], s[..., -1]) if order == 2 else (s[..., -1], s[..., 0])
         with ignore_float_errors(xp):
-            ratio = large / small
-            ratio = xp.abs(ratio)  # LAPACK may give the singular value -0.0
+            ratio = xp.abs(large / small)  # LAPACK may give the singular value -0.0
         # Zero by zero is a singular matrix too; NaN comes from NaN alone.
         return xp.where(
             xp.logical_and(xp.isnan(ratio), xp.logical_not(xp.isnan(large))), math.inf, ratio
@@ -405,17 +379,13 @@ def smallest_singular_value(A: LinearOperator) -> Array:
     """
     xp, (inverse, info) = A.xp, inv(A, info=True)
     if info.status is Status.SINGULAR:
-        return xp.zeros(A.batch_shape, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        return filled(A, 0.0, *A.batch_shape)
     U, s, V = svd(opaque(inverse), 1)  # opaque: the rule for an inverse would ask for all of A's
     with ignore_float_errors(xp):
         # A u = v / s
         residual = xp.sqrt(squares(xp, (A @ U.to_dense()) * s[..., None, :] - V.to_dense()))
         right = residual <= MARGIN * Auto().tolerance(xp, A.dtype)
-    status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
-    visible = host_value(xp, status)
-    report(
-        Info(status if visible is None else Status(int(visible.max(initial=0))), residual=residual)
-    )
+    report(Info(first_failure(xp, (right, Status.INACCURATE)), residual=residual))
     singular = xp.asarray(info.status == int(Status.SINGULAR), device=A._context.device)
     return xp.where(singular, 0, 1 / s[..., 0])
 

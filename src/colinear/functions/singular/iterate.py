@@ -3,34 +3,33 @@ through the small Gram matrix."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 from ... import autodiff
-from ...backends import Array, program
+from ...backends import Array, adjoint
 from ...dispatch import Cost
 from ...errors import DerivativeWarning
 from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import Auto, GolubKahan, Method, RandomizedSVD
-from ...methods.basis import pick
+from ...methods.basis import plain
 from ...methods.golub_kahan import golub_kahan
 from ...methods.randomized_svd import randomized_svd
 from ...operators import Dense, LinearOperator, Product
 from ...operators.autograd import linearised
 from ...properties import STIEFEL
-from ...status import Status, known_status
+from ...status import Status
 from ..common import (
     host_value,
     ignore_float_errors,
     is_half,
-    is_traced_or_differentiated,
     to_result_dtype,
+    values_are_seen,
 )
 from ..solve.inverse import LARGEST_DENSE
-from ..spectrum.iterate import FLOOR, check_visible, watcher
+from ..spectrum.iterate import check_visible, program_of, report_run, status_of_run, watcher
 from ..spectrum.order import PENALTY, STEPS
 
 SMALLEST = 400  # of the smaller dimension, from which iterating may pay
@@ -45,7 +44,7 @@ UNSETTLED = (
     "or use GolubKahan()."
 )
 
-Result = tuple[LinearOperator, Array, LinearOperator]
+Triplets = tuple[LinearOperator, Array, LinearOperator]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -58,23 +57,24 @@ def is_affordable(A: LinearOperator) -> bool:
 
 def automatic(A: LinearOperator, k: int, method: Auto) -> Method | None:
     """The method that `Auto` iterates by; None for the dense way."""
-    m, n = A.shape[-2:]
-    smaller = min(m, n)
-    chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
-    affordable = is_affordable(A)
+    smaller = min(A.shape[-2:])
     if k == 0 or smaller < SMALLEST or 5 * k > smaller:
         return None
-    watched = any(is_traced_or_differentiated(A.xp, leaf) for leaf in A.arrays())
-    if affordable and watched:  # the dense way has derivatives
-        return None
-    if not affordable:
+    chosen = GolubKahan(tol=method.tol, max_iters=method.max_iters)
+    if not is_affordable(A):
         return chosen
-    return (
-        chosen if PENALTY * cost(A, k, chosen).flops < 20.0 * math.prod(A.shape) * smaller else None
-    )
+    # the dense way has derivatives
+    pays = PENALTY * expected_cost(A, k, chosen).flops < dense_cost(A).flops
+    return chosen if pays and values_are_seen(A) else None
 
 
-def cost(A: LinearOperator, k: int, method: Any) -> Cost:
+def dense_cost(A: LinearOperator) -> Cost:
+    """What the decomposition of the matrix costs."""
+    (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
+    return Cost(20.0 * batch * m * n * min(m, n), 8.0 * batch * (m + n) * min(m, n))
+
+
+def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
     """What a run is expected to cost."""
     (m, n), batch = A.shape[-2:], math.prod(A.batch_shape)
     if isinstance(method, RandomizedSVD):
@@ -94,21 +94,20 @@ def cost(A: LinearOperator, k: int, method: Any) -> Cost:
 
 
 def iterative_triplets(
-    A: LinearOperator, k: int, method: Any, otherwise: Callable[[], Result] | None
-) -> Result:
+    A: LinearOperator, k: int, method: Any, otherwise: Callable[[], Triplets] | None
+) -> Triplets:
     """Triplets as `svd` returns them, with residuals recomputed: the larger of |A v - s u| and |A^H
     u - s v|, relative to |A|.
 
     Where the run fails, and there is one, `otherwise()` is returned.
     """
-    xp = A.xp
+    xp, (m, n), is_random = A.xp, A.shape[-2:], isinstance(method, RandomizedSVD)
     check_visible("svd", A, method.name)
     fixed = A.detach()
-    m, n = A.shape[-2:]
     dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
     place = {"dtype": dtype, "device": A._context.device}
     generators = xp.split(xp.generator(method.seed), 3)
-    if isinstance(method, RandomizedSVD):
+    if is_random:
         width = min(m, n, k + method.oversampling)
         arrays = [xp.normal(generators[0], (*A.batch_shape, n, width), **place)]
     else:
@@ -117,92 +116,62 @@ def iterative_triplets(
         ]
         if method.x0 is not None:
             arrays[0] = xp.broadcast_to(xp.asarray(method.x0, **place), (*A.batch_shape, n))
-    static = method if isinstance(method, RandomizedSVD) else method.without_arrays()
-    watched = not isinstance(method, RandomizedSVD) and (
-        method.callback is not None or method.progress
-    )
-    run = functools.partial(_run, xp, static, k) if watched else program(xp.name, _run, static, k)
+    run = program_of("svd", fixed, _run, method if is_random else method.without_arrays(), k)
     with recording() as dropped, ignore_float_errors(xp):
         U, s, V, residual, error, matvecs, steps, done, finite, stopped = run(
             fixed, fixed.H, *arrays
         )
     tol = method.tolerance(xp, A.dtype)
-    lenient = isinstance(method, RandomizedSVD) and method.tol is None
-    converged = residual <= (math.inf if lenient else tol)
-    status = _status(xp, xp.all(converged), done, finite, stopped, tol)
-    if (
-        otherwise is not None
-        and isinstance(status, Status)
-        and status.is_failure
-        and status is not Status.NONFINITE
-    ):
-        report(
-            Info(
-                Status.FELL_BACK,
-                matvecs=matvecs,
-                message=f"{method.name} failed ({status.name}); SVD gave the answer",
-            )
-        )
+    converged = residual <= (math.inf if is_random and method.tol is None else tol)
+    right = plain(xp, xp.all(converged))
+    status = status_of_run(xp, right, done, finite, stopped, tol, dtype)
+    info = Info(status, converged, steps, matvecs, residual, error, method=method.name)
+    info = check_inner_failures(info.replace(message=_advice(method, status)), fixed, V, dropped)
+    info = check_inner_failures(info, fixed.H, U, dropped)
+    if report_run(info, otherwise) and otherwise is not None:
         return otherwise()
-    message = _advice(method, status)
-    info = Info(
-        status, converged, steps, matvecs, residual, error, method=method.name, message=message
-    )
-    info = check_inner_failures(info, fixed, V, dropped)
-    report(check_inner_failures(info, fixed.H, U, dropped))
     leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
-        if isinstance(method, RandomizedSVD):  # near triplets of A, whose derivatives these are
-            xp.warn_later(
-                xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype)),
-                UNSETTLED,
-                category=DerivativeWarning,
-            )
+        if is_random:  # near triplets of A, whose derivatives these are
+            far = xp.stop_gradient(residual) > math.sqrt(xp.eps(dtype))
+            xp.warn_later(far, UNSETTLED, category=DerivativeWarning)
         U, s, V = autodiff.triplets(A, U, s, V)
-    U, s, V = (to_result_dtype(xp, x, A.dtype) for x in (U, s, V))
+    return wrap(A, U, s, V)
+
+
+def wrap(A: LinearOperator, U: Array, s: Array, V: Array) -> Triplets:
+    """Triplets that were computed, as they are returned."""
+    U, s, V = (to_result_dtype(A.xp, x, A.dtype) for x in (U, s, V))
     return Dense(U)._claim(STIEFEL), s, Dense(V)._claim(STIEFEL)
 
 
 def _advice(method: Any, status: Any) -> str:
     """The parameter of the method that helps where its triplets have not converged."""
     if isinstance(method, RandomizedSVD):
-        is_poor = (
-            status in (Status.INACCURATE, Status.STAGNATION)
-            if isinstance(status, Status)
-            else False
-        )
+        poor = (Status.INACCURATE, Status.STAGNATION)
+        is_poor = isinstance(status, Status) and status in poor
         return "raise power_iterations= or oversampling=, or use GolubKahan()" if is_poor else ""
     return method.advice if status is Status.MAX_ITERATIONS else ""
 
 
-def _status(xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float) -> Any:
-    poor = int(Status.STAGNATION if tol < FLOOR * xp.eps(xp.float64) else Status.INACCURATE)
-    late = pick(xp, stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
-    status = pick(xp, right, int(Status.SUCCESS), pick(xp, done, poor, late))
-    status = pick(xp, finite, status, int(Status.NONFINITE))
-    return known_status(xp, status)
-
-
 def _run(
-    xp: Any, method: Any, k: int, A: LinearOperator, adjoint: LinearOperator, *arrays: Array
+    xp: Any, method: Any, k: int, A: LinearOperator, AH: LinearOperator, *arrays: Array
 ) -> Any:
     """One run, a program in JAX."""
-    A, adjoint = linearised(A), linearised(adjoint)
+    A, AH = linearised(A), linearised(AH)
     if isinstance(method, RandomizedSVD):
         U, s, V = randomized_svd(
-            xp, A.__matmul__, adjoint.__matmul__, arrays[0], k, method.power_iterations
+            xp, A.__matmul__, AH.__matmul__, arrays[0], k, method.power_iterations
         )
-        matvecs, steps = (
-            arrays[0].shape[-1] * (2 + 2 * method.power_iterations),
-            method.power_iterations,
-        )
-        ended = (True, xp.all(xp.isfinite(s)), False)
+        steps = method.power_iterations
+        matvecs = arrays[0].shape[-1] * (2 + 2 * steps)
+        ended: tuple[Any, ...] = True, plain(xp, xp.all(xp.isfinite(s))), False
     else:
         size = method.size(min(A.shape[-2:]), k)
         found = golub_kahan(
             xp,
             A.__matmul__,
-            adjoint.__matmul__,
+            AH.__matmul__,
             arrays[0],
             (arrays[1], arrays[2]),
             k,
@@ -213,20 +182,17 @@ def _run(
             watch=watcher(method, k),
         )
         U, s, V = xp.matrix_transpose(found.U), found.s, xp.matrix_transpose(found.V)
-        matvecs, steps, ended = (
-            found.matvecs,
-            found.iterations,
-            (found.done, found.finite, found.stopped),
-        )
+        matvecs, steps = found.matvecs, found.iterations
+        ended = found.done, found.finite, found.stopped
     size = xp.max(s, axis=-1, keepdims=True)
     size = xp.where(size == 0, 1, size)
     right = xp.vector_norm(A @ V - U * s[..., None, :], axis=-2)
-    left = xp.vector_norm(adjoint @ U - V * s[..., None, :], axis=-2)
+    left = xp.vector_norm(AH @ U - V * s[..., None, :], axis=-2)
     error = None
     if isinstance(method, RandomizedSVD):  # of the Frobenius norms, by a few random x
         X = arrays[0][..., : min(6, arrays[0].shape[-1])]
         X = xp.roll(X, 1, axis=-2)
-        E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(xp.conj(xp.matrix_transpose(V)), X))
+        E = A @ X - xp.matmul(U * s[..., None, :], xp.matmul(adjoint(xp, V), X))
         whole = xp.vector_norm(A @ X, axis=(-2, -1))
         error = xp.vector_norm(E, axis=(-2, -1)) / xp.where(whole == 0, 1, whole)
     return U, s, V, xp.maximum(right, left) / size, error, matvecs + 2 * k, steps, *ended
@@ -239,15 +205,11 @@ def gram_pays(A: LinearOperator, k: int) -> bool:
     """Whether A is a stored matrix, tall and narrow (or wide and low), of which few triplets are
     asked, and its values can be seen."""
     m, n = A.shape[-2:]
-    stored = (
-        isinstance(A, Dense)
-        and not is_traced_or_differentiated(A.xp, A.A)
-        and not is_half(A.xp, A.dtype)
-    )
+    stored = isinstance(A, Dense) and values_are_seen(A) and not is_half(A.xp, A.dtype)
     return stored and 0 < 2 * k <= min(m, n) and max(m, n) >= TALL * min(m, n)
 
 
-def gram_triplets(A: Any, k: int, method: Method) -> Result | None:
+def gram_triplets(A: Any, k: int, method: Method) -> Triplets | None:
     """A^H A = V diag(s^2) V^H and U = A (V diag(1/s)), as that product; None if it is not accurate
     enough.
 
@@ -256,10 +218,10 @@ def gram_triplets(A: Any, k: int, method: Method) -> Result | None:
     """
     xp, M = A.xp, A.A
     if M.shape[-2] < M.shape[-1]:
-        flipped = gram_triplets(Dense(xp.conj(xp.matrix_transpose(M))), k, method)
-        return None if flipped is None else (flipped[2], flipped[1], flipped[0])
+        flipped = gram_triplets(Dense(adjoint(xp, M)), k, method)
+        return None if flipped is None else flipped[::-1]
     with ignore_float_errors(xp):
-        G = xp.matmul(xp.conj(xp.matrix_transpose(M)), M)
+        G = xp.matmul(adjoint(xp, M), M)
         squares, V = xp.eigh(G)
         squares, V = xp.flip(squares[..., -k:], axis=-1), xp.flip(V[..., -k:], axis=-1)
         loss = xp.eps(M.dtype) * xp.max(squares[..., 0] / squares[..., -1])

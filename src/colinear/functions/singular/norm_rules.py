@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from itertools import combinations
 from operator import mul
 from typing import Any
 
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint
 from ...dispatch import rule
 from ...operators import (
     FFT,
@@ -42,6 +43,7 @@ from ...operators import (
 from ...operators.diagonal import scalar_of
 from ...properties import Stiefel
 from ..common import (
+    filled,
     has_orthonormal_columns,
     has_orthonormal_rows,
     host_value,
@@ -52,36 +54,49 @@ from ..common import (
 )
 from ..diagonal import diag
 from ..spectrum.rules import two_factors
-from . import checked_order, frobenius, norm, root
-from .rules import compressed
+from . import ORDERS, checked_order, extreme, frobenius, norm, root
+from .rules import compressed, magnitude
 
-# --------------------------------------------------------------------------------------------------
+SPECTRAL = ("fro", "nuc", 2, -2)  # the norms that singular values give
+Implementation = Callable[[Any, Any, Any], Array]
 
 
-@rule(norm, Zero)
-def norm_zero(A: Any, ord: Any, method: Any) -> Array:
+def norm_rule(
+    pattern: Any, when: Any = None, of: tuple[Any, ...] = ORDERS
+) -> Callable[[Implementation], Implementation]:
+    """Decorate a rule of `norm` for the norms `of`; the others are left to the base case."""
+
+    def register(implementation: Implementation) -> Implementation:
+        def size(A: Any, ord: Any, method: Any) -> Array:
+            if checked_order("norm", ord) not in of:
+                return norm.base(A, ord, method)
+            return implementation(A, ord, method)
+
+        size.__doc__ = implementation.__doc__
+        rule(norm, pattern, when=when, name=implementation.__name__)(size)
+        return implementation
+
+    return register
+
+
+@norm_rule(Zero)
+def norm_zero(A: Any, order: Any, method: Any) -> Array:
     """|0| = 0"""
-    checked_order("norm", ord)
-    return A.xp.zeros((), dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
+    return filled(A, 0.0)
 
 
-@rule(norm, Diagonal)
+@norm_rule(Diagonal)
 @reports_nonfinite
-def norm_diagonal(A: Any, ord: Any, method: Any) -> Array:
+def norm_diagonal(A: Any, order: Any, method: Any) -> Array:
     """|diag(d)| in every norm is a norm of d: the largest, the smallest, the sum or the root of squares"""
-    return _norm_of_entries(A.xp, A.xp.abs(A.d), checked_order("norm", ord))
+    return _norm_of_entries(A.xp, A.xp.abs(A.d), order)
 
 
-@rule(norm, Identity | ScaledIdentity | Permutation)
+@norm_rule(Identity | ScaledIdentity | Permutation)
 @reports_nonfinite
-def norm_scaled_permutation(A: Any, ord: Any, method: Any) -> Array:
+def norm_scaled_permutation(A: Any, order: Any, method: Any) -> Array:
     """|c P| is n^1/2 |c| (Frobenius), n |c| (nuclear) or |c|"""
-    xp, n = A.xp, A.shape[-1]
-    c = scalar_of(A)
-    ones = xp.ones((*A.batch_shape, n), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    return _norm_of_entries(xp, ones, checked_order("norm", ord)) * (
-        abs(c) if namespace_of(c) is None else xp.abs(c)
-    )
+    return _norm_of_entries(A.xp, filled(A, 1.0, *A.shape[:-1]), order) * magnitude(scalar_of(A))
 
 
 def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
@@ -90,38 +105,31 @@ def _norm_of_entries(xp: Any, sizes: Array, order: Any) -> Array:
         return frobenius(xp, sizes[..., None])
     if order in ("nuc", "fro") or not sizes.shape[-1]:
         return xp.sum(sizes, axis=-1)
-    return (xp.max if order > 0 else xp.min)(sizes, axis=-1)
+    return extreme(xp, sizes, order)
 
 
-@rule(
-    norm,
+@norm_rule(
     Stiefel[Dense | FFT | Sine | Householder | Product | Kronecker | BlockDiag | Scaled | Sliced],
+    of=SPECTRAL,
 )
 @reports_nonfinite
-def norm_orthonormal(A: Any, ord: Any, method: Any) -> Array:
+def norm_orthonormal(A: Any, order: Any, method: Any) -> Array:
     """|Q| is n^1/2 (Frobenius), n (nuclear) or 1 (largest and smallest singular value) for the n columns of Q"""
-    order, xp = checked_order("norm", ord), A.xp
-    if order not in ("fro", "nuc", 2, -2):
-        return norm.base(A, ord, method)
-    ones = xp.ones(
-        (*A.batch_shape, A.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device
-    )
-    return _norm_of_entries(xp, ones, order)
+    ones = filled(A, 1.0, *A.batch_shape, A.shape[-1])
+    return _norm_of_entries(A.xp, ones, order)
 
 
-@rule(norm, Projection)
+@norm_rule(Projection, of=("fro", "nuc"))
 @reports_nonfinite
-def norm_projection(A: Any, ord: Any, method: Any) -> Array:
+def norm_projection(A: Any, order: Any, method: Any) -> Array:
     """|Q Q^H| is r^1/2 (Frobenius) or r (nuclear) for the r columns of Q"""
-    if checked_order("norm", ord) not in ("fro", "nuc"):
-        return norm.base(A, ord, method)
-    ones = A.xp.ones(
-        (*A.batch_shape, A.Q.shape[-1]), dtype=A.xp.real_dtype(A.dtype), device=A._context.device
-    )
-    return _norm_of_entries(A.xp, ones, ord)
+    return _norm_of_entries(A.xp, filled(A, 1.0, *A.batch_shape, A.Q.shape[-1]), order)
 
 
 # --------------------------------------------------------------------------------------------------
+
+
+ENTRYWISE = ("fro", 1, -1, math.inf, -math.inf)
 
 
 def has_entries(A: LinearOperator) -> bool:
@@ -129,28 +137,20 @@ def has_entries(A: LinearOperator) -> bool:
     return 0 not in A.shape[-2:] and any(0 not in getattr(leaf, "shape", ()) for leaf in A.leaves())
 
 
-@rule(norm, Sparse | Banded | Tridiagonal | Toeplitz | Circulant, when=has_entries)
-def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(Sparse | Banded | Tridiagonal | Toeplitz | Circulant, when=has_entries, of=ENTRYWISE)
+def norm_by_entries(A: Any, order: Any, method: Any) -> Array:
     """|A|_F^2 = 1^T |A|^2 1, |A|_1 = max 1^T |A|, |A|_inf = max |A| 1, where |A| and |A|^2 by
     entries have A's structure"""
-    order, xp = checked_order("norm", ord), A.xp
-    # sums by Fourier transforms are right beside the largest only
-    unsure = isinstance(A, Toeplitz) and order in (
-        -1,
-        -math.inf,
-    )
-    if order in ("nuc", 2, -2) or unsure:
-        return norm.base(A, ord, method)
-    ones = xp.ones(
-        (A.shape[-2 if order in (1, -1) else -1], 1),
-        dtype=xp.real_dtype(A.dtype),
-        device=A._context.device,
-    )
+    xp = A.xp
+    if isinstance(A, Toeplitz) and order in (-1, -math.inf):
+        # sums by Fourier transforms are right beside the largest only
+        return norm.base(A, order, method)
+    ones = filled(A, 1.0, A.shape[-2 if order in (1, -1) else -1], 1)
     with ignore_float_errors(xp):
         if order != "fro":
             sizes = A._map(xp.abs)
             sums = ((sizes.T if abs(order) == 1 else sizes) @ ones)[..., 0]
-            result = (xp.max if order > 0 else xp.min)(sums, axis=-1)
+            result = extreme(xp, sums, order)
         else:
             held = map(xp.stop_gradient, A.leaves())
             largest = reduce(
@@ -164,16 +164,12 @@ def norm_by_entries(A: Any, ord: Any, method: Any) -> Array:
     return result
 
 
-@rule(norm, LowRank)
-def norm_low_rank(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(LowRank, of=("fro",))
+def norm_low_rank(A: Any, order: Any, method: Any) -> Array:
     """|U C V^H|_F = |R C S^H|_F for U = Q R, V = P S"""
-    if checked_order("norm", ord) != "fro":
-        return norm.base(A, ord, method)
-    xp, known = A.xp, A.arrays()
-    if not xp.is_differentiated(*known):
-        return norm(Dense(compressed(A)[1]), ord, method)
-    size = norm(Dense(compressed(A.detach())[1]), ord, method)
-    return _with_derivative_of_square(xp, A, size)
+    is_followed = A.xp.is_differentiated(*A.arrays())
+    size = norm(Dense(compressed(A.detach() if is_followed else A)[1]), order, method)
+    return _with_derivative_of_square(A.xp, A, size) if is_followed else size
 
 
 def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
@@ -187,7 +183,7 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
         largest = xp.max(xp.abs(xp.stop_gradient(B)), axis=(-2, -1))
         scale = xp.where(largest > 0, largest, 1)
         B, unit = B / scale[..., None, None], unit / scale
-        grams.append(xp.matmul(xp.conj(xp.matrix_transpose(B)), B))
+        grams.append(xp.matmul(adjoint(xp, B), B))
     square = xp.real(xp.sum(grams[0] * xp.matrix_transpose(grams[1]), axis=(-2, -1)))
     return size * xp.sqrt(1 + (square - xp.stop_gradient(square)) / xp.where(unit > 0, unit**2, 1))
 
@@ -195,36 +191,37 @@ def _with_derivative_of_square(xp: Any, A: Any, size: Array) -> Array:
 # --------------------------------------------------------------------------------------------------
 
 
-@rule(norm, Scaled)
+@norm_rule(Scaled)
 @reports_nonfinite
-def norm_scaled(A: Any, ord: Any, method: Any) -> Array:
+def norm_scaled(A: Any, order: Any, method: Any) -> Array:
     """|c A| = |c| |A|"""
-    size = norm(operands_in_context(A)[0], ord, method)
-    return size * (abs(A.scalar) if namespace_of(A.scalar) is None else A.xp.abs(A.scalar))
+    return norm(operands_in_context(A)[0], order, method) * magnitude(A.scalar)
 
 
-@rule(norm, Transpose | Adjoint)
-def norm_transpose(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(Transpose | Adjoint)
+def norm_transpose(A: Any, order: Any, method: Any) -> Array:
     """|A^T| = |A|, but the largest row sum of one is the largest column sum of the other"""
     swapped = {1: math.inf, -1: -math.inf, math.inf: 1, -math.inf: -1}
-    return norm(A.A, swapped.get(checked_order("norm", ord), ord), method)
+    return norm(A.A, swapped.get(order, order), method)
 
 
-@rule(norm, Conjugate)
-def norm_conjugate(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(Conjugate)
+def norm_conjugate(A: Any, order: Any, method: Any) -> Array:
     """|conj(A)| = |A|"""
-    return norm(A.A, ord, method)
+    return norm(A.A, order, method)
 
 
-@rule(norm, Kronecker)
-def norm_kronecker(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(Kronecker)
+def norm_kronecker(A: Any, order: Any, method: Any) -> Array:
     """|A ⊗ B| = |A| |B|, in every norm; the smallest singular value is 0 where tall factors meet wide ones"""
     factors = operands_in_context(A)
-    if checked_order("norm", ord) == -2 and min(A.shape[-2:]) > math.prod(
-        min(factor.shape[-2:]) for factor in factors
-    ):
-        return A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
-    return reduce(mul, (norm(factor, ord, method) for factor in factors))
+    smallest = math.prod(min(factor.shape[-2:]) for factor in factors)
+    if order == -2 and min(A.shape[-2:]) > smallest:
+        return filled(A, 0.0, *A.batch_shape)
+    return reduce(mul, (norm(factor, order, method) for factor in factors))
+
+
+ALL_BUT_SMALLEST = tuple(order for order in ORDERS if order != -2)
 
 
 def blocks_have_entries(A: LinearOperator) -> bool:
@@ -232,21 +229,15 @@ def blocks_have_entries(A: LinearOperator) -> bool:
     return all(0 not in block.shape[-2:] for block in A.operands)
 
 
-@rule(norm, BlockDiag, when=blocks_have_entries)
-def norm_block_diagonal(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(BlockDiag, when=blocks_have_entries, of=ALL_BUT_SMALLEST)
+def norm_block_diagonal(A: Any, order: Any, method: Any) -> Array:
     """|diag(A, B)| is (|A|^2 + |B|^2)^1/2 (Frobenius), |A| + |B| (nuclear) or the larger of both"""
-    dense_blocks = ord in ("nuc", 2) and all(isinstance(block, Dense) for block in A.operands)
-    if checked_order("norm", ord) == -2 or dense_blocks:  # `svd` decomposes them at once
-        return norm.base(A, ord, method)
+    if order in ("nuc", 2) and all(isinstance(block, Dense) for block in A.operands):
+        return norm.base(A, order, method)  # `svd` decomposes them at once
     xp = A.xp
-    sizes = xp.stack(
-        [
-            xp.broadcast_to(xp.asarray(norm(block, ord, method)), A.batch_shape)
-            for block in operands_in_context(A)
-        ],
-        axis=-1,
-    )
-    return _norm_of_entries(xp, sizes, ord)
+    sizes = [xp.asarray(norm(block, order, method)) for block in operands_in_context(A)]
+    sizes = [xp.broadcast_to(size, A.batch_shape) for size in sizes]
+    return _norm_of_entries(xp, xp.stack(sizes, axis=-1), order)
 
 
 def keeps_its_norm(A: LinearOperator) -> bool:
@@ -254,16 +245,12 @@ def keeps_its_norm(A: LinearOperator) -> bool:
     return has_orthonormal_columns(A.operands[0]) or has_orthonormal_rows(A.operands[-1])
 
 
-@rule(norm, Product, when=keeps_its_norm)
-def norm_orthonormal_product(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(Product, when=keeps_its_norm, of=("fro", "nuc", 2))
+def norm_orthonormal_product(A: Any, order: Any, method: Any) -> Array:
     """|Q A P^H| = |A| for Q^H Q = I, P^H P = I in the norms that singular values give"""
-    if checked_order("norm", ord) not in ("fro", "nuc", 2):
-        return norm.base(A, ord, method)
     left, *rest = operands_in_context(A)
-    found = norm(
-        Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1]), ord, method
-    )
-    return A.xp.broadcast_to(found, A.batch_shape)
+    inner = Product(*rest) if has_orthonormal_columns(left) else Product(left, *rest[:-1])
+    return A.xp.broadcast_to(norm(inner, order, method), A.batch_shape)
 
 
 def has_cheap_inner_products(A: LinearOperator) -> bool:
@@ -284,15 +271,13 @@ def _is_cheap(B: LinearOperator, C: LinearOperator) -> bool:
     return not diag.find(B.H @ C).is_base
 
 
-@rule(norm, Sum, when=has_cheap_inner_products)
-def norm_sum(A: Any, ord: Any, method: Any) -> Array:
+@norm_rule(Sum, when=has_cheap_inner_products, of=("fro",))
+def norm_sum(A: Any, order: Any, method: Any) -> Array:
     """|A + B|_F^2 = |A|_F^2 + 2 Re trace(A^H B) + |B|_F^2, unless they cancel"""
-    if checked_order("norm", ord) != "fro":
-        return norm.base(A, ord, method)
     xp, terms = A.xp, operands_in_context(A)
     sizes = [norm(term, "fro", method) for term in terms]
     total = sum(size**2 for size in sizes)
     cross = [xp.real(xp.sum(diag(B.H @ C), axis=-1)) for B, C in combinations(terms, 2)]
     square = total + 2 * sum(cross)
     lost = host_value(xp, square <= total * 1e-2)  # two digits of the square, so one of the norm
-    return norm.base(A, ord, method) if lost is None or lost.any() else root(xp, square)
+    return norm.base(A, order, method) if lost is None or lost.any() else root(xp, square)

@@ -4,6 +4,7 @@ their operands."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial, reduce
 from operator import mul
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff
-from ...backends import Array, namespace_of
+from ...backends import Array, adjoint, namespace_of
 from ...dispatch import rule
 from ...factors.function import KroneckerFunction
 from ...factors.inverse import Inverse
@@ -46,6 +47,7 @@ from ...properties import STIEFEL, UNITARY, SelfAdjoint
 from ..common import (
     complement,
     completed,
+    filled,
     first_columns,
     has_orthonormal_columns,
     has_orthonormal_rows,
@@ -62,8 +64,8 @@ from ..common import (
 )
 from ..solve.inverse import all_square
 from ..spectrum import eig
-from ..spectrum.order import grid_of, is_periodic, symbol
-from . import _count, cond, rank, svd
+from ..spectrum.order import grid_of, is_periodic, padded, symbol
+from . import Triplets, _count, check_tolerance, cond, rank, svd
 
 # The rules of `svd`, `rank` and `cond`.
 #
@@ -71,8 +73,6 @@ from . import _count, cond, rank, svd
 # tall factor beside a wide one) zeros are added, and the columns of U and V are completed to
 # orthonormal ones by `complement`, which keeps no more numbers than the parts have.
 
-
-Triplets = tuple[LinearOperator, Array, LinearOperator]
 
 DIAGONALISED = SelfAdjoint[KroneckerSum | Sum | Toeplitz | Tridiagonal | Convolution]
 COMPOSED = Kronecker | BlockDiag | Product | Scaled | Transpose | Adjoint | Conjugate | Inverse
@@ -82,16 +82,6 @@ SIMPLE = Diagonal | ScaledIdentity | Circulant | Convolution | LowRank | Zero | 
 # --------------------------------------------------------------------------------------------------
 
 
-def padded(xp: Any, s: Array, k: int) -> Array:
-    """The first k singular values, zeros where there are fewer."""
-    if k <= s.shape[-1]:
-        return s[..., :k]
-    return xp.concat(
-        [s, xp.zeros((*s.shape[:-1], k - s.shape[-1]), dtype=s.dtype, device=xp.device_of(s))],
-        axis=-1,
-    )
-
-
 def sorted_triplets(
     left: LinearOperator, s: Array, right: LinearOperator, k: int, places: Any = (None, None)
 ) -> Triplets:
@@ -99,11 +89,7 @@ def sorted_triplets(
     `right`."""
     xp = namespace_of(s)
     order = xp.argsort(-s, axis=-1, stable=True)
-    batch = tuple(s.shape[:-1])
-    U, V = (
-        broadcast_batch(reordered(Q, order, k, where), batch)
-        for Q, where in zip((left, right), places)
-    )
+    U, V = (reordered(Q, order, k, where) for Q, where in zip((left, right), places))
     return U, padded(xp, xp.take_along_axis(s, order, axis=-1), k), V
 
 
@@ -115,6 +101,12 @@ def phase(x: Any) -> Any:
     size = xp.abs(x)
     with ignore_float_errors(xp):  # infinity by infinity
         return xp.asarray(xp.where(size > 0, x / xp.where(size > 0, size, 1), 1))
+
+
+def magnitude(c: Any) -> Any:
+    """|c| of a number or an array."""
+    xp = namespace_of(c)
+    return abs(c) if xp is None else xp.abs(c)
 
 
 def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
@@ -129,8 +121,8 @@ def _with_phases(U: LinearOperator, d: Array) -> LinearOperator:
 @reports_nonfinite
 def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
     """Q = Q I I^H: every singular value is 1"""
-    k, xp = _count(A, k), A.xp
-    s = xp.ones((*A.batch_shape, k), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+    k = _count(A, k)
+    s = filled(A, 1.0, *A.batch_shape, k)
     return (
         first_columns(A, k),
         s,
@@ -141,19 +133,19 @@ def svd_orthonormal(A: Any, k: Any, method: Any) -> Triplets:
 @rule(svd, Zero)
 def svd_zero(A: Any, k: Any, method: Any) -> Triplets:
     """0 = I 0 I^H"""
-    k, xp = _count(A, k), A.xp
+    k = _count(A, k)
     U, V = (first_columns(identity_like(A, size), k) for size in A.shape[-2:])
-    return U, xp.zeros((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device), V
+    return U, filled(A, 0.0, k), V
 
 
 @rule(svd, ScaledIdentity)
 @reports_nonfinite
 def svd_scaled_identity(A: Any, k: Any, method: Any) -> Triplets:
     """c I = (c / |c|) |c| I^H"""
-    k, xp, I = _count(A, k), A.xp, first_columns(identity_like(A, A.shape[-1]), _count(A, k))
-    ones = xp.ones((k,), dtype=xp.real_dtype(A.dtype), device=A._context.device)
-    size = abs(A.c) if namespace_of(A.c) is None else xp.abs(A.c)[..., None]
-    return Scaled(phase(A.c), I)._claim(STIEFEL), size * ones, broadcast_batch(I, A.batch_shape)
+    k = _count(A, k)
+    I = first_columns(identity_like(A), k)
+    s = beside(magnitude(A.c)) * filled(A, 1.0, k)
+    return Scaled(phase(A.c), I)._claim(STIEFEL), s, broadcast_batch(I, A.batch_shape)
 
 
 @rule(svd, Diagonal)
@@ -184,10 +176,7 @@ def svd_projection(A: Any, k: Any, method: Any) -> Triplets:
     """Q Q^H = Q I Q^H: r singular values are 1, the others 0"""
     k, xp, Q = _count(A, k), A.xp, Dense(A.Q)._claim(STIEFEL)
     U = completed(Q, k)
-    ones = xp.ones(
-        (*A.batch_shape, Q.shape[-1]), dtype=xp.real_dtype(A.dtype), device=A._context.device
-    )
-    return U, padded(xp, ones, k), U
+    return U, padded(xp, filled(A, 1.0, *A.batch_shape, Q.shape[-1]), k), U
 
 
 @rule(svd, LowRank)
@@ -208,7 +197,7 @@ def compressed(A: Any) -> tuple[Array, Array, Array]:
     Q, R = autodiff.qr(xp, A.U)
     P, S = (Q, R) if A.V is None else autodiff.qr(xp, A.V)
     inner = R if A.core is None else xp.matmul(R, A.core)
-    return Q, xp.matmul(inner, xp.conj(xp.matrix_transpose(S))), P
+    return Q, xp.matmul(inner, adjoint(xp, S)), P
 
 
 def eigenvectors_are_structured(A: LinearOperator) -> bool:
@@ -235,13 +224,8 @@ def svd_self_adjoint(A: Any, k: Any, method: Any) -> Triplets:
 def svd_scaled(A: Any, k: Any, method: Any) -> Triplets:
     """c A = (c / |c| U) (|c| Σ) V^H"""
     U, s, V = svd(operands_in_context(A)[0], _count(A, k), method)
-    xp = A.xp
-    size = abs(A.scalar) if namespace_of(A.scalar) is None else xp.abs(A.scalar)
-    return (
-        Scaled(phase(A.scalar), U)._claim(STIEFEL),
-        xp.astype(beside(size) * s, xp.real_dtype(A.dtype)),
-        broadcast_batch(V, A.batch_shape),
-    )
+    s = A.xp.astype(beside(magnitude(A.scalar)) * s, A.xp.real_dtype(A.dtype))
+    return Scaled(phase(A.scalar), U)._claim(STIEFEL), s, broadcast_batch(V, A.batch_shape)
 
 
 @rule(svd, Transpose)
@@ -312,25 +296,31 @@ def svd_kronecker(A: Any, k: Any, method: Any) -> Triplets:
     lesser = [min(factor.shape[-2:]) for factor in factors]
     parts = [svd(factor, min(k, r), method) for factor, r in zip(factors, lesser)]
     s = reduce(partial(outer, mul), (s for _, s, _ in parts))
-    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
-    if k <= math.prod(lesser):
-        return sorted_triplets(Kronecker(*lefts), s, Kronecker(*rights), k)
-    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
-    return sorted_triplets(
-        Kronecker(*lefts),
-        s,
-        Kronecker(*rights),
-        k,
-        [_leading(sides, lesser) for sides in (lefts, rights)],
-    )
+
+    def leading(sides: list[LinearOperator]) -> np.ndarray:
+        """The columns of the product that come from the first columns of each factor."""
+        sizes = [Q.shape[-1] for Q in sides]
+        whole = np.arange(math.prod(sizes)).reshape(sizes)
+        return whole[tuple(map(slice, lesser))].reshape(-1)
+
+    return _composed(Kronecker, parts, s, k, leading)
 
 
-def _leading(factors: Any, sizes: Any) -> Any:
-    """The columns of a Kronecker product that come from the first columns of each factor."""
-    whole = np.arange(math.prod(Q.shape[-1] for Q in factors)).reshape(
-        [Q.shape[-1] for Q in factors]
-    )
-    return whole[tuple(slice(size) for size in sizes)].reshape(-1)
+def _composed(
+    whole: Any, parts: list[Triplets], s: Array, k: int, leading: Callable[[Any], np.ndarray]
+) -> Triplets:
+    """The triplets of a composition from those of its parts, with the values s.
+
+    Where k is more than they are, bases of the parts are completed, and `leading(sides)` are the
+    columns of the whole that belong to s.
+    """
+    sides: Any = [U for U, _, _ in parts], [V for _, _, V in parts]
+    places: Any = (None, None)
+    if k > s.shape[-1]:
+        sides = [[completed(Q, Q.shape[-2]) for Q in side] for side in sides]
+        places = [leading(side) for side in sides]
+    left, right = (whole(*side) for side in sides)
+    return sorted_triplets(left, s, right, k, places)
 
 
 def each_svd(blocks: tuple[LinearOperator, ...], k: int, method: Any) -> list[Triplets]:
@@ -370,20 +360,13 @@ def svd_block_diagonal(A: Any, k: Any, method: Any) -> Triplets:
     lesser = [min(block.shape[-2:]) for block in blocks]
     parts = each_svd(blocks, k, method)
     s = xp.concat([xp.broadcast_to(s, (*A.batch_shape, s.shape[-1])) for _, s, _ in parts], axis=-1)
-    lefts, rights = [U for U, _, _ in parts], [V for _, _, V in parts]
-    if k <= sum(lesser):
-        return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k)
-    lefts, rights = ([completed(Q, Q.shape[-2]) for Q in sides] for sides in (lefts, rights))
-    places = [
-        np.concatenate(
-            [
-                start + np.arange(r)
-                for start, r in zip(np.cumsum([0, *(Q.shape[-1] for Q in sides)]), lesser)
-            ]
-        )
-        for sides in (lefts, rights)
-    ]
-    return sorted_triplets(BlockDiag(*lefts), s, BlockDiag(*rights), k, places)
+
+    def leading(sides: list[LinearOperator]) -> np.ndarray:
+        """The first columns of each block."""
+        starts = np.cumsum([0, *(Q.shape[-1] for Q in sides)])
+        return np.concatenate([start + np.arange(r) for start, r in zip(starts, lesser)])
+
+    return _composed(BlockDiag, parts, s, k, leading)
 
 
 @rule(svd, Inverse)
@@ -396,17 +379,12 @@ def svd_inverse(A: Any, k: Any, method: Any) -> Triplets:
 # --------------------------------------------------------------------------------------------------
 
 
-def checked_tolerance(tol: Any) -> Any:
-    if tol is not None and not tol >= 0:
-        raise ValueError(f"rank: tol is {tol!r}; it must not be negative.")
-    return tol
-
-
 @rule(rank, Kronecker)
 def rank_kronecker(A: Any, tol: Any, method: Any) -> Array:
     """rank(A ⊗ B) = rank(A) rank(B), each to its own rounding; with `tol`, by all products of
     singular values"""
-    if checked_tolerance(tol) is not None:
+    check_tolerance(tol)
+    if tol is not None:
         return rank.base(A, tol, method)
     return math.prod(rank(factor, None, method) for factor in operands_in_context(A))
 

@@ -35,7 +35,7 @@ from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, UNITARY
 from ...status import Status, failed
 from ..common import has_no_zero, host_value, is_positive, reciprocal, reciprocal_spectrum
-from ..matrix_functions.kronecker import differentiable_inverse
+from ..matrix_functions.spectra import differentiable_inverse
 from ..spectrum import factors_self_adjoint, spectrum_by_factors
 from ..spectrum.rules import is_similarity
 from .elimination import dense_fallback, judged, strengthened, weak_entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from operator import index
@@ -12,94 +13,38 @@ import numpy as np
 
 from ... import autodiff
 from ...backends import Array, namespace_of
-from ...dispatch import Choice, Cost, check_part, function
+from ...dispatch import Choice, check_part, function, rule
 from ...info import Info, report
 from ...methods import EIGEN, SVRG, Arnoldi, Auto, Lanczos, Method, Spectral, fitting
-from ...operators import Dense, KroneckerSum, LinearOperator
-from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL
-from ...status import Status
+from ...operators import KroneckerSum, LinearOperator
+from ...properties import POSITIVE_DEFINITE, POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import Status, first_failure
 from ..common import (
     dense,
+    filled,
+    first_columns,
     host_value,
     identity_like,
     ignore_float_errors,
     once_each,
     operands_in_context,
     square_size,
+    take_columns,
     to_result_dtype,
 )
 from .iterate import iterative_pairs
-from .order import automatic, combinations, is_affordable, kronecker, ordered, selection
-from .order import cost as expected_cost
+from .order import (
+    Asked,
+    Pairs,
+    automatic,
+    combinations,
+    dense_cost,
+    expected_cost,
+    is_affordable,
+    kronecker,
+)
 
-# What the rules of `eig` share: what was asked for, and the pairs as they are returned.
-
-
-Pairs = tuple[Array, LinearOperator]
 POSITIVE = POSITIVE_SEMIDEFINITE | POSITIVE_DEFINITE
-
-
-def asked(
-    A: LinearOperator, k: Any, which: str, method: Any, known: bool = False
-) -> tuple[int, int, bool]:
-    """The size, how many pairs, and whether they are those of a self-adjoint operator; or an error.
-
-    `known`: whether the spectrum is known, so that `Eigh()` cannot make it real.
-    """
-    n, k = checked(A, k, which)
-    chosen = fitting("eig", method, *EIGEN)
-    is_hermitian = bool(A.properties & SELF_ADJOINT) if known else is_hermitian_by(A, chosen)
-    check_algebraic(which, is_hermitian)
-    return n, k, is_hermitian
-
-
-def finish(
-    A: LinearOperator,
-    values: Array,
-    vectors: LinearOperator,
-    k: int,
-    which: str,
-    is_hermitian: bool,
-) -> Pairs:
-    """The pairs that were asked for, out of these."""
-    xp = A.xp
-    values = xp.broadcast_to(typed(xp, values, is_hermitian), (*A.batch_shape, values.shape[-1]))
-    return ordered(xp, values, vectors, k, which, is_hermitian)
-
-
-def typed(xp: Any, values: Array, is_hermitian: bool) -> Array:
-    """Real eigenvalues for self-adjoint operators, complex ones for others."""
-    return xp.real(values) if is_hermitian else xp.astype(values, xp.complex_dtype(values.dtype))
-
-
-def with_zeros(xp: Any, values: Array, count: int) -> Array:
-    return xp.concat(
-        [
-            values,
-            xp.zeros((*values.shape[:-1], count), dtype=values.dtype, device=xp.device_of(values)),
-        ],
-        axis=-1,
-    )
-
-
-def filled(A: LinearOperator, c: float, count: int, batch: tuple[int, ...] = ()) -> Array:
-    return A.xp.full((*batch, count), c, dtype=A.xp.real_dtype(A.dtype), device=A._context.device)
-
-
-def is_real(c: Any) -> bool:
-    """Whether a scalar is real, by its type or, where it can be seen, by its value."""
-    xp = namespace_of(c)
-    if xp is None or not xp.is_complex(c):
-        return not isinstance(c, complex) or c.imag == 0
-    values = xp.peek(c)
-    return values is not None and bool((np.imag(values) == 0).all())
-
-
-def not_empty(A: LinearOperator) -> bool:
-    """Whether A has rows."""
-    return 0 not in A.shape
-
-
 WHICH = ("LM", "SM", "LA", "SA", "LR", "SR", "LI", "SI")
 NEED = ("eigenvalues", "Use svd(A).")
 PARALLEL = "A is defective, or close to it: some eigenvectors are almost parallel"
@@ -153,56 +98,55 @@ def eigenpairs(
     >>> values.round(12)
     array([1., 3.])
     """
-    n, k = checked(A, k, which)
-    chosen: Any = fitting("eig", method, *EIGEN)
-    is_hermitian = is_hermitian_by(A, chosen)
-    chosen = _fitted(chosen, is_hermitian)
-    check_algebraic(which, is_hermitian)
-    like, is_free, iteration = partial(pairs_like, A, k), isinstance(chosen, Auto), None
-    if 0 not in (k, *A.shape):
-        iteration = automatic(A, k, which, chosen, is_hermitian) if is_free else chosen
-        iteration = iteration if isinstance(iteration, (Spectral, SVRG)) else None
-    run = lambda: _dense_pairs(A, n, k, which, chosen, is_hermitian)
-    if iteration is not None:
+    asked = check(A, k, which, method)
+    asked = asked._replace(chosen=_fitted(asked.chosen, asked.is_hermitian))
+    chosen, is_hermitian, like = asked.chosen, asked.is_hermitian, partial(pairs_like, asked)
+    is_free, iteration = isinstance(chosen, Auto), None
+    if 0 not in (asked.k, *A.shape):
+        iteration = automatic(asked) if is_free else chosen
+    run = lambda: _dense_pairs(asked)
+    if isinstance(iteration, (Spectral, SVRG)):
         otherwise = run if is_free and is_affordable(A) else None
         why = "a few eigenvalues of a large operator" if is_free else "asked for"
-        iterate = lambda: iterative_pairs(A, k, which, iteration, is_hermitian, otherwise)
-        return Choice(iterate, iteration.name, lambda: expected_cost(A, k, iteration), why, like)
-    cost = lambda: Cost(
-        (9.0 if is_hermitian else 25.0) * n * math.prod(A.shape), 16.0 * math.prod(A.shape)
-    )
+        iterate = lambda: iterative_pairs(asked._replace(chosen=iteration), otherwise)
+        cost = lambda: expected_cost(A, asked.k, iteration)
+        return Choice(iterate, iteration.name, cost, why, like)
     why = f"A is {'' if is_hermitian else 'not '}known to be self-adjoint"
-    return Choice(run, "Eigh" if is_hermitian else "Eig", cost, why, like)
+    name = "Eigh" if is_hermitian else "Eig"
+    return Choice(run, name, lambda: dense_cost(A, is_hermitian), why, like)
 
 
-def _dense_pairs(
-    A: LinearOperator, n: int, k: int, which: str, chosen: Method, is_hermitian: bool
-) -> tuple[Array, LinearOperator]:
+def _dense_pairs(asked: Asked) -> Pairs:
+    A, k, is_hermitian = asked.A, asked.k, asked.is_hermitian
     xp, M = A.xp, dense(A)
     if 0 in M.shape:
-        dtype = A.dtype if is_hermitian else xp.complex_dtype(A.dtype)
-        zeros = xp.zeros((*A.batch_shape, n, k), dtype=dtype, device=A._context.device)
-        return xp.zeros(
-            (*A.batch_shape, k),
-            dtype=xp.real_dtype(dtype) if is_hermitian else dtype,
-            device=A._context.device,
-        ), Dense(zeros)
+        return asked.typed(filled(A, 0.0, *A.batch_shape, k)), asked.wrap(
+            xp.astype(M[..., :k], A.dtype if is_hermitian else xp.complex_dtype(A.dtype))
+        )
     values, V = (autodiff.eigh if is_hermitian else autodiff.eig)(xp, M)
-    order = selection(xp, xp.stop_gradient(values), k, which, is_hermitian)
     with ignore_float_errors(xp):
         sensitivity = None if is_hermitian else sensitivity_of(xp, xp.stop_gradient(V))
-    if order is not None:
-        values, V = xp.take_along_axis(values, order, axis=-1), _columns(xp, V, order)
-        sensitivity = (
-            None if sensitivity is None else xp.take_along_axis(sensitivity, order, axis=-1)
-        )
+    if not is_hermitian or k < asked.n:  # else they ascend as they come
+        order = asked.order(xp.stop_gradient(values))[..., :k]
+        values, V = xp.take_along_axis(values, order, axis=-1), take_columns(xp, V, order)
+        if sensitivity is not None:
+            sensitivity = xp.take_along_axis(sensitivity, order, axis=-1)
     with ignore_float_errors(xp):
         held, at, along = (xp.stop_gradient(x) for x in (M, values, V))
-        report_pairs(xp, held, at, along, sensitivity, chosen, "Eigh" if is_hermitian else "Eig", A)
-    vectors = Dense(to_result_dtype(xp, V, A.dtype))
-    return to_result_dtype(xp, values, A.dtype), vectors._claim(
-        STIEFEL
-    ) if is_hermitian else vectors
+        report_pairs(asked, "Eigh" if is_hermitian else "Eig", held, at, along, sensitivity)
+    return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
+
+
+def check(A: LinearOperator, k: Any, which: Any, method: Any, known: bool = False) -> Asked:
+    """What is asked for, or an error.
+
+    `known`: whether the spectrum is known, so that `Eigh()` cannot make it real.
+    """
+    k = _count(A, k, which)
+    chosen = fitting("eig", method, *EIGEN)
+    is_hermitian = bool(A.properties & SELF_ADJOINT) if known else is_hermitian_by(A, chosen)
+    _check_order(which, is_hermitian)
+    return Asked(A, k, which, is_hermitian, method, chosen)
 
 
 def is_hermitian_by(A: LinearOperator, method: Method) -> bool:
@@ -221,25 +165,25 @@ def _fitted(method: Method, is_hermitian: bool) -> Method:
     return method
 
 
-def checked(A: LinearOperator, k: Any, which: Any) -> tuple[int, int]:
-    """The size and how many to find, or an error."""
+def _count(A: LinearOperator, k: Any, which: Any) -> int:
+    """How many to find, or an error."""
     n = square_size("eig", A, *NEED)
     if which not in WHICH:
         raise ValueError(
             f"eig: which is {which!r}; it must be one of {', '.join(map(repr, WHICH))}."
         )
     if k is None:
-        return n, n
+        return n
     try:
         count = index(k)
     except TypeError:
         raise ValueError(f"eig: k is {k!r}; it must be a whole number.") from None
     if not 0 <= count <= n:
         raise ValueError(f"eig: k is {count}; an operator of {n}x{n} has {n} eigenvalues.")
-    return n, count
+    return count
 
 
-def check_algebraic(which: str, is_hermitian: bool) -> None:
+def _check_order(which: str, is_hermitian: bool) -> None:
     if which in ("LA", "SA") and not is_hermitian:
         raise ValueError(
             f"eig: which={which!r} orders real eigenvalues, and A is not known to be self-adjoint. "
@@ -253,12 +197,6 @@ def check_algebraic(which: str, is_hermitian: bool) -> None:
         )
 
 
-def _columns(xp: Any, V: Array, order: Array) -> Array:
-    return xp.take_along_axis(
-        V, xp.broadcast_to(order[..., None, :], (*V.shape[:-1], order.shape[-1])), axis=-1
-    )
-
-
 def sensitivity_of(xp: Any, V: Array) -> Array:
     """How much each eigenvalue moves with A: |y| |x| / |y^H x|, from the rows y^H of V^-1 (Golub
     and Van Loan, 7.2.2)."""
@@ -267,66 +205,80 @@ def sensitivity_of(xp: Any, V: Array) -> Array:
 
 
 def report_pairs(
-    xp: Any,
-    M: Array,
-    values: Array,
-    V: Array,
-    sensitivity: Any,
-    method: Method,
-    name: str,
-    A: LinearOperator,
+    asked: Asked, name: str, M: Array, values: Array, V: Array, sensitivity: Any = None
 ) -> None:
     """How well A v = λ v, and whether the eigenvectors are a basis."""
+    xp = asked.A.xp
     size = xp.vector_norm(M, axis=(-2, -1))[..., None]
     finite = xp.all(xp.isfinite(M), axis=(-2, -1))[..., None]
-    judge_pairs(
-        xp, xp.matmul(M, V) - V * values[..., None, :], size, finite, sensitivity, method, name, A
-    )
+    R = xp.matmul(M, V) - V * values[..., None, :]
+    judge_pairs(asked, name, R, size, finite, sensitivity)
 
 
 def judge_pairs(
-    xp: Any,
-    R: Array,
-    size: Array,
-    finite: Array,
-    sensitivity: Any,
-    method: Method,
-    name: str,
-    A: LinearOperator,
+    asked: Asked, name: str, R: Array, size: Array, finite: Array, sensitivity: Any = None
 ) -> None:
     """Report on eigenpairs by their residuals R = A V - V Λ, the norm of A and how sensitive
     they are."""
+    xp = asked.A.xp
     residual = xp.vector_norm(R, axis=-2) / xp.where(size == 0, 1, size)
-    tol = method.tolerance(xp, A.dtype)
-    right, message = residual <= tol, ""
+    right = residual <= asked.chosen.tolerance(xp, asked.A.dtype)
+    fault, message = right, "A is not self-adjoint, as was claimed"
     if sensitivity is not None:
-        basis = sensitivity * math.sqrt(xp.eps(R.dtype)) < 1
-        right = xp.logical_and(right, basis)
-        visible = host_value(xp, basis)
-        if visible is not None and not visible.all():
-            message = PARALLEL
-    elif (visible := host_value(xp, right)) is not None and not visible.all():
-        message = f"A is not {'unitary' if name == 'Schur' else 'self-adjoint'}, as was claimed"
-    status = xp.where(right, int(Status.SUCCESS), int(Status.INACCURATE))
-    status = xp.where(finite, status, int(Status.NONFINITE))
-    if (visible := host_value(xp, status)) is not None:
-        status = Status(int(visible.max(initial=0)))
-        message = "" if status is Status.NONFINITE else message
+        fault, message = sensitivity * math.sqrt(xp.eps(R.dtype)) < 1, PARALLEL
+        right = xp.logical_and(right, fault)
+    elif name == "Schur":
+        message = "A is not unitary, as was claimed"
+    status = first_failure(xp, (finite, Status.NONFINITE), (right, Status.INACCURATE))
+    seen = host_value(xp, fault)
+    if status is Status.NONFINITE or seen is None or seen.all():
+        message = ""
     report(Info(status, residual=residual, method=name, message=message))
 
 
-def pairs_like(A: LinearOperator, k: int) -> tuple[Array, LinearOperator]:
+def pairs_like(asked: Asked) -> Pairs:
     """Ones and columns of the identity: of the shapes of k eigenvalues and eigenvectors."""
-    n, I = A.shape[-1], identity_like(A)
-    return A.xp.ones(
-        (*A.batch_shape, k), dtype=A.dtype, device=A._context.device
-    ), I if k == n else I[:, :k]._claim(STIEFEL)
+    A = asked.A
+    ones = A.xp.ones((*A.batch_shape, asked.k), dtype=A.dtype, device=A._context.device)
+    return ones, first_columns(identity_like(A), asked.k)
 
 
 eig = function("eig", base=eigenpairs)
 
 
 # --------------------------------------------------------------------------------------------------
+
+Implementation = Callable[[Any, Asked], Any]
+
+
+def eig_rule(
+    pattern: Any, when: Any = None, *, known: bool = False, **marks: Any
+) -> Callable[[Implementation], Implementation]:
+    """Decorate a rule of `eig`, written as `eig_something(A, asked)`; `known` as in `check`."""
+
+    def register(implementation: Implementation) -> Implementation:
+        def pairs(A: Any, k: Any, which: str, method: Any) -> Any:
+            return implementation(A, check(A, k, which, method, known))
+
+        pairs.__doc__ = implementation.__doc__
+        rule(eig, pattern, when=when, name=implementation.__name__, **marks)(pairs)
+        return implementation
+
+    return register
+
+
+def is_real(c: Any) -> bool:
+    """Whether a scalar is real, by its type or, where it can be seen, by its value."""
+    xp = namespace_of(c)
+    if xp is None or not xp.is_complex(c):
+        return not isinstance(c, complex) or c.imag == 0
+    values = xp.peek(c)
+    return values is not None and bool((np.imag(values) == 0).all())
+
+
+def not_empty(A: LinearOperator) -> bool:
+    """Whether A has rows."""
+    return 0 not in A.shape
 
 
 def factors_self_adjoint(A: LinearOperator) -> bool:
@@ -338,23 +290,19 @@ def spectrum_by_factors(A: Any) -> tuple[Array, LinearOperator]:
     """Eigenvalues and eigenvectors of a Kronecker product or sum of self-adjoint factors, in the
     order that the factors give them."""
     pairs = once_each(eig, operands_in_context(A))
-    values, _ = combinations(
-        A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum), lambda values: None
-    )
+    values, _ = combinations(A.xp, [values for values, _ in pairs], isinstance(A, KroneckerSum))
     return values, kronecker([vectors for _, vectors in pairs])
 
 
 # --------------------------------------------------------------------------------------------------
 
 
-def _extreme(
-    A: LinearOperator, vector: bool, method: Method | None, largest: bool, name: str
-) -> Any:
+def _extreme(A: LinearOperator, vector: bool, method: Method | None, end: str, name: str) -> Any:
     n = square_size(name, A, *NEED)
     if n == 0:
         raise ValueError(f"{name}: A is 0x0 and has no eigenvalues.")
     letter = "A" if is_hermitian_by(A, fitting(name, method, *EIGEN)) else "M"
-    values, vectors = eig(A, 1, ("L" if largest else "S") + letter, method)
+    values, vectors = eig(A, 1, end + letter, method)
     return (values[..., 0], vectors.to_dense()[..., 0]) if vector else values[..., 0]
 
 
@@ -377,7 +325,7 @@ def largest_eigenvalue(
     >>> float(co.eigmax(co.Diagonal([1.0, -3.0])))
     1.0
     """
-    return _extreme(A, vector, method, True, "eigmax")
+    return _extreme(A, vector, method, "L", "eigmax")
 
 
 def smallest_eigenvalue(
@@ -399,7 +347,7 @@ def smallest_eigenvalue(
     >>> float(co.eigmin(co.Diagonal([1.0, -3.0])))
     -3.0
     """
-    return _extreme(A, vector, method, False, "eigmin")
+    return _extreme(A, vector, method, "S", "eigmin")
 
 
 def _of_one_pair(*arguments: Any) -> bool:

@@ -10,27 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backends import Array
-from ...dispatch import Choice, rule
+from ...dispatch import Choice
 from ...info import Info, report
-from ...methods import EIGEN, Auto, Eig, Eigh, fitting
+from ...methods import Eig, Eigh
 from ...methods.tridiagonal import all_pairs, few_pairs
 from ...operators import Dense, Diagonal, LinearOperator, Product, Sine, Sparse, Tridiagonal
 from ...operators.sparse import SparseStructure
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, STIEFEL, UNITARY
 from ...status import combine
-from ..common import host_value, ignore_float_errors, is_traced_or_differentiated, to_result_dtype
-from . import (
-    Pairs,
-    asked,
-    check_algebraic,
-    checked,
-    eig,
-    finish,
-    is_hermitian_by,
-    judge_pairs,
-    pairs_like,
-)
-from .order import by_key
+from ..common import host_value, ignore_float_errors, values_are_seen
+from . import Pairs, eig, eig_rule, judge_pairs, pairs_like
+from .order import Asked
 
 # Eigenpairs of a sparse matrix whose graph falls apart: those of its components, each found alone.
 #
@@ -49,7 +39,7 @@ class Part(NamedTuple):
 
     rows: np.ndarray
     entries: np.ndarray
-    places: np.ndarray
+    places: np.ndarray | None
     structure: SparseStructure | None  # if it stays sparse
 
 
@@ -83,14 +73,8 @@ def _parts(structure: SparseStructure) -> list[Part]:
     count, label = connected_components(graph, directed=False)
     sizes = np.bincount(label, minlength=count)
     if count == 1 or sizes.min() > TINY:
-        return [
-            Part(
-                np.arange(structure.shape[0])[None],
-                np.arange(structure.nnz),
-                np.zeros(0, int),
-                structure,
-            )
-        ]
+        rows, entries = np.arange(structure.shape[0])[None], np.arange(structure.nnz)
+        return [Part(rows, entries, None, structure)]
     large = np.flatnonzero(sizes > TINY)
     label[np.isin(label, large)] = large[0] if len(large) else 0
     sizes = np.bincount(label, minlength=count)
@@ -109,94 +93,65 @@ def _parts(structure: SparseStructure) -> list[Part]:
         i, j = inside[structure.rows[entries]], inside[structure.columns[entries]]
         if size > TINY:
             indptr = np.concatenate([[0], np.cumsum(np.bincount(i, minlength=size))])
-            found.append(
-                Part(
-                    rows,
-                    entries,
-                    np.zeros(0, int),
-                    SparseStructure(indptr, j, (int(size), int(size))),
-                )
-            )
+            kept = SparseStructure(indptr, j, (int(size), int(size)))
+            found.append(Part(rows, entries, None, kept))
         else:
-            found.append(
-                Part(rows, entries, (number[of_entry[entries]] * size + i) * size + j, None)
-            )
+            places = (number[of_entry[entries]] * size + i) * size + j
+            found.append(Part(rows, entries, places, None))
     return found
 
 
-@rule(eig, Sparse, when=falls_apart, hereditary=True)
-def eig_components(A: Any, k: Any, which: str, method: Any) -> Any:
+@eig_rule(Sparse, when=falls_apart, hereditary=True)
+def eig_components(A: Any, asked: Asked) -> Any:
     """A graph that falls apart: the eigenpairs of its components, with zeros elsewhere"""
-    _, k = checked(A, k, which)
-    is_hermitian = is_hermitian_by(A, fitting("eig", method, *EIGEN))
-    check_algebraic(which, is_hermitian)
 
     def each_part() -> Iterator[Any]:
+        dense = Eigh() if asked.is_hermitian else Eig()
         for part in parts(A.structure):
             block = _block(A, part)._claim(A.properties & ~(STIEFEL | UNITARY))
-            own = method if part.structure is not None else Eigh() if is_hermitian else Eig()
-            yield eig(block, min(k, block.shape[-1]), which, own, info=True)
+            method = dense if part.structure is None else asked.method
+            yield eig(block, min(asked.k, block.shape[-1]), asked.which, method, info=True)
 
     def like() -> Any:
         deque(each_part(), maxlen=0)
-        return pairs_like(A, k)
+        return pairs_like(asked)
 
-    return Choice(lambda: _together(A, k, which, method, is_hermitian, each_part()), like=like)
+    return Choice(lambda: _together(asked, each_part()), like=like)
 
 
-def _together(
-    A: Any, k: int, which: str, method: Any, is_hermitian: bool, pairs_and_infos: Iterator[Any]
-) -> tuple[Array, LinearOperator]:
+def _together(asked: Asked, pairs_and_infos: Iterator[Any]) -> Pairs:
     """The k eigenpairs of the whole from those of its components."""
+    A: Any = asked.A
     xp, infos = A.xp, []
     found: list[Any] = []
+    joined = lambda arrays: xp.concat([xp.reshape(x, (-1,)) for x in arrays], axis=0)
     for pairs, info in pairs_and_infos:
         found.append(pairs)
         infos.append(info)
-        if which[0] == "S" and _is_unbeatable(A, k, found):
+        values = joined([values for values, _ in found])
+        if asked.which[0] == "S" and _has_enough_zeros(asked, values):
             break
-    values, residual = (
-        xp.concat([xp.reshape(each, (-1,)) for each in arrays], axis=0)
-        for arrays in ([values for values, _ in found], [info.residual for info in infos])
+    order = asked.order(values)[: asked.k]
+    residual = xp.take(joined([info.residual for info in infos]), order, axis=0)
+    iterations, matvecs = (
+        sum(getattr(info, name) or 0 for info in infos) for name in ("iterations", "matvecs")
     )
-    order = by_key(xp, values, which)[:k]
-    order = (
-        xp.take(order, xp.argsort(xp.take(values, order, axis=0), axis=-1, stable=True), axis=0)
-        if is_hermitian
-        else order
-    )
-    values, residual = (xp.take(x, order, axis=0) for x in (values, residual))
-    counts = ([getattr(info, name) or 0 for info in infos] for name in ("iterations", "matvecs"))
-    iterations, matvecs = map(sum, counts)
+    right = residual <= asked.chosen.tolerance(xp, A.dtype)
     status = combine([info._status for info in infos])
-    report(
-        Info(
-            status,
-            residual <= _tolerance(A, method),
-            iterations,
-            matvecs,
-            residual,
-            children=tuple(infos),
-        )
-    )
-    return values, _vectors(A, found, host_value(xp, order), is_hermitian)
+    report(Info(status, right, iterations, matvecs, residual, children=tuple(infos)))
+    return xp.take(values, order, axis=0), _vectors(asked, found, host_value(xp, order))
 
 
-def _is_unbeatable(A: Any, k: int, found: list[Any]) -> bool:
+def _has_enough_zeros(asked: Asked, values: Array) -> bool:
     """Whether k eigenvalues have been found to be zero, and A is positive semidefinite: no other
     is smaller."""
+    A: Any = asked.A
     if not A.properties & POSITIVE_SEMIDEFINITE:
         return False
     xp = A.xp
-    values = xp.concat([xp.reshape(values, (-1,)) for values, _ in found], axis=0)
-    zeros = host_value(
-        xp, xp.sum(xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data)))
-    )
-    return zeros is not None and int(zeros) >= k
-
-
-def _tolerance(A: LinearOperator, method: Any) -> float:
-    return (method or Auto()).tolerance(A.xp, A.dtype)
+    zeros = xp.abs(values) <= ZERO * xp.eps(A.dtype) * xp.max(xp.abs(A.data))
+    count = host_value(xp, xp.sum(zeros))
+    return count is not None and int(count) >= asked.k
 
 
 def _block(A: Any, part: Part) -> LinearOperator:
@@ -210,12 +165,12 @@ def _block(A: Any, part: Part) -> LinearOperator:
     return Dense(xp.reshape(xp.scatter_add(empty, part.places, data), (count, size, size)))
 
 
-def _vectors(A: Any, found: list[Any], order: np.ndarray, is_hermitian: bool) -> LinearOperator:
+def _vectors(asked: Asked, found: list[Any], order: np.ndarray) -> LinearOperator:
     """The eigenvectors at these places of all that were found, each in the rows of its
     component."""
-    xp, n = A.xp, A.shape[-1]
-    dtype = found[0][1].dtype
-    V = xp.zeros((n, len(order)), dtype=dtype, device=A._context.device)
+    A: Any = asked.A
+    xp, dtype = A.xp, found[0][1].dtype
+    V = xp.zeros((asked.n, len(order)), dtype=dtype, device=A._context.device)
     first = 0
     for part, (values, vectors) in zip(parts(A.structure), found):
         count, each = part.rows.shape[0], values.shape[-1]
@@ -226,8 +181,7 @@ def _vectors(A: Any, found: list[Any], order: np.ndarray, is_hermitian: bool) ->
             taken = block[component, :, column]  # (len(mine), size)
             V = xp.set_at(V, (part.rows[component], mine[:, None]), taken)
         first += count * each
-    operator = Dense(to_result_dtype(xp, V, A.dtype))
-    return operator._claim(STIEFEL) if is_hermitian else operator
+    return asked.wrap(V)
 
 
 # Eigenvalues of tridiagonal matrices: in closed form where the diagonals are constant, else in
@@ -244,7 +198,7 @@ def _vectors(A: Any, found: list[Any], order: np.ndarray, is_hermitian: bool) ->
 def diagonals_are_constant(A: Any) -> bool:
     """Whether the diagonals are seen to be constant, and similar to those of a symmetric matrix
     by a well-conditioned D."""
-    if 0 in A.shape or not _can_be_seen(A):
+    if 0 in A.shape or not values_are_seen(A):
         return False
     if not all(_is_constant(A.xp, d) for d in (A.lower, A.diag, A.upper)):
         return False
@@ -268,10 +222,6 @@ def _is_constant(xp: Any, d: Array) -> bool:
     return (
         bool(xp.all(d == d[..., :1])) if values is None else bool(np.all(values == values[..., :1]))
     )
-
-
-def _can_be_seen(A: Any) -> bool:
-    return not any(is_traced_or_differentiated(A.xp, d) for d in (A.lower, A.diag, A.upper))
 
 
 def _most(A: Any) -> float:
@@ -301,11 +251,11 @@ def _put(A: Any, x: Any) -> Array:
     )
 
 
-@rule(eig, Tridiagonal, when=diagonals_are_constant)
-def eig_sines(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Tridiagonal, when=diagonals_are_constant, known=True)
+def eig_sines(A: Any, asked: Asked) -> Pairs:
     """tridiag(c, a, b) has the eigenvalues a + 2 (b c)^1/2 cos(π j / (n + 1)) and eigenvectors D
     S: sines S, D_i = (c / b)^(i/2)"""
-    n, k, is_hermitian = asked(A, k, which, method, known=True)
+    n = asked.n
     lower, a, upper = _on_host(A, 1)
     s, r = _symmetrised(lower, upper, A) if n > 1 else (0 * a, np.ones_like(a))
     half = np.pi * np.arange(1, n + 1) / (2 * n + 2)
@@ -318,9 +268,9 @@ def eig_sines(A: Any, k: Any, which: str, method: Any) -> Pairs:
         high + 4 * s * np.cos(half) ** 2,
     )
     vectors = _scaled_sines(A, r, n)
-    if is_hermitian and k == n:  # s < 0, so they ascend
+    if asked.is_hermitian and asked.k == n:  # s < 0, so they ascend
         return _put(A, values.real), vectors
-    return finish(A, _put(A, values), vectors, k, which, is_hermitian)
+    return asked.finish(_put(A, values), vectors)
 
 
 def _symmetrised(lower: Any, upper: Any, A: Any) -> tuple[Any, Any]:
@@ -364,7 +314,7 @@ def _scaled_sines(A: Any, r: Any, n: int) -> LinearOperator:
 def is_symmetrisable(A: Any) -> bool:
     """Whether its values are seen, and it is self-adjoint or similar to a symmetric matrix by a
     well-conditioned D."""
-    if 0 in A.shape or not _can_be_seen(A):
+    if 0 in A.shape or not values_are_seen(A):
         return False
     lower, diag, upper = _on_host(A)
     finite = all(np.isfinite(d).all() for d in (lower, diag, upper))
@@ -384,54 +334,38 @@ def is_symmetrisable(A: Any) -> bool:
     )
 
 
-@rule(eig, Tridiagonal, when=is_symmetrisable, direct=True)
-def eig_tridiagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Tridiagonal, when=is_symmetrisable, known=True, direct=True)
+def eig_tridiagonal(A: Any, asked: Asked) -> Pairs:
     """T = D S D^-1 with S real, symmetric and tridiagonal has the eigenvalues of S and
     eigenvectors D V; D is unitary for self-adjoint T"""
-    n, k, is_hermitian = asked(A, k, which, method, known=True)
+    n, k, is_hermitian, which = asked.n, asked.k, asked.is_hermitian, asked.which
     lower, diag, upper = _on_host(A)
     s, r = _symmetrised(lower, upper, A)
     D = np.concatenate([np.ones((*A.batch_shape, 1)), np.cumprod(r, axis=-1)], axis=-1)
     few = is_hermitian and 0 < k < n
-    order = (
-        {"LM": "LA", "SM": "SA"}.get(which, which)
-        if A.properties & POSITIVE_SEMIDEFINITE
-        else which
-    )
+    if A.properties & POSITIVE_SEMIDEFINITE:
+        which = {"LM": "LA", "SM": "SA"}.get(which, which)
     count = k if few else n
     values, V = np.empty((*A.batch_shape, count)), np.empty((*A.batch_shape, n, count))
     for i in np.ndindex(A.batch_shape):
         d = diag[i].real
-        values[i], V[i] = few_pairs(d, s[i], k, order) if few else all_pairs(d, s[i])
+        values[i], V[i] = few_pairs(d, s[i], k, which) if few else all_pairs(d, s[i])
     vectors = D[..., None] * V
-    vectors = (
-        vectors
-        if is_hermitian
-        else vectors / np.linalg.vector_norm(vectors, axis=-2, keepdims=True)
-    )
+    if not is_hermitian:
+        vectors = vectors / np.linalg.vector_norm(vectors, axis=-2, keepdims=True)
     found, Q = _put(A, values), Dense(_put(A, vectors))
-    _report(A, found, Q.A, method, is_hermitian)
-    Q = Q._claim(STIEFEL) if A.properties & SELF_ADJOINT else Q
-    return (
-        (found, Q)
-        if few or (is_hermitian and k == n)
-        else finish(A, found, Q, k, which, is_hermitian)
-    )
+    _report(asked, found, Q.A)
+    if not is_hermitian:
+        return asked.finish(found, Q)
+    Q = Q._claim(STIEFEL)
+    return (found, Q) if few or k == n else asked.finish(found, Q)
 
 
-def _report(A: Any, values: Array, V: Array, method: Any, is_hermitian: bool) -> None:
+def _report(asked: Asked, values: Array, V: Array) -> None:
+    A: Any = asked.A
     xp = A.xp
     with ignore_float_errors(xp):
         size = xp.sqrt(sum(xp.sum(xp.abs(d) ** 2, axis=-1) for d in (A.lower, A.diag, A.upper)))
         finite = xp.all(xp.isfinite(A.diag), axis=-1)[..., None]
-        chosen = fitting("eig", method, *EIGEN)
-        judge_pairs(
-            xp,
-            A @ V - V * values[..., None, :],
-            size[..., None],
-            finite,
-            None,
-            chosen,
-            "tridiagonal",
-            A,
-        )
+        R = A @ V - V * values[..., None, :]
+        judge_pairs(asked, "tridiagonal", R, size[..., None], finite)

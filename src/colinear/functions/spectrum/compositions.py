@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ...backends import Array
-from ...dispatch import arrange, rule
+from ...dispatch import arrange
 from ...factors.inverse import Inverse
 from ...factors.iterated import Attempts, Iterated
 from ...methods import LOBPCG, Arnoldi, Lanczos, PowerIteration
@@ -33,15 +33,18 @@ from ...operators.transposed import are_adjoint
 from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT, UNITARY, Stiefel
 from ...status import Status
 from ..common import (
+    completed,
     dense,
+    filled,
     identity_like,
     ignore_float_errors,
     in_context,
     once_each,
     operands_in_context,
     reciprocal_spectrum,
+    reordered,
+    report_failure,
     report_leaves,
-    report_status,
     reports_nonfinite,
     to_computing_dtype,
     to_result_dtype,
@@ -52,17 +55,13 @@ from . import (
     PARALLEL,
     POSITIVE,
     Pairs,
-    asked,
     eig,
+    eig_rule,
     factors_self_adjoint,
-    filled,
-    finish,
     is_real,
     sensitivity_of,
-    typed,
-    with_zeros,
 )
-from .order import by_key, columns, combinations, completed, is_affordable, kronecker, selection
+from .order import Asked, by_key, combinations, is_affordable, kronecker, padded
 
 
 def factors_fit(A: LinearOperator) -> bool:
@@ -70,56 +69,50 @@ def factors_fit(A: LinearOperator) -> bool:
     return all_square(A) and (not A.properties & SELF_ADJOINT or factors_self_adjoint(A))
 
 
-@rule(eig, Kronecker | KroneckerSum, when=factors_fit)
-def eig_kronecker(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Kronecker | KroneckerSum, when=factors_fit)
+def eig_kronecker(A: Any, asked: Asked) -> Pairs:
     """(A ⊗ B) (V ⊗ W) = (V ⊗ W) (Λ ⊗ M) for A V = V Λ, B W = W M; Λ ⊕ M for A ⊕ B
 
     The largest products are products of the largest: of each factor k pairs are enough where
     `which` is monotone in every one.
     """
-    n, k, is_hermitian = asked(A, k, which, method)
-    xp, is_sum = A.xp, isinstance(A, KroneckerSum)
+    xp, is_sum, which, k = A.xp, isinstance(A, KroneckerSum), asked.which, asked.k
+    is_hermitian = asked.is_hermitian
     monotone = which[1] != "I" and is_sum != (which[1] == "M")
-    few = 0 < k < n and not A.batch_shape
-    factors = operands_in_context(A)
-    if few and monotone:
+    few = 0 < k < asked.n and not A.batch_shape
 
-        def count(m: int) -> int | None:
-            return min(k, m) if is_hermitian or m > ALL_PAIRS else None  # all are judged together
-
-        pairs = once_each(
-            lambda factor: eig(factor, count(factor.shape[-1]), which, method), factors
+    def pairs_of(factor: LinearOperator) -> Pairs:
+        m = factor.shape[-1]
+        if not few or not monotone:
+            return eig(factor, None, "LM", asked.method)
+        # all are judged together
+        return eig(
+            factor, min(k, m) if is_hermitian or m > ALL_PAIRS else None, which, asked.method
         )
-    else:
-        pairs = once_each(lambda factor: eig(factor, None, "LM", method), factors)
 
     def keep(values: Array) -> Array | None:
         m = values.shape[-1]
         if not few:
             return None
         if monotone:
-            return selection(xp, values, min(k, m), which, False)
+            return by_key(xp, values, which)[:k]
         # then both ends are enough
         if is_hermitian and (which[1] != "M" or which[0] == "L") and 2 * k < m:
             order = xp.argsort(values, axis=-1, stable=True)
             return xp.concat([order[:k], order[m - k :]], axis=-1)
         return None
 
-    spectra = [typed(xp, values, is_hermitian) for values, _ in pairs]
-    values, places = combinations(xp, spectra, is_sum, keep)
+    pairs = once_each(pairs_of, operands_in_context(A))
     bases = [vectors for _, vectors in pairs]
+    spectra = [asked.typed(values) for values, _ in pairs]
+    values, places = combinations(xp, spectra, is_sum, keep)
     vectors = kronecker(bases)
     if not is_hermitian and k:
         _judge_together(A, bases, places, by_key(xp, values, which)[:k] if few else None)
     if values.shape[-1] == vectors.shape[-1]:
-        return finish(A, values, vectors, k, which, is_hermitian)
-    order = by_key(xp, values, which)[:k]
-    order = (
-        xp.take(order, xp.argsort(xp.take(values, order, axis=-1), stable=True), axis=-1)
-        if is_hermitian
-        else order
-    )
-    return xp.take(values, order, axis=-1), columns(vectors, xp.take(places, order, axis=-1), k)
+        return asked.finish(values, vectors)
+    order = asked.order(values)[:k]
+    return xp.take(values, order, axis=-1), reordered(vectors, xp.take(places, order, axis=-1), k)
 
 
 ALL_PAIRS = 256  # rows of a factor of which all pairs cost as much as a few
@@ -139,30 +132,32 @@ def _judge_together(
 
     def sensitivity(V: LinearOperator) -> Array:
         if not any(V is other for other in skew):
-            return xp.ones((V.shape[-1],), dtype=xp.real_dtype(A.dtype), device=A._context.device)
+            return filled(A, 1.0, V.shape[-1])
         return sensitivity_of(xp, xp.stop_gradient(dense(V)))
 
     with ignore_float_errors(xp):
-        found, _ = combinations(xp, once_each(sensitivity, bases), False, lambda values: None)
+        found, _ = combinations(xp, once_each(sensitivity, bases), False)
         found = found if order is None else xp.take(found, xp.take(places, order, axis=-1), axis=-1)
         fine = xp.all(found * math.sqrt(xp.eps(A.dtype)) < 1)
-    report_status(xp, xp.where(fine, int(Status.SUCCESS), int(Status.INACCURATE)), message=PARALLEL)
+    report_failure(xp, (fine, Status.INACCURATE), message=PARALLEL)
 
 
-@rule(eig, BlockDiag, when=all_square, hereditary=True)
-def eig_block_diagonal(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(BlockDiag, when=all_square, hereditary=True)
+def eig_block_diagonal(A: Any, asked: Asked) -> Pairs:
     """diag(A, B) has the eigenvalues of A and those of B, and eigenvectors diag(V, W)"""
-    n, k, is_hermitian = asked(A, k, which, method)
     xp, kept = A.xp, A.properties & (SELF_ADJOINT | POSITIVE)
-    blocks = [block._claim(kept) for block in operands_in_context(A)]
-    pairs = [
-        eig(block, None if k == n else min(k, block.shape[-1]), which, method) for block in blocks
-    ]
-    parts = [typed(xp, values, is_hermitian) for values, _ in pairs]
+    some = asked.some
+
+    def pairs_of(block: LinearOperator) -> Pairs:
+        count = None if some is None else min(some, block.shape[-1])
+        return eig(block._claim(kept), count, asked.which, asked.method)
+
+    pairs = [pairs_of(block) for block in operands_in_context(A)]
+    parts = [asked.typed(values) for values, _ in pairs]
     values = xp.concat(
         [xp.broadcast_to(part, (*A.batch_shape, part.shape[-1])) for part in parts], axis=-1
     )
-    return finish(A, values, BlockDiag(*(vectors for _, vectors in pairs)), k, which, is_hermitian)
+    return asked.finish(values, BlockDiag(*(vectors for _, vectors in pairs)))
 
 
 def scalar_keeps_adjoint(A: Any) -> bool:
@@ -172,32 +167,31 @@ def scalar_keeps_adjoint(A: Any) -> bool:
     )
 
 
-@rule(eig, Scaled, when=scalar_keeps_adjoint)
+@eig_rule(Scaled, when=scalar_keeps_adjoint)
 @reports_nonfinite
-def eig_scaled(A: Any, k: Any, which: str, method: Any) -> Pairs:
+def eig_scaled(A: Any, asked: Asked) -> Pairs:
     """c A has the eigenvalues c λ and the eigenvectors of A"""
-    n, k, is_hermitian = asked(A, k, which, method)
     if peek_scalar(A.scalar) == 0 and not A.xp.is_differentiated(*A.arrays()):
         report_leaves(A)  # A may lack eigenvectors, and 0 does not
-        return finish(
-            A, filled(A, 0.0, n, A.batch_shape), identity_like(A, n), k, which, is_hermitian
-        )
-    inner = which if which[1] == "M" else _scaled_order(A.scalar, which)
-    values, vectors = eig(
-        in_context(A.A, A), None if inner is None or k == n else k, inner or "LM", method
-    )
-    return finish(A, beside(A.scalar) * values, vectors, k, which, is_hermitian)
+        return asked.finish(filled(A, 0.0, *A.shape[:-1]), identity_like(A))
+    inner = _scaled_order(A.scalar, asked.which)
+    some = None if inner is None else asked.some
+    values, vectors = eig(in_context(A.A, A), some, inner or "LM", asked.method)
+    return asked.finish(beside(A.scalar) * values, vectors)
+
+
+OPPOSITE = {"L": "S", "S": "L"}
 
 
 def _scaled_order(c: Any, which: str) -> str | None:
     """Which eigenvalues of A are those that `which` names of c A; None if that is not to be
     told."""
     value = peek_scalar(c)
+    if which[1] == "M":
+        return which
     if value is None or not is_real(c):
         return None
-    return (
-        which if value.real >= 0 or which[1] == "I" else {"L": "S", "S": "L"}[which[0]] + which[1]
-    )
+    return which if value.real >= 0 or which[1] == "I" else OPPOSITE[which[0]] + which[1]
 
 
 def shift_keeps_adjoint(A: Any) -> bool:
@@ -206,20 +200,20 @@ def shift_keeps_adjoint(A: Any) -> bool:
     return not A.properties & SELF_ADJOINT or isinstance(shift, Identity) or is_real(shift.c)
 
 
-@rule(eig, Sum[SHIFT, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
-def eig_shifted(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Sum[SHIFT, ...], when=shift_keeps_adjoint)  # type: ignore[misc]
+def eig_shifted(A: Any, asked: Asked) -> Pairs:
     """A + c I has the eigenvalues λ + c and the eigenvectors of A"""
-    n, k, is_hermitian = asked(A, k, which, method)
+    which, is_hermitian = asked.which, asked.is_hermitian
     c, rest = split_shift(A)
     inner: str | None = which
     if which[1] == "M":
         inner = which[0] + "A" if is_hermitian and A.properties & POSITIVE_SEMIDEFINITE else None
     elif which[1] == "I" and not is_real(c):
         inner = None
-    if inner is None and k < n and not is_affordable(A):  # not all of them, only to pick a few
-        return eig.base(A, k, which, method)
-    values, vectors = eig(rest, None if inner is None or k == n else k, inner or "LM", method)
-    return finish(A, values + beside(c), vectors, k, which, is_hermitian)
+    if inner is None and asked.k < asked.n and not is_affordable(A):
+        return eig.base(A, asked.k, which, asked.method)  # not all of them, only to pick a few
+    values, vectors = eig(rest, None if inner is None else asked.some, inner or "LM", asked.method)
+    return asked.finish(values + beside(c), vectors)
 
 
 def split_shift(A: Any) -> tuple[Any, LinearOperator]:
@@ -237,16 +231,14 @@ def is_a_power(A: Any) -> bool:
     )
 
 
-@rule(eig, Product, when=is_a_power)
-def eig_power(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Product, when=is_a_power)
+def eig_power(A: Any, asked: Asked) -> Pairs:
     """A^p has the eigenvalues λ^p and the eigenvectors of A"""
-    n, k, is_hermitian = asked(A, k, which, method)
-    p = len(A.operands)
-    by_size = which[1] == "M" or (is_hermitian and p % 2 == 0)
-    values, vectors = eig(
-        in_context(A.operands[0], A), k if by_size and k < n else None, which[0] + "M", method
-    )
-    return finish(A, values**p, vectors, k, which, is_hermitian)
+    p, which = len(A.operands), asked.which
+    by_size = which[1] == "M" or (asked.is_hermitian and p % 2 == 0)
+    some = asked.some if by_size else None
+    values, vectors = eig(in_context(A.operands[0], A), some, which[0] + "M", asked.method)
+    return asked.finish(values**p, vectors)
 
 
 def is_a_similarity(A: Any) -> bool:
@@ -258,85 +250,63 @@ def is_a_similarity(A: Any) -> bool:
     )
 
 
-@rule(eig, Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
-def eig_similarity(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Product[Stiefel, ..., LinearOperator], when=is_a_similarity, hereditary=True)  # type: ignore[misc]
+def eig_similarity(A: Any, asked: Asked) -> Pairs:
     """Q A Q^H has the eigenvalues of A and eigenvectors Q V; 0 for the orthogonal complement of
     Q"""
-    n, k, is_hermitian = asked(A, k, which, method)
-    Q, inner = (
-        in_context(A.operands[0], A),
-        in_context(Product(*A.operands[1:-1]), A)._claim(A.properties & (SELF_ADJOINT | POSITIVE)),
-    )
-    r = Q.shape[-1]
-    if r == n or (
-        k <= r and which[0] == "L" and (which[1] == "M" or A.properties & POSITIVE_SEMIDEFINITE)
-    ):
-        values, V = eig(inner, k, which, method)
-        return A.xp.broadcast_to(typed(A.xp, values, is_hermitian), (*A.batch_shape, k)), Product(
-            Q, V
-        )
-    values, V = eig(inner, None, "LM", method)
-    values = with_zeros(A.xp, values, n - r)
-    return finish(
-        A,
-        values,
-        Product(completed(Q.to_dense(), A.xp), BlockDiag(V, Identity(n - r))),
-        k,
-        which,
-        is_hermitian,
-    )
+    kept = A.properties & (SELF_ADJOINT | POSITIVE)
+    Q, inner = in_context(A.operands[0], A), in_context(Product(*A.operands[1:-1]), A)._claim(kept)
+    n, r, k = asked.n, Q.shape[-1], asked.k
+    if r == n or (k <= r and asked.zeros_come_last):
+        values, V = eig(inner, k, asked.which, asked.method)
+        return A.xp.broadcast_to(asked.typed(values), (*A.batch_shape, k)), Product(Q, V)
+    values, V = eig(inner, None, "LM", asked.method)
+    basis = Product(completed(Q, n), BlockDiag(V, Identity(n - r)))
+    return asked.finish(padded(A.xp, values, n), basis)
 
 
 ITERATIVE = (Lanczos, Arnoldi, LOBPCG, PowerIteration)
 
 
-@rule(eig, Inverse, hereditary=True)
-def eig_inverse(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Inverse, hereditary=True)
+def eig_inverse(A: Any, asked: Asked) -> Pairs:
     """A^-1 has the eigenvalues 1 / λ and the eigenvectors of A"""
-    n, k, is_hermitian = asked(A, k, which, method)
+    which, k = asked.which, asked.k
     by_size = which[1] == "M" or A.properties & POSITIVE_SEMIDEFINITE
-    iterates = isinstance(method, ITERATIVE) or (is_automatic(method) and not is_affordable(A.A))
-    if (
-        iterates
-        and by_size
-        and k < n
-        and which[0] == "L"
-        and isinstance(A.factor, Iterated | Attempts)
-    ):
-        # inside the spectrum of A, at the end of that of A^-1, which is at hand
-        return eig(opaque(A), k, which, method)
-    inner = {"L": "S", "S": "L"}[which[0]] + "M"
-    values, vectors = eig(
-        A.A._claim(A.properties & SELF_ADJOINT), k if by_size and k < n else None, inner, method
+    iterates = isinstance(asked.method, ITERATIVE) or (
+        is_automatic(asked.method) and not is_affordable(A.A)
     )
-    return finish(A, reciprocal_spectrum(A.xp, values), vectors, k, which, is_hermitian)
+    is_run = isinstance(A.factor, Iterated | Attempts)
+    if iterates and by_size and k < asked.n and which[0] == "L" and is_run:
+        # inside the spectrum of A, at the end of that of A^-1, which is at hand
+        return eig(opaque(A), k, which, asked.method)
+    some = asked.some if by_size else None
+    values, vectors = eig(known_of(A), some, OPPOSITE[which[0]] + "M", asked.method)
+    return asked.finish(reciprocal_spectrum(A.xp, values), vectors)
 
 
-@rule(eig, Conjugate, hereditary=True)
-def eig_conjugate(A: Any, k: Any, which: str, method: Any) -> Pairs:
+def known_of(A: Any) -> LinearOperator:
+    """The operator that A is the inverse, conjugate or transpose of, self-adjoint if A is."""
+    return A.A._claim(A.properties & SELF_ADJOINT)
+
+
+@eig_rule(Conjugate, hereditary=True)
+def eig_conjugate(A: Any, asked: Asked) -> Pairs:
     """conj(A) has the eigenvalues conj(λ) and eigenvectors conj(V)"""
-    _, k, is_hermitian = asked(A, k, which, method)
-    values, vectors = eig(A.A._claim(A.properties & SELF_ADJOINT), k, which, method)
-    return finish(A, A.xp.conj(values), vectors.conj(), k, which, is_hermitian)
+    values, vectors = eig(known_of(A), asked.k, asked.which, asked.method)
+    return asked.finish(A.xp.conj(values), vectors.conj())
 
 
-@rule(eig, Adjoint | Transpose, hereditary=True)
-def eig_adjoint(A: Any, k: Any, which: str, method: Any) -> Pairs:
+@eig_rule(Adjoint | Transpose, hereditary=True)
+def eig_adjoint(A: Any, asked: Asked) -> Pairs:
     """A^H has the eigenvalues conj(λ) and eigenvectors V^-H, A^T has λ and V^-T; for unitary V
     these are V and conj(V)"""
-    _, k, is_hermitian = asked(A, k, which, method)
-    xp, is_adjoint = A.xp, isinstance(A, Adjoint)
-    values, vectors = eig(A.A._claim(A.properties & SELF_ADJOINT), None, "LM", method)
-    if vectors.properties & UNITARY:
-        left = vectors
-    else:
+    xp = A.xp
+    values, vectors = eig(known_of(A), None, "LM", asked.method)
+    if not vectors.properties & UNITARY:
         V = to_computing_dtype(xp, inv(vectors).H.to_dense())
-        left = Dense(to_result_dtype(xp, V / xp.vector_norm(V, axis=-2)[..., None, :], A.dtype))
-    return finish(
-        A,
-        xp.conj(values) if is_adjoint else values,
-        left if is_adjoint else left.conj(),
-        k,
-        which,
-        is_hermitian,
-    )
+        V = V / xp.vector_norm(V, axis=-2)[..., None, :]
+        vectors = Dense(to_result_dtype(xp, V, A.dtype))
+    if isinstance(A, Adjoint):
+        return asked.finish(xp.conj(values), vectors)
+    return asked.finish(values, vectors.conj())

@@ -4,32 +4,48 @@ judged."""
 from __future__ import annotations
 
 import functools
+import math
+import operator
 from collections.abc import Callable
 from numbers import Number, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import autodiff, backends
-from ...backends import Array, program
+from ... import autodiff
+from ...backends import Array, adjoint, program
 from ...errors import MethodError
 from ...factors.runs import check_inner_failures
 from ...info import Info, recording, report
 from ...methods import LOBPCG, SVRG, Arnoldi, Lanczos, PowerIteration, Spectral
 from ...methods.arnoldi import arnoldi
-from ...methods.basis import Pairs, pick, plain
+from ...methods.basis import Pairs, plain
 from ...methods.filtered import filtered
 from ...methods.lanczos import lanczos
 from ...methods.lobpcg import lobpcg
 from ...methods.loop import Progress, progress_bar
 from ...methods.power_iteration import power_iteration
-from ...operators import Dense, LinearOperator
+from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
-from ...status import Status, known_status
-from ..common import host_value, ignore_float_errors, is_half, to_result_dtype
-from .order import by_key
-from .shift_invert import DIVERGED, beyond, cheap_inverse, edge_of, inverse_at, sampled_pairs
+from ...properties import POSITIVE_SEMIDEFINITE
+from ...status import Status, first_failure, known_status
+from ..common import (
+    host_value,
+    ignore_float_errors,
+    is_half,
+    take_columns,
+    to_result_dtype,
+)
+from .order import Asked, by_key
+from .shift_invert import (
+    DIVERGED,
+    beyond,
+    cheap_inverse,
+    edge_of,
+    inverse_at,
+    random_starts,
+    sampled_pairs,
+)
 
 # One run of an iterative eigenvalue method, as a function of operators and arrays: compiled by JAX
 # once for each structure.
@@ -55,16 +71,18 @@ class Found(NamedTuple):
     stopped: bool
 
 
-def program_of(name: str, method: Any, *static: Any) -> Callable[..., Found]:
-    """The run as a function of operators and arrays, compiled by JAX unless someone is called
-    from it."""
-    xp = backends.get(name)
-    watched = method.callback is not None or method.progress
-    return (
-        functools.partial(_run, xp, method, *static)
-        if watched
-        else program(name, _run, method, *static)
-    )
+def program_of(function: str, A: LinearOperator, run: Any, method: Any, *static: Any) -> Any:
+    """A run as a function of operators and arrays, compiled by JAX unless someone is called from
+    it."""
+    xp = A.xp
+    if getattr(method, "callback", None) is None and not getattr(method, "progress", False):
+        return program(xp.name, run, method, *static)
+    if xp.is_traced(next(A.leaves(), 0)):
+        raise MethodError(
+            f"{function}: {method.name} cannot call back from inside a traced program; leave out "
+            "callback and progress."
+        )
+    return functools.partial(run, xp, method, *static)
 
 
 def _run(
@@ -92,7 +110,7 @@ def _run(
     pairs = pairs._replace(vectors=None)  # so that they can go
     # orthonormal to the last digit: V (V^H V)^(-1/2), of which this is the first step
     if is_hermitian:
-        G = xp.matmul(xp.conj(xp.matrix_transpose(V)), V)
+        G = xp.matmul(adjoint(xp, V), V)
         V = xp.matmul(V, 1.5 * xp.eye(k, dtype=V.dtype, device=xp.device_of(V)) - 0.5 * G)
     values, residual = _quotients(xp, A, V, is_hermitian)
     size = _size(xp, A, noise) if is_inverse else pairs.size
@@ -105,11 +123,8 @@ def _run(
         else by_key(xp, values - shift if shift else values, which)
     )
     values, residual = (xp.take_along_axis(x, order, axis=-1) for x in (values, residual))
-    V = xp.take_along_axis(V, xp.broadcast_to(order[..., None, :], V.shape), axis=-1)
     matvecs = pairs.matvecs + k + (POWER_STEPS if is_inverse else 0)
-    return Found(
-        values, V, residual, matvecs, pairs.iterations, pairs.done, pairs.finite, pairs.stopped
-    )
+    return Found(values, take_columns(xp, V, order), residual, matvecs, *pairs[4:])
 
 
 def _quotients(xp: Any, A: LinearOperator, V: Array, is_hermitian: bool) -> tuple[Array, Array]:
@@ -145,34 +160,44 @@ def _krylov(
     n = start.shape[-1]
     m = method.size(n, k)
     limit = method.limit(n, m)
-    options: dict[str, Any] = {
-        "m": m,
-        "tol": method.tolerance(xp, start.dtype),
-        "max_iters": limit,
-        "householder": method.orthogonalisation == "householder",
-        "again": method.repeated,
-        "watch": watcher(method, k),
-    }
-    shift = 0.0 if inverse else method.shift or 0.0
-    if isinstance(method, Arnoldi):
-        return arnoldi(
-            xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options
-        )
     most = limit * (CHEAPER if method.max_iters is None else 1)
-    if which == "SM" and m < n:  # inside the spectrum
-        options["max_iters"] = most
-        return filtered(xp, B.__matmul__, start, noise, k, which, shift=shift, **options)
-    if which != "SA" or inverse or xp.name == "jax" or limit <= PATIENCE * m:
-        return lanczos(
-            xp, B.__matmul__, start, noise, k, which, shift=shift, relative=inverse, **options
+    shift = 0.0 if inverse else method.shift or 0.0
+
+    def run(algorithm: Any, start: Array, max_iters: Any, **more: Any) -> Pairs:
+        return algorithm(
+            xp,
+            B.__matmul__,
+            start,
+            noise,
+            k,
+            which,
+            m=m,
+            tol=method.tolerance(xp, start.dtype),
+            max_iters=max_iters,
+            householder=method.orthogonalisation == "householder",
+            again=method.repeated,
+            watch=watcher(method, k),
+            **more,
         )
-    pairs = lanczos(xp, B.__matmul__, start, noise, k, which, patience=PATIENCE * m, **options)
+
+    if isinstance(method, Arnoldi):
+        return run(arnoldi, start, limit, shift=shift, relative=inverse)
+    if which == "SM" and m < n:  # inside the spectrum
+        return run(filtered, start, most, shift=shift)
+    if which != "SA" or inverse or xp.name == "jax" or limit <= PATIENCE * m:
+        return run(lanczos, start, limit, shift=shift, relative=inverse)
+    pairs = run(lanczos, start, limit, patience=PATIENCE * m)
     if pairs.done or pairs.stopped or not pairs.finite:
         return pairs
-    start, options["max_iters"] = xp.sum(pairs.vectors, axis=-2), most - pairs.iterations
-    more = filtered(xp, B.__matmul__, start, noise, k, which, shift=None, **options)
-    return more._replace(
-        matvecs=pairs.matvecs + more.matvecs, iterations=pairs.iterations + more.iterations
+    start = xp.sum(pairs.vectors, axis=-2)
+    more = run(filtered, start, most - pairs.iterations, shift=None)
+    return _after(more, pairs)
+
+
+def _after(second: Any, first: Any) -> Any:
+    """A run with the counts of the one before it."""
+    return second._replace(
+        matvecs=first.matvecs + second.matvecs, iterations=first.iterations + second.iterations
     )
 
 
@@ -182,14 +207,20 @@ def _one_by_one(xp: Any, method: Any, B: Any, start: Array, noise: Array, *rest:
     runs: list[Any] = [
         _krylov(xp, method, B[i], start[i], noise[i], *rest) for i in np.ndindex(*batch)
     ]
-    values, vectors, size = (
-        xp.reshape(xp.stack([run[i] for run in runs], axis=0), (*batch, *runs[0][i].shape))
-        for i in range(3)
-    )
-    matvecs, iterations = (sum(run[i] for run in runs) for i in (3, 4))
-    done, finite = (functools.reduce(lambda a, b: a & b, [run[i] for run in runs]) for i in (5, 6))
+
+    def together(i: int) -> Array:
+        arrays = [run[i] for run in runs]
+        return xp.reshape(xp.stack(arrays, axis=0), (*batch, *arrays[0].shape))
+
     return Pairs(
-        values, vectors, size, matvecs, iterations, done, finite, any(run.stopped for run in runs)
+        values=together(0),
+        vectors=together(1),
+        size=together(2),
+        matvecs=sum(run.matvecs for run in runs),
+        iterations=sum(run.iterations for run in runs),
+        done=functools.reduce(operator.and_, [run.done for run in runs]),
+        finite=functools.reduce(operator.and_, [run.finite for run in runs]),
+        stopped=any(run.stopped for run in runs),
     )
 
 
@@ -197,25 +228,17 @@ def _simple(
     xp: Any, method: Any, B: Any, M: Any, start: Array, noise: Array, k: int, which: str
 ) -> Pairs:
     n = start.shape[-1]
-    size, tol, watch = method.size(n, k), method.tolerance(xp, start.dtype), watcher(method, k)
-    limit = method.limit(n, size)
+    size = method.size(n, k)
+    options = {
+        "tol": method.tolerance(xp, start.dtype),
+        "max_iters": method.limit(n, size),
+        "watch": watcher(method, k),
+    }
     if isinstance(method, PowerIteration):
-        return power_iteration(xp, B.__matmul__, start, tol=tol, max_iters=limit, watch=watch)
+        return power_iteration(xp, B.__matmul__, start, **options)
     precondition = None if M is None else M.__matmul__
     largest = which == "LA"
-    return lobpcg(
-        xp,
-        B.__matmul__,
-        precondition,
-        start,
-        noise,
-        k,
-        largest,
-        block=size,
-        tol=tol,
-        max_iters=limit,
-        watch=watch,
-    )
+    return lobpcg(xp, B.__matmul__, precondition, start, noise, k, largest, block=size, **options)
 
 
 def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
@@ -248,14 +271,16 @@ def watcher(method: Any, k: int) -> Callable[[Any], bool] | None:
 FLOOR = 100  # roundings below which no tolerance is met
 
 
-def iterated(
-    A: LinearOperator, k: int, which: str, method: Any, is_hermitian: bool
-) -> tuple[Found, Any, list[Info]]:
-    """The pairs that `which` names, by this method, the status, and what was reported on the
-    way."""
-    xp = A.xp
-    check_visible("eig", A, method.name)
-    fixed = A.detach()
+def _iterated(asked: Asked) -> tuple[Found, Any, list[Info]]:
+    """The pairs that are asked for, the status, and what was reported on the way."""
+    A, k, which, method, is_hermitian = (
+        asked.A,
+        asked.k,
+        asked.which,
+        asked.chosen,
+        asked.is_hermitian,
+    )
+    xp, n, fixed = A.xp, asked.n, A.detach()
     if isinstance(method, SVRG):
         return (*_sampled(xp, sampled_pairs(fixed, k, which, method)), [])
     shift = getattr(method, "shift", None)
@@ -267,40 +292,29 @@ def iterated(
     positive = bool(A.properties & POSITIVE_SEMIDEFINITE)
     if positive and shift is None and which in ("LM", "SM"):
         which = which[0] + "A"
-    n, edge, inverse = A.shape[-1], None, None
+    _check(method, k, which)
     # the basis spans the space: no pair can be missed
     is_whole = hasattr(method, "basis") and method.size(n, k) >= n
+    is_partial = isinstance(method, Arnoldi) and not is_whole
+    edge = inverse = None
     if shift is not None:
-        inverse = inverse_at(fixed, shift, form=isinstance(method, Arnoldi) and not is_whole)
+        inverse = inverse_at(fixed, shift, form=is_partial)
+        if inverse is None and is_partial:
+            raise MethodError(
+                "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the "
+                "pairs nearest to a number inside the "
+                "spectrum of an operator that is not self-adjoint cannot be found from products "
+                "alone. Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
+            )
     elif (which == "SM" or (which == "SA" and positive)) and hasattr(method, "shift"):
         inverse = cheap_inverse(fixed)
-    _check(method, k, which)
-    if isinstance(method, Arnoldi) and which in ("LR", "SR"):
+    elif isinstance(method, Arnoldi) and which in ("LR", "SR"):
         edge = edge_of(fixed, k, which, method)
         inverse = None if edge is None else beyond(fixed, edge, far=False)
-    if shift is not None and inverse is None and isinstance(method, Arnoldi) and not is_whole:
-        raise MethodError(
-            "eig: no cheap inverse of A - shift I is known, which Arnoldi(shift=) needs: the "
-            "pairs nearest to a number inside the "
-            "spectrum of an operator that is not self-adjoint cannot be found from products alone. "
-            "Use eig(Dense(A.to_dense()), ...) if the matrix fits into memory."
-        )
-    if method.callback is not None or method.progress:
-        if xp.is_traced(next(fixed.leaves(), 0)):
-            raise MethodError(
-                f"eig: {method.name} cannot call back from inside a traced program; leave out "
-                "callback and progress."
-            )
-    batch, dtype = A.batch_shape, xp.float32 if is_half(xp, A.dtype) else A.dtype
-    dtype = (
-        xp.complex_dtype(dtype)
-        if isinstance(shift, Number) and not isinstance(shift, Real)
-        else dtype
-    )
-    generators = xp.split(xp.generator(method.seed))
-    start, noise = (
-        xp.normal(g, (*batch, n), dtype=dtype, device=A._context.device) for g in generators
-    )
+    dtype = xp.float32 if is_half(xp, A.dtype) else A.dtype
+    if isinstance(shift, Number) and not isinstance(shift, Real):
+        dtype = xp.complex_dtype(dtype)
+    start, noise = random_starts(A, method, dtype)
     if method.x0 is not None:
         start = _given_start(xp, A, method, dtype)
     # which is made of functions, so it comes after them
@@ -312,10 +326,9 @@ def iterated(
         M = as_preconditioner(getattr(method, "preconditioner", None), fixed)
 
         def run() -> Found:
-            program = program_of(
-                xp.name, method.without_arrays(), k, which, inverse is not None, is_hermitian
-            )
-            return program(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
+            options = k, which, inverse is not None, is_hermitian
+            run = program_of("eig", fixed, _run, method.without_arrays(), *options)
+            return run(fixed, fixed if inverse is None else inverse.inverse, M, start, noise)
 
         found = run()
         if (
@@ -323,39 +336,30 @@ def iterated(
             and inverse is not None
             and edge.is_beyond(host_value(xp, found.values), inverse.shift.real)
         ):
-            inverse, first = beyond(fixed, edge, far=True), found
-            found = run()
-            counts = found.matvecs + first.matvecs, found.iterations + first.iterations
-            found = found._replace(matvecs=counts[0], iterations=counts[1])
+            inverse = beyond(fixed, edge, far=True)
+            found = _after(run(), found)
     # pairs of what is no inverse may not be the nearest
     if inverse is not None and inverse.failed is not False:
         found = found._replace(done=found.done & xp.logical_not(inverse.failed))
-    if isinstance(method, Arnoldi) and which in ("SM", "SI") and inverse is None and not is_whole:
+    if is_partial and which in ("SM", "SI") and inverse is None:
         # Ritz values inside the spectrum may be anything: nothing says that none is nearer
         found = found._replace(done=False)
+    # pairs that are right may not be the ones asked for, unless the run came to its end
+    right = plain(xp, xp.all(found.residual <= method.tolerance(xp, A.dtype)))
+    right = right & found.done if isinstance(method, (Lanczos, Arnoldi)) else right
     return (
         found,
-        _status(xp, found, method.tolerance(xp, A.dtype), isinstance(method, (Lanczos, Arnoldi))),
+        status_of_run(xp, right, *found[5:], method.tolerance(xp, A.dtype), dtype),
         dropped,
     )
 
 
 def _sampled(xp: Any, run: Any) -> tuple[Found, Status | Array]:
     """A run of SVRG, which has judged its answer by A itself."""
-    size = xp.where(run.norm > 0, run.norm, 1)
-    status = run.status if xp.is_traced(run.status) else Status(int(run.status))
-    finite = run.status != int(Status.NONFINITE)
-    found = Found(
-        run.values,
-        run.vectors,
-        run.residual / size,
-        run.matvecs,
-        run.epochs,
-        run.status == 0,
-        finite,
-        False,
-    )
-    return found, status
+    residual = run.residual / xp.where(run.norm > 0, run.norm, 1)
+    ended = run.status == 0, run.status != int(Status.NONFINITE), False
+    found = Found(run.values, run.vectors, residual, run.matvecs, run.epochs, *ended)
+    return found, known_status(xp, run.status)
 
 
 def check_visible(function: str, A: LinearOperator, method: str) -> None:
@@ -390,90 +394,73 @@ def _given_start(xp: Any, A: LinearOperator, method: Any, dtype: Any) -> Array:
     return xp.broadcast_to(x0, (*A.batch_shape, A.shape[-1]))
 
 
-def _status(xp: Any, found: Found, tol: float, certain: bool) -> Any:
-    """A `Status`, or an array of its value under tracing. `certain`: whether pairs that are
-    right may not be the ones asked for, unless the run came to its end."""
-    right = plain(xp, xp.all(found.residual <= tol)) & (found.done if certain else True)
-    poor = int(
-        Status.STAGNATION if tol < FLOOR * xp.eps(found.residual.dtype) else Status.INACCURATE
+def status_of_run(
+    xp: Any, right: Any, done: Any, finite: Any, stopped: Any, tol: float, dtype: Any
+) -> Any:
+    """A `Status`, or an array of its value under tracing."""
+    poor = Status.STAGNATION if tol < FLOOR * xp.eps(dtype) else Status.INACCURATE
+    return first_failure(
+        xp,
+        (finite, Status.NONFINITE),
+        (right | done | stopped, Status.MAX_ITERATIONS),
+        (right | done, Status.STOPPED),
+        (right, poor),
     )
-    late = pick(xp, found.stopped, int(Status.STOPPED), int(Status.MAX_ITERATIONS))
-    status = pick(xp, right, int(Status.SUCCESS), pick(xp, found.done, poor, late))
-    status = pick(xp, found.finite, status, int(Status.NONFINITE))
-    return known_status(xp, status)
 
 
 # --------------------------------------------------------------------------------------------------
 
 
+def report_run(info: Info, otherwise: Any) -> bool:
+    """Report a run; or, where it has failed and there is another way, that this is taken. Whether
+    it is."""
+    status = info._status
+    failed = isinstance(status, Status) and status.is_failure and status is not Status.NONFINITE
+    if otherwise is None or not failed:
+        report(info)
+        return False
+    message = f"{info.method} failed ({status.name}); the dense way gave the answer"
+    report(Info(Status.FELL_BACK, matvecs=info.matvecs, message=message))
+    return True
+
+
 def iterative_pairs(
-    A: LinearOperator,
-    k: int,
-    which: str,
-    method: Any,
-    is_hermitian: bool,
-    otherwise: Callable[[], Any] | None,
+    asked: Asked, otherwise: Callable[[], Any] | None
 ) -> tuple[Array, LinearOperator]:
     """Eigenpairs as `eig` returns them. Where the run fails, and there is one, `otherwise()` is
     returned."""
-    xp = A.xp
-    found, status, dropped = iterated(A, k, which, method, is_hermitian)
+    A, method, xp = asked.A, asked.chosen, asked.A.xp
+    check_visible("eig", A, method.name)
+    found, status, dropped = _iterated(asked)
     converged = found.residual <= method.tolerance(xp, A.dtype)
-    message = _message(xp, found, status, converged, is_hermitian, method)
-    info = Info(
-        status,
-        converged,
-        found.iterations,
-        found.matvecs,
-        found.residual,
-        method=method.name,
-        message=message,
-    )
+    message = _message(asked, found, status, converged)
+    counts = found.iterations, found.matvecs
+    info = Info(status, converged, *counts, found.residual, method=method.name, message=message)
     info = check_inner_failures(info, A, xp.stop_gradient(found.vectors), dropped)
-    status = info._status
-    if (
-        otherwise is not None
-        and isinstance(status, Status)
-        and status.is_failure
-        and status is not Status.NONFINITE
-    ):
-        report(
-            Info(
-                Status.FELL_BACK,
-                matvecs=found.matvecs,
-                message=f"{method.name} failed ({status.name}); the dense way gave the answer",
-            )
-        )
+    if report_run(info, otherwise) and otherwise is not None:
         return otherwise()
-    report(info)
     values, V = found.values, found.vectors
     leaves = A.arrays()
     if leaves and xp.is_differentiated(*leaves):
-        values, V = (autodiff.pairs if is_hermitian else autodiff.general_pairs)(A, values, V)
-    vectors = Dense(to_result_dtype(xp, V, A.dtype))
-    return to_result_dtype(xp, values, A.dtype), vectors._claim(
-        STIEFEL
-    ) if is_hermitian else vectors
+        values, V = (autodiff.pairs if asked.is_hermitian else autodiff.general_pairs)(A, values, V)
+    return to_result_dtype(xp, values, A.dtype), asked.wrap(V)
 
 
-def _message(
-    xp: Any, found: Found, status: Any, converged: Array, is_hermitian: bool, method: Any
-) -> str:
+def _message(asked: Asked, found: Found, status: Any, converged: Array) -> str:
+    xp, method = asked.A.xp, asked.chosen
     if status is Status.NONFINITE:
         return f"at iteration {int(found.matvecs) - converged.shape[-1]}"
     if status is Status.BREAKDOWN:
         return DIVERGED
-    if status is Status.INACCURATE and is_hermitian:
+    if status is Status.INACCURATE and asked.is_hermitian:
         return "A is not self-adjoint, as was claimed"
-    if isinstance(status, Status) and status.is_failure:
-        if bool(host_value(xp, converged).all()):
-            return (
-                "the pairs are right, but whether they are the ones that were asked for is not "
-                "certain"
-            )
-        count = (
-            f"{int(host_value(xp, converged).sum())} of {converged.shape[-1]} pairs have converged"
+    if not isinstance(status, Status) or not status.is_failure:
+        return ""
+    count = int(host_value(xp, converged).sum())
+    if count == math.prod(converged.shape):
+        return (
+            "the pairs are right, but whether they are the ones that were asked for is not certain"
         )
-        is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
-        return f"{count}; {method.advice}" if is_short else count
-    return ""
+    message = f"{count} of {converged.shape[-1]} pairs have converged"
+    is_short = status is Status.MAX_ITERATIONS and isinstance(method, Spectral)
+    return f"{message}; {method.advice}" if is_short else message

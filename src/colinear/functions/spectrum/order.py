@@ -1,57 +1,105 @@
-"""What the rules for eigenvalues share: orders, eigenvectors of triangles, completed bases; and
-when `Auto` iterates."""
+"""What the rules for eigenvalues share: what was asked for and in which order, eigenvectors of
+triangles, completed bases; and when `Auto` iterates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, reduce
+from functools import reduce
 from itertools import pairwise
 from operator import add, mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backends import Array, get
+from ...backends import Array, get, namespace_of, program
 from ...dispatch import Cost
-from ...methods import SVRG, Arnoldi, Auto, Lanczos, Method
+from ...methods import SVRG, Arnoldi, Lanczos, Method
 from ...operators import (
-    BlockDiag,
     Circulant,
     Dense,
-    Identity,
     Kronecker,
     LinearOperator,
-    LowRank,
-    Permutation,
-    Product,
     Sine,
-    Sliced,
-    Sum,
 )
-from ...operators.context import broadcast_batches
 from ...operators.unitary import pad_end
-from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL, UNITARY
-from ..common import ignore_float_errors, is_traced_or_differentiated, outer
+from ...properties import POSITIVE_SEMIDEFINITE, STIEFEL
+from ..common import (
+    ignore_float_errors,
+    is_traced_or_differentiated,
+    outer,
+    reordered,
+    to_result_dtype,
+    values_are_seen,
+)
 from ..solve.inverse import LARGEST_DENSE
 from .shift_invert import is_cheap
 
-# What the rules for eigenvalues share: orders, eigenvectors of triangles, bases completed, cycles,
-# symbols.
+Pairs = tuple[Array, LinearOperator]
+
+
+class Asked(NamedTuple):
+    """What a call of `eig` asks for: which pairs of A, how many, and whether they are those of a
+    self-adjoint operator. `method` is as it was given, `chosen` the object that it stands for."""
+
+    A: LinearOperator
+    k: int
+    which: str
+    is_hermitian: bool
+    method: Method | None
+    chosen: Any
+
+    @property
+    def n(self) -> int:
+        """The size of A."""
+        return self.A.shape[-1]
+
+    @property
+    def some(self) -> int | None:
+        """How many pairs, None for all."""
+        return None if self.k == self.n else self.k
+
+    @property
+    def zeros_come_last(self) -> bool:
+        """Whether eigenvalues that are zero are the last to be asked for."""
+        is_positive = self.A.properties & POSITIVE_SEMIDEFINITE
+        return self.which[0] == "L" and bool(self.which[1] == "M" or is_positive)
+
+    def typed(self, values: Array) -> Array:
+        """Real eigenvalues for self-adjoint operators, complex ones for others."""
+        xp = namespace_of(values)
+        if self.is_hermitian:
+            return xp.real(values)
+        return xp.astype(values, xp.complex_dtype(values.dtype))
+
+    def order(self, values: Array) -> Array:
+        """The places of all values, first those of the k that are asked for, as `eig` returns
+        them: ascending if they are real."""
+        xp, k = namespace_of(values), self.k
+        if self.is_hermitian and k == values.shape[-1]:
+            return xp.argsort(values, axis=-1, stable=True)
+        order = by_key(xp, values, self.which)
+        if not self.is_hermitian:
+            return order
+        chosen = xp.take_along_axis(values, order[..., :k], axis=-1)
+        rising = xp.argsort(chosen, axis=-1, stable=True)
+        return xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
+
+    def finish(self, values: Array, vectors: LinearOperator) -> Pairs:
+        """The pairs that were asked for, out of these, which may be in any order."""
+        xp, values = self.A.xp, self.typed(values)
+        values = xp.broadcast_to(values, (*self.A.batch_shape, values.shape[-1]))
+        order = self.order(values)
+        found = xp.take_along_axis(values, order[..., : self.k], axis=-1)
+        return found, reordered(vectors, order, self.k)
+
+    def wrap(self, V: Array) -> LinearOperator:
+        """Columns that were computed, as the eigenvectors that are returned."""
+        vectors = Dense(to_result_dtype(self.A.xp, V, self.A.dtype))
+        return vectors._claim(STIEFEL) if self.is_hermitian else vectors
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-def selection(xp: Any, values: Array, k: int, which: str, is_hermitian: bool) -> Array | None:
-    """The places of the k values that `which` names, in the order in which they are returned;
-    None for all as they are."""
-    n = values.shape[-1]
-    if is_hermitian and k == n:
-        return None  # ascending as they come
-    order = by_key(xp, values, which)[..., :k]
-    # of ascending values, their places ascend
-    return xp.sort(order, axis=-1) if is_hermitian else order
 
 
 def by_key(xp: Any, values: Array, which: str) -> Array:
@@ -61,20 +109,14 @@ def by_key(xp: Any, values: Array, which: str) -> Array:
     Numbers that differ by rounding tie too: conjugate pairs and the spectra of unitary operators
     would otherwise come in an order that is an accident of the library that found them.
     """
-    seen = None if xp.name == "numpy" else xp.peek(values)
-    if seen is None:
-        return _ordering(xp, which)(values)
-    host = get("numpy")  # where no operation need be compiled
-    return xp.asarray(_by_key(host, np.asarray(seen), which), device=xp.device_of(values))
+    seen = xp.peek(values)
+    if seen is None:  # one program, where every operation would be one
+        return program(xp.name, _by_key, which)(values)
+    # on the host, where no operation need be compiled
+    return xp.asarray(_by_key(get("numpy"), which, seen), device=xp.device_of(values))
 
 
-@cache
-def _ordering(xp: Any, which: str) -> Callable[[Array], Array]:
-    # one program, where every operation would be one
-    return xp.jit(lambda values: _by_key(xp, values, which))
-
-
-def _by_key(xp: Any, values: Array, which: str) -> Array:
+def _by_key(xp: Any, which: str, values: Array) -> Array:
     by_size = which[1] == "M"
     size = xp.abs(values)
     first = size if by_size else xp.abs(xp.imag(values)) if which[1] == "I" else xp.real(values)
@@ -139,44 +181,21 @@ def _groups(xp: Any, key: Array, size: Array, within: Array | None) -> Array | N
     )
 
 
-def ordered(
-    xp: Any, values: Array, vectors: LinearOperator, k: int, which: str, is_hermitian: bool
-) -> tuple[Array, LinearOperator]:
-    """The k of these eigenpairs, in any order, that `which` names, in the order that `eig`
-    promises."""
-    if is_hermitian and k == values.shape[-1]:
-        order = xp.argsort(values, axis=-1, stable=True)
-    else:
-        order = by_key(xp, values, which)
-        if is_hermitian:  # ascending
-            rising = xp.argsort(
-                xp.take_along_axis(values, order[..., :k], axis=-1), axis=-1, stable=True
-            )
-            order = xp.concat([xp.take_along_axis(order, rising, axis=-1), order[..., k:]], axis=-1)
-    return xp.take_along_axis(values, order[..., :k], axis=-1), columns(vectors, order, k)
-
-
-def columns(vectors: LinearOperator, order: Array, k: int) -> LinearOperator:
-    """The columns order[:k] of an operator, whose structure stays: they are picked by an
-    operator."""
-    xp, n = vectors.xp, vectors.shape[-1]
-    kept = vectors.properties & STIEFEL
-    if isinstance(vectors, Dense):
-        batch = broadcast_batches(vectors.batch_shape, order.shape[:-1])
-        V = xp.broadcast_to(vectors.A, (*batch, *vectors.shape[-2:]))
-        return Dense(
-            xp.take_along_axis(
-                V, xp.broadcast_to(order[..., None, :k], (*V.shape[:-1], k)), axis=-1
-            )
-        )._claim(kept)
-    if order.ndim == 1 and k < n:
-        return Sliced(vectors, slice(None), order[:k])._claim(kept)
-    V = Product(vectors, Permutation(order, like=vectors).T)
-    return (V if k == n else Sliced(V, slice(None), slice(0, k)))._claim(kept)
+def padded(xp: Any, values: Array, count: int) -> Array:
+    """The first `count` of these numbers, zeros where there are fewer."""
+    missing = count - values.shape[-1]
+    if missing <= 0:
+        return values[..., :count]
+    shape = (*values.shape[:-1], missing)
+    zeros = xp.zeros(shape, dtype=values.dtype, device=xp.device_of(values))
+    return xp.concat([values, zeros], axis=-1)
 
 
 def combinations(
-    xp: Any, spectra: list[Array], is_sum: bool, keep: Callable[[Array], Array | None]
+    xp: Any,
+    spectra: list[Array],
+    is_sum: bool,
+    keep: Callable[[Array], Array | None] = lambda values: None,
 ) -> tuple[Array, Array]:
     """All sums or products of one value of each spectrum, or those that `keep` picks on the way,
     and their places."""
@@ -258,32 +277,6 @@ def reversed_transpose(xp: Any, T: Array) -> Array:
 # --------------------------------------------------------------------------------------------------
 
 
-def completed(Q: Array, xp: Any) -> LinearOperator:
-    """A unitary operator whose first columns are Q's, for Q of orthonormal columns: O(n r) numbers,
-    not n^2.
-
-    The block reflector H = I - W K W^H with W = E - Q and K = (I - Q^H E)^-1 takes E = [S; 0] to Q,
-    for any unitary S: so H diag(S, I) begins with Q. With S = -(the polar factor of Q's head), I -
-    Q^H E is I plus a positive matrix.
-    """
-    n, r = Q.shape[-2:]
-    if r == 0:
-        return Identity(n, like=Q)
-    X, _, Y = xp.svd(xp.stop_gradient(Q[..., :r, :]))
-    S = -xp.matmul(X, Y)
-    E = xp.concat(
-        [S, xp.zeros((*S.shape[:-2], n - r, r), dtype=Q.dtype, device=xp.device_of(Q))], axis=-2
-    )
-    I = xp.eye(r, dtype=Q.dtype, device=xp.device_of(Q))
-    capacitance = I - xp.matmul(xp.conj(xp.matrix_transpose(Q)), E)
-    K = xp.lu_solve(*xp.lu_factor(capacitance), xp.broadcast_to(I, capacitance.shape))
-    H = Sum(Identity(n), LowRank(E - Q, None, -K))._claim(UNITARY)
-    return Product(H, BlockDiag(Dense(S)._claim(UNITARY), Identity(n - r)))
-
-
-# --------------------------------------------------------------------------------------------------
-
-
 def cycles(perm: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """The places of a permutation along its cycles, i, perm[i], perm[perm[i]], ..., the shorter
     cycles first, and the pairs (how many cycles, of what length)."""
@@ -355,36 +348,34 @@ def is_affordable(A: LinearOperator) -> bool:
     return isinstance(A, Dense) or A.shape[-1] <= LARGEST_DENSE
 
 
-def automatic(
-    A: LinearOperator, k: int, which: str, method: Auto, is_hermitian: bool
-) -> Method | None:
+def automatic(asked: Asked) -> Method | None:
     """The method that `Auto` iterates by; None for the dense way, which is for small matrices
     and for most of the spectrum."""
-    n = A.shape[-1]
-    chosen: Any = (Lanczos if is_hermitian else Arnoldi)(tol=method.tol, max_iters=method.max_iters)
-    affordable = is_affordable(A)
+    A, k, is_hermitian, auto = asked.A, asked.k, asked.is_hermitian, asked.chosen
+    n, affordable = asked.n, is_affordable(A)
+    chosen: Any = (Lanczos if is_hermitian else Arnoldi)(tol=auto.tol, max_iters=auto.max_iters)
     if k == 0 or n < SMALLEST or (5 * k > n and affordable):
         return None
-    watched = any(A.xp.is_traced(leaf) or A.xp.is_differentiated(leaf) for leaf in A.arrays())
-    if affordable and n <= DIFFERENTIABLE and watched:
+    if affordable and n <= DIFFERENTIABLE and not values_are_seen(A):
         return None
     if not affordable:
         return None if 2 * k > n else chosen  # more than half of them need the matrix
-    expected = cost(A, k, chosen).flops
-    if which in ("SM", "SI") and not (A.properties & POSITIVE_SEMIDEFINITE or is_cheap(A)):
+    expected = expected_cost(A, k, chosen).flops
+    if asked.which in ("SM", "SI") and not (A.properties & POSITIVE_SEMIDEFINITE or is_cheap(A)):
         if not is_hermitian:  # from products alone they are not found
             return None
         expected = INSIDE * n * math.prod(A.batch_shape) * (A.flops + 8.0 * n)
-    return chosen if PENALTY * expected < dense_flops(A, is_hermitian) else None
+    return chosen if PENALTY * expected < dense_cost(A, is_hermitian).flops else None
 
 
-def dense_flops(A: LinearOperator, is_hermitian: bool) -> float:
-    n = A.shape[-1]
+def dense_cost(A: LinearOperator, is_hermitian: bool) -> Cost:
+    """What the eigenpairs of the matrix cost, with the matrix itself."""
+    n, size = A.shape[-1], math.prod(A.shape)
     form = 0.0 if isinstance(A, Dense) else n * A.flops
-    return math.prod(A.batch_shape) * (9.0 if is_hermitian else 25.0) * n**3 + form
+    return Cost((9.0 if is_hermitian else 25.0) * n * size + form, 16.0 * size)
 
 
-def cost(A: LinearOperator, k: int, method: Any) -> Cost:
+def expected_cost(A: LinearOperator, k: int, method: Any) -> Cost:
     """What a run is expected to cost; its memory is sure."""
     n, batch = A.shape[-1], math.prod(A.batch_shape)
     if isinstance(method, SVRG):

@@ -101,12 +101,7 @@ def cheap_inverse(A: LinearOperator) -> Shifted | None:
         # the inverse would be an iteration, which fails where A is singular; products with A find
         # its lower end
         return None
-    if not is_cheap(A):
-        return None
-    found = _inverse(A, 0.0)
-    if found is not None or (shift := _small_shift(A)) == 0:
-        return found
-    return _inverse(shifted(A, shift), shift)
+    return inverse_at(A, 0.0, form=False)
 
 
 def _small_shift(A: LinearOperator) -> float:
@@ -150,8 +145,7 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
         or not is_cheap(A)
     ):
         return None
-    generators = xp.split(xp.generator(method.seed))
-    start, noise = (xp.normal(g, (n,), dtype=A.dtype, device=A._context.device) for g in generators)
+    start, noise = random_starts(A, method, A.dtype)
     m = method.size(n, k)
     with ignore_float_errors(xp):
         edge = arnoldi(
@@ -165,17 +159,23 @@ def edge_of(A: LinearOperator, k: int, which: str, method: Any) -> Edge | None:
         or width <= 1e-6 * float(size)
     ):
         return None
-    return (
-        Edge(float(values.real.min()), width)
-        if which == "SR"
-        else Edge(float(values.real.max()), -width)
-    )
+    if which == "SR":
+        return Edge(float(values.real.min()), width)
+    return Edge(float(values.real.max()), -width)
+
+
+def random_starts(A: LinearOperator, method: Any, dtype: Any) -> list[Array]:
+    """A vector to start from, and another that replaces those that vanish."""
+    xp = A.xp
+    generators, place = xp.split(xp.generator(method.seed)), A._context.device
+    return [xp.normal(g, A.shape[:-1], dtype=dtype, device=place) for g in generators]
 
 
 def beyond(A: LinearOperator, edge: Edge, far: bool) -> Shifted | None:
     """The inverse at a shift beyond the edge: the eigenvalues nearest to it are the outermost.
     The nearer the shift, the faster."""
-    shift, B = edge.shift(far), shifted(A, edge.shift(far))
+    shift = edge.shift(far)
+    B = shifted(A, shift)
     return _inverse(B, shift) if is_cheap(B) else None
 
 
@@ -246,10 +246,7 @@ DIVERGED = "it diverged: the step is too large. Leave out `step`, which finds on
 
 def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspace:
     """k eigenpairs at an end of the spectrum."""
-    positive = A.properties & POSITIVE_SEMIDEFINITE
-    ends = {"LA": True, "LR": True, "SA": False, "SR": False} | (
-        {"LM": True, "SM": False} if positive else {}
-    )
+    ends = ("LA", "LR", "SA", "SR") + (("LM", "SM") if A.properties & POSITIVE_SEMIDEFINITE else ())
     if not A.properties & SELF_ADJOINT:
         raise MethodError(
             "eig: SVRG finds eigenvectors of self-adjoint sums, and A is not known to be one. Say "
@@ -270,7 +267,7 @@ def sampled_pairs(A: LinearOperator, k: int, which: str, method: SVRG) -> Subspa
         xp.name,
         _program,
         method.without_arrays(),
-        ends[which],
+        which[0] == "L",
         False,
         float(tol),
         method.iterations(n, n),
@@ -353,11 +350,9 @@ def _start(A: LinearOperator, k: int, method: SVRG) -> Array:
 
 def _given(A: LinearOperator, k: int, method: SVRG) -> Array:
     xp = A.xp
-    x0 = (
-        method.x0
-        if namespace_of(method.x0) is not None
-        else xp.asarray(method.x0, dtype=A.dtype, device=A._context.device)
-    )
+    x0 = method.x0
+    if namespace_of(x0) is None:
+        x0 = xp.asarray(x0, dtype=A.dtype, device=A._context.device)
     x0 = x0[..., None] if x0.ndim == 1 else x0
     if tuple(x0.shape[-2:]) != (A.shape[-1], k):
         raise ValueError(

@@ -31,51 +31,39 @@ from ...methods.sampling import (
 from ...operators import LinearOperator
 from ...operators.scaled import beside
 from ...properties import POSITIVE_SEMIDEFINITE
-from ...status import Status, users_level
-from ..common import ignore_float_errors, is_half, to_result_dtype
+from ...status import Status, combine, first_failure, users_level
+from ..common import filled, ignore_float_errors, is_half, to_result_dtype
 from .terms import count_terms, probe_shape, shared_out, terms_of
 
 # Estimates of parts put together: independent random numbers for each, and the standard error of
 # the whole from theirs.
 
 
-def _parts(
-    f: Any, parts: Sequence[LinearOperator], method: Any
-) -> tuple[list[Array], list[Array], list[Info]]:
-    """Values, standard errors and what else is known of f of each part."""
-    values, errors, infos = [], [], []
+def _whole(
+    f: Any,
+    parts: Sequence[LinearOperator],
+    method: Any,
+    combine_parts: Callable[[list[Array], list[Array]], tuple[Array, Array]],
+) -> Array:
+    """f of a whole, `combine_parts(values, errors)` of its parts; reports its standard error.
+
+    A tolerance is looked at again, since the parts may cancel.
+    """
+    xp, values, errors, infos = parts[0].xp, [], [], []
     for A, seed in zip(parts, part_seeds(method.seed, len(parts)), strict=True):
         value, info = f(A, method.part(seed, len(parts)), info=True)
-        error = info.error
-        # what is known exactly tells no error
-        errors.append(0 * A.xp.abs(value) if error is None else error)
         values.append(value)
         infos.append(info)
-    return values, errors, infos
-
-
-def _tell_whole(xp: Any, method: Any, value: Array, error: Array, infos: list[Info]) -> None:
-    """Report the whole; a tolerance is looked at again, since the parts may cancel."""
-    status: Any = Status.SUCCESS
+        # what is known exactly tells no error
+        errors.append(0 * xp.abs(value) if info.error is None else info.error)
+    value, error = combine_parts(values, errors)
+    met: Any = True
     if method.tol is not None:
         size, half = xp.abs(value), quantile(method.confidence, 1e9) * error
         met = xp.sqrt(xp.sum(half**2)) <= method.tol * xp.sqrt(xp.sum(size**2))
-        missed = int(Status.MAX_ITERATIONS)
-        status = (
-            xp.where(met, 0, missed) if xp.is_traced(met) else Status(0 if bool(met) else missed)
-        )
-    for info in infos:
-        status = worse(xp, status, info._status)
-    status = Status(status) if isinstance(status, int) else status
-    report(
-        Info(
-            status,
-            error=error,
-            matvecs=total(i.matvecs for i in infos),
-            method=method.name,
-            children=tuple(infos),
-        )
-    )
+    matvecs, statuses = total(i.matvecs for i in infos), [info._status for info in infos]
+    _tell(xp, method, error, met, matvecs, *statuses, children=tuple(infos))
+    return value
 
 
 def scaled_estimate(f: Any, c: Any, A: LinearOperator, method: Any, event: int) -> Array:
@@ -94,11 +82,12 @@ def added_estimates(
 ) -> Array:
     """Σ_i w_i f(A_i), of variance Σ_i w_i^2 σ_i^2."""
     xp = parts[0].xp
-    values, errors, infos = _parts(f, parts, method)
-    value = reduce(add, (w * v for w, v in zip(weights, values)))
-    error = xp.sqrt(reduce(add, ((w * e) ** 2 for w, e in zip(weights, errors))))
-    _tell_whole(xp, method, value, error, infos)
-    return value
+
+    def add_parts(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
+        squares = ((w * e) ** 2 for w, e in zip(weights, errors))
+        return reduce(add, (w * v for w, v in zip(weights, values))), xp.sqrt(reduce(add, squares))
+
+    return _whole(f, parts, method, add_parts)
 
 
 def multiplied_estimates(
@@ -106,24 +95,27 @@ def multiplied_estimates(
 ) -> Array:
     """∏_i f(A_i), of variance ∏ (v_i^2 + σ_i^2) - ∏ v_i^2 for independent factors."""
     xp = parts[0].xp
-    values, errors, infos = _parts(f, parts, method)
-    value = reduce(multiply, values)
-    squares = [xp.abs(v) ** 2 for v in values]
-    seconds = [s + e**2 for s, e in zip(squares, errors)]
-    variance = reduce(multiply, seconds) - reduce(multiply, squares)
-    _tell_whole(xp, method, value, xp.sqrt(xp.where(variance > 0, variance, 0)), infos)
-    return value
+
+    def multiply_parts(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
+        squares = [xp.abs(v) ** 2 for v in values]
+        seconds = [s + e**2 for s, e in zip(squares, errors)]
+        variance = reduce(multiply, seconds) - reduce(multiply, squares)
+        return reduce(multiply, values), xp.sqrt(xp.where(variance > 0, variance, 0))
+
+    return _whole(f, parts, method, multiply_parts)
 
 
 def concatenated(
     f: Any, parts: Sequence[LinearOperator], method: Any, beside: Callable[..., Array]
 ) -> Array:
     """f(A_1), f(A_2), ... one after the other."""
-    xp = parts[0].xp
-    values, errors, infos = _parts(f, parts, method)
-    value = beside(values)
-    _tell_whole(xp, method, value, beside(errors, xp.real_dtype(value.dtype)), infos)
-    return value
+    real = parts[0].xp.real_dtype
+
+    def put_beside(values: list[Array], errors: list[Array]) -> tuple[Array, Array]:
+        value = beside(values)
+        return value, beside(errors, real(value.dtype))
+
+    return _whole(f, parts, method, put_beside)
 
 
 def powers_of_estimates(
@@ -142,6 +134,7 @@ def powers_of_estimates(
 TRACE = (Hutchinson, HutchPP, XTrace, XNysTrace)  # the methods
 DIAGONAL = (Hutchinson, HutchPP, XDiag)
 ROOM = 1 << 22  # numbers in a block of random vectors
+PRODUCTS_OF_COLUMN = {XNysTrace: 1, XTrace: 2, XDiag: 2, HutchPP: 3}
 FIRST = 16  # products of the first try of a method that doubles them
 Exact = Callable[[], Array]
 
@@ -155,11 +148,8 @@ def estimated(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
     if 0 in A.shape or (method.probes is None and n <= method.most and method.tol is None):
         return _exactly(A, exact, diagonal, method)
     with ignore_float_errors(A.xp):
-        if isinstance(method, (XTrace, XDiag, XNysTrace)):
-            return _doubled(A, method, exact, diagonal)
-        if isinstance(method, HutchPP) and method.tol is not None:
-            return _doubled(A, method, exact, diagonal)
-        return _averaged(A, method, exact, diagonal)
+        run = _averaged if isinstance(method, Hutchinson) else _doubled
+        return run(A, method, exact, diagonal)
 
 
 def is_traced(A: LinearOperator, seed: Any = 0) -> bool:
@@ -170,15 +160,9 @@ def is_traced(A: LinearOperator, seed: Any = 0) -> bool:
 def _exactly(A: LinearOperator, exact: Exact, diagonal: bool, method: Any) -> Array:
     """By n products, which is no more than the estimate would take."""
     value = exact()
-    error = A.xp.zeros(value.shape, dtype=A.xp.real_dtype(value.dtype), device=A._context.device)
-    report(
-        Info(
-            error=error,
-            matvecs=A.shape[-1],
-            method=method.name,
-            message="exact, by as many products as A has columns",
-        )
-    )
+    message = "exact, by as many products as A has columns"
+    error = filled(A, 0.0, *value.shape)
+    report(Info(error=error, matvecs=A.shape[-1], method=method.name, message=message))
     return value
 
 
@@ -186,56 +170,43 @@ def _exactly(A: LinearOperator, exact: Exact, diagonal: bool, method: Any) -> Ar
 
 
 def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Array:
-    """Hutchinson's mean, with one random vector for A or with one for each term; Hutch++ if a
-    range is to be taken out first."""
+    """Hutchinson's mean, with one random vector for A or with one for each term."""
     xp, n, batch, device = A.xp, A.shape[-1], A.batch_shape, A._context.device
     gen, most = xp.generator(method.seed), method.most
-    multiply: Any = A.__matmul__
-    distribution, extra, spent, status = getattr(method, "distribution", "rademacher"), None, 0, 0
-    if isinstance(method, HutchPP):
-        k = most // 3
-        if k >= n:
-            return _exactly(A, exact, diagonal, method)
-        first, gen = xp.fold_in(gen, 0), xp.fold_in(gen, 1)
-        Q, extra, status = _taken_out(A, first, k, diagonal)
-        multiply, spent, most = _remaining(A, Q, diagonal), 2 * k, most - 2 * k
     width = max(1, min(most, ROOM // max(1, n * math.prod(batch))))
     if method.tol is not None:
         width = min(width, FIRST)
-    grouped = isinstance(method, Hutchinson) and method.is_doubly_stochastic
+    grouped = method.is_doubly_stochastic
     size = _group_size(A, method) if grouped else 1
 
     def sample(i: Any, k: int) -> tuple[Array, Array, Any]:
         key = xp.fold_in(gen, i)
         if grouped:
             return _summed_terms(A, method, key, size, k, diagonal)
-        Z = draw(xp, key, distribution, (*batch, n, k), A.dtype, device)
-        Y, good, status = product(xp, multiply, Z)
+        Z = draw(xp, key, method.distribution, (*batch, n, k), A.dtype, device)
+        Y, good, status = product(xp, A.__matmul__, Z)
         return samples(xp, Z, Y, diagonal), good, status
 
     work = xp.float32 if is_half(xp, A.dtype) else A.dtype
     shape = (*batch, n) if diagonal else batch
-    start = Mean(
-        xp.zeros(batch, dtype=xp.real_dtype(work), device=device),
-        xp.zeros(shape, dtype=work, device=device),
-        xp.zeros(shape, dtype=xp.real_dtype(work), device=device),
-        0,
-        0,
-        0,
-    )
+    nothing = xp.zeros(shape, dtype=work, device=device)
+    none = xp.zeros(batch, dtype=xp.real_dtype(work), device=device)
     traced = is_traced(A, method.seed)
-    options: Any = {
-        "width": width,
-        "event": int(diagonal),
-        "tol": method.tol,
-        "confidence": method.confidence,
-        "traced": traced,
-    }
     reach = n if method.probes is None and n <= most else math.inf
-    found, met = averaged(xp, sample, start, most=most, reach=reach, **options)
+    found, met = averaged(
+        xp,
+        sample,
+        Mean(none, nothing, xp.abs(nothing), 0, 0, 0),
+        most=most,
+        width=width,
+        event=int(diagonal),
+        tol=method.tol,
+        confidence=method.confidence,
+        reach=reach,
+        traced=traced,
+    )
     error = standard_error(xp, found.count, found.spread, int(diagonal))
-    value, status = found.mean, worse(xp, status, found.status)
-    matvecs: Any = found.drawn + spent
+    value = found.mean
     # where the tolerance needs more than n products, n products give all
     if reach < math.inf and method.tol is not None:
         if not traced and not met:
@@ -243,10 +214,8 @@ def _averaged(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> A
         if traced:
             value = xp.cond(met, lambda v: v, lambda v: xp.astype(exact(), v.dtype), value)
             error, met = xp.where(met, error, 0), True
-    if extra is not None:
-        value = value + extra
     value = xp.where((found.count > 0)[..., None] if diagonal else found.count > 0, value, math.nan)
-    _tell(xp, method, value, error, status, met, matvecs)
+    _tell(xp, method, error, met, found.drawn, found.status)
     return to_result_dtype(xp, value, A.dtype)
 
 
@@ -267,32 +236,20 @@ def _summed_terms(
     z_i, each z_i drawn anew."""
     xp, worst = A.xp, 0
     total: Any = 0
-    all_good: Any = None
+    all_good: Any = True
     for i, terms in enumerate(terms_of(A, size, k)):
-        operator = terms.operator
-        Z = draw(
-            xp,
-            xp.fold_in(key, i),
-            method.distribution,
-            probe_shape(terms, k),
-            A.dtype,
-            A._context.device,
-        )
+        own, shape = xp.fold_in(key, i), probe_shape(terms, k)
+        Z = draw(xp, own, method.distribution, shape, A.dtype, A._context.device)
         Z = shared_out(A, terms, Z)
-        Y, good, status = product(xp, operator.__matmul__, Z)
+        Y, good, status = product(xp, terms.operator.__matmul__, Z)
         X = samples(xp, Z, Y, diagonal)
         if terms.axis is not None:
-            X = xp.sum(
-                xp.where(good[..., None, :] if diagonal else good, X, 0),
-                axis=terms.axis - (2 if diagonal else 1),
-            )
+            kept = xp.where(good[..., None, :] if diagonal else good, X, 0)
+            X = xp.sum(kept, axis=terms.axis - (2 if diagonal else 1))
             good = xp.all(good, axis=terms.axis - 1)
-        all_good = good if all_good is None else xp.logical_and(good, all_good)
-        total, worst = (
-            total + beside(terms.factor, 2 if diagonal else 1) * X,
-            worse(xp, worst, status),
-        )
-    assert all_good is not None
+        all_good = good & all_good
+        total = total + beside(terms.factor, 2 if diagonal else 1) * X
+        worst = worse(xp, worst, status)
     shape = (*A.batch_shape, *total.shape[-2 if diagonal else -1 :])
     return xp.broadcast_to(total, shape), xp.broadcast_to(all_good, (*A.batch_shape, k)), worst
 
@@ -312,14 +269,6 @@ def _if_good(xp: Any, good: Array, value: Array, diagonal: bool) -> Array:
     """A value that all columns went into: NaN where one of them failed."""
     fine = xp.all(good, axis=-1)
     return xp.where(fine[..., None] if diagonal else fine, value, math.nan)
-
-
-def _both_if_good(
-    xp: Any, good: Array, value: Array, error: Array, diagonal: bool
-) -> tuple[Array, Array]:
-    """The same for a value and its standard error, which is then infinite."""
-    value = _if_good(xp, good, value, diagonal)
-    return value, xp.where(xp.isfinite(value), error, math.inf)
 
 
 def _remaining(A: LinearOperator, Q: Array, diagonal: bool) -> Callable[[Array], Array]:
@@ -342,27 +291,23 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
             "XNysTrace: for positive semidefinite A alone, and A is not known to be. Say PSD(A), "
             "or use XTrace()."
         )
-    if tol is not None and is_traced(A, method.seed):
-        if method.probes is None:
-            raise MethodError(
-                f"{method.name}: under jit the number of products must be fixed: give probes, or "
-                "use Hutchinson(tol=...)."
-            )
-        counts = [method.most]
-    else:
-        counts = [method.most]
-        if tol is not None:
-            counts = [c for c in (FIRST * 2**i for i in range(30)) if c < method.most] + counts
+    counts = [method.most]
+    if tol is not None and not is_traced(A, method.seed):
+        counts = [c for c in (FIRST * 2**i for i in range(30)) if c < method.most] + counts
+    elif tol is not None and method.probes is None:
+        raise MethodError(
+            f"{method.name}: under jit the number of products must be fixed: give probes, or "
+            "use Hutchinson(tol=...)."
+        )
     gen, spent = xp.generator(method.seed), 0
     for i, count in enumerate(counts):
-        columns = (
-            count
-            if isinstance(method, XNysTrace)
-            else count // (3 if isinstance(method, HutchPP) else 2)
-        )
+        columns = count // PRODUCTS_OF_COLUMN[type(method)]
         if columns >= n or (tol is not None and method.probes is None and count >= n):
             return _exactly(A, exact, diagonal, method)
-        value, error, status = _one_run(A, method, xp.fold_in(gen, i), columns, count, diagonal)
+        key = xp.fold_in(gen, i)
+        value, error, good, status = _one_run(A, method, key, columns, count, diagonal)
+        value = _if_good(xp, good, value, diagonal)
+        error = xp.where(xp.isfinite(value), error, math.inf)
         spent += count
         met: Any = True
         if tol is not None:
@@ -371,7 +316,7 @@ def _doubled(A: LinearOperator, method: Any, exact: Exact, diagonal: bool) -> Ar
                 met = bool(met)
                 if met or status:
                     break
-    _tell(xp, method, value, error, status, met, spent)
+    _tell(xp, method, error, met, spent, status)
     return to_result_dtype(xp, value if not A.is_complex else xp.astype(value, A.dtype), A.dtype)
 
 
@@ -384,8 +329,8 @@ def _meets(xp: Any, method: Any, value: Array, error: Array, columns: int, diago
 
 def _one_run(
     A: LinearOperator, method: Any, key: Any, columns: int, count: int, diagonal: bool
-) -> tuple[Array, Array, Any]:
-    """The estimate, its standard error and the status."""
+) -> tuple[Array, Array, Array, Any]:
+    """The estimate, its standard error, which products have worked, and the status."""
     xp, n, device = A.xp, A.shape[-1], A._context.device
     if isinstance(method, HutchPP):
         first, second = xp.fold_in(key, 0), xp.fold_in(key, 1)
@@ -394,7 +339,7 @@ def _one_run(
         Z = draw(xp, second, "rademacher", (*A.batch_shape, n, k), A.dtype, device)
         Y, good, worst = product(xp, _remaining(A, Q, diagonal), Z)
         value, error = _summary(xp, samples(xp, Z, Y, diagonal))
-        return *_both_if_good(xp, good, value + inside, error, diagonal), worse(xp, status, worst)
+        return value + inside, error, good, worse(xp, status, worst)
     kind = "rademacher" if diagonal else "gaussian"
     W = draw(xp, key, kind, (*A.batch_shape, n, columns), A.dtype, device)
     Y, good, status = product(xp, A.__matmul__, W)
@@ -402,9 +347,8 @@ def _one_run(
         W, Y = xp.astype(W, xp.float32), xp.astype(Y, xp.float32)
     if isinstance(method, XNysTrace):
         value, error, positive = program(xp.name, nystrom_summary)(W, Y)
-        return *_both_if_good(xp, good, value, error, diagonal), worse(
-            xp, status, _indefinite(xp, positive)
-        )
+        definite = first_failure(xp, (xp.all(positive), Status.NOT_POSITIVE_DEFINITE))
+        return value, error, good, worse(xp, status, definite)
     Q, R, S, lost = program(xp.name, range_of)(Y)
     Z, fine, worst = product(xp, (A.H if diagonal else A).__matmul__, Q)
     Z = xp.astype(Z, Q.dtype)
@@ -412,9 +356,7 @@ def _one_run(
         value, error = program(xp.name, diagonal_summary)(lost, W, Q, R, S, Z)
     else:
         value, error = program(xp.name, trace_summary)(lost, W, Y, Q, S, Z)
-    return *_both_if_good(xp, xp.logical_and(good, fine), value, error, diagonal), worse(
-        xp, status, worst
-    )
+    return value, error, xp.logical_and(good, fine), worse(xp, status, worst)
 
 
 def _summary(xp: Any, X: Array) -> tuple[Array, Array]:
@@ -425,35 +367,35 @@ def _summary(xp: Any, X: Array) -> tuple[Array, Array]:
     return mean, xp.sqrt(spread / (k * (k - 1))) if k > 1 else spread + math.inf
 
 
-def _indefinite(xp: Any, positive: Array) -> Any:
-    fine = xp.all(positive)
-    if xp.is_traced(fine):
-        return xp.where(fine, 0, int(Status.NOT_POSITIVE_DEFINITE))
-    return 0 if bool(fine) else int(Status.NOT_POSITIVE_DEFINITE)
-
-
 # --------------------------------------------------------------------------------------------------
 
 
 def _tell(
-    xp: Any, method: Stochastic, value: Array, error: Array, status: Any, met: Any, matvecs: Any
+    xp: Any,
+    method: Stochastic,
+    error: Array,
+    met: Any,
+    matvecs: Any,
+    *statuses: Any,
+    children: tuple[Info, ...] = (),
 ) -> None:
-    """Report an estimate: a failure of a product, or a tolerance that was missed."""
-    missed = int(Status.MAX_ITERATIONS)
-    if met is False:
-        status = worse(xp, status, missed)
-    elif met is not True:
-        status = worse(xp, status, xp.where(met, 0, missed))
-    if isinstance(status, int):
-        status = Status(status)
-    elif not xp.is_traced(status):
-        status = Status(int(status))
+    """Report an estimate: the failures of products, or a tolerance that was missed."""
+    missed = first_failure(xp, (met, Status.MAX_ITERATIONS))
     message = ""
-    if met is False:
+    if missed is Status.MAX_ITERATIONS:
         message = (
             f"the confidence interval did not shrink to tol = {method.tol:g}; raise probes or tol"
         )
-    report(Info(status, error=error, matvecs=matvecs, method=method.name, message=message))
+    report(
+        Info(
+            combine([*statuses, missed]),
+            error=error,
+            matvecs=matvecs,
+            method=method.name,
+            message=message,
+            children=children,
+        )
+    )
 
 
 def announce(function: str, A: LinearOperator, name: str) -> None:

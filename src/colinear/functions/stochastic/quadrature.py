@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from ... import autodiff, backends
-from ...backends import Array, is_array
+from ...backends import Array
 from ...errors import DerivativeWarning, MethodError
 from ...factors.function import FunctionOf
 from ...factors.inverse import Inverse
 from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import combined
-from ...methods.sampling import FEWEST, Mean, draw, merged, ratio_to_goal, standard_error
+from ...methods.sampling import FEWEST, Mean, averaged, draw, standard_error
 from ...operators import Diagonal, Identity, LinearOperator, LowRank, ScaledIdentity, Sum
 from ...operators.tree import directional, pullback
 from ...preconditioners import as_preconditioner
 from ...properties import SELF_ADJOINT
 from ...status import Status, failed
-from ..common import ignore_float_errors, in_context, is_half, to_result_dtype
-from ..matrix_functions.scalars import LOG, Scalar, closed_over, refuse_derivative
+from ..common import filled, ignore_float_errors, in_context, is_half, to_result_dtype
+from ..matrix_functions.spectra import LOG, Scalar, closed_over, refuse_derivative
 from .estimators import is_traced
 from .quadrature_run import on_host, quadrature, traced_quadrature
 
@@ -94,10 +94,9 @@ def run(A: LinearOperator, method: SLQ, f: Scalar) -> Array:
 
 def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     xp, batch = A.xp, A.batch_shape
-    real = xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype)
     if 0 in A.shape:
-        report(Info(error=xp.zeros(batch, dtype=real), matvecs=0, method="SLQ"))
-        return xp.zeros(batch, dtype=xp.real_dtype(A.dtype), device=A._context.device)
+        report(Info(error=filled(A, 0.0, *batch), matvecs=0, method="SLQ"))
+        return filled(A, 0.0, *batch)
     leaves = A.arrays()
     if (
         f is LOG
@@ -111,46 +110,11 @@ def _run(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
     if xp.name == "numpy" or not xp.is_differentiated(*leaves):
         return _mean(A, method, f, traced)[0]
     if method.quadrature != "gauss":
-        return _refusing(A, method, f, traced)
-    return differentiable_trace(A, method, lambda A: _mean(A, method, f, traced, slope_of(f)))
-
-
-def _refusing(A: LinearOperator, method: SLQ, f: Scalar, traced: bool) -> Array:
-    """A value without derivatives: asking for them is an error, and no silent zero."""
-    xp = A.xp
-
-    def no_derivative(primals: Any, tangents: Any, output: Any) -> Any:
-        raise NotImplementedError(
-            'SLQ: bounds have no derivatives; logdet has, with quadrature="gauss".'
+        bound = _mean(A.detach(), method, f, traced)[0]
+        return autodiff.refused(
+            xp, bound, leaves, "logdet: a bound by SLQ", 'quadrature="gauss", or Cholesky()'
         )
-
-    leaves, told = A.arrays(), []
-
-    def value(*arrays: Array) -> tuple[Array, ...]:
-        given = iter(arrays)
-        with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found = _mean(
-                A._map(lambda leaf: next(given) if is_array(leaf) else leaf), method, f, traced
-            )[0]
-        info = reports[-1]
-        told.append(info.replace(status=0, converged=True, error=None))
-        status = (
-            info._status
-            if is_array(info._status)
-            else xp.asarray(int(info._status), device=A._context.device)
-        )
-        return found, info.error, xp.astype(status, info.error.dtype)
-
-    found, error, status = xp.custom_derivative(value, jvp=no_derivative)(*leaves)
-    worst: Any = (
-        xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
-    )
-    report(
-        told[-1].replace(
-            status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
-        )
-    )
-    return found
+    return _differentiable_trace(A, *_mean(A.detach(), method, f, traced, slope_of(f)))
 
 
 def _mean(
@@ -174,33 +138,36 @@ def _mean(
         xp.real_dtype(xp.float32 if is_half(xp, A.dtype) else A.dtype),
     )
     array = functools.partial(xp.asarray, dtype=real, device=A._context.device)
-    state = Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0)
-    rest, status, matvecs, converged, met = np.zeros(batch), Status.SUCCESS, 0, True, False
-    kept: list[tuple[Any, ...]] = []
+    known, rest, runs, kept = on_host(xp, logarithm), np.zeros(batch), [], []
+
+    def sample(block: int, k: int) -> tuple[Any, Any, int]:
+        nonlocal rest
+        R = directions(xp.fold_in(gen, block), k)
+        found = quadrature(A, M, R, method, f, slope)
+        if slope is not None:
+            kept.append((R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail)))
+        rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
+        runs.append(found)
+        return found.values + np.expand_dims(known, -1), np.isfinite(found.values), found.status
+
     with ignore_float_errors(xp), np.errstate(all="ignore"):
-        while state.drawn < most:
-            k = min(width, most - state.drawn)
-            R = directions(xp.fold_in(gen, state.block), k)
-            found = quadrature(A, M, R, method, f, slope)
-            if slope is not None:
-                kept.append(
-                    (R, combined(xp, A.__matmul__, R, array(found.column)), array(found.tail))
-                )
-            state = merged(
-                host, state, found.values, np.isfinite(found.values), int(found.status), 0
-            )
-            rest = np.maximum(rest, np.abs(np.mean(found.rest, axis=-1)))
-            status, converged = max(status, found.status), converged and found.converged
-            matvecs += k * found.steps
-            whole = state._replace(mean=state.mean + on_host(xp, logarithm))
-            met = method.tol is not None and bool(
-                (ratio_to_goal(host, whole, method.tol, method.confidence, 0) <= 1).all()
-            )
-            if (met and state.drawn >= min(FEWEST, most)) or status >= Status.BREAKDOWN:
-                break
+        state, met = averaged(
+            host,
+            sample,
+            Mean(np.zeros(batch), np.zeros(batch), np.zeros(batch), 0, 0, 0),
+            most=most,
+            width=width,
+            event=0,
+            tol=method.tol,
+            confidence=method.confidence,
+            reach=math.inf,
+            traced=False,
+        )
         error = standard_error(host, state.count, state.spread)
     error = np.where(state.count > 1, np.sqrt(error**2 + rest**2), np.inf)
-    value = np.where(state.count > 0, state.mean, np.nan) + on_host(xp, logarithm)
+    value, status = np.where(state.count > 0, state.mean, np.nan), Status(state.status)
+    converged = all(found.converged for found in runs)
+    matvecs = sum(found.values.shape[-1] * found.steps for found in runs)
     if status is Status.SINGULAR:
         value = np.full(batch, -np.inf if f is LOG else np.inf)
     message = _message(status, method, converged, met)
@@ -258,57 +225,51 @@ def slope_of(f: Scalar) -> Any:
     return slope
 
 
-def differentiable_trace(A: LinearOperator, method: SLQ, mean: Any) -> Array:
-    """tr f(A) with its derivatives.
+def _differentiable_trace(
+    A: LinearOperator, value: Array, Z: Array, Y: Array, tail: Array
+) -> Array:
+    """tr f(A), which is `value`, with its derivative, from random vectors Z and Y = f'(A) Z, where
+    `tail` says how small the last coefficients of f'(A) z are, relative to all of them.
 
-    `mean(A)` computes the trace and reports on it; it returns the trace, the random vectors Z, Y =
-    f'(A) Z (*batch, n, k), and how small the last coefficients of f'(A) z are, relative to all of
-    them.
+    Derivatives of second order are refused.
     """
     xp = A.xp
-    leaves, told = A.arrays(), []
 
-    def value(*arrays: Array) -> tuple[Array, ...]:
-        with recording() as reports:  # what is traced inside comes out as a value, or not at all
-            found, Z, Y, tail = mean(A.with_arrays(arrays))
-        info = reports[-1]
-        told.append(info.replace(status=0, converged=True, error=None))
-        status = (
-            info._status
-            if is_array(info._status)
-            else xp.asarray(int(info._status), device=A._context.device)
-        )
-        return found, Z, Y, tail, info.error, xp.astype(status, info.error.dtype)
-
-    def held(primals: Any, output: Any) -> tuple[Array, Array]:
-        """Z and f'(A) Z, of which derivatives of second order are refused."""
-        _, Z, Y, tail, *_ = (xp.stop_gradient(x) for x in output)
+    def hold(Y: Array, arrays: Any) -> Array:
         xp.warn_later(xp.any(tail > math.sqrt(xp.eps(Z.dtype))), LOOSE, category=DerivativeWarning)
-        return Z, autodiff.refused(
-            xp, Y, primals, "trace: the first derivative by SLQ", "Eigh(), or logdet(A, SLQ())"
-        )
+        what = "trace: the first derivative by SLQ"
+        return autodiff.refused(xp, Y, arrays, what, "Eigh(), or logdet(A, SLQ())")
 
-    def jvp(primals: Any, tangents: Any, output: Any) -> Any:
-        Z, Y = held(primals, output)
-        moved = directional(A.with_arrays(primals), lambda A: A @ Z, tangents)[1]
-        slope = xp.mean(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1)
-        return xp.astype(slope, output[0].dtype), *(0 * x for x in output[1:])
+    return with_slope(A, value, Y, Z, hold)
 
-    def vjp(primals: Any, output: Any, cotangents: Any) -> Any:
-        Z, Y = held(primals, output)
-        share = xp.astype(xp.real(cotangents[0]) / Z.shape[-1], Y.dtype)[..., None, None]
-        return pullback(A.with_arrays(primals), lambda A: A @ Z, share * Y)
 
-    found, _, _, _, error, status = xp.custom_derivative(value, jvp=jvp, vjp=vjp)(*leaves)
-    worst: Any = (
-        xp.astype(status, xp.asarray(0).dtype) if xp.is_traced(status) else Status(int(status))
-    )
-    report(
-        told[-1].replace(
-            status=worst, converged=worst < int(Status.STOPPED), error=xp.stop_gradient(error)
-        )
-    )
-    return found
+def with_slope(
+    A: LinearOperator,
+    value: Array,
+    Y: Array,
+    V: Array,
+    hold: Callable[[Array, Any], Array] = lambda Y, arrays: Y,
+) -> Array:
+    """`value`, whose derivative is the mean of Re y^H dA v over the columns y of Y and v of V.
+
+    `hold(Y, arrays)` is Y as the derivative takes it.
+    """
+    xp = A.xp
+
+    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
+        _, Y, V, *arrays = primals
+        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
+        slopes = xp.real(xp.vecdot(hold(Y, arrays), moved, axis=-2))
+        return xp.astype(xp.mean(slopes, axis=-1), output.dtype)
+
+    def pull(primals: tuple, output: Array, g: Array) -> tuple:
+        _, Y, V, *arrays = primals
+        share = xp.astype(xp.real(g) / Y.shape[-1], Y.dtype)[..., None, None]
+        pulled = pullback(A.with_arrays(arrays), lambda A: A @ V, share * hold(Y, arrays))
+        return None, None, None, *pulled
+
+    slope = xp.custom_derivative(lambda value, *_: value + 0, jvp=push, vjp=pull)
+    return slope(value, Y, V, *A.arrays())
 
 
 # Where the runs of stochastic quadrature start: random vectors, for a preconditioner M = P^-1 of
@@ -319,15 +280,11 @@ def sampled(
     A: LinearOperator, M: LinearOperator
 ) -> tuple[Callable[[Any, tuple[int, ...]], Array], Array]:
     """For M = P^-1: a function that draws vectors P^1/2 w, w standard normal, and log det P."""
-    xp, device = A.xp, A._context.device
+    xp = A.xp
+    normal = functools.partial(xp.normal, dtype=A.dtype, device=A._context.device)
     if isinstance(M, Diagonal):
         root = xp.sqrt(1 / xp.real(M.d))
-        return (
-            lambda gen, shape: (
-                root[..., :, None] * xp.normal(gen, shape, dtype=A.dtype, device=device)
-            ),
-            -determinant.logdet(M),
-        )
+        return lambda gen, shape: root[..., :, None] * normal(gen, shape), -determinant.logdet(M)
     P = M.A if isinstance(M, Inverse) else None
     terms = P.operands if isinstance(P, Sum) else ()
     low = [t for t in terms if isinstance(t, LowRank) and t.V is None and t.core is None]
@@ -342,10 +299,7 @@ def sampled(
     def drawn(gen: Any, shape: tuple[int, ...]) -> Array:
         inner = (*shape[:-2], U.shape[-1], shape[-1])
         first, second = xp.fold_in(gen, 0), xp.fold_in(gen, 1)
-        W = xp.normal(first, inner, dtype=A.dtype, device=device)
-        return xp.matmul(U, W) + root[..., :, None] * xp.normal(
-            second, shape, dtype=A.dtype, device=device
-        )
+        return xp.matmul(U, normal(first, inner)) + root[..., :, None] * normal(second, shape)
 
     return drawn, determinant.logdet(in_context(P, A))
 
@@ -368,11 +322,8 @@ def prepared(
     xp, device, shape = A.xp, A._context.device, (*A.batch_shape, A.shape[-1])
     work = xp.float32 if is_half(xp, A.dtype) else A.dtype
     if method.preconditioner is None:
-        return (
-            None,
-            lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device),
-            0.0,
-        )
+        plain = lambda gen, k: draw(xp, gen, method.distribution, (*shape, k), work, device)
+        return None, plain, 0.0
     M = as_preconditioner(method.preconditioner, A)
     assert M is not None
     with recording() as reports:

@@ -3,22 +3,18 @@ and within conjugate gradients."""
 
 from __future__ import annotations
 
-import functools
 import math
-from functools import reduce
-from operator import add
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ... import backends
-from ...backends import Array, is_array
+from ...backends import Array, get, is_array, program
 from ...errors import MethodError
 from ...info import Info, recording, report
 from ...methods import SLQ
 from ...methods.quadrature import (
     Runs,
-    Solved,
     advance,
     combined,
     first_column,
@@ -29,17 +25,18 @@ from ...methods.quadrature import (
     traced_nodes_and_weights,
     with_node,
 )
-from ...methods.sampling import quantile, worse
+from ...methods.sampling import quantile
 from ...operators import LinearOperator
 from ...operators.autograd import linearised
-from ...status import Status
+from ...status import Status, combine, first_failure
 from ..common import to_result_dtype
-from ..matrix_functions.scalars import Scalar
+from ..matrix_functions.spectra import Scalar
 
 # The Lanczos runs of stochastic quadrature where values can be seen: as many steps as it takes,
 # looked at now and then on the host.
 
 
+HOST = get("numpy")
 STEPS = 500  # of Lanczos, unless told
 LOOK = 4  # steps between two looks at least
 GROWTH = 1.25  # and the ratio of the places of two looks
@@ -73,71 +70,45 @@ def quadrature(
 
     With `slope`, that is f', also until f'(A) z has: that takes about twice as many.
     """
-    xp, n = A.xp, A.shape[-1]
-    limit = method.max_iters or STEPS
-    program = _program(xp.name)
-    runs, length = program.start(M, R)
-    lengths = on_host(xp, length)
-    shape = lengths.shape
+    xp, limit, eps = A.xp, method.max_iters or STEPS, A.xp.eps(R.dtype)
+    of = partial(_of_user, xp, f) if f.name == "apply" else partial(f.of, HOST)
+    runs, length = program(xp.name, _begin)(M, R)
+    length = on_host(xp, length)
     alphas: list[Any] = []
     betas: list[Any] = []
-    values = before = difference = None
-    rest = np.full(shape, np.inf)
+    before = difference = column = tail = None
     j, look, status, converged = 0, LOOK, Status.SUCCESS, False
-    column = tail = None
-    eps = xp.eps(R.dtype)
     while j < limit:
         steps = min(LOOK, limit - j)
-        runs, alpha, beta = program.advance(A, M, runs, steps)
-        alphas.append(on_host(xp, alpha).reshape(steps, -1))
-        betas.append(on_host(xp, beta).reshape(steps, -1))
+        runs, alpha, beta = program(xp.name, _advance, steps)(A, M, runs)
+        alphas.append(on_host(xp, alpha))
+        betas.append(on_host(xp, beta))
         j += steps
-        status = max(status, Status(int(runs.status)))
         alive = np.asarray(xp.to_numpy(runs.alive))
         if j < look and j < limit and alive.any() and np.isfinite(betas[-1]).all():
             continue
         look = max(j + LOOK, int(GROWTH * j))
         a, b = np.concatenate(alphas), np.concatenate(betas)
-        if not (np.isfinite(a).all() and np.isfinite(b).all()):
-            bad = ~(np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)).reshape(shape)
-            a, b = np.where(np.isfinite(a), a, 1.0), np.where(np.isfinite(b), b, 0.0)
-            status = Status.NONFINITE
-        else:
-            bad = np.zeros(shape, bool)
-        values, worst, failing = _values(xp, a, b, method, f, eps, n)
-        values = np.where(bad | failing.reshape(shape), np.nan, values.reshape(shape) * lengths)
-        status = max(status, worst)
-        if status < Status.BREAKDOWN and not np.isfinite(values).all():
-            status = Status.NONFINITE
+        values, _, worst = gauss(HOST, a, b, length, f, of, A.shape[-1], eps, method)
+        status = max(status, Status(int(runs.status)), worst)
         if slope is not None:
-            column = _column(xp, a, b, f, slope).reshape(j, *shape)
+            column = _column(xp, a, b, f, slope)
             tail = np.where(alive, relative_tail(np, column), 0)
         if status >= Status.BREAKDOWN:
-            rest = np.zeros(shape)
+            rest = np.zeros(length.shape)
             break
-        if before is not None:
-            now = np.abs(values - before)
-            ratio = (
-                SLOWEST
-                if difference is None
-                else np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
-            )
-            rest = now * ratio / (1 - ratio) if difference is not None else np.maximum(now, 0)
-            rest = np.where((now == 0) | ~alive, 0, rest)
-            difference = now
-        else:
+        if before is None:
             rest = np.where(alive, np.inf, 0)
+        else:
+            now = rest = np.abs(values - before)
+            if difference is not None:  # the rest of a geometric series
+                ratio = np.minimum(now / np.where(difference > 0, difference, 1), SLOWEST)
+                rest = now * ratio / (1 - ratio)
+            rest, difference = np.where((now == 0) | ~alive, 0, rest), now
         before = values
-        spread = (
-            np.std(values, axis=-1) / math.sqrt(max(1, shape[-1]))
-            if shape[-1] > 1
-            else 0 * values[..., 0]
-        )
-        mean = np.mean(values, axis=-1)
-        goal = np.maximum(
-            SHARE * spread,
-            (math.sqrt(eps) if method.tol is None else SHARE * method.tol) * np.abs(mean),
-        )
+        spread = np.std(values, axis=-1) / math.sqrt(values.shape[-1])
+        share = math.sqrt(eps) if method.tol is None else SHARE * method.tol
+        goal = np.maximum(SHARE * spread, share * np.abs(np.mean(values, axis=-1)))
         if (np.mean(rest, axis=-1) <= goal).all():
             converged = True
             if tail is None or (tail <= math.sqrt(eps)).all():
@@ -146,61 +117,15 @@ def quadrature(
 
 
 def _column(xp: Any, a: Any, b: Any, f: Scalar, slope: Any) -> Any:
-    """f'(T) e_1 for each run, (steps, runs)."""
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
+    """f'(T) e_1 for each run, (steps, *runs)."""
 
     def of(nodes: Any) -> Any:
-        # others have failed the status
-        nodes = np.where(nodes > 0, nodes, 1) if f.principal else nodes
-        return np.asarray(xp.to_numpy(slope(xp, xp.asarray(nodes, dtype=xp.float64))))
+        nodes = xp.asarray(_inside(HOST, f, nodes), dtype=xp.float64)
+        return np.asarray(xp.to_numpy(slope(xp, nodes)))
 
-    return first_column(np.where(ended, a[0], a), b, of)
-
-
-def _values(
-    xp: Any, a: Any, b: Any, method: SLQ, f: Scalar, eps: float, n: int
-) -> tuple[Any, Status, Any]:
-    """Σ_i w_i f(θ_i) for each run; the worst status of them, and which have failed: f may be
-    real for positive numbers only."""
-    # rows behind the end of a run: decoupled, and of weight zero
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
-    a = np.where(ended, a[0], a)
-    if method.interval is not None and method.quadrature != "gauss":
-        _checked_interval(method.interval, a, b, eps)
-        a, b = with_node(
-            backends.get("numpy"), a, b, method.interval[0 if method.quadrature == "lower" else 1]
-        )
-    nodes, weights = nodes_and_weights(a, b)
-    failing, status = np.zeros(len(nodes), bool), Status.SUCCESS
-    if f.principal:
-        size = np.abs(nodes).max(axis=-1)
-        least = np.where(weights > 1e-30, nodes, np.inf).min(axis=-1)
-        floor = 10 * eps * size
-        failing = least < -floor * math.sqrt(n)
-        if failing.any():
-            status = Status.NOT_POSITIVE_DEFINITE
-        elif f.pole and (least <= floor).any():
-            status = Status.SINGULAR
-        nodes = np.where(nodes > 0, nodes, 1 if f.pole else 0)
-    numbers = _of_user(xp, f, nodes) if f.name == "apply" else f.of(backends.get("numpy"), nodes)
-    return np.sum(np.where(weights > 0, weights * numbers, 0), axis=-1), status, failing
-
-
-def _checked_interval(interval: tuple[float, float], a: Any, b: Any, eps: float) -> None:
-    """An error if a Ritz value, which lies between eigenvalues, lies outside of the interval
-    that is said to hold them all."""
-    nodes, weights = nodes_and_weights(a, b)
-    nodes = nodes[weights > eps]
-    slack = 100 * eps * np.abs(nodes).max(initial=0)
-    if (
-        nodes.min(initial=np.inf) < interval[0] - slack
-        or nodes.max(initial=-np.inf) > interval[1] + slack
-    ):
-        raise ValueError(
-            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from "
-            f"{nodes.min():.4g} to {nodes.max():.4g}. "
-            "Give one that holds them all; what it gives is no bound otherwise."
-        )
+    a, b = (np.where(np.isfinite(x), x, y) for x, y in ((a, 1.0), (b, 0.0)))
+    flat = (len(a), -1)
+    return first_column(_decoupled(HOST, a, b).reshape(flat), b.reshape(flat), of).reshape(a.shape)
 
 
 def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
@@ -213,37 +138,112 @@ def _of_user(xp: Any, f: Scalar, nodes: Any) -> Any:
     return found
 
 
-class _Program(NamedTuple):
-    start: Any
-    advance: Any
+def _product(A: LinearOperator | None) -> Any:
+    return None if A is None else linearised(A).__matmul__
 
 
-@functools.lru_cache(maxsize=3)
-def _program(name: str) -> _Program:
-    """The two parts of a run as functions of operators and arrays: compiled by JAX once for each
-    structure and shape."""
-    xp = backends.get(name)
+def _begin(xp: Any, M: LinearOperator | None, R: Array) -> Any:
+    """The start of the runs, a program in JAX."""
+    return start(xp, R, _product(M))
 
-    def product(A: LinearOperator | None) -> Any:
-        return None if A is None else linearised(A).__matmul__
 
-    def begin(M: LinearOperator | None, R: Array) -> Any:
-        return start(xp, R, product(M))
+def _advance(xp: Any, steps: int, A: LinearOperator, M: LinearOperator | None, runs: Runs) -> Any:
+    """Some steps of the runs, a program in JAX."""
+    with recording():
+        return advance(xp, _product(A), _product(M), runs, steps)
 
-    def go_on(A: LinearOperator, M: LinearOperator | None, runs: Runs, steps: int = LOOK) -> Any:
-        with recording():
-            return advance(xp, product(A), product(M), runs, steps)
 
-    if name != "jax":
-        return _Program(begin, go_on)
-    programs: dict[int, Any] = {}
+def _decoupled(xp: Any, alpha: Array, beta: Array) -> Array:
+    """alpha (steps, ...) with the first of a run in the rows behind its end: decoupled from the
+    others, of weight zero, and no other eigenvalue."""
+    ends = xp.astype(beta == 0, beta.dtype)
+    return xp.where(xp.cumsum(ends, axis=0) - ends > 0, alpha[:1], alpha)
 
-    def compiled(A: Any, M: Any, runs: Runs, steps: int) -> Any:
-        if steps not in programs:
-            programs[steps] = xp.jit(functools.partial(go_on, steps=steps))
-        return programs[steps](A, M, runs)
 
-    return _Program(xp.jit(begin), compiled)
+def gauss(
+    xp: Any,
+    alpha: Array,
+    beta: Array,
+    length: Array,
+    f: Scalar,
+    of: Any,
+    n: int,
+    eps: float,
+    method: SLQ | None = None,
+    after: Any = None,
+) -> tuple[Array, Array, Any]:
+    """|z|^2 Σ_i w_i f(θ_i) for each run, NaN where it fails; the nodes θ; and the worst status.
+
+    It is computed on the host, where `xp` is NumPy's, or in a traced program.
+
+    Parameters
+    ----------
+    alpha, beta : arrays, (steps, *runs)
+    length : array, (*runs)
+        |z|^2
+    f, of
+        The function, and how it is evaluated at nodes.
+    n, eps
+        The size of A, and the rounding of its products.
+    method : SLQ, optional
+        With the interval of a bound.
+    after : array, optional
+        Other nodes of the same program, which are computed first.
+    """
+    good = xp.all(xp.logical_and(xp.isfinite(alpha), xp.isfinite(beta)), axis=0)
+    alpha, beta = xp.where(good, _decoupled(xp, alpha, beta), 1), xp.where(good, beta, 0)
+    if method is not None and method.interval is not None and method.quadrature != "gauss":
+        inside, after = _holds(xp, method.interval, alpha, beta, eps, after)
+        good = xp.logical_and(good, inside)  # else it is no bound
+        alpha, beta = with_node(xp, alpha, beta, method.interval[method.quadrature != "lower"])
+    finite, positive, regular = xp.all(good), True, True
+    nodes, weights = _nodes(xp, alpha, beta, after)
+    if f.principal:  # it may be real for positive numbers only
+        least = xp.min(xp.where(weights > 1e-30, nodes, math.inf), axis=-1)
+        floor = 10 * eps * xp.max(xp.abs(nodes), axis=-1)
+        is_positive = least >= -floor * math.sqrt(n)
+        good, positive = xp.logical_and(good, is_positive), xp.all(is_positive)
+        regular = xp.all(least > floor) if f.pole else True
+    numbers = of(_inside(xp, f, nodes, 1 if f.pole else 0))
+    values = length * xp.sum(xp.where(weights > 0, weights * numbers, 0), axis=-1)
+    values = xp.where(good, values, math.nan)
+    status = first_failure(
+        xp,
+        (finite, Status.NONFINITE),
+        (positive, Status.NOT_POSITIVE_DEFINITE),
+        (regular, Status.SINGULAR),
+        (xp.all(xp.isfinite(values)), Status.NONFINITE),
+    )
+    return values, nodes, status
+
+
+def _nodes(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:
+    """Nodes and weights, (*runs, steps)."""
+    if xp is not HOST:
+        return traced_nodes_and_weights(xp, alpha, beta, after)
+    steps, *runs = alpha.shape
+    found = nodes_and_weights(alpha.reshape(steps, -1), beta.reshape(steps, -1))
+    nodes, weights = (x.reshape(*runs, steps) for x in found)
+    return nodes, weights
+
+
+def _holds(
+    xp: Any, interval: tuple[float, float], alpha: Array, beta: Array, eps: float, after: Any
+) -> tuple[Array, Array]:
+    """Whether all Ritz values of each run, which lie between eigenvalues, lie in the interval that
+    is said to hold these, and the Ritz values. An error where one is seen to be outside."""
+    nodes, weights = _nodes(xp, alpha, beta, after)
+    slack = 100 * eps * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
+    outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
+    outside = xp.logical_and(outside, weights > eps)
+    if xp is HOST and outside.any():
+        seen = nodes[weights > eps]
+        raise ValueError(
+            f"SLQ: interval is {interval!r}, and A has eigenvalues outside of it: some from "
+            f"{seen.min():.4g} to {seen.max():.4g}. "
+            "Give one that holds them all; what it gives is no bound otherwise."
+        )
+    return xp.logical_not(xp.any(outside, axis=-1)), nodes
 
 
 # Stochastic quadrature inside a traced program, where no value can be seen and the number of steps
@@ -265,173 +265,40 @@ def traced_quadrature(
     m = method.max_iters or TRACED_STEPS
     runs, length = start(xp, R, None if M is None else M.__matmul__)
     runs, alpha, beta = advance(xp, A.__matmul__, None if M is None else M.__matmul__, runs, m)
-    ended = (
-        xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype) > 0
-    )
-    alpha = xp.where(ended, alpha[:1], alpha)
-    values, inside, nodes = [], None, None
-    for j in (max(1, 3 * m // 4), m):
-        a, b = alpha[:j], beta[:j]
-        if method.interval is not None and method.quadrature != "gauss":
-            inside, nodes = _holds(xp, method.interval, a, b, nodes)
-            a, b = with_node(xp, a, b, method.interval[0 if method.quadrature == "lower" else 1])
-        nodes, weights = traced_nodes_and_weights(xp, a, b, nodes)
-        values.append(length * xp.sum(weights * f.of(xp, nodes), axis=-1))
-        if inside is not None:
-            values[-1] = xp.where(inside, values[-1], math.nan)  # no bound
-    value, k = values[-1], R.shape[-1]
+    value, less, nodes, worst = traced_gauss(xp, alpha, beta, length, f, A.shape[-1], method)
+    k = R.shape[-1]
     mean = xp.mean(value, axis=-1)
-    rest = xp.abs(mean - xp.mean(values[0], axis=-1))
+    rest = xp.abs(mean - xp.mean(less, axis=-1))
     spread = xp.sum((value - mean[..., None]) ** 2, axis=-1)
     error = xp.sqrt(spread / max(1, k * (k - 1)) + rest**2) if k > 1 else spread + math.inf
-    status = worse(
-        xp,
-        xp.where(xp.all(xp.isfinite(value)), int(Status.SUCCESS), int(Status.NONFINITE)),
-        runs.status,
-    )
-    mean = mean + logarithm
+    mean, met = mean + logarithm, True
     if method.tol is not None:
-        met = xp.all(
-            quantile(method.confidence, max(1, k - 1)) * error <= method.tol * xp.abs(mean)
-        )
-        status = xp.where(met, status, xp.maximum(status, int(Status.MAX_ITERATIONS) + 0 * status))
+        size = method.tol * xp.abs(mean)
+        met = xp.all(quantile(method.confidence, max(1, k - 1)) * error <= size)
+    status = combine([first_failure(xp, (met, Status.MAX_ITERATIONS)), worst, runs.status])
     report(Info(status, error=error, matvecs=m * k, iterations=m, method="SLQ"))
     if slope is None:
         return to_result_dtype(xp, mean, A.dtype), R, R, 0 * length
     of = lambda nodes: slope(xp, _inside(xp, f, nodes))
-    column = traced_first_column(xp, alpha, beta, of, nodes)
+    column = traced_first_column(xp, _decoupled(xp, alpha, beta), beta, of, nodes)
     tail = xp.where(runs.alive, relative_tail(xp, column), 0)
     return to_result_dtype(xp, mean, A.dtype), R, combined(xp, A.__matmul__, R, column), tail
 
 
-def _inside(xp: Any, f: Scalar, nodes: Array) -> Array:
-    """Nodes as f takes them: a function that is real for positive numbers only must not see
-    others (the value says so already)."""
-    return xp.where(nodes > 0, nodes, 1) if f.principal else nodes
+def traced_gauss(
+    xp: Any, alpha: Array, beta: Array, length: Array, f: Scalar, n: int, method: SLQ | None = None
+) -> tuple[Array, Array, Array, Any]:
+    """The quadratures by all steps and, for comparison, by three quarters of them; the nodes, and
+    the worst status."""
+    values, nodes, m = [], None, len(alpha)
+    for j in (max(1, 3 * m // 4), m):
+        given = alpha[:j], beta[:j], length, f, partial(f.of, xp), n, xp.eps(alpha.dtype)
+        value, nodes, status = gauss(xp, *given, method, nodes)
+        values.append(value)
+    return values[1], values[0], nodes, status
 
 
-def _holds(
-    xp: Any, interval: tuple[float, float], alpha: Array, beta: Array, after: Any
-) -> tuple[Array, Array]:
-    """Whether all Ritz values of each run lie in the interval that is said to hold the
-    eigenvalues, and these values."""
-    nodes, weights = traced_nodes_and_weights(xp, alpha, beta, after)
-    slack = 100 * xp.eps(nodes.dtype) * xp.max(xp.abs(nodes), axis=-1, keepdims=True)
-    outside = xp.logical_or(nodes < interval[0] - slack, nodes > interval[1] + slack)
-    counts = xp.logical_and(outside, weights > xp.eps(nodes.dtype))
-    return xp.logical_not(xp.any(counts, axis=-1)), nodes
-
-
-# What the runs of `solve_and_logdet` add up to: quadratures from the coefficients of conjugate
-# gradients, pooled over blocks of vectors.
-
-
-class Block(NamedTuple):
-    """What one run gives; see `_run`."""
-
-    probes: int
-    X: Array
-    mean: Array
-    Y: Array
-    error: Array
-    status: Array
-    steps: Array
-    residual: Array
-
-
-class Pooled(NamedTuple):
-    """What all runs give: log det A, its standard error, whether that is small enough, and how
-    they went."""
-
-    probes: int
-    value: Array
-    error: Array
-    met: Any
-    status: Array
-    steps: Array
-
-
-def pooled(xp: Any, blocks: list[Block], logarithm: Any, method: SLQ) -> Pooled:
-    counts, total = [block.probes for block in blocks], sum(block.probes for block in blocks)
-    value = reduce(add, (block.mean * (k / total) for k, block in zip(counts, blocks)))
-    error = xp.stop_gradient(blocks[0].error)
-    if len(blocks) > 1:  # the squares within blocks, and between them
-        still = [xp.stop_gradient(block.mean - value) for block in blocks]
-        squares = (
-            k * (k - 1) * xp.stop_gradient(b.error) ** 2 + k * d**2
-            for k, b, d in zip(counts, blocks, still)
-        )
-        error = xp.sqrt(reduce(add, squares) / (total * (total - 1)))
-    value, met = value + logarithm, True
-    if method.tol is not None:
-        met = xp.all(
-            quantile(method.confidence, max(1, total - 1)) * error
-            <= method.tol * xp.abs(xp.stop_gradient(value))
-        )
-    status, steps = (
-        reduce(xp.maximum, (xp.max(x) for x in each))
-        for each in zip(*((b.status, b.steps) for b in blocks))
-    )
-    return Pooled(total, value, error, met, status, steps)
-
-
-def quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
-    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
-    rows that were not kept may have cost."""
-    alpha, beta, length = (
-        solved.alpha[..., count:],
-        solved.beta[..., count:],
-        solved.length[..., count:],
-    )
-    if traced:
-        ended = (
-            xp.cumsum(xp.astype(beta == 0, beta.dtype), axis=0) - xp.astype(beta == 0, beta.dtype)
-            > 0
-        )
-        alpha, found, nodes = xp.where(ended, alpha[:1], alpha), [], None
-        for j in (max(1, 3 * len(alpha) // 4), len(alpha)):
-            nodes, weights = traced_nodes_and_weights(xp, alpha[:j], beta[:j], nodes)
-            found.append(length * xp.sum(weights * xp.log(xp.where(nodes > 0, nodes, 1)), axis=-1))
-        return found[1], xp.mean(found[1] - found[0], axis=-1)
-    j = max(1, min(int(solved.steps), alpha.shape[0]))
-    a, b = (np.asarray(xp.to_numpy(x), float)[:j].reshape(j, -1) for x in (alpha, beta))
-    ended = np.cumsum(b == 0, axis=0) - (b == 0) > 0
-    fine = np.isfinite(a).all(axis=0) & np.isfinite(b).all(axis=0)
-    nodes, weights = nodes_and_weights(
-        np.where(fine, np.where(ended, a[0], a), 1.0), np.where(fine, b, 0.0)
-    )
-    with np.errstate(all="ignore"):
-        means = np.sum(weights * np.log(nodes), axis=-1)
-    means = np.where(fine, means, np.nan).reshape(tuple(length.shape))
-    return length * xp.asarray(means, dtype=length.dtype, device=xp.device_of(length)), 0.0
-
-
-def tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
-    xp, worst, steps = A.xp, found.status, found.steps
-    missed = int(Status.MAX_ITERATIONS)
-    message = ""
-    if xp.is_traced(worst):
-        if found.met is not True:
-            worst = xp.where(found.met, worst, xp.maximum(worst, missed + 0 * worst))
-        worst = xp.astype(worst, xp.asarray(0).dtype)
-    else:
-        worst, steps, matvecs = Status(int(worst)), int(steps), int(matvecs)
-        if not bool(found.met):
-            message = (
-                "the confidence interval did not shrink to the tolerance; raise probes or tol"
-                if worst <= missed
-                else ""
-            )
-            worst = max(worst, Status.MAX_ITERATIONS)
-    shown = xp.stop_gradient(residual) if residual.shape[-1] else None
-    report(
-        Info(
-            worst,
-            error=found.error,
-            iterations=steps,
-            matvecs=matvecs,
-            residual=shown,
-            method="SLQ",
-            message=message,
-        )
-    )
+def _inside(xp: Any, f: Scalar, nodes: Array, other: float = 1) -> Array:
+    """Nodes as f takes them: a function that is real for positive numbers only must see `other`
+    ones in the place of others (the status says so already)."""
+    return xp.where(nodes > 0, nodes, other) if f.principal else nodes

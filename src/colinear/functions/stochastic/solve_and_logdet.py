@@ -4,7 +4,9 @@ with random vectors beside b."""
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple
 
 from ...autodiff.implicit import equation
 from ...backends import Array, is_array, namespace_of, program
@@ -12,24 +14,24 @@ from ...dispatch import Choice, Cost, function
 from ...errors import MethodError, ShapeError
 from ...factors.inverse import Inverse
 from ...factors.iterated import solve_for_derivative
-from ...info import recording
+from ...info import Info, recording, report
 from ...methods import CG, SLQ, Auto, Cholesky, Method, fitting
 from ...methods.quadrature import Solved, cg_quadrature
-from ...methods.sampling import DEFAULT_PROBES
+from ...methods.sampling import DEFAULT_PROBES, quantile
 from ...operators import LinearOperator
 from ...operators.context import as_array, broadcast_batches
 from ...operators.neutral import placed_beside
-from ...operators.tree import directional, pullback
 from ...properties import SELF_ADJOINT
-from ...status import Status
-from ..common import ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
+from ...status import Status, combine, first_failure
+from ..common import filled, ignore_float_errors, is_half, ones_beside, square_size, to_result_dtype
 from ..determinant import logdet, needs_estimate, slogdet
+from ..matrix_functions.spectra import LOG
 from ..solve import solve
 from ..solve.auto import iterated, iterates
 from ..solve.inverse import inv
 from .estimators import announce, is_traced
-from .quadrature import one_of_each, prepared
-from .quadrature_run import Block, pooled, quadratic_forms, tell
+from .quadrature import one_of_each, prepared, with_slope
+from .quadrature_run import HOST, gauss, on_host, traced_gauss
 
 ROWS = 1000  # of T that are kept, where they are as many as there were steps
 TRACED_ROWS = 128  # and where they cannot be counted
@@ -70,38 +72,21 @@ def solution_and_logarithm(A: LinearOperator, b: Any, method: Method | None = No
     if is_free or isinstance(chosen, SLQ):
         found = SLQ(tol=chosen.tol) if is_free else chosen
         cost = Cost(50.0 * found.most * A.flops, 48.0 * found.most * A.shape[-1])
-        like = lambda: (
-            b,
-            A.xp.zeros(A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device),
-        )
-        return Choice(
-            lambda: _fused(A, b, found, is_free),
-            "SLQ",
-            cost,
-            "conjugate gradients with random vectors",
-            like,
-        )
+        like = lambda: (b, filled(A, 0.0, *A.batch_shape))
+        why = "conjugate gradients with random vectors"
+        return Choice(lambda: _fused(A, b, found, is_free), "SLQ", cost, why, like)
     found_rule = inv.find(A, (method,))
+    name = "solution_and_logarithm"
     if not found_rule.is_base or iterates(A, method):
         why = "each by the structure of A"
-        return Choice(
-            lambda: (solve(A, b, method), logdet(A, method)), "solution_and_logarithm", None, why
-        )
+        return Choice(lambda: (solve(A, b, method), logdet(A, method)), name, None, why)
 
     def like_factored() -> tuple[Array, Array]:
         inv.using(found_rule, A, method)
-        return b, A.xp.zeros(
-            A.batch_shape, dtype=A.xp.real_dtype(A.dtype), device=A._context.device
-        )
+        return b, filled(A, 0.0, *A.batch_shape)
 
     why = "both from one factorisation: A has no structure"
-    return Choice(
-        lambda: _factored(A, b, found_rule, method),
-        "solution_and_logarithm",
-        None,
-        why,
-        like_factored,
-    )
+    return Choice(lambda: _factored(A, b, found_rule, method), name, None, why, like_factored)
 
 
 def _fused(A: LinearOperator, b: Any, method: SLQ, is_free: bool) -> tuple[Array, Array]:
@@ -219,7 +204,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         right = B[..., : 0 if blocks else count]
         found = _run(fixed, M, xp.stop_gradient(right), R, tol, limit, method.seed)
         blocks.append(Block(R.shape[-1], *_attached(A, M, right, R, found, tol, limit)))
-        pool = pooled(xp, blocks, logarithm, method)
+        pool = _pooled(xp, blocks, logarithm, method)
         if (
             not adaptive
             or bool(pool.met)
@@ -228,7 +213,7 @@ def differentiable(A: LinearOperator, B: Array, method: SLQ) -> tuple[Array, Arr
         ):
             break
     residual = blocks[0].residual[..., :count]
-    tell(A, pool, residual, (count + pool.probes) * xp.max(blocks[0].steps))
+    _tell(A, pool, residual, (count + pool.probes) * xp.max(blocks[0].steps))
     return to_result_dtype(xp, blocks[0].X, A.dtype), to_result_dtype(xp, pool.value, A.dtype)
 
 
@@ -247,10 +232,10 @@ def _attached(
     X and Y have those of A [X Y] = [B R]. The derivative of the logarithm is the mean of Re y^H dA
     M r.
     """
-    xp, arrays, (X, mean, Y, *numbers) = A.xp, A.arrays(), found
-    if not xp.is_differentiated(B, *arrays):
+    xp, (X, mean, Y, *numbers) = A.xp, found
+    if not xp.is_differentiated(B, *A.arrays()):
         return found
-    count, probes = X.shape[-1], Y.shape[-1]
+    count = X.shape[-1]
     solution = Solution._of(A, M, xp.stop_gradient(B), xp.concat([X, Y], axis=-1), tol, limit)
     solved = equation(
         solution,
@@ -262,29 +247,9 @@ def _attached(
         xp.concat([xp.astype(B, Y.dtype), xp.astype(R, Y.dtype)], axis=-1), solution.arrays()
     )
 
-    def push(primals: tuple, tangents: tuple, output: Array) -> Array:
-        _, Y, V, *arrays = primals
-        moved = directional(A.with_arrays(arrays), lambda A: A @ V, tangents[3:])[1]
-        return xp.astype(
-            xp.sum(xp.real(xp.vecdot(Y, moved, axis=-2)), axis=-1) / probes, output.dtype
-        )
-
-    def pull(primals: tuple, output: Array, g: Array) -> tuple:
-        _, Y, V, *arrays = primals
-        return (
-            None,
-            None,
-            None,
-            *pullback(
-                A.with_arrays(arrays),
-                lambda A: A @ V,
-                xp.astype(g / probes, Y.dtype)[..., None, None] * Y,
-            ),
-        )
-
     V = xp.astype(R if M is None else M @ R, Y.dtype)
-    with_slope = xp.custom_derivative(lambda mean, *_: mean + 0, jvp=push, vjp=pull)
-    return Z[..., :count], with_slope(mean, Z[..., count:], V, *arrays), Z[..., count:], *numbers
+    X, Y = Z[..., :count], Z[..., count:]
+    return X, with_slope(A, mean, Y, V), Y, *numbers
 
 
 def _run(
@@ -308,7 +273,7 @@ def _run(
     together = one_of_each(A, together)
     with ignore_float_errors(xp):
         solved: Solved = program(xp.name, _quadrature, tol, limit, rows)(A, M, together)
-        forms, rest = quadratic_forms(xp, solved, count, traced)
+        forms, rest = _quadratic_forms(xp, solved, count, traced)
     good = xp.logical_and(xp.isfinite(forms), solved.status[..., count:] < int(Status.BREAKDOWN))
     used = xp.sum(xp.astype(good, forms.dtype), axis=-1)
     mean = xp.sum(xp.where(good, forms, 0), axis=-1) / xp.where(used > 0, used, math.nan)
@@ -333,3 +298,94 @@ def _quadrature(
     apply = None if M is None else M.__matmul__
     with recording():
         return cg_quadrature(xp, A.__matmul__, apply, B, tol=tol, max_iters=limit, rows=rows)
+
+
+# What the runs of `solve_and_logdet` add up to: quadratures from the coefficients of conjugate
+# gradients, pooled over blocks of vectors.
+
+
+class Block(NamedTuple):
+    """What one run gives; see `_run`."""
+
+    probes: int
+    X: Array
+    mean: Array
+    Y: Array
+    error: Array
+    status: Array
+    steps: Array
+    residual: Array
+
+
+class Pooled(NamedTuple):
+    """What all runs give: log det A, its standard error, whether that is small enough, and how
+    they went."""
+
+    probes: int
+    value: Array
+    error: Array
+    met: Any
+    status: Array
+    steps: Array
+
+
+def _pooled(xp: Any, blocks: list[Block], logarithm: Any, method: SLQ) -> Pooled:
+    """What all runs give together."""
+    counts, total = [block.probes for block in blocks], sum(block.probes for block in blocks)
+    value = reduce(add, (block.mean * (k / total) for k, block in zip(counts, blocks)))
+    error = xp.stop_gradient(blocks[0].error)
+    if len(blocks) > 1:  # the squares within blocks, and between them
+        still = [xp.stop_gradient(block.mean - value) for block in blocks]
+        squares = (
+            k * (k - 1) * xp.stop_gradient(b.error) ** 2 + k * d**2
+            for k, b, d in zip(counts, blocks, still)
+        )
+        error = xp.sqrt(reduce(add, squares) / (total * (total - 1)))
+    value, met = value + logarithm, True
+    if method.tol is not None:
+        met = xp.all(
+            quantile(method.confidence, max(1, total - 1)) * error
+            <= method.tol * xp.abs(xp.stop_gradient(value))
+        )
+    status, steps = (
+        reduce(xp.maximum, (xp.max(x) for x in each))
+        for each in zip(*((b.status, b.steps) for b in blocks))
+    )
+    return Pooled(total, value, error, met, status, steps)
+
+
+def _quadratic_forms(xp: Any, solved: Solved, count: int, traced: bool) -> tuple[Array, Any]:
+    """r^H M^1/2 log(M^1/2 A M^1/2) M^1/2 r for each random vector, (*batch, probes), and what
+    rows that were not kept may have cost."""
+    alpha, beta, length = (x[..., count:] for x in (solved.alpha, solved.beta, solved.length))
+    n = solved.X.shape[-2]
+    if traced:
+        value, less, *_ = traced_gauss(xp, alpha, beta, length, LOG, n)
+        return value, xp.mean(value - less, axis=-1)
+    j = max(1, min(int(solved.steps), alpha.shape[0]))
+    a, b, lengths = on_host(xp, alpha)[:j], on_host(xp, beta)[:j], on_host(xp, length)
+    values, *_ = gauss(HOST, a, b, lengths, LOG, partial(LOG.of, HOST), n, xp.eps(length.dtype))
+    return xp.asarray(values, dtype=length.dtype, device=xp.device_of(length)), 0.0
+
+
+def _tell(A: Any, found: Pooled, residual: Array, matvecs: Any) -> None:
+    """Report on log det A by all runs together, and on the residuals of the solution."""
+    xp, steps, message = A.xp, found.steps, ""
+    missed = first_failure(xp, (found.met, Status.MAX_ITERATIONS))
+    status = combine([missed, xp.astype(found.status, xp.asarray(0).dtype)])
+    if isinstance(status, Status):
+        steps, matvecs = int(steps), int(matvecs)
+        if status is missed is not Status.SUCCESS:
+            message = "the confidence interval did not shrink to the tolerance; raise probes or tol"
+    shown = xp.stop_gradient(residual) if residual.shape[-1] else None
+    report(
+        Info(
+            status,
+            iterations=steps,
+            matvecs=matvecs,
+            residual=shown,
+            error=found.error,
+            method="SLQ",
+            message=message,
+        )
+    )

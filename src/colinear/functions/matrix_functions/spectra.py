@@ -1,21 +1,21 @@
-"""Functions of Kronecker products and sums of self-adjoint factors where derivatives are recorded.
-
-What the other rules make of these, V diag(f) V^H, has the derivatives of eigenvectors, which have
-none where eigenvalues of a factor repeat. `KroneckerFunction` is the same with derivatives of its
-own.
-"""
+"""f on a spectrum: functions of numbers as matrices take them, with their branches, poles and signs,
+and the spectra of Kronecker products and sums."""
 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+from ... import autodiff
 from ...autodiff.kronecker import Factors, Grid
 from ...autodiff.linear_in_function import hoist_number
 from ...backends import Array, namespace_of
 from ...factors.function import KroneckerFunction
-from ...info import recording
+from ...info import Info, recording, report
 from ...methods import Auto
 from ...operators import (
     Dense,
@@ -28,9 +28,12 @@ from ...operators import (
     ScaledIdentity,
     Sum,
 )
-from ...properties import SELF_ADJOINT
+from ...properties import POSITIVE_SEMIDEFINITE, SELF_ADJOINT
+from ...status import Status
 from ..common import (
     dense,
+    filled,
+    host_value,
     ignore_float_errors,
     in_context,
     is_half,
@@ -38,11 +41,170 @@ from ..common import (
     once_each,
     operands_in_context,
     reciprocal_spectrum,
+    report_failure,
 )
 from ..solve.inverse import LARGEST_DENSE, inv
 from ..spectrum import eig, factors_self_adjoint, spectrum_by_factors
 from ..spectrum.compositions import split_shift
 from ..spectrum.order import combinations
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A function of numbers, and what is needed to apply it to matrices.
+
+    Attributes
+    ----------
+    name : str
+    of : callable
+        `of(xp, x)`, entry by entry.
+    principal : bool
+        Whether it is complex for negative numbers.
+    pole : bool
+        Whether it is infinite at zero.
+    nonnegative : bool
+        Whether its real values are never negative.
+    mirrored : bool
+        Whether f(conj(x)) = conj(f(x)) everywhere, also on a cut: then it is real for real
+        matrices.
+    exponent : number, optional
+        Of a power, and of the roots.
+    """
+
+    name: str
+    of: Callable[[Any, Array], Array]
+    principal: bool = True
+    pole: bool = False
+    nonnegative: bool = False
+    mirrored: bool = False
+    exponent: Any = None
+
+
+EXP = Scalar("exp", lambda xp, x: xp.exp(x), principal=False, nonnegative=True, mirrored=True)
+LOG = Scalar("log", lambda xp, x: xp.log(x), pole=True)
+SQRT = Scalar("sqrt", lambda xp, x: xp.sqrt(x), nonnegative=True, exponent=0.5)
+ISQRT = Scalar("isqrt", lambda xp, x: 1 / xp.sqrt(x), pole=True, nonnegative=True, exponent=-0.5)
+
+
+def power_of(p: Any) -> Scalar:
+    whole = as_integer(p)
+    if whole is not None:
+        even = whole % 2 == 0
+        return Scalar(
+            "power",
+            lambda xp, x: x**whole,
+            principal=False,
+            pole=whole < 0,
+            nonnegative=even,
+            mirrored=True,
+            exponent=whole,
+        )
+    return Scalar(
+        "power",
+        lambda xp, x: x**p,
+        pole=p.real <= 0,
+        nonnegative=not isinstance(p, complex),
+        exponent=p,
+    )
+
+
+def claims_of(xp: Any, f: Scalar, values: Array) -> int:
+    """What is known of f(A), for self-adjoint A, by the values of f."""
+    if xp.is_complex(values):
+        return 0
+    return POSITIVE_SEMIDEFINITE | SELF_ADJOINT if f.nonnegative else SELF_ADJOINT
+
+
+def as_scalar(f: Callable[[Array], Array]) -> Scalar:
+    """A user's function of an array, or an error."""
+    if not callable(f) or isinstance(f, LinearOperator):
+        raise TypeError(f"apply: f is {f!r}; it must be a function of an array. Write apply(f, A).")
+    return Scalar("apply", lambda xp, x: f(x), principal=False)
+
+
+def closed_over(f: Scalar, A: Any) -> tuple:
+    """The arrays that f closes over and the framework follows: those of a user's function."""
+    if f.name != "apply" or A.xp.name == "numpy":
+        return ()
+    xp = A.xp
+    dtype = xp.real_dtype(A.dtype) if A.properties & SELF_ADJOINT else xp.complex_dtype(A.dtype)
+    return hoist_number(xp, partial(f.of, xp), xp.ones((), dtype=dtype, device=A._context.device))[
+        1
+    ]
+
+
+def refuse_derivative(A: Any, hidden: tuple, method: str) -> Array:
+    """Zero, to be added to what depends on the arrays that f closes over: a derivative by these
+    is an error, not zero."""
+    xp = A.xp
+    zero = filled(A, 0.0)
+    what = f"apply: f(A) by {method}, as a function of what f closes over,"
+    instead = "Eigh() or Eig(), or let f close over detach() or stop_gradient() of it"
+    return autodiff.refused(xp, zero, hidden, what, instead)
+
+
+def as_integer(p: Any) -> int | None:
+    is_number = isinstance(p, numbers.Number)
+    if not is_number or p != p:
+        raise ValueError(f"power: the exponent is {p!r}; it must be a number.")
+    return int(p.real) if not isinstance(p, complex) and float(p).is_integer() else None
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def of_values(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float = 0.0) -> Array:
+    """f of real or complex numbers, complex where the principal branch is; reports poles, overflow
+    and broken promises.
+
+    `positive`: whether they are promised not to be negative. Then those that are, by no more than
+    `negligible` of the largest, are rounding errors of zero.
+    """
+    with ignore_float_errors(xp):
+        if f.principal and not xp.is_complex(x):
+            x = _principal_input(xp, f, x, positive, negligible)
+        y = f.of(xp, x)
+        if 0 not in x.shape:
+            largest = xp.max(xp.abs(x), axis=-1, keepdims=True)
+            # zero, or not to be told from it
+            zero = f.pole and xp.any(xp.abs(x) <= negligible * largest)
+            report_failure(
+                xp,
+                (xp.all(xp.isfinite(x)), Status.NONFINITE),
+                (xp.logical_not(zero) if f.pole else True, Status.SINGULAR),
+                (xp.all(xp.isfinite(y)), Status.NONFINITE),
+            )
+        return y
+
+
+def _principal_input(xp: Any, f: Scalar, x: Array, positive: bool, negligible: float) -> Array:
+    """Real numbers as f takes them: complex where one of them is negative, or could be."""
+    if positive and x.shape[-1]:
+        floor = -negligible * xp.max(xp.abs(x), axis=-1, keepdims=True)
+        x = xp.where(xp.logical_and(x < 0, x >= floor), 0 * x, x)
+    negative = host_value(xp, x < 0)
+    if negative is None:
+        if positive:
+            report_failure(xp, (xp.logical_not(xp.any(x < 0)), Status.NOT_POSITIVE_DEFINITE))
+            return x
+        return xp.astype(x, xp.complex_dtype(x.dtype))
+    if not negative.any():
+        return x
+    if positive:
+        message = (
+            f"A has negative eigenvalues, though it was said to have none: {f.name} is complex"
+        )
+        report(Info(Status.FELL_BACK, message=message))
+    return xp.astype(x, xp.complex_dtype(x.dtype))
+
+
+# Kronecker products and sums of self-adjoint factors, and functions of them where derivatives are
+# recorded.
+#
+# What the other rules make of these, V diag(f) V^H, has the derivatives of eigenvectors, which have
+# none where eigenvalues of a factor repeat. `KroneckerFunction` is the same with derivatives of its
+# own.
+
 
 SMALL = 256  # rows of a factor that is made a matrix though more is known of it
 
@@ -65,16 +227,15 @@ def factored_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator]:
     assert form is not None
     C, a, b = form
     values, V = spectrum_by_factors(in_context(C, A))
-    real = A.xp.real_dtype(A.dtype)
-    a, b = (
-        A.xp.asarray(
-            c.real if namespace_of(c) is None else A.xp.real(c),
-            dtype=real,
-            device=A._context.device,
-        )
-        for c in (a, b)
-    )
-    return a[..., None] * values + b[..., None], V
+    a, b = (_real_number(A, c)[..., None] for c in (a, b))
+    return a * values + b, V
+
+
+def _real_number(A: LinearOperator, c: Any) -> Array:
+    """A number or an array without its imaginary part, in the precision of A."""
+    xp = A.xp
+    c = c.real if namespace_of(c) is None else xp.real(c)
+    return xp.asarray(c, dtype=xp.real_dtype(A.dtype), device=A._context.device)
 
 
 def has_general_factors(A: LinearOperator, method: Any = None) -> bool:
@@ -111,7 +272,7 @@ def general_spectrum(A: LinearOperator) -> tuple[Array, LinearOperator, LinearOp
         if not condition <= xp.eps(A.dtype) ** -0.25:
             return None
         inverses = [inv(Dense(V)) for V in vectors]
-    spectrum, _ = combinations(xp, values, False, lambda values: None)
+    spectrum, _ = combinations(xp, values, False)
     return spectrum, Kronecker(*map(Dense, vectors)), Kronecker(*inverses)
 
 
@@ -162,12 +323,7 @@ def factored(A: LinearOperator) -> Factored | None:
     held = once_each(lambda factor: factor.detach(), factors)
     pairs = once_each(eig, held)
     real = xp.real_dtype(A.dtype)
-    a, b = (
-        xp.asarray(
-            xp.real(c) if namespace_of(c) is xp else c.real, dtype=real, device=A._context.device
-        )
-        for c in (a, b)
-    )
+    a, b = _real_number(A, a), _real_number(A, b)
     values, vectors = zip(*((xp.astype(v, real), xp.astype(dense(V), A.dtype)) for v, V in pairs))
     return Factored(A, Factors(matrices, values, vectors, a, b), isinstance(C, KroneckerSum))
 
