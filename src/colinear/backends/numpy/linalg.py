@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ..shared import _lapack, _nan_on_failure, _over_batch, packed_slogdet, through_single
+from .. import shared
+from ..shared import _lapack, _nan_on_failure, _over_batch, lu_substitute
+from .arrays import _half
 
 Array = Any
 
@@ -21,10 +23,6 @@ MIRRORED = 128  # rows of a block of a triangle that is copied into the other
 # rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them
 # together
 LARGE = 32
-
-_half = through_single(
-    lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32)
-)
 
 
 # Cholesky, LU, LDL
@@ -76,13 +74,8 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     if B.size and L.ndim == B.ndim == 2:
         return _potrs(L, B)
     if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
-        return solve_triangular(L, solve_triangular(L, B), adjoint=True)
-    batch = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
-    L, B = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (L, B))
-    X = np.empty(B.shape, B.dtype)
-    for i in np.ndindex(batch):
-        X[i] = _potrs(L[i], B[i])
-    return X
+        return shared.cholesky_solve(L, B)
+    return _over_batch(2, 2)(_potrs)(L, B)
 
 
 @_half
@@ -168,20 +161,7 @@ def lu_solve(
         )[0]
     if LU.shape[-1] >= LARGE:
         return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
-    order, _ = lu_permutation(pivots, LU.shape[-1])
-    if not (transpose or adjoint):
-        B = np.take_along_axis(*_broadcast(B, order[..., None]), axis=-2)
-        return solve_triangular(LU, solve_triangular(LU, B, True, True), False)
-    Y = solve_triangular(LU, B, False, False, transpose, adjoint)
-    Y = solve_triangular(LU, Y, True, True, transpose, adjoint)
-    return np.take_along_axis(*_broadcast(Y, np.argsort(order, -1)[..., None]), axis=-2)
-
-
-def _broadcast(X: Array, order: Array) -> tuple[Array, Array]:
-    batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-2])
-    return np.broadcast_to(X, (*batch, *X.shape[-2:])), np.broadcast_to(
-        order, (*batch, *order.shape[-2:])
-    )
+    return lu_substitute(LU, pivots, B, transpose, adjoint)
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
@@ -227,12 +207,8 @@ def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
     return _lapack(kind, packed.dtype.char)(packed, pivots, B, lower=1)[0]
 
 
-def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
-    """The sign and the logarithm of |det A| from `ldl_factor(A)`."""
-    from colinear.backends import numpy as xp
-
-    with np.errstate(divide="ignore"):
-        return packed_slogdet(xp, *factors)
+# log 0 = -inf is the answer for a singular A
+ldl_slogdet = np.errstate(divide="ignore")(shared.ldl_slogdet)
 
 
 # orthogonal and spectral
@@ -245,14 +221,11 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     if A.ndim > 2 or A.size == 0 or mode != "reduced":
         return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
     reflectors, scales = _reflectors(A)
-    k, char = len(scales), A.dtype.char
-    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
-        reflectors[:, :k], scales, lwork=-1
-    )[1]
+    k = len(scales)
+    form = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", A.dtype.char)
+    work = form(reflectors[:, :k], scales, lwork=-1)[1]
     R = np.triu(reflectors[:k])
-    Q = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
-        reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1
-    )[0]
+    Q = form(reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1)[0]
     return Q, R
 
 
