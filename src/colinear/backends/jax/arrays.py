@@ -12,6 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..shared import extreme_scale, fft, ifft, through_single
+
+# names that mean here what they mean to all
+# isort: off
 from jax.numpy import (
     abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, count_nonzero, cumsum,
     exp, expand_dims, flip, imag, isfinite, isnan, log, logical_and, logical_not, logical_or,
@@ -19,8 +24,7 @@ from jax.numpy import (
     reciprocal, reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
     take_along_axis, tril, triu, where,
 )  # fmt: skip
-
-from ..shared import extreme_scale, fft, ifft, through_single
+# isort: on
 
 name = "jax"
 is_functional = True  # whether arrays are never written over, and loops are compiled

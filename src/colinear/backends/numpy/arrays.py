@@ -10,6 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from ...errors import BackendError, DeviceError
+from ..shared import extreme_scale, through_single
+
+# names that mean here what they mean to all
+# isort: off
 from numpy import (
     abs, all, angle, any, arange, argmax, argsort, asarray, broadcast_to, concat, cos,
     count_nonzero, cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
@@ -17,9 +23,7 @@ from numpy import (
     minimum, moveaxis, ones, permute_dims, prod, real, reshape, result_type, roll, sign, sin, sort,
     sqrt, squeeze, stack, sum, take, take_along_axis, tril, triu, vecdot, where, zeros,
 )  # fmt: skip
-
-from ...errors import BackendError, DeviceError
-from ..shared import extreme_scale, through_single
+# isort: on
 
 name = "numpy"
 is_functional = False  # whether arrays are never written over, and loops are compiled

@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import (
-    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
-    logical_and, logical_not, logical_or, mean, real, reciprocal, reshape, sin, sqrt, squeeze,
-    stack, sum, tril, triu, where,
-)  # fmt: skip
 from torch._C import _functorch
 
 from ..shared import extreme_scale, fft, ifft, through_single
 from .arrays import asarray, astype, bfloat16, complex_dtype, float16, float32, peek, real_dtype
 from .derivatives import is_differentiated
+
+# names that mean here what they mean to all
+# isort: off
+from torch import (
+    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
+    logical_and, logical_not, logical_or, mean, real, reciprocal, reshape, sin, sqrt, squeeze,
+    stack, sum, tril, triu, where,
+)  # fmt: skip
+# isort: on
 
 # elementwise, reductions, shapes
 # -----------------------------------------------------------------------------------
