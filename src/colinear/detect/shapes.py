@@ -24,7 +24,7 @@ from ..operators import (
     Tridiagonal,
     Zero,
 )
-from .matrix import Found, Matrix, constant, entries_at, norm
+from .matrix import Found, Matrix, constant, norm, shape_text
 
 # What shows in where the entries stand: nothing, diagonals, bands, triangles, permutations.
 
@@ -43,8 +43,6 @@ def zero(M: Matrix, tol: float) -> Found | str:
 def diagonal(M: Matrix, tol: float) -> Found | str:
     """Entries on the diagonal alone; c I if they are all c."""
     beside = M.rows != M.columns
-    if not M.is_square:
-        return "not square"
     if M.weights(tol)[beside].sum() > tol**2:
         return f"{np.count_nonzero(beside)} entries beside it"
     d = M.S.diagonal()
@@ -60,12 +58,7 @@ def permutation(M: Matrix, tol: float) -> Found | str:
     """One entry in each row and column: P, c P, or diag(d) P."""
     M = M.dropped(tol)
     n = M.shape[0]
-    if (
-        not M.is_square
-        or M.nnz != n
-        or not np.all(np.diff(M.S.indptr) == 1)
-        or len(np.unique(M.columns)) != n
-    ):
+    if M.nnz != n or not np.all(np.diff(M.S.indptr) == 1) or len(np.unique(M.columns)) != n:
         return "not one entry in each row and column"
     P = Permutation(M.columns, like=M.like)
     c = constant(M.values, tol / 2)
@@ -76,8 +69,6 @@ def permutation(M: Matrix, tol: float) -> Found | str:
 
 def tridiagonal(M: Matrix, tol: float) -> Found | str:
     """Entries on the diagonal and beside it."""
-    if not M.is_square or M.shape[0] < 4:
-        return "not square" if not M.is_square else "too small to matter"
     far = np.abs(M.columns - M.rows) > 1
     if M.weights(tol)[far].sum() > tol**2:
         return f"{np.count_nonzero(far)} entries further from the diagonal"
@@ -107,8 +98,6 @@ def banded(M: Matrix, tol: float) -> Found | str:
 
 def triangular(M: Matrix, tol: float) -> Found | str:
     """Nothing above, or nothing below the diagonal."""
-    if not M.is_square:
-        return "not square"
     weights = M.weights(tol)
     above, below = M.columns > M.rows, M.columns < M.rows
     for name, others in (("lower triangular", above), ("upper triangular", below)):
@@ -126,8 +115,6 @@ def permuted_triangular(M: Matrix, tol: float) -> Found | str:
     """
     M = M.dropped(tol)
     n = M.shape[0]
-    if not M.is_square:
-        return "not square"
     counts = np.diff(M.S.indptr)
     if not np.any(counts == 1) or not np.any(np.bincount(M.columns, minlength=n) == 1):
         return "no row, or no column, has a single entry to begin with"
@@ -207,14 +194,11 @@ def _triangle(M: Matrix, name: str) -> Found | str:
 
 
 SAMPLE = 256  # entries that are looked at before all are
-LEAST = 4  # rows from which a diagonal can be said to repeat
 
 
 def circulant(M: Matrix, tol: float) -> Found | str:
     """A[i, j] depends on i - j mod n alone."""
     n = M.shape[0]
-    if not M.is_square or n < LEAST:
-        return "not square" if not M.is_square else "too small to matter"
     if tol == 0 and not _may_repeat(M):
         return "the entries of a diagonal differ"
     col = _shared(M, (M.rows - M.columns) % n, np.full(n, n), tol)
@@ -228,8 +212,6 @@ def circulant(M: Matrix, tol: float) -> Found | str:
 def toeplitz(M: Matrix, tol: float) -> Found | str:
     """A[i, j] depends on i - j alone."""
     m, n = M.shape
-    if min(m, n) < LEAST:
-        return "too small to matter"
     if tol == 0 and not _may_repeat(M):
         return "the entries of a diagonal differ"
     offsets = np.arange(1 - n, m)
@@ -251,13 +233,11 @@ def _may_repeat(M: Matrix) -> bool:
 def block_circulant(M: Matrix, tol: float) -> Found | str:
     """Circulant in blocks and inside of them, as a periodic convolution of two dimensions is."""
     n = M.shape[0]
-    if not M.is_square or n < LEAST**2 or not M.nnz:
-        return "not square" if not M.is_square else "too small to matter"
     rows, columns, values = M.sample(SAMPLE)
     for p in (k for k in range(2, n // 2 + 1) if n % k == 0):
         if tol == 0:  # what is in row i is in the first row, moved
             first = (columns // p - rows // p) % (n // p) * p + (columns % p - rows % p) % p
-            if not np.array_equal(entries_at(M, np.zeros_like(first), first), values):
+            if not np.array_equal(M.at(np.zeros_like(first), first), values):
                 continue
         labels = (M.rows // p - M.columns // p) % (n // p) * p + (M.rows % p - M.columns % p) % p
         kernel = _shared(M, labels, np.full(n, n), tol)
@@ -316,12 +296,12 @@ def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) 
         part = search(block, tol / 2)
         parts: tuple[Found, ...] = (part,)
         inner = Kronecker(Identity(len(sizes)), part.operator)
-        detail = f"{len(sizes)} equal blocks of {_size(*sizes[0])}"
+        detail = f"{len(sizes)} equal blocks of {shape_text(sizes[0])}"
     else:
         parts = tuple(search(each, tol / 2) for each in _blocks(M, rows, columns, sizes))
         inner = BlockDiag(*(part.operator for part in parts))
         largest = max(sizes, key=lambda size: size[0] * size[1])
-        detail = f"{len(sizes)} blocks, the largest of {_size(*largest)}"
+        detail = f"{len(sizes)} blocks, the largest of {shape_text(largest)}"
     if _is_sorted(rows) and _is_sorted(columns):
         return Found("block diagonal", inner, detail, parts)
     P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
@@ -412,7 +392,3 @@ def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) 
 
 def _is_sorted(order: Any) -> bool:
     return bool(np.all(order[1:] > order[:-1]))
-
-
-def _size(m: int, n: int) -> str:
-    return f"{m}x{n}"
