@@ -30,7 +30,6 @@ from .matrix import Found, Matrix, constant, norm, shape_text
 
 
 FEW = 200  # rows up to which a triangle is kept dense, however empty
-MANY = 64  # rows for which NumPy is faster than Python
 
 
 def zero(M: Matrix, tol: float) -> Found | str:
@@ -135,48 +134,22 @@ def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
     """Rows with one entry left, with the column of that entry, in the order in which they come
     to be so."""
     by_column = M.S.tocsc()
-    left = counts.astype(np.int64)
-    # of the columns that each row has left: of one, it is the column
+    starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
     sums = np.zeros(M.shape[0], np.int64)
     np.add.at(sums, M.rows, M.columns)
+    # of the columns that each row has left: their number and their sum, which of one is the column
+    left, sum_left = counts.tolist(), sums.tolist()
     rows, columns = [], []
-    ready = np.flatnonzero(left == 1)
-    while len(ready) >= MANY:  # many at once, while there are many
-        taken, first = np.unique(sums[ready], return_index=True)
-        rows.append(ready[first])
-        columns.append(taken)
-        starts, lengths = by_column.indptr[taken], np.diff(by_column.indptr)[taken]
-        places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(
-            lengths.sum()
-        )
-        others = by_column.indices[places]
-        np.subtract.at(left, others, 1)
-        np.subtract.at(sums, others, np.repeat(taken, lengths))
-        others = np.unique(others)
-        ready = others[left[others] == 1]
-    if len(ready):
-        one_by_one = _order_one_by_one(by_column, ready.tolist(), left.tolist(), sums.tolist())
-        rows.append(one_by_one[0])
-        columns.append(one_by_one[1])
-    empty = np.zeros(0, np.int64)
-    return np.concatenate([*rows, empty]), np.concatenate([*columns, empty])
-
-
-def _order_one_by_one(
-    by_column: Any, ready: list[int], left: list[int], sums: list[int]
-) -> tuple[Any, Any]:
-    """The same where there is little to do at a time."""
-    starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
-    rows, columns = [], []
+    ready = np.flatnonzero(counts == 1).tolist()
     for row in ready:  # which grows
         if left[row] != 1:
             continue
-        column = sums[row]
+        column = sum_left[row]
         rows.append(row)
         columns.append(column)
         for other in rows_of[starts[column] : starts[column + 1]]:
             left[other] -= 1
-            sums[other] -= column
+            sum_left[other] -= column
             if left[other] == 1:
                 ready.append(other)
     return np.array(rows, np.int64), np.array(columns, np.int64)
