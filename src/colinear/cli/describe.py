@@ -15,7 +15,7 @@ from ..functions.solve.cost import dense_work, sparse_work
 from ..operators import Sparse
 from ..status import Status
 from . import answers
-from .codes import InputError
+from .answers import InputError
 from .options import operator, tell
 
 # Where the entries of a matrix stand: in characters, and as a picture in a file.
