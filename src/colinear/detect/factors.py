@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..operators import (
     ScaledIdentity,
 )
 from ..properties import SelfAdjoint
-from .matrix import Found, Matrix, constant, kronecker_sum_of, norm, shape_text
+from .matrix import Found, Matrix, Search, compose, constant, kronecker_sum_of, norm, shape_text
 
 # Low rank, and low rank plus a diagonal.
 #
@@ -231,7 +231,7 @@ STEPS = 4  # of the power method: what is near rank one needs no more
 MOST_PAIRS = 400  # of factors' shapes that are tried
 
 
-def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def kronecker(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ C, the first of the smallest size; C may be such a product itself."""
     if M.nnz == 0 or (M.dense is None and tol > 0):
         return "not looked for approximately in a large sparse matrix" if M.nnz else "zero"
@@ -246,17 +246,13 @@ def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -
             continue
         apart, B, C = factors
         rest = max(0.0, tol - apart) / 3
-        parts = tuple(search(factor, rest) for factor in (B, C))
+        parts = (search(factor, rest) for factor in (B, C))
         detail = f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)}"
-        return Found(
-            "Kronecker product", _product([part.operator for part in parts]), detail, parts
-        )
+        return compose("Kronecker product", parts, _product, detail)
     return f"none of {len(pairs)} ways to cut it into blocks gives multiples of one block"
 
 
-def kronecker_plus_identity(
-    M: Matrix, tol: float, search: Callable[[Matrix, float], Found]
-) -> Found | str:
+def kronecker_plus_identity(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ C + c I: the covariance of a process on a grid that is seen with noise.
 
     Where a pivot is neither on the diagonal of its block nor in a block of the diagonal, the row
@@ -279,18 +275,17 @@ def kronecker_plus_identity(
         shift = np.diagonal(rest).mean().astype(A.dtype)
         if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= max(tol, M.rounding) * M.norm:
             continue
-        parts = tuple(search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
-        whole = _product([part.operator for part in parts]) + ScaledIdentity(shift, n)
-        return Found(
+        parts = (search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
+        return compose(
             "Kronecker product plus identity",
-            whole,
-            f"{n // p}x{n // p} ⊗ {p}x{p} + {shift:.3g} I",
             parts,
+            lambda *parts, shift=shift: _product(*parts) + ScaledIdentity(shift, n),
+            f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)} + {shift:.3g} I",
         )
     return "no way to cut it into blocks gives one"
 
 
-def _product(parts: list[Any]) -> Any:
+def _product(*parts: Any) -> Any:
     """The Kronecker product of the parts, and of theirs, with identities side by side as one."""
     factors: list[Any] = []
     for part in (
@@ -393,7 +388,7 @@ def _read_off(
     return (B / pivot, C) if is_pattern else (B, C / pivot)
 
 
-def kronecker_sum(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def kronecker_sum(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ I + I ⊗ C, as discretised sums of derivatives in each direction are: C may be such
     a sum itself."""
     M, n = M.dropped(tol), M.shape[0]
@@ -419,13 +414,8 @@ def kronecker_sum(M: Matrix, tol: float, search: Callable[[Matrix, float], Found
         apart = norm(kronecker_sum_of(B, C) - M.S)  # before its parts are searched
         if not B.nnz or not C.nnz or not apart <= max(tol, M.rounding) * M.norm:
             continue
-        parts = tuple(search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
-        return Found(
-            "Kronecker sum",
-            KroneckerSum(*(part.operator for part in parts)),
-            f"{n // p} ⊕ {p}",
-            parts,
-        )
+        parts = (search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
+        return compose("Kronecker sum", parts, KroneckerSum, f"{n // p} ⊕ {p}")
     return f"none of {len(sizes)} ways to cut it into blocks gives one"
 
 

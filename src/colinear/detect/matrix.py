@@ -8,6 +8,7 @@ itself is positive. Cheaper and as good: a diagonal that dominates.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,12 @@ class Found:
     parts: tuple[Found, ...] = ()
     tried: tuple[str, ...] = ()
     residual: float = 0.0
+
+
+def compose(name: str, parts: Iterable[Found], of: Callable[..., Any], detail: str) -> Found:
+    """What is made `of` the operators of its parts."""
+    parts = tuple(parts)
+    return Found(name, of(*(part.operator for part in parts)), detail, parts)
 
 
 @dataclass(frozen=True)
@@ -210,6 +217,9 @@ class Matrix:
         if self.dense is not None:
             return Matrix(None, self.dense[np.ix_(rows, columns)], self.eps)
         return Matrix.of(self.S[rows][:, columns], self.eps)
+
+
+Search = Callable[[Matrix, float], Found]
 
 
 def shape_text(shape: Any) -> str:

@@ -4,6 +4,7 @@ Toeplitz matrices, blocks."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..operators import (
     Tridiagonal,
     Zero,
 )
-from .matrix import Found, Matrix, constant, norm, shape_text
+from .matrix import Found, Matrix, Search, compose, constant, norm, shape_text
 
 # What shows in where the entries stand: nothing, diagonals, bands, triangles, permutations.
 
@@ -248,7 +249,7 @@ def _shared(M: Matrix, labels: Any, sizes: Any, tol: float) -> Any:
 MOST_BLOCKS = 256  # that differ: each is searched, and multiplied on its own
 
 
-def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def components(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = P^T blockdiag(B_1, ..., B_k) Q by the connected components of its graph, each block
     searched in its turn.
 
@@ -265,21 +266,24 @@ def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) 
     block = _repeated(M, rows, columns, sizes)
     if block is None and len(sizes) > MOST_BLOCKS:
         return f"{len(sizes)} components are more than {MOST_BLOCKS}"
+    of: Callable[..., Any] = BlockDiag
     if block is not None:
-        part = search(block, tol / 2)
-        parts: tuple[Found, ...] = (part,)
-        inner = Kronecker(Identity(len(sizes)), part.operator)
+        blocks, of = [block], lambda part: Kronecker(Identity(len(sizes)), part)
         detail = f"{len(sizes)} equal blocks of {shape_text(sizes[0])}"
     else:
-        parts = tuple(search(each, tol / 2) for each in _blocks(M, rows, columns, sizes))
-        inner = BlockDiag(*(part.operator for part in parts))
+        blocks = _blocks(M, rows, columns, sizes)
         largest = max(sizes, key=lambda size: size[0] * size[1])
         detail = f"{len(sizes)} blocks, the largest of {shape_text(largest)}"
+    found = compose("block diagonal", (search(each, tol / 2) for each in blocks), of, detail)
     if _is_sorted(rows) and _is_sorted(columns):
-        return Found("block diagonal", inner, detail, parts)
+        return found
     P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
-    detail += ", after a permutation of rows and columns" + (" alike" if alike else "")
-    return Found("permuted block diagonal", P.T @ inner @ (P if alike else Q), detail, parts)
+    return replace(
+        found,
+        name="permuted block diagonal",
+        operator=P.T @ found.operator @ (P if alike else Q),
+        detail=f"{detail}, after a permutation of rows and columns{' alike' if alike else ''}",
+    )
 
 
 def _labels(M: Matrix) -> tuple[Any, Any] | None:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import extreme_scale, fft, ifft, through_single
+from ..shared import by_name, extreme_scale, fft, ifft, through_single
 
 # names that mean here what they mean to all
 # isort: off
@@ -85,13 +85,9 @@ def default_float() -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def _or_none(dtype: Any) -> Any:
-    # an explicit float64 warns where 64 bits are switched off
-    return None if dtype is None else dtype_from(dtype)
-
-
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.asarray(x, _or_none(dtype), device=device)
+    # an explicit float64 warns where 64 bits are switched off
+    return jnp.asarray(x, None if dtype is None else dtype_from(dtype), device=device)
 
 
 def astype(x: Any, dtype: Any) -> jax.Array:
@@ -103,27 +99,9 @@ def astype(x: Any, dtype: Any) -> jax.Array:
     return x.astype(dtype)
 
 
-def zeros(shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.zeros(shape, _or_none(dtype), device=device)
-
-
-def ones(shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.ones(shape, _or_none(dtype), device=device)
-
-
-def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.full(shape, value, _or_none(dtype), device=device)
-
-
-def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.eye(n, m, dtype=_or_none(dtype), device=device)
-
-
-def arange(
-    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
-) -> jax.Array:
-    start, stop = (0, start) if stop is None else (start, stop)
-    return jnp.arange(start, stop, step, _or_none(dtype), device=device)
+zeros, ones, full, eye, arange = (
+    by_name(create, dtype_from) for create in (jnp.zeros, jnp.ones, jnp.full, jnp.eye, jnp.arange)
+)
 
 
 def device_of(x: Any) -> Any:

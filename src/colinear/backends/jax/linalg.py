@@ -169,48 +169,34 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     return Q, R, perm
 
 
-@_half
-@of_finite
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
-    return jnp.linalg.eigh(A)
-
-
-@_half
-@of_finite
-def eigvalsh(A: Array) -> Array:
-    """Eigenvalues, ascending, of Hermitian A."""
-    return jnp.linalg.eigvalsh(A)
+# as NumPy's: of Hermitian A, eigenvalues ascending
+eigh, eigvalsh = (_half(of_finite(f)) for f in (jnp.linalg.eigh, jnp.linalg.eigvalsh))
 
 
 @_half
 @of_finite
 def eig(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of any square A, always complex.
-
-    LAPACK scales a very small or large A, and JAX (0.10) loses that scale: its eigenvalues are then
-    off by it.
-    """
-    if not A.size:
-        return jnp.linalg.eig(A)
-    scale = _scale(A)
-    values, vectors = jnp.linalg.eig(A / scale.astype(A.dtype))
-    return values * scale[..., 0].astype(values.dtype), vectors
+    """Eigenvalues and eigenvectors of any square A, always complex."""
+    scale, scaled = _divide_by_scale(A)
+    values, vectors = jnp.linalg.eig(scaled)
+    return values * scale, vectors
 
 
 @_half
 @of_finite
 def eigvals(A: Array) -> Array:
-    """Eigenvalues of any square A, always complex, scaled as by `eig`."""
+    """Eigenvalues of any square A, always complex."""
+    scale, scaled = _divide_by_scale(A)
+    return jnp.linalg.eigvals(scaled) * scale
+
+
+def _divide_by_scale(A: Array) -> tuple[Array, Array]:
+    """The scale of a very small or large A, and A divided by it: LAPACK scales such an A, and JAX
+    (0.10) loses that scale, so that its eigenvalues are off by it."""
     if not A.size:
-        return jnp.linalg.eigvals(A)
-    scale = _scale(A)
-    values = jnp.linalg.eigvals(A / scale.astype(A.dtype))
-    return values * scale[..., 0].astype(values.dtype)
-
-
-def _scale(A: Array) -> Array:
-    return extreme_scale(A, (-2, -1), jnp.finfo(A.dtype))
+        return jnp.ones(1, A.dtype), A
+    scale = extreme_scale(A, (-2, -1), jnp.finfo(A.dtype)).astype(A.dtype)
+    return scale[..., 0], A / scale
 
 
 @_half

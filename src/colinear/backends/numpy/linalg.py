@@ -255,18 +255,8 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     return Q, R, perm.astype(np.intp)
 
 
-@_half
-@_nan_on_failure
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
-    return tuple(np.linalg.eigh(A))  # type: ignore[return-value]
-
-
-@_half
-@_nan_on_failure
-def eigvalsh(A: Array) -> Array:
-    """Eigenvalues, ascending, of Hermitian A."""
-    return np.linalg.eigvalsh(A)
+# of Hermitian A: eigenvalues, ascending, and orthonormal eigenvectors; eigenvalues alone
+eigh, eigvalsh = (_half(_nan_on_failure(f)) for f in (np.linalg.eigh, np.linalg.eigvalsh))
 
 
 @_half
@@ -293,13 +283,10 @@ def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
 
 
 @_half
+@_nan_on_failure
 def expm(A: Array) -> Array:
     """The matrix exponential."""
-    if A.size == 0:
-        return A.copy()
-    if not np.isfinite(A).all():
-        return np.full_like(A, np.nan) if A.ndim == 2 else _over_batch(2)(expm)(A)
-    return scipy.linalg.expm(A)
+    return scipy.linalg.expm(A) if A.size else A.copy()
 
 
 # triangular and banded solves
@@ -318,37 +305,35 @@ def solve_triangular(
     """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
     A, B = _common(A, B)
+    if adjoint and B.dtype.kind == "c":  # A^H X = B is A^T conj(X) = conj(B)
+        return solve_triangular(A, B.conj(), lower, unit_diagonal, True).conj()
+    if transpose or adjoint:
+        A, lower = np.matrix_transpose(A), not lower
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if B.size == 0 or 0 in batch:
         return np.zeros((*batch, *B.shape[-2:]), B.dtype)
     if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
         columns = np.moveaxis(B, -2, 0)
-        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal, transpose, adjoint)
+        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal)
         return np.moveaxis(X.reshape(columns.shape), 0, -2)
     if A.ndim == 2:
-        return _trsm(A, B, lower, unit_diagonal, transpose, adjoint)
+        return _trsm(A, B, lower, unit_diagonal)
     if np.prod(batch) > A.shape[-1] and A.shape[-1] < LARGE:
-        return _substitute_together(A, B, lower, unit_diagonal, transpose, adjoint)
-    return _over_batch(2, 2)(_trsm)(A, B, lower, unit_diagonal, transpose, adjoint)
+        return _substitute_together(A, B, lower, unit_diagonal)
+    return _over_batch(2, 2)(_trsm)(A, B, lower, unit_diagonal)
 
 
-def _trsm(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool) -> Array:
+def _trsm(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     # BLAS, not LAPACK's trtrs: a zero on the diagonal then gives infinities, as in the other
     # frameworks.
     trsm = _lapack("trsm", B.dtype.char, "blas")
-    if A.flags.f_contiguous or (adjoint and B.dtype.kind == "c"):
-        return trsm(1, A, B, lower=lower, trans_a=2 if adjoint else int(transpose), diag=unit)
-    # C order: A^T, uncopied
-    return trsm(1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit)
+    if A.flags.f_contiguous:
+        return trsm(1, A, B, lower=lower, diag=unit)
+    return trsm(1, A.T, B, lower=not lower, trans_a=1, diag=unit)  # C order: A^T, uncopied
 
 
-def _substitute_together(
-    A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool
-) -> Array:
+def _substitute_together(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     """Substitute one row of all systems at a time."""
-    if transpose or adjoint:
-        A, lower = np.matrix_transpose(A), not lower
-        A = A.conj() if adjoint else A
     n = A.shape[-1]
     X = np.array(
         np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:]))

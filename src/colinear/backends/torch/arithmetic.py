@@ -187,14 +187,16 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
 _half = through_single(astype, frozenset({float16, bfloat16}), float32)
 
 
-@_half
-def fftn(x: Any, axes: Any = None) -> torch.Tensor:
-    return torch.fft.fftn(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
+def _unless_empty(transform: Any) -> Any:
+    """A Fourier transform of torch; arrays without entries, which MKL refuses, are theirs."""
+
+    def transformed(x: Any, axes: Any = None) -> torch.Tensor:
+        return transform(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
+
+    return _half(transformed)
 
 
-@_half
-def ifftn(x: Any, axes: Any = None) -> torch.Tensor:
-    return torch.fft.ifftn(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
+fftn, ifftn = map(_unless_empty, (torch.fft.fftn, torch.fft.ifftn))
 
 
 @_half

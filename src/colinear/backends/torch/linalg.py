@@ -189,32 +189,17 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     return Q, R, perm
 
 
-@_half
-@of_finite
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
-    return torch.linalg.eigh(A)
-
-
-@_half
-@of_finite
-def eigvalsh(A: Array) -> Array:
-    """Eigenvalues, ascending, of Hermitian A."""
-    return torch.linalg.eigvalsh(A)
-
-
-@_half
-@of_finite
-def eig(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of any square A, always complex."""
-    return torch.linalg.eig(A)
-
-
-@_half
-@of_finite
-def eigvals(A: Array) -> Array:
-    """Eigenvalues of any square A, always complex."""
-    return torch.linalg.eigvals(A)
+# as NumPy's: of Hermitian A, eigenvalues ascending; of any square A, all complex
+eigh, eigvalsh, eig, eigvals, expm = (
+    _half(of_finite(f))
+    for f in (
+        torch.linalg.eigh,
+        torch.linalg.eigvalsh,
+        torch.linalg.eig,
+        torch.linalg.eigvals,
+        torch.linalg.matrix_exp,
+    )
+)
 
 
 @_half
@@ -222,13 +207,6 @@ def eigvals(A: Array) -> Array:
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
     return torch.linalg.svd(A, full_matrices=full_matrices)
-
-
-@_half
-@of_finite
-def expm(A: Array) -> Array:
-    """The matrix exponential."""
-    return torch.linalg.matrix_exp(A)
 
 
 # triangular and banded solves
