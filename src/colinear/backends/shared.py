@@ -77,25 +77,23 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             arrays, others = arguments[: len(ranks)], arguments[len(ranks) :]
-            if all(x.ndim == rank for x, rank in zip(arrays, ranks, strict=True)):
+            shapes = [
+                (x.shape[: x.ndim - rank], x.shape[x.ndim - rank :])
+                for x, rank in zip(arrays, ranks, strict=True)
+            ]
+            if not any(head for head, _ in shapes):
                 return function(*arguments, **options)
-            cores = [x.shape[x.ndim - rank :] for x, rank in zip(arrays, ranks, strict=True)]
-            batch = np.broadcast_shapes(
-                *(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True))
-            )
-            wide = [
-                np.broadcast_to(x, (*batch, *core)) for x, core in zip(arrays, cores, strict=True)
-            ]
-            results = [
-                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
-            ]
-            # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
-            if not results:
-                ones = (np.ones(core, x.dtype) for x, core in zip(arrays, cores, strict=True))
+            batch = np.broadcast_shapes(*(head for head, _ in shapes))
+            if 0 in batch:  # ones, which LAPACK takes for pivots too, tell the shapes
+                ones = (np.ones(core, x.dtype) for x, (_, core) in zip(arrays, shapes))
                 return _map(
                     lambda x: np.empty((*batch, *x.shape), x.dtype),
                     function(*ones, *others, **options),
                 )
+            wide = [np.broadcast_to(x, (*batch, *core)) for x, (_, core) in zip(arrays, shapes)]
+            results = [
+                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
+            ]
             return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
 
         return wrapped

@@ -36,7 +36,7 @@ def low_rank(M: Matrix, tol: float) -> Found | str:
     """A = U V^H with a quarter as many columns as A, or fewer; U U^H, or U C U^H with diagonal
     C, if A is self-adjoint."""
     most = min(min(M.shape) // 4, MOST)
-    limit = max(tol, M.rounding) * M.norm
+    limit = M.allowed(tol)
     random = np.random.default_rng(SEED)
     chosen = [np.sort(random.permutation(size)[: most + SPARE]) for size in M.shape]
     if M.is_square:
@@ -61,7 +61,7 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
     """
     A, n = M.dense, M.shape[0]
     most = min(n // 5, MOST)
-    limit = max(tol, M.rounding) * M.norm
+    limit = M.allowed(tol)
     random = np.random.default_rng(SEED)
     order = random.permutation(n)
     left, right = order[: n // 2], order[n // 2 :]
@@ -74,7 +74,7 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
             f"the rank beside its diagonal is more than {most}, or not to be seen in two "
             "separate parts"
         )
-    return _alternated(M, np.diagonal(A) - diagonal[0], diagonal[1], most, limit, tol > 0, random)
+    return _alternated(M, np.diagonal(A) - diagonal[0], diagonal[1], most, limit, random)
 
 
 def _rank(block: Any, limit: float) -> int:
@@ -141,12 +141,11 @@ def _completed(
     first = _cross(A, left, right, most, limit, random)
     if first is None:
         return None
-    second = _cross(
-        A, np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1]), most, limit, random
-    )
+    left, right = np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1])
+    second = _cross(A, left, right, most, limit, random)
     if second is None:
         return None
-    diagonal, other = (_interpolated(A, rows, columns, limit) for rows, columns in (first, second))
+    diagonal, other = (_interpolated(A, *pair) for pair in (first, second))
     used = np.concatenate(first)
     diagonal[used] = other[used]
     return diagonal, len(first[0])
@@ -174,7 +173,7 @@ def _cross(
     return left[rows[:rank]], right[columns]
 
 
-def _interpolated(A: Any, rows: Any, columns: Any, limit: float) -> Any:
+def _interpolated(A: Any, rows: Any, columns: Any) -> Any:
     """A[i, J] A[I, J]^+ A[I, i] for every i."""
     center = A[np.ix_(rows, columns)]
     weights = np.linalg.lstsq(center, A[rows], rcond=float(np.finfo(A.real.dtype).eps) * len(rows))[
@@ -183,9 +182,7 @@ def _interpolated(A: Any, rows: Any, columns: Any, limit: float) -> Any:
     return np.einsum("ij,ji->i", A[:, columns], weights)
 
 
-def _alternated(
-    M: Matrix, d: Any, rank: int, most: int, limit: float, is_noisy: bool, random: Any
-) -> Found | str:
+def _alternated(M: Matrix, d: Any, rank: int, most: int, limit: float, random: Any) -> Found | str:
     """D = diag(A - L) and L = the nearest of this rank to A - D, in turns, until they fit."""
     A, (n, _) = M.dense, M.shape
     if M.is_hermitian:
@@ -273,7 +270,7 @@ def kronecker_plus_identity(M: Matrix, tol: float, search: Search) -> Found | st
         A, (B, C) = M.dense, _read_off(M.dense, place, pivot, inner)
         rest = A - np.kron(B, C)
         shift = np.diagonal(rest).mean().astype(A.dtype)
-        if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= max(tol, M.rounding) * M.norm:
+        if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= M.allowed(tol):
             continue
         parts = (search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
         return compose(
@@ -412,7 +409,7 @@ def kronecker_sum(M: Matrix, tol: float, search: Search) -> Found | str:
             continue
         B, C = _terms(M, p)
         apart = norm(kronecker_sum_of(B, C) - M.S)  # before its parts are searched
-        if not B.nnz or not C.nnz or not apart <= max(tol, M.rounding) * M.norm:
+        if not B.nnz or not C.nnz or not apart <= M.allowed(tol):
             continue
         parts = (search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
         return compose("Kronecker sum", parts, KroneckerSum, f"{n // p} ⊕ {p}")

@@ -164,6 +164,10 @@ class Matrix:
         """The relative residual that rounding explains."""
         return ROUNDING * self.eps
 
+    def allowed(self, tol: float) -> float:
+        """The norm that a residual may have: what was asked for, but at least rounding."""
+        return max(tol, self.rounding) * self.norm
+
     @cached_property
     def is_hermitian(self) -> bool:
         return self.is_square and self._equals(lambda A: A.conj().T)
