@@ -87,7 +87,8 @@ def as_data(estimator: Any, X: Any, *, reset: bool, at_least: int = 1) -> Linear
 
 def check_count(estimator: Any, k: Any, most: int, of: str, more: str = "") -> None:
     """Refuse a number of components that is none from 1 to `most`."""
-    if not isinstance(k, numbers.Integral) or isinstance(k, bool) or not 1 <= k <= most:
+    is_whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
+    if not is_whole or not 1 <= k <= most:
         raise ValueError(
             f"{type(estimator).__name__}: n_components is {k!r}; for {of} it must be an integer "
             f"from 1 to {most}{more}."

@@ -114,24 +114,17 @@ def _nan_on_failure(function: Callable) -> Callable:
     """NaN where LAPACK does not converge, or might never (an infinity); other matrices of the
     batch keep their answers."""
 
-    def attempt(A: Array, *options: Any, **named: Any) -> Any:
-        try:
-            return function(A, *options, **named) if np.isfinite(A).all() else None
-        except np.linalg.LinAlgError:
-            return None
-
-    def one(A: Array, *options: Any) -> Any:
-        result = attempt(A, *options)
-        return (
-            _map(lambda x: np.full_like(x, np.nan), function(np.zeros_like(A), *options))
-            if result is None
-            else result
-        )
-
     @functools.wraps(function)
     def wrapped(A: Array, *options: Any, **named: Any) -> Any:
-        result = attempt(A, *options, **named)
-        return _over_batch(2)(one)(A, *options, *named.values()) if result is None else result
+        try:
+            if np.isfinite(A).all():
+                return function(A, *options, **named)
+        except np.linalg.LinAlgError:
+            pass
+        if A.ndim > 2:
+            return _over_batch(2)(wrapped)(A, *options, **named)
+        shapes = function(np.zeros_like(A), *options, **named)
+        return _map(lambda x: np.full_like(x, np.nan), shapes)
 
     return wrapped
 

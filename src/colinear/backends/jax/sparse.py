@@ -161,9 +161,7 @@ def _at(x: Any, places: Any) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-@product.def_impl
-def _run(*arguments: Any, structure: Any) -> Any:
-    return _multiplied(*arguments, structure=structure)
+product.def_impl(_multiplied)
 
 
 @product.def_abstract_eval

@@ -240,10 +240,15 @@ def _least_norm(dtype: Any) -> float:
 _half = through_single(astype, frozenset({float16}), float32)
 
 
-fft, ifft, fftn, ifftn, rfftn, irfftn = map(
-    _half,
-    (np.fft.fft, np.fft.ifft, np.fft.fftn, np.fft.ifftn, np.fft.rfftn, np.fft.irfftn),
+_TRANSFORMS: tuple[Any, ...] = (
+    np.fft.fft,
+    np.fft.ifft,
+    np.fft.fftn,
+    np.fft.ifftn,
+    np.fft.rfftn,
+    np.fft.irfftn,
 )
+fft, ifft, fftn, ifftn, rfftn, irfftn = map(_half, _TRANSFORMS)
 
 
 # sparse and scattered

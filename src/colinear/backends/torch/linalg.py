@@ -244,8 +244,9 @@ def _on_host(solve: Any, *arrays: Array) -> Array:
 
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-    *moved, dB = tangents
-    return solve_tridiagonal(*primals[:3], dB - _banded.tridiagonal_matmul(xp, *moved, X))
+    lower, diag, upper, dB = tangents
+    dA_X = _banded.tridiagonal_matmul(xp, lower, diag, upper, X)
+    return solve_tridiagonal(*primals[:3], dB - dA_X)  # dX = A^-1 (dB - dA X)
 
 
 def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
