@@ -16,6 +16,7 @@ from ..operators import Sparse
 from ..status import Status
 from . import answers
 from .answers import InputError
+from .files import check_folder, split
 from .options import operator, tell
 
 # Where the entries of a matrix stand: in characters, and as a picture in a file.
@@ -109,9 +110,7 @@ def picture(matrix: Any, facts: dict[str, Any], path: str) -> None:
 
 
 def check_picture(path: str) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise InputError(f"{path}: there is no folder {folder}")
+    check_folder(path)
     if os.path.splitext(path)[1].lower() not in (".png", ".pdf", ".svg", ".jpg", ".jpeg"):
         raise InputError(f"{path}: a picture is a .png, .svg, .pdf or .jpg file")
 
@@ -135,7 +134,7 @@ def info(options: argparse.Namespace) -> int:
     values = matrix if isinstance(matrix, np.ndarray) else matrix.data
     facts = report | {
         "file": options.file,
-        "bytes": _size(options.file),
+        "bytes": 0 if options.file == "-" else os.path.getsize(split(options.file)[0]),
         "dtype": str(values.dtype),
         **entries(matrix),
     }
@@ -317,13 +316,3 @@ def as_text(facts: dict[str, Any]) -> list[str]:
         shown = facts["condition_by"] if value is None else f"{value:.3g} ({facts['condition_by']})"
         lines.append(f"  condition     {shown}")
     return lines
-
-
-def _size(path: str) -> int:
-    return (
-        os.path.getsize(
-            path.rpartition(":")[0] if not os.path.exists(path) and ":" in path else path
-        )
-        if path != "-"
-        else 0
-    )

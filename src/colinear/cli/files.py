@@ -62,7 +62,7 @@ def read_columns(path: str) -> Any:
 def read(path: str) -> Any:
     """The array or sparse matrix in a file; `-` for Matrix Market from standard input,
     `file.npz:name` for one array of several."""
-    path, name = _split(path)
+    path, name = split(path)
     if path != "-":
         _check_file(path)
     kind = ".mtx" if path == "-" else extension(path)
@@ -95,7 +95,8 @@ def _check_file(path: str) -> None:
         raise InputError(f"{path}: the file is empty")
 
 
-def _split(path: str) -> tuple[str, str | None]:
+def split(path: str) -> tuple[str, str | None]:
+    """The name of a file, and of one array in it: `file.npz:name`."""
     if path.endswith(".npz") or os.path.exists(path):
         return path, None
     head, colon, name = path.rpartition(":")
@@ -179,11 +180,16 @@ def check_target(path: str | None) -> None:
     if path is None or path == "-":
         return
     extension(path)
+    check_folder(path)
+    if os.path.isdir(path):
+        raise InputError(f"{path}: is a directory, not a file")
+
+
+def check_folder(path: str) -> None:
+    """Refuse a name in a folder that is not there."""
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise InputError(f"{path}: there is no folder {folder}")
-    if os.path.isdir(path):
-        raise InputError(f"{path}: is a directory, not a file")
 
 
 def write(path: str, array: Any, **named: Any) -> None:

@@ -87,9 +87,7 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
             f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True)))
             for i in range(size)
         ]
-        if isinstance(results[0], tuple):
-            return tuple(np.stack(parts) for parts in zip(*results, strict=True))
-        return np.stack(results)
+        return tree_map(lambda *found: np.stack(found), *results)
 
     return mapped
 
