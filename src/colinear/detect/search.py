@@ -248,13 +248,15 @@ class Finder(NamedTuple):
     find : callable
         `find(M, tol)`, and `search` where it searches the parts that it finds.
     least_rows : int
-        From which the structure means something; and columns.
+        The fewest rows, and columns, of a matrix for which the structure means something.
     is_square, needs_zeros : bool
         Whether it is one of square matrices, or of those with zeros.
     is_dense : bool
-        Whether it is looked for where the matrix is written down.
+        Whether it is looked for only where the matrix is written down.
     is_final : bool
         Whether nothing is cheaper.
+    has_parts : bool
+        Whether it has parts that are searched in their turn.
     """
 
     name: str
