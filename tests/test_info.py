@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.toys import Dense, Diagonal, Sum
 
-from colinear import backends
+from colinear import backends, errors
 from colinear import info as information
 from colinear.dispatch import function, rule
 from colinear.errors import ConvergenceError, ConvergenceWarning
@@ -37,10 +37,10 @@ def test_errors_are_also_the_builtin_errors_that_users_expect():
         ("MethodError", TypeError),
         ("ConvergenceError", RuntimeError),
     ]:
-        assert issubclass(getattr(information, ours), (information.ColinearError, builtin))
-        assert issubclass(getattr(information, ours), builtin)
+        assert issubclass(getattr(errors, ours), (errors.ColinearError, builtin))
+        assert issubclass(getattr(errors, ours), builtin)
     for name in ("ConvergenceWarning", "ApproximationWarning", "FallbackWarning"):
-        assert issubclass(getattr(information, name), information.ColinearWarning)
+        assert issubclass(getattr(errors, name), errors.ColinearWarning)
 
 
 def test_combining_statuses_takes_the_worst_of_numbers_and_arrays():

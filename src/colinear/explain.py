@@ -171,36 +171,10 @@ class Planner:
             else sum((child.cost for child in children), Cost(float(A.flops), float(A.nbytes)))
         )
         rejected = (
-            tuple(self._rejected(f, chosen, displaced, A, arguments, method))
-            if self.compares
-            else ()
+            tuple(_rejected(f, A, arguments, method, chosen, displaced)) if self.compares else ()
         )
         siblings.append(Plan(f.name, _expression(A), name, identity, cost, children, rejected))
         return result
-
-    def _rejected(
-        self,
-        f: Function,
-        chosen: Rule,
-        displaced: Displaced,
-        A: Any,
-        arguments: tuple[Any, ...],
-        method: Any,
-    ) -> Iterator[tuple[str, str]]:
-        for other, reason in _rejected(f, A, arguments, method, chosen, displaced):
-            if reason.startswith(LESS_SPECIFIC):
-                cost = _cost_of(f, other, A, arguments, method)
-                reason = (
-                    reason
-                    if cost is None
-                    else reason.replace(
-                        LESS_SPECIFIC, f"{LESS_SPECIFIC}, costs {_cost_text(cost)}", 1
-                    )
-                )
-            yield other.name, reason
-
-
-LESS_SPECIFIC = "less specific"
 
 
 def _cost_of(
@@ -230,13 +204,13 @@ def _value(x: Any) -> Any:
 
 def _rejected(
     f: Function, A: Any, arguments: tuple[Any, ...], method: Any, chosen: Rule, displaced: Displaced
-) -> Iterator[tuple[Rule, str]]:
-    """The other rules that match A, and why each was not taken."""
+) -> Iterator[tuple[str, str]]:
+    """The names of the other rules that match A, and why each was not taken."""
     found: Resolution = f._resolve(signature(A))
     seen = {chosen.source}
     if displaced is not None:
-        yield displaced
-        chosen = displaced[0]  # which the others gave way to
+        chosen, reason = displaced  # which the others gave way to
+        yield chosen.name, reason
         seen.add(chosen.source)
     # it stands for the base case
     at = found.order.index(chosen) if chosen in found.order else len(found.order) - 1
@@ -245,7 +219,7 @@ def _rejected(
             continue
         seen.add(other.source)
         if method is not None and (why := why_whole(other, method, A)):
-            yield other, why
+            yield other.name, why
         elif not other.holds(A, arguments):
             named = method is not None and any(
                 name == "method" for name, _ in other.guard_arguments
@@ -253,7 +227,7 @@ def _rejected(
             any_method = tuple(None if argument is method else argument for argument in arguments)
             is_displaced = named and other.holds(A, any_method)
             yield (
-                other,
+                other.name,
                 f"{type(method).__name__} was asked for"
                 if is_displaced
                 else f"its guard {guard_name(other)} does not hold",
@@ -264,12 +238,17 @@ def _rejected(
             and chosen.cost is not None
         ):
             yield (
-                other,
+                other.name,
                 f"costs {_cost_text(Cost.of(other.cost(A)))}, not "
                 f"{_cost_text(Cost.of(chosen.cost(A)))}",
             )
         else:
-            yield other, f"{LESS_SPECIFIC} ({other.pattern!r} against {chosen.pattern!r})"
+            cost = _cost_of(f, other, A, arguments, method)
+            costs = "" if cost is None else f", costs {_cost_text(cost)}"
+            yield (
+                other.name,
+                f"less specific{costs} ({other.pattern!r} against {chosen.pattern!r})",
+            )
 
 
 # --------------------------------------------------------------------------------------------------

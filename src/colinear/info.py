@@ -1,4 +1,4 @@
-"""Trees drawn as text, one line per node."""
+"""What a computation says of itself, `Info`, and who is told; trees drawn as text."""
 
 from __future__ import annotations
 
@@ -9,33 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import backends
-from .errors import (
-    AmbiguityError,
-    AnnotationError,
-    ApproximationWarning,
-    BackendError,
-    ColinearError,
-    ColinearWarning,
-    ConvergenceError,
-    ConvergenceWarning,
-    DerivativeWarning,
-    DeviceError,
-    DtypeError,
-    FallbackWarning,
-    MethodError,
-    ShapeError,
-    TooLargeError,
-)
-from .status import (
-    FIRST_FAILURE,
-    ON_FAILURE,
-    Status,
-    combine,
-    deliver,
-    failed,
-    is_unseen,
-    number_text,
-)
+from .status import Status, combine, deliver, failed, is_unseen, number_text
 
 # Trees drawn as text, one line per node.
 
@@ -67,42 +41,6 @@ def draw(
 # A method never raises and never prints: it hands its `Info` to `report`. The outermost call of a
 # function collects what was reported inside it, by nested calls and by solves applied lazily, and
 # settles it once: as the `Info` that the user asked for, as a warning, or as a `ConvergenceError`.
-
-
-__all__ = [
-    "FIRST_FAILURE",
-    "ON_FAILURE",
-    "AmbiguityError",
-    "AnnotationError",
-    "ApproximationWarning",
-    "BackendError",
-    "ColinearError",
-    "ColinearWarning",
-    "ConvergenceError",
-    "ConvergenceWarning",
-    "DerivativeWarning",
-    "DeviceError",
-    "DtypeError",
-    "FallbackWarning",
-    "Info",
-    "MethodError",
-    "Scope",
-    "ShapeError",
-    "Status",
-    "TooLargeError",
-    "combine",
-    "deliver",
-    "failed",
-    "is_detailed",
-    "labelled",
-    "planning",
-    "recording",
-    "report",
-    "reported",
-    "state",
-    "summarise",
-    "total",
-]
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

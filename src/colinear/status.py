@@ -24,70 +24,65 @@ class Status(enum.IntEnum):
     """How a computation ended, ordered by severity, so that the worst of several is their
     maximum."""
 
-    SUCCESS = 0
-    FELL_BACK = 1
-    STOPPED = 2
-    STAGNATION = 3
-    MAX_ITERATIONS = 4
-    INACCURATE = 5
-    BREAKDOWN = 6
-    NOT_POSITIVE_DEFINITE = 7
-    SINGULAR = 8
-    NONFINITE = 9
+    meaning: str
+    remedy: str
+
+    def __new__(cls, value: int, meaning: str = "", remedy: str = "") -> Status:
+        status = int.__new__(cls, value)
+        status._value_, status.meaning, status.remedy = value, meaning, remedy
+        return status
+
+    SUCCESS = (0, "the answer is right to the tolerance")
+    FELL_BACK = (
+        1,
+        "the first choice of method failed and another gave the answer",
+        "Correct the annotation (`verify` tests it), or name the method.",
+    )
+    STOPPED = (2, "the callback stopped it", "Return a false value from the callback to go on.")
+    STAGNATION = (
+        3,
+        "the residual stopped falling above the tolerance, as a rule at the accuracy of the dtype",
+        "Compute in a wider dtype, ask for a larger tol, or use a preconditioner.",
+    )
+    MAX_ITERATIONS = (
+        4,
+        "the iterations ran out before the tolerance was reached",
+        "Raise max_iters, use a preconditioner, or use a direct method.",
+    )
+    INACCURATE = (
+        5,
+        "the answer is finite but its residual misses the tolerance: the operator is "
+        "ill-conditioned",
+        "Compute in float64, regularise, or use lstsq or QR().",
+    )
+    BREAKDOWN = (
+        6,
+        "the recurrence broke down",
+        "Use a method made for this operator: MINRES for indefinite, GMRES for nonsymmetric ones.",
+    )
+    NOT_POSITIVE_DEFINITE = (
+        7,
+        "the operator is not positive definite, which the method needs",
+        "Remove the annotation, or use LDL(), LU() or MINRES().",
+    )
+    SINGULAR = (
+        8,
+        "the operator is singular to working accuracy",
+        "Use lstsq or pinv, or regularise it.",
+    )
+    NONFINITE = (
+        9,
+        "NaN or infinity in the input or in the result",
+        "Look for NaN, infinity or overflow in the operator's data.",
+    )
 
     @property
     def is_failure(self) -> bool:
         """Whether the answer may miss what was asked for, without the user's having wanted that."""
         return self >= FIRST_FAILURE
 
-    @property
-    def meaning(self) -> str:
-        return _TEXTS[self][0]
-
-    @property
-    def remedy(self) -> str:
-        return _TEXTS[self][1]
-
 
 FIRST_FAILURE = Status.STAGNATION
-
-_TEXTS = {
-    Status.SUCCESS: ("the answer is right to the tolerance", ""),
-    Status.FELL_BACK: (
-        "the first choice of method failed and another gave the answer",
-        "Correct the annotation (`verify` tests it), or name the method.",
-    ),
-    Status.STOPPED: ("the callback stopped it", "Return a false value from the callback to go on."),
-    Status.STAGNATION: (
-        "the residual stopped falling above the tolerance, as a rule at the accuracy of the dtype",
-        "Compute in a wider dtype, ask for a larger tol, or use a preconditioner.",
-    ),
-    Status.MAX_ITERATIONS: (
-        "the iterations ran out before the tolerance was reached",
-        "Raise max_iters, use a preconditioner, or use a direct method.",
-    ),
-    Status.INACCURATE: (
-        "the answer is finite but its residual misses the tolerance: the operator is "
-        "ill-conditioned",
-        "Compute in float64, regularise, or use lstsq or QR().",
-    ),
-    Status.BREAKDOWN: (
-        "the recurrence broke down",
-        "Use a method made for this operator: MINRES for indefinite, GMRES for nonsymmetric ones.",
-    ),
-    Status.NOT_POSITIVE_DEFINITE: (
-        "the operator is not positive definite, which the method needs",
-        "Remove the annotation, or use LDL(), LU() or MINRES().",
-    ),
-    Status.SINGULAR: (
-        "the operator is singular to working accuracy",
-        "Use lstsq or pinv, or regularise it.",
-    ),
-    Status.NONFINITE: (
-        "NaN or infinity in the input or in the result",
-        "Look for NaN, infinity or overflow in the operator's data.",
-    ),
-}
 
 
 def is_unseen(x: Any) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import add, matmul, mul
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from .operators import LinearOperator
 from .properties import PSD, Symmetric
 
 Pair = tuple[LinearOperator, Any]
+SCALARS = (0.5, -1.0, 2, 0.0)
 
 
 @st.composite
@@ -67,123 +70,109 @@ class _Grower:
         )
 
     def tree(self, m: int, n: int, depth: int) -> Pair:
-        kinds = dict(self.leaves(m, n))
+        kinds = self.leaves(m, n)
         if depth > 0:
             kinds |= self.composed(m, n, depth - 1)
         return kinds[self.draw(st.sampled_from(sorted(kinds)))]()
 
+    def of(
+        self, ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: tuple[Any, Any]
+    ) -> Pair:
+        """An operator of arrays or operators, and beside it the matrix of the numbers they hold."""
+        return ours(*(array for array, _ in arrays)), theirs(*(host for _, host in arrays))
+
     # -------------------------------------------------------------- leaves
 
     def leaves(self, m: int, n: int) -> dict[str, Callable[[], Pair]]:
+        numbers, of, dense = self.numbers, self.of, families.Dense
         kinds: dict[str, Callable[[], Pair]] = {
-            "dense": lambda: self.dense(m, n),
-            "low rank": lambda: self.low_rank(m, n),
-            "zero": lambda: (families.Zero(m, n, like=self.numbers(1)[0]), np.zeros((m, n))),
-            "toeplitz": lambda: self.toeplitz(m, n),
+            "dense": lambda: of(dense, np.asarray, numbers(m, n)),
+            "low rank": lambda: of(
+                families.LowRank, lambda U, V: U @ V.conj().T, numbers(m, 2), numbers(n, 2)
+            ),
+            "zero": lambda: (families.Zero(m, n, like=numbers(1)[0]), np.zeros((m, n))),
+            "toeplitz": lambda: of(families.Toeplitz, _toeplitz, numbers(m), numbers(n)),
         }
         if m == n:
             kinds |= {
-                "diagonal": lambda: self.diagonal(n),
-                "identity": lambda: (families.Identity(n, like=self.numbers(1)[0]), np.eye(n)),
+                "diagonal": lambda: of(families.Diagonal, np.diag, numbers(n)),
+                "identity": lambda: (families.Identity(n, like=numbers(1)[0]), np.eye(n)),
                 "permutation": lambda: self.permutation(n),
-                "triangular": lambda: self.triangular(n),
+                "lower": lambda: of(families.Triangular, np.tril, numbers(n, n)),
+                "upper": lambda: of(
+                    lambda A: families.Triangular(A, lower=False), np.triu, numbers(n, n)
+                ),
                 "psd": lambda: self.psd(n),
-                "symmetric": lambda: self.symmetric(n),
+                "symmetric": lambda: of(
+                    lambda A: Symmetric(dense(A + self.xp.matrix_transpose(A))),
+                    lambda A: A + A.T,
+                    numbers(n, n),
+                ),
             }
         return kinds
-
-    def dense(self, m: int, n: int) -> Pair:
-        array, host = self.numbers(m, n)
-        return families.Dense(array), host
-
-    def low_rank(self, m: int, n: int) -> Pair:
-        (U, U_host), (V, V_host) = self.numbers(m, 2), self.numbers(n, 2)
-        return families.LowRank(U, V), U_host @ V_host.conj().T
-
-    def toeplitz(self, m: int, n: int) -> Pair:
-        (col, col_host), (row, row_host) = self.numbers(m), self.numbers(n)
-        i, j = np.indices((m, n))
-        return families.Toeplitz(col, row), np.where(
-            i >= j, col_host[np.clip(i - j, 0, m - 1)], row_host[np.clip(j - i, 0, n - 1)]
-        )
-
-    def diagonal(self, n: int) -> Pair:
-        d, host = self.numbers(n)
-        return families.Diagonal(d), np.diag(host)
 
     def permutation(self, n: int) -> Pair:
         perm = self.random.permutation(n)
         return families.Permutation(perm, like=self.numbers(1)[0]), np.eye(n)[perm]
 
-    def triangular(self, n: int) -> Pair:
-        array, host = self.numbers(n, n)
-        lower = self.draw(st.booleans())
-        return families.Triangular(array, lower=lower), np.tril(host) if lower else np.triu(host)
-
     def psd(self, n: int) -> Pair:
         _, host = self.numbers(n, n)
         gram = self.xp.asarray(host @ host.conj().T, dtype=self.xp.dtype_from(self.dtype))
-        gram = (gram + self.xp.conj(self.xp.matrix_transpose(gram))) / 2
+        gram = (gram + backends.adjoint(self.xp, gram)) / 2
         return PSD(families.Dense(gram)), np.asarray(self.xp.to_numpy(gram)).astype(host.dtype)
-
-    def symmetric(self, n: int) -> Pair:
-        array, host = self.numbers(n, n)
-        return Symmetric(families.Dense(array + self.xp.matrix_transpose(array))), host + host.T
 
     # -------------------------------------------------------------- composed
 
     def composed(self, m: int, n: int, depth: int) -> dict[str, Callable[[], Pair]]:
+        def of(ours: Callable, theirs: Callable, *shapes: tuple[int, int]) -> Pair:
+            return self.of(ours, theirs, *(self.tree(*shape, depth) for shape in shapes))
+
+        def inner() -> int:
+            return self.draw(st.integers(1, 4))
+
+        def scaled() -> Pair:
+            times = partial(mul, self.draw(st.sampled_from(SCALARS)))
+            return of(times, times, here)
+
+        here = (m, n)
         kinds: dict[str, Callable[[], Pair]] = {
-            "sum": lambda: self.sum(m, n, depth),
-            "product": lambda: self.product(m, n, depth),
-            "scaled": lambda: self.scaled(m, n, depth),
-            "hadamard": lambda: self.hadamard(m, n, depth),
+            "sum": lambda: of(add, add, here, here),
+            "product": lambda: of(matmul, matmul, (m, k := inner()), (k, n)),
+            "scaled": scaled,
+            "hadamard": lambda: of(families.Hadamard, mul, here, here),
             "sliced": lambda: self.sliced(m, n, depth),
-            "transpose": lambda: self.image(n, m, depth, lambda A: A.T, lambda D: D.T),
-            "adjoint": lambda: self.image(n, m, depth, lambda A: A.H, lambda D: D.conj().T),
-            "conjugate": lambda: self.image(m, n, depth, lambda A: A.conj(), np.conj),
-            "opaque": lambda: self.image(m, n, depth, families.opaque, lambda D: D),
+            "transpose": lambda: of(lambda A: A.T, np.transpose, (n, m)),
+            "adjoint": lambda: of(lambda A: A.H, _adjoint, (n, m)),
+            "conjugate": lambda: of(lambda A: A.conj(), np.conj, here),
+            "opaque": lambda: of(families.opaque, np.asarray, here),
         }
         if m > 1 and n > 1:
+            grid = [(1, 1), (1, n - 1), (m - 1, 1), (m - 1, n - 1)]
             kinds |= {
-                "block diagonal": lambda: self.block_diagonal(m, n, depth),
-                "block": lambda: self.block(m, n, depth),
+                "block diagonal": lambda: of(
+                    families.BlockDiag,
+                    lambda A, B: np.block([[A, np.zeros((1, 1))], [np.zeros((m - 1, n - 1)), B]]),
+                    (1, n - 1),
+                    (m - 1, 1),
+                ),
+                "block": lambda: of(
+                    lambda A, B, C, D: families.Block([[A, B], [C, D]]),
+                    lambda A, B, C, D: np.block([[A, B], [C, D]]),
+                    *grid,
+                ),
             }
         if m % 2 == 0 and n % 2 == 0:
-            kinds["kronecker"] = lambda: self.kronecker(m, n, depth)
+            kinds["kronecker"] = lambda: of(families.Kronecker, np.kron, (2, 2), (m // 2, n // 2))
         if m == n:
-            kinds["gram"] = lambda: self.gram(n, depth)
-            if n % 2 == 0:
-                kinds["kronecker sum"] = lambda: self.kronecker_sum(n, depth)
+            kinds["gram"] = lambda: of(lambda A: A.H @ A, lambda A: _adjoint(A) @ A, (inner(), n))
+        if m == n and n % 2 == 0:
+            kinds["kronecker sum"] = lambda: of(
+                families.KroneckerSum,
+                lambda A, B: np.kron(A, np.eye(n // 2)) + np.kron(np.eye(2), B),
+                (2, 2),
+                (n // 2, n // 2),
+            )
         return kinds
-
-    def image(
-        self, m: int, n: int, depth: int, ours: Callable[[Any], Any], theirs: Callable[[Any], Any]
-    ) -> Pair:
-        A, dense = self.tree(m, n, depth)
-        return ours(A), theirs(dense)
-
-    def sum(self, m: int, n: int, depth: int) -> Pair:
-        (A, a), (B, b) = self.tree(m, n, depth), self.tree(m, n, depth)
-        return A + B, a + b
-
-    def product(self, m: int, n: int, depth: int) -> Pair:
-        k = self.draw(st.integers(1, 4))
-        (A, a), (B, b) = self.tree(m, k, depth), self.tree(k, n, depth)
-        return A @ B, a @ b
-
-    def gram(self, n: int, depth: int) -> Pair:
-        A, a = self.tree(self.draw(st.integers(1, 4)), n, depth)
-        return A.H @ A, a.conj().T @ a
-
-    def scaled(self, m: int, n: int, depth: int) -> Pair:
-        A, a = self.tree(m, n, depth)
-        c = self.draw(st.sampled_from([0.5, -1.0, 2, 0.0]))
-        return c * A, c * a
-
-    def hadamard(self, m: int, n: int, depth: int) -> Pair:
-        (A, a), (B, b) = self.tree(m, n, depth), self.tree(m, n, depth)
-        return families.Hadamard(A, B), a * b
 
     def sliced(self, m: int, n: int, depth: int) -> Pair:
         A, a = self.tree(m + 1, n + 1, depth)
@@ -191,22 +180,11 @@ class _Grower:
         cols = slice(0, n) if self.draw(st.booleans()) else self.random.integers(0, n + 1, n)
         return families.Sliced(A, rows, cols), a[rows][:, cols]
 
-    def kronecker(self, m: int, n: int, depth: int) -> Pair:
-        (A, a), (B, b) = self.tree(2, 2, depth), self.tree(m // 2, n // 2, depth)
-        return families.Kronecker(A, B), np.kron(a, b)
 
-    def kronecker_sum(self, n: int, depth: int) -> Pair:
-        (A, a), (B, b) = self.tree(2, 2, depth), self.tree(n // 2, n // 2, depth)
-        return families.KroneckerSum(A, B), np.kron(a, np.eye(n // 2)) + np.kron(np.eye(2), b)
+def _toeplitz(column: Any, row: Any) -> Any:
+    i, j = np.indices((len(column), len(row)))
+    return np.where(i >= j, column[np.maximum(i - j, 0)], row[np.maximum(j - i, 0)])
 
-    def block_diagonal(self, m: int, n: int, depth: int) -> Pair:
-        (A, a), (B, b) = self.tree(1, n - 1, depth), self.tree(m - 1, 1, depth)
-        return families.BlockDiag(A, B), np.block(
-            [[a, np.zeros((1, 1))], [np.zeros((m - 1, n - 1)), b]]
-        )
 
-    def block(self, m: int, n: int, depth: int) -> Pair:
-        pairs = [[self.tree(height, width, depth) for width in (1, n - 1)] for height in (1, m - 1)]
-        return families.Block([[A for A, _ in row] for row in pairs]), np.block(
-            [[a for _, a in row] for row in pairs]
-        )
+def _adjoint(A: Any) -> Any:
+    return A.conj().T

@@ -93,7 +93,7 @@ def _check(A: LinearOperator, probes: int, tol: float | None, seed: int) -> None
             "outside."
         )
     tolerance = float(A.xp.eps(A.dtype)) ** 0.5 if tol is None else tol
-    measure = _Exact(A) if max(m, n) <= EXACT else _Probed(A, probes, seed)
+    measure = _Measure(A, probes, seed)
     for bit, annotation in _ORDER:
         if A.properties & bit:
             violation = measure.violation(bit, tolerance)
@@ -109,59 +109,16 @@ def _check(A: LinearOperator, probes: int, tol: float | None, seed: int) -> None
                 )
 
 
-class _Exact:
-    """Measured on the matrix itself, in double precision."""
-
-    how = ""
-
-    def __init__(self, A: LinearOperator):
-        self.dense = _host(A, A.to_dense())
-        self.image = self.dense
-
-    def self_adjoint(self) -> Any:
-        return _relative(self.dense - _adjoint(self.dense), self.dense)
-
-    def symmetric(self) -> Any:
-        return _relative(self.dense - np.swapaxes(self.dense, -1, -2), self.dense)
-
-    def orthonormal(self) -> Any:
-        return np.abs(_adjoint(self.dense) @ self.dense - np.eye(self.dense.shape[-1])).max(
-            axis=(-2, -1)
-        )
-
-    def smallest(self) -> tuple[Any, Any]:
-        values = np.linalg.eigvalsh((self.dense + _adjoint(self.dense)) / 2)
-        return values[..., 0], np.abs(values).max(axis=-1)
-
-    def violation(self, bit: int, tol: float) -> str | None:
-        """What contradicts a property, in words, or None."""
-        if not np.all(np.isfinite(self.image)):
-            return f"{'its products hold' if self.how else 'its matrix holds'} NaN or infinity"
-        if bit == SELF_ADJOINT:
-            return _exceeds(self.self_adjoint(), tol, f"|A - A^H| / |A|{self.how}")
-        if bit == SYMMETRIC:
-            return _exceeds(self.symmetric(), tol, f"|A - A^T| / |A|{self.how}")
-        if bit in (STIEFEL, UNITARY):
-            return _exceeds(self.orthonormal(), tol, f"|A^H A - I|{self.how}")
-        smallest, size = self.smallest()
-        limit = -tol * size if bit == POSITIVE_SEMIDEFINITE else np.zeros_like(size)
-        bad = smallest < limit if bit == POSITIVE_SEMIDEFINITE else smallest <= limit
-        if not np.any(bad):
-            return None
-        worst = np.argmin(np.ravel(smallest))
-        return (
-            f"its smallest eigenvalue{self.how} is {np.ravel(smallest)[worst]:.3g}, and its "
-            f"largest in size {np.ravel(size)[worst]:.3g}"
-        )
-
-
-class _Probed(_Exact):
-    """Measured on random vectors X: X^H A X tells nearly surely what A would."""
-
-    how = " on random vectors"
+class _Measure:
+    """What A does to vectors X, in double precision: to the columns of I, so that its image is
+    the matrix itself, or to random ones, for which X^H A X tells nearly surely what A would."""
 
     def __init__(self, A: LinearOperator, probes: int, seed: int):
         self.A, n = A, A.shape[-1]
+        self.how = "" if max(A.shape[-2:]) <= EXACT else " on random vectors"
+        if not self.how:
+            self.X, self.image = np.eye(n), _host(A, A.to_dense())
+            return
         random = np.random.default_rng(seed)
         X = random.standard_normal((n, min(probes, n)))
         if A.is_complex:
@@ -187,18 +144,38 @@ class _Probed(_Exact):
         )
 
     def smallest(self) -> tuple[Any, Any]:
-        """The least Ritz value of the block Krylov space of X."""
+        """The least Ritz value of the block Krylov space of X, and the largest in size."""
+        width = self.X.shape[-1]
         basis, image = np.broadcast_to(self.X, (*self.A.batch_shape, *self.X.shape)), self.image
         for _ in range(LEVELS):
-            if basis.shape[-1] + self.X.shape[-1] > basis.shape[-2]:
+            if basis.shape[-1] + width > basis.shape[-2]:
                 break
-            basis = np.linalg.qr(np.concatenate([basis, image[..., -self.X.shape[-1] :]], axis=-1))[
-                0
-            ]
+            basis = np.linalg.qr(np.concatenate([basis, image[..., -width:]], axis=-1))[0]
             image = self.multiply(basis)
         form = _adjoint(basis) @ image
         values = np.linalg.eigvalsh((form + _adjoint(form)) / 2)
         return values[..., 0], np.abs(values).max(axis=-1)
+
+    def violation(self, bit: int, tol: float) -> str | None:
+        """What contradicts a property, in words, or None."""
+        if not np.all(np.isfinite(self.image)):
+            return f"{'its products hold' if self.how else 'its matrix holds'} NaN or infinity"
+        if bit == SELF_ADJOINT:
+            return _exceeds(self.self_adjoint(), tol, f"|A - A^H| / |A|{self.how}")
+        if bit == SYMMETRIC:
+            return _exceeds(self.symmetric(), tol, f"|A - A^T| / |A|{self.how}")
+        if bit in (STIEFEL, UNITARY):
+            return _exceeds(self.orthonormal(), tol, f"|A^H A - I|{self.how}")
+        smallest, size = self.smallest()
+        limit = -tol * size if bit == POSITIVE_SEMIDEFINITE else np.zeros_like(size)
+        bad = smallest < limit if bit == POSITIVE_SEMIDEFINITE else smallest <= limit
+        if not np.any(bad):
+            return None
+        worst = np.argmin(np.ravel(smallest))
+        return (
+            f"its smallest eigenvalue{self.how} is {np.ravel(smallest)[worst]:.3g}, and its "
+            f"largest in size {np.ravel(size)[worst]:.3g}"
+        )
 
 
 def _host(A: LinearOperator, x: Any) -> Any:

@@ -54,7 +54,7 @@ def test_derivatives_transposes_and_vmap_are_those_of_the_matrix(matrix: Any) ->
     )
 
     def ours(d: Any, X: Any) -> Any:
-        return _jax_sparse.multiply(d, structure, X)
+        return _jax_sparse.sparse_matmul(d, structure, X)
 
     def dense(d: Any, X: Any) -> Any:
         return jnp.zeros(matrix.shape).at[structure.rows, structure.columns].set(d) @ X

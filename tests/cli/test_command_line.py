@@ -633,7 +633,7 @@ def test_as_a_process_it_reads_standard_input_and_survives_a_reader_that_leaves(
 
 
 def test_the_commands_of_the_page_are_ones_that_there_are() -> None:
-    from colinear.cli.run import parser
+    from colinear.cli import parser
 
     page = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     commands = [

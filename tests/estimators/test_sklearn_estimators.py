@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 
 import numpy as np
@@ -220,6 +221,12 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ImportError, match=r"colinear\[sklearn\]"):
         importlib.import_module("colinear.estimators")
+
+
+def test_where_scikit_learn_was_never_imported_the_error_says_the_same():
+    code = "import sys; sys.modules['sklearn'] = None; import colinear.estimators"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'colinear[sklearn]'" in done.stderr
 
 
 def test_operators_of_another_width_are_refused(rng):

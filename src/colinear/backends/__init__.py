@@ -42,8 +42,7 @@ NAMES: tuple[str, ...] = tuple(
     """.split()
 )
 
-_EXTRAS = {"numpy": None, "torch": "torch", "jax": "jax"}
-KNOWN = tuple(_EXTRAS)
+KNOWN = ("numpy", "torch", "jax")
 _FRAMEWORK_OF_ROOT = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}
 
 _loaded: dict[str, ModuleType] = {}
@@ -70,9 +69,9 @@ def get(name: str) -> ModuleType:
 
 
 def _load(name: str) -> ModuleType:
-    if name not in _EXTRAS:
+    if name not in KNOWN:
         raise ValueError(
-            f"there is no backend {name!r}; choose one of {', '.join(map(repr, _EXTRAS))}"
+            f"there is no backend {name!r}; choose one of {', '.join(map(repr, KNOWN))}"
         )
     try:
         module = importlib.import_module(f"{__name__}.{name}")
@@ -81,7 +80,7 @@ def _load(name: str) -> ModuleType:
             raise  # a mistake of ours or a broken installation: its own message is the better one
         raise ImportError(
             f"the {name} backend needs {error.name}, which is not installed: pip install "
-            f"'colinear[{_EXTRAS[name]}]'",
+            f"'colinear[{name}]'",
             name=error.name,
         ) from error
     if name not in _loaded:

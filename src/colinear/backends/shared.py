@@ -1,16 +1,64 @@
-"""What several backends share: half precision by single, products along bands, LAPACK's packed
-LDL^H, pivots of QR."""
+"""What several backends share: loops that run at once, half precision by single, norms, solves
+with factors, products along bands, pivots of QR. The framework is that of the arrays."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy
 
+from . import adjoint, namespace_of
+
 Array = Any
+
+
+# Loops of the frameworks that run at once.
+
+
+def fori_loop(n: int, body: Callable, state: Any) -> Any:
+    """Iterate `state = body(i, state)` for i in range(n)."""
+    for i in range(n):
+        state = body(i, state)
+    return state
+
+
+def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
+    """`state, result = step(state, *elements)` over the elements along the first axis, first or
+    last first; the results, stacked."""
+    xp, places = namespace_of(arrays[0]), range(len(arrays[0]))
+    results = {}
+    for i in reversed(places) if reverse else places:
+        state, results[i] = step(state, *[x[i] for x in arrays])
+    return xp.tree_map(lambda *found: xp.stack(found), *[results[i] for i in places])
+
+
+def loop_map(f: Callable, *arrays: Any) -> Array:
+    """`f` of the elements along the first axis, one after the other, stacked."""
+    stack = namespace_of(arrays[0]).stack
+    return stack([f(*elements) for elements in zip(*arrays, strict=True)])
+
+
+def jit(f: Any) -> Any:
+    """`f` itself: compiled only where that is how the framework is used (JAX)."""
+    return f
+
+
+def by_name(create: Callable, dtype_from: Callable) -> Callable:
+    """A function that makes arrays, of a dtype that may be given by its name."""
+
+    @functools.wraps(create)
+    def created(*arguments: Any, dtype: Any = None, device: Any = None) -> Array:
+        dtype = None if dtype is None else dtype_from(dtype)
+        return create(*arguments, dtype=dtype, device=device)
+
+    return created
+
+
+# LAPACK, matrix by matrix.
 
 
 @functools.cache
@@ -29,25 +77,23 @@ def _over_batch(*ranks: int) -> Callable[[Callable], Callable]:
         @functools.wraps(function)
         def wrapped(*arguments: Any, **options: Any) -> Any:
             arrays, others = arguments[: len(ranks)], arguments[len(ranks) :]
-            if all(x.ndim == rank for x, rank in zip(arrays, ranks, strict=True)):
+            shapes = [
+                (x.shape[: x.ndim - rank], x.shape[x.ndim - rank :])
+                for x, rank in zip(arrays, ranks, strict=True)
+            ]
+            if not any(head for head, _ in shapes):
                 return function(*arguments, **options)
-            cores = [x.shape[x.ndim - rank :] for x, rank in zip(arrays, ranks, strict=True)]
-            batch = np.broadcast_shapes(
-                *(x.shape[: x.ndim - rank] for x, rank in zip(arrays, ranks, strict=True))
-            )
-            wide = [
-                np.broadcast_to(x, (*batch, *core)) for x, core in zip(arrays, cores, strict=True)
-            ]
-            results = [
-                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
-            ]
-            # an empty batch: ones, which LAPACK takes for pivots too, tell the shapes
-            if not results:
-                ones = (np.ones(core, x.dtype) for x, core in zip(arrays, cores, strict=True))
+            batch = np.broadcast_shapes(*(head for head, _ in shapes))
+            if 0 in batch:  # ones, which LAPACK takes for pivots too, tell the shapes
+                ones = (np.ones(core, x.dtype) for x, (_, core) in zip(arrays, shapes))
                 return _map(
                     lambda x: np.empty((*batch, *x.shape), x.dtype),
                     function(*ones, *others, **options),
                 )
+            wide = [np.broadcast_to(x, (*batch, *core)) for x, (_, core) in zip(arrays, shapes)]
+            results = [
+                function(*(x[i] for x in wide), *others, **options) for i in np.ndindex(batch)
+            ]
             return _map(lambda *xs: np.stack(xs).reshape(*batch, *xs[0].shape), *results)
 
         return wrapped
@@ -68,24 +114,17 @@ def _nan_on_failure(function: Callable) -> Callable:
     """NaN where LAPACK does not converge, or might never (an infinity); other matrices of the
     batch keep their answers."""
 
-    def attempt(A: Array, *options: Any, **named: Any) -> Any:
-        try:
-            return function(A, *options, **named) if np.isfinite(A).all() else None
-        except np.linalg.LinAlgError:
-            return None
-
-    def one(A: Array, *options: Any) -> Any:
-        result = attempt(A, *options)
-        return (
-            _map(lambda x: np.full_like(x, np.nan), function(np.zeros_like(A), *options))
-            if result is None
-            else result
-        )
-
     @functools.wraps(function)
     def wrapped(A: Array, *options: Any, **named: Any) -> Any:
-        result = attempt(A, *options, **named)
-        return _over_batch(2)(one)(A, *options, *named.values()) if result is None else result
+        try:
+            if np.isfinite(A).all():
+                return function(A, *options, **named)
+        except np.linalg.LinAlgError:
+            pass
+        if A.ndim > 2:
+            return _over_batch(2)(wrapped)(A, *options, **named)
+        shapes = function(np.zeros_like(A), *options, **named)
+        return _map(lambda x: np.full_like(x, np.nan), shapes)
 
     return wrapped
 
@@ -127,6 +166,106 @@ def through_single(
         return astype(result, half) if result.dtype == single else result
 
     return decorate
+
+
+def extreme_scale(x: Array, axis: Any, limits: Any) -> Array:
+    """The largest |x| along the axes, kept, where squares of it vanish or overflow; else 1.
+    Constant for derivatives. `limits` are those of the real dtype, by the framework's `finfo`."""
+    xp = namespace_of(x)
+    largest = xp.max(xp.abs(xp.stop_gradient(x)), axis=axis, keepdims=True)
+    low = math.sqrt(float(limits.tiny) / float(limits.eps))
+    high = math.sqrt(float(limits.max) * float(limits.eps))
+    is_ordinary = (largest > low) & (largest < high) | (largest == 0) | ~xp.isfinite(largest)
+    return xp.where(is_ordinary, 1, largest)
+
+
+def fft(x: Array, axis: int = -1) -> Array:
+    """The Fourier transform along one axis."""
+    return namespace_of(x).fftn(x, axes=(axis,))
+
+
+def ifft(x: Array, axis: int = -1) -> Array:
+    """The inverse Fourier transform along one axis."""
+    return namespace_of(x).ifftn(x, axes=(axis,))
+
+
+def of_finite(function: Callable) -> Callable:
+    """Make NaN of the answers for matrices that hold NaN or infinity: LAPACK refuses them, or its
+    iterations have no end."""
+
+    @functools.wraps(function)
+    def wrapped(A: Array, *options: Any, **named: Any) -> Any:
+        xp = namespace_of(A)
+        finite = xp.all(xp.isfinite(A), axis=(-2, -1))
+        result = function(xp.where(finite[..., None, None], A, 0), *options, **named)
+
+        def blank(x: Array) -> Array:
+            shape = (*finite.shape, *(1,) * (x.ndim - finite.ndim))
+            return xp.where(xp.reshape(finite, shape), x, math.nan)
+
+        return _map(blank, result)
+
+    return wrapped
+
+
+# Solves with factors of a matrix.
+
+
+def cholesky_solve(L: Array, B: Array) -> Array:
+    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
+    solve_triangular = namespace_of(B).solve_triangular
+    return solve_triangular(L, solve_triangular(L, B), adjoint=True)  # X = L^-H L^-1 B
+
+
+def lu_substitute(
+    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
+) -> Array:
+    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)` by triangular solves."""
+    xp = namespace_of(B)
+    order = xp.lu_permutation(pivots, LU.shape[-1])[0]
+    if not (transpose or adjoint):
+        Y = xp.solve_triangular(LU, _permute_rows(B, order), True, True)
+        return xp.solve_triangular(LU, Y, False)
+    Y = xp.solve_triangular(LU, B, False, False, transpose, adjoint)
+    Y = xp.solve_triangular(LU, Y, True, True, transpose, adjoint)
+    return _permute_rows(Y, xp.argsort(order, axis=-1))
+
+
+def _permute_rows(X: Array, order: Array) -> Array:
+    xp, (n, k) = namespace_of(X), X.shape[-2:]
+    batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-1])
+    order = xp.broadcast_to(order[..., None], (*batch, n, 1))
+    return xp.take_along_axis(xp.broadcast_to(X, (*batch, n, k)), order, axis=-2)
+
+
+def eigen_solve(vectors: Array, values: Array, B: Array) -> Array:
+    """Solve A X = B by the eigenvectors V and eigenvalues d of Hermitian A."""
+    xp = namespace_of(B)
+    return vectors @ ((adjoint(xp, vectors) @ B) / values[..., None])  # X = V diag(d)^-1 V^H B
+
+
+def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
+    """The sign and the logarithm of |det A| from `ldl_factor(A)`: of eigenvectors and eigenvalues,
+    or of LAPACK's packed L D L^H (sytrf, hetrf) and its pivots.
+
+    D has blocks of size 1, and of size 2 where two pivots < 0 stand together.
+    """
+    packed, pivots = factors
+    xp = namespace_of(packed)
+    if xp.is_floating(pivots):
+        return xp.prod(xp.sign(pivots), axis=-1), xp.sum(xp.log(xp.abs(pivots)), axis=-1)
+    d = xp.real(xp.diagonal(packed))
+    paired = pivots < 0
+    first = xp.logical_and(paired, xp.cumsum(xp.astype(paired, pivots.dtype), axis=-1) % 2 == 1)
+    below = xp.concat([xp.abs(xp.diagonal(packed, -1)), d[..., :1]], axis=-1)
+    # det [[a, e*], [e, c]] = |e|^2 ((a/|e|) (c/|e|) - 1); |e| is the scale of its block, so nothing
+    # overflows.
+    scale = xp.where(first, below, 1)
+    pair = (d / scale) * (xp.roll(d, -1, axis=-1) / scale) - 1
+    value = xp.where(paired, xp.where(first, pair, 1), d)
+    return xp.prod(xp.sign(value), axis=-1), xp.sum(
+        xp.log(xp.abs(value)) + 2 * xp.log(scale), axis=-1
+    )
 
 
 # Products with tridiagonal and banded matrices: what the derivatives of their solves need.
@@ -177,27 +316,6 @@ def outer_in_band(xp: Any, Y: Any, X: Any, widths: tuple[int, int]) -> Any:
     """The part of Y X^T inside the band: entry (u + i - j, j) is sum_k Y[i, k] X[j, k]."""
     l, u = widths
     return xp.stack([xp.sum(shift(xp, Y, u - r) * X, axis=-1) for r in range(l + u + 1)], axis=-2)
-
-
-# The determinant of a Hermitian matrix from LAPACK's packed L D L^H (sytrf, hetrf), for the
-# backends that have it.
-
-
-def packed_slogdet(xp: Any, packed: Any, pivots: Any) -> tuple[Any, Any]:
-    """Sign and log|det|: D has blocks of size 1, and of size 2 where two pivots < 0 stand
-    together."""
-    d = xp.real(xp.diagonal(packed))
-    paired = pivots < 0
-    first = xp.logical_and(paired, xp.cumsum(xp.astype(paired, pivots.dtype), axis=-1) % 2 == 1)
-    below = xp.concat([xp.abs(xp.diagonal(packed, -1)), d[..., :1]], axis=-1)
-    # det [[a, e*], [e, c]] = |e|^2 ((a/|e|) (c/|e|) - 1); |e| is the scale of its block, so nothing
-    # overflows.
-    scale = xp.where(first, below, 1)
-    pair = (d / scale) * (xp.roll(d, -1, axis=-1) / scale) - 1
-    value = xp.where(paired, xp.where(first, pair, 1), d)
-    return xp.prod(xp.sign(value), axis=-1), xp.sum(
-        xp.log(xp.abs(value)) + 2 * xp.log(scale), axis=-1
-    )
 
 
 # The order of the columns in a QR factorisation with column pivoting, for frameworks that lack it.

@@ -1,5 +1,5 @@
-"""How an answer is told: as lines of text, or as one JSON object, with its status and the exit
-code that follows from it."""
+"""How a command ends: its answer as lines of text or as one JSON object, and the exit code that
+follows from its status or its error."""
 
 from __future__ import annotations
 
@@ -11,13 +11,57 @@ from typing import Any
 
 import numpy as np
 
+from .. import errors
 from ..backends import namespace_of
 from ..info import Info
 from ..status import Status, combine
-from . import codes
-from .files import write
+
+SUCCESS = 0  # the answer is right to the tolerance
+UNCONVERGED = 1  # there is an answer, written where it was asked for, but it misses the tolerance
+USAGE = 2  # the command line makes no sense
+BAD_INPUT = 3  # a file cannot be read or written, or what is in it does not fit
+NUMERICAL = 4  # no answer can be trusted: singular, not positive definite, NaN, too large
+MISSING = 5  # a package is needed that is not installed
+INTERRUPTED = 130  # by Ctrl-C: 128 + SIGINT
+BROKEN_PIPE = 141  # who read the output has gone: 128 + SIGPIPE
 
 SHOWN = 20  # numbers of a vector that are printed
+HOPELESS = (Status.BREAKDOWN, Status.NOT_POSITIVE_DEFINITE, Status.SINGULAR, Status.NONFINITE)
+
+
+class UsageError(Exception):
+    """Options that contradict each other, or that nothing goes by the name of."""
+
+
+class InputError(Exception):
+    """A file that cannot be read or written, or that holds something else than it should."""
+
+
+class NumericalError(Exception):
+    """A computation that has no answer."""
+
+
+def code_of_status(status: Any) -> int:
+    """The exit code of a computation that ended with this status."""
+    if not status.is_failure:
+        return SUCCESS
+    return NUMERICAL if status in HOPELESS else UNCONVERGED
+
+
+def code_of_error(error: BaseException) -> int | None:
+    """The exit code that an exception leads to; None for one that is a mistake in the program."""
+    if isinstance(error, (UsageError, errors.MethodError)):
+        return USAGE
+    if isinstance(error, (InputError, errors.ShapeError, errors.DtypeError, OSError)):
+        return BAD_INPUT
+    if isinstance(error, ImportError):
+        return MISSING
+    if (
+        isinstance(error, (NumericalError, errors.ColinearError, ArithmeticError, MemoryError))
+        or type(error).__name__ == "LinAlgError"
+    ):
+        return NUMERICAL
+    return USAGE if isinstance(error, ValueError) else None
 
 
 def of_info(info: Info) -> dict[str, Any]:
@@ -29,8 +73,8 @@ def of_info(info: Info) -> dict[str, Any]:
         "method": ", ".join(methods) or info.rule,
         "rule": info.rule,
         "residual": largest(info.residual),
-        "iterations": _count(info.iterations),
-        "matvecs": _count(info.matvecs),
+        "iterations": largest(info.iterations),
+        "matvecs": largest(info.matvecs),
         "error": largest(info.error),
     }
 
@@ -39,16 +83,12 @@ def _names(info: Info) -> list[str]:
     return [info.method, *(name for child in info.children for name in _names(child))]
 
 
-def largest(x: Any) -> float | None:
+def largest(x: Any) -> Any:
     """The largest of an array of any framework, None for nothing."""
     if x is None:
         return None
     values = host(x)
-    return float(np.max(values)) if values.size else None
-
-
-def _count(x: Any) -> int | None:
-    return None if x is None else int(np.max(host(x)))
+    return np.max(values).item() if values.size else None
 
 
 def host(x: Any) -> Any:
@@ -61,7 +101,7 @@ def finish(
     options: argparse.Namespace, answer: dict[str, Any], lines: list[str], status: Status
 ) -> int:
     """Print the answer and give the exit code; what is wrong with it goes to standard error."""
-    code = codes.of_status(status)
+    code = code_of_status(status)
     stream = sys.stderr if getattr(options, "output", None) == "-" else sys.stdout
     if options.json:
         print(
@@ -74,21 +114,9 @@ def finish(
         )
     else:
         print("\n".join(lines), file=stream)
-    if code != codes.SUCCESS:
+    if code != SUCCESS:
         complain(f"{status.name}: {status.meaning}. {status.remedy}")
     return code
-
-
-def save(options: argparse.Namespace, status: Status, array: Any, **named: Any) -> dict[str, Any]:
-    """Write the answer where it was asked for, unless it is not to be trusted at all; what to
-    say of that."""
-    if options.output is None:
-        return {}
-    if codes.of_status(status) == codes.NUMERICAL:
-        complain(f"{options.output} is not written")
-        return {"output": None}
-    write(options.output, array, **named)
-    return {"output": options.output}
 
 
 def complain(message: str, kind: str = "") -> None:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..status import Status, combine
 from . import answers
-from .codes import InputError, UsageError
-from .files import check_target, read_columns
-from .options import fits, method, operator, under_way
+from .answers import InputError, UsageError
+from .files import check_target, read_columns, write
+from .options import choose, method, operator, under_way
 
 
 def timed(options: argparse.Namespace, what: str, f: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -49,12 +49,14 @@ def solve(options: argparse.Namespace) -> int:
     matrix, A, report = operator(options)
     b = read_columns(options.right_side)
     m, n = matrix.shape
-    fits(matrix, b, options.right_side)
-    if m != n and not options.least_squares:
+    if b.shape[0] != m:
         raise InputError(
-            f"{options.file}: {m}x{n}, and a linear system needs a square matrix; --least-squares "
-            "gives the nearest solution"
+            f"{options.right_side}: {b.shape[0]} rows, but the matrix is {m}x{n}, so a right side "
+            f"has {m}"
         )
+    if not options.least_squares:
+        why = "a linear system needs a square matrix; --least-squares gives the nearest solution"
+        _check_square(options, matrix, why)
     xp = A.xp
     dtype = xp.complex_dtype(A.dtype) if np.iscomplexobj(b) and not A.is_complex else A.dtype
     right = xp.asarray(b, dtype=dtype, device=A._context.device)
@@ -70,7 +72,7 @@ def solve(options: argparse.Namespace) -> int:
     if not status.is_failure and not np.all(np.isfinite(x)):
         status = Status.NONFINITE
     answer["status"] = status.name
-    answer |= answers.save(options, status, x)
+    answer |= save(options, status, x)
     lines = head(options, answer)
     if options.output is None:
         answer["x"] = x
@@ -92,50 +94,70 @@ def true_residual(matrix: Any, x: Any, b: Any) -> float:
 def eig(options: argparse.Namespace) -> int:
     import colinear as co
 
-    check_target(options.output)
-    matrix, A, report = operator(options)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(
-            f"{options.file}: {matrix.shape[0]}x{matrix.shape[1]}; eigenvalues are those of "
-            "square matrices: svd"
-        )
-    k = _how_many(options, matrix.shape[0])
-    (values, vectors), status, found = timed(
-        options, "eig", lambda: co.eig(A, k, options.which, method(options), info=True)
-    )
-    values = answers.host(values)
-    answer = report | found | {"file": options.file, "which": options.which, "values": values}
-    if options.output is not None:
-        named = (
-            {"values": values, "vectors": answers.host(vectors.to_dense())}
-            if options.output.endswith(".npz")
-            else {}
-        )
-        answer |= answers.save(options, status, None if named else values, **named)
-    return answers.finish(
-        options, answer, [*head(options, answer), "eigenvalues:", *answers.numbers(values)], status
-    )
+    def compute(A: Any, k: int) -> tuple[Any, Any]:
+        (values, vectors), info = co.eig(A, k, options.which, method(options), info=True)
+        return {"values": values, "vectors": vectors}, info
+
+    return _spectrum(options, compute, "values", {"which": options.which}, is_square=True)
 
 
 def svd(options: argparse.Namespace) -> int:
     import colinear as co
 
+    def compute(A: Any, k: int) -> tuple[Any, Any]:
+        (U, s, V), info = co.svd(A, k, method(options), info=True)
+        return {"U": U, "s": s, "V": V}, info
+
+    return _spectrum(options, compute, "s", {})
+
+
+def _spectrum(
+    options: argparse.Namespace,
+    compute: Any,
+    name: str,
+    more: dict[str, Any],
+    is_square: bool = False,
+) -> int:
+    """Tell the values called `name` of what `compute(A, k)` finds, and write them, with the vectors
+    into an archive."""
     check_target(options.output)
     matrix, A, report = operator(options)
+    if is_square:
+        _check_square(options, matrix, "eigenvalues are those of square matrices: svd")
     k = _how_many(options, min(matrix.shape))
-    (U, s, V), status, found = timed(
-        options, "svd", lambda: co.svd(A, k, method(options), info=True)
-    )
-    s = answers.host(s)
-    answer = report | found | {"file": options.file, "values": s}
-    if options.output is not None:
-        named = {}
-        if options.output.endswith(".npz"):
-            named = {"U": answers.host(U.to_dense()), "s": s, "V": answers.host(V.to_dense())}
-        answer |= answers.save(options, status, None if named else s, **named)
+    parts, status, found = timed(options, options.command, lambda: compute(A, k))
+    values = answers.host(parts[name])
+    answer = report | found | {"file": options.file} | more | {"values": values}
+    if options.output is not None and options.output.endswith(".npz"):
+        named = {
+            each: values if each == name else answers.host(part.to_dense())
+            for each, part in parts.items()
+        }
+        answer |= save(options, status, None, **named)
+    elif options.output is not None:
+        answer |= save(options, status, values)
+    label = "eigenvalues:" if is_square else "singular values:"
     return answers.finish(
-        options, answer, [*head(options, answer), "singular values:", *answers.numbers(s)], status
+        options, answer, [*head(options, answer), label, *answers.numbers(values)], status
     )
+
+
+def save(options: argparse.Namespace, status: Status, array: Any, **named: Any) -> dict[str, Any]:
+    """Write the answer where it was asked for, unless it is not to be trusted at all; what to
+    say of that."""
+    if options.output is None:
+        return {}
+    if answers.code_of_status(status) == answers.NUMERICAL:
+        answers.complain(f"{options.output} is not written")
+        return {"output": None}
+    write(options.output, array, **named)
+    return {"output": options.output}
+
+
+def _check_square(options: argparse.Namespace, matrix: Any, why: str) -> None:
+    m, n = matrix.shape
+    if m != n:
+        raise InputError(f"{options.file}: {m}x{n}; {why}")
 
 
 def _how_many(options: argparse.Namespace, most: int) -> int:
@@ -156,11 +178,7 @@ def _number(options: argparse.Namespace, name: str, label: str) -> int:
     import colinear as co
 
     matrix, A, report = operator(options)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise InputError(
-            f"{options.file}: {matrix.shape[0]}x{matrix.shape[1]}; {name} is that of a square "
-            "matrix"
-        )
+    _check_square(options, matrix, f"{name} is that of a square matrix")
     value, status, found = timed(
         options, name, lambda: getattr(co, name)(A, method(options), info=True)
     )
@@ -179,11 +197,11 @@ def explain(options: argparse.Namespace) -> int:
     from colinear.dispatch import Function
 
     _, A, report = operator(options)
-    f = getattr(co, options.function, None)
-    if not isinstance(f, Function):
-        known = sorted(name for name in co.__all__ if isinstance(getattr(co, name), Function))
-        raise UsageError(f"--function {options.function}: choose from {', '.join(known)}")
-    plan = co.explain(f, A, **({} if method(options) is None else {"method": method(options)}))
+    every = {name: getattr(co, name) for name in co.__all__}
+    known = {name: f for name, f in every.items() if isinstance(f, Function)}
+    f = choose("--function", options.function, known)
+    chosen = method(options)
+    plan = co.explain(f, A, **({} if chosen is None else {"method": chosen}))
     answer = report | {
         "file": options.file,
         "function": options.function,

@@ -15,7 +15,8 @@ from ..functions.solve.cost import dense_work, sparse_work
 from ..operators import Sparse
 from ..status import Status
 from . import answers
-from .codes import InputError
+from .answers import InputError
+from .files import check_folder, split
 from .options import operator, tell
 
 # Where the entries of a matrix stand: in characters, and as a picture in a file.
@@ -34,6 +35,11 @@ def coordinates(matrix: Any) -> tuple[Any, Any, Any]:
     found = matrix.tocoo()
     there = found.data != 0
     return found.row[there], found.col[there], found.data[there]
+
+
+def singular_values(matrix: Any) -> Any:
+    dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    return np.linalg.svd(dense, compute_uv=False)
 
 
 def binned(matrix: Any, height: int, width: int) -> tuple[Any, Any]:
@@ -93,9 +99,7 @@ def picture(matrix: Any, facts: dict[str, Any], path: str) -> None:
     figure.colorbar(shown, ax=left, label="log10 of the largest entry there")
     left.set_title(f"{m} x {n}, {facts['nonzeros']} entries: {facts.get('structure', 'as it is')}")
     if max(m, n) <= EXACT:
-        values = np.linalg.svd(
-            matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False
-        )
+        values = singular_values(matrix)
         right.semilogy(1 + np.arange(len(values)), np.where(values > 0, values, np.nan), ".")
         right.set(title="singular values", xlabel="number")
     else:
@@ -106,9 +110,7 @@ def picture(matrix: Any, facts: dict[str, Any], path: str) -> None:
 
 
 def check_picture(path: str) -> None:
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise InputError(f"{path}: there is no folder {folder}")
+    check_folder(path)
     if os.path.splitext(path)[1].lower() not in (".png", ".pdf", ".svg", ".jpg", ".jpeg"):
         raise InputError(f"{path}: a picture is a .png, .svg, .pdf or .jpg file")
 
@@ -132,7 +134,7 @@ def info(options: argparse.Namespace) -> int:
     values = matrix if isinstance(matrix, np.ndarray) else matrix.data
     facts = report | {
         "file": options.file,
-        "bytes": _size(options.file),
+        "bytes": 0 if options.file == "-" else os.path.getsize(split(options.file)[0]),
         "dtype": str(values.dtype),
         **entries(matrix),
     }
@@ -192,10 +194,8 @@ def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
     proven of it."""
     from scipy.sparse import csr_array
 
-    import colinear as co
-
-    S = csr_array(matrix)
-    S = S if np.all(S.data) else csr_array(coordinates_as_csr(matrix))
+    rows, columns, values = coordinates(matrix)
+    S = csr_array((values, (rows, columns)), shape=matrix.shape)
     norm = float(np.linalg.norm(S.data)) or 1.0
     pattern = csr_array((np.ones(S.nnz, np.int8), S.indices, S.indptr), shape=S.shape)
     d = S.diagonal()
@@ -206,9 +206,7 @@ def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
     }
     hermitian = float(np.linalg.norm((S - S.conj().T).data)) / norm
     facts = {
-        "pattern_symmetric": bool(
-            (pattern - pattern.T).nnz == 0 or not np.any((pattern - pattern.T).data)
-        ),
+        "pattern_symmetric": not np.any((pattern - pattern.T).data),
         "asymmetry": hermitian,
         "symmetry": "self-adjoint"
         if hermitian == 0
@@ -217,28 +215,21 @@ def symmetry(matrix: Any, A: Any) -> dict[str, Any]:
         else "none",
         "diagonal": diagonal,
     }
-    if hermitian > 0:
-        facts["definite"] = "no: not self-adjoint"
-    elif np.any(d.real < 0):
-        facts["definite"] = (
-            "no: "
-            + ("negative" if np.all(d.real < 0) else "not positive")
-            + " entries on the diagonal"
-        )
-    elif A.isa(co.PD):
-        facts["definite"] = "positive definite (proven)"
-    elif A.isa(co.PSD):
-        facts["definite"] = "positive semidefinite (proven)"
-    else:
-        facts["definite"] = "not proven"
-    return facts
+    return facts | {"definite": definiteness(A, d.real, hermitian == 0)}
 
 
-def coordinates_as_csr(matrix: Any) -> Any:
-    from scipy.sparse import csr_array
+def definiteness(A: Any, d: Any, is_hermitian: bool) -> str:
+    """What is known of it, from the diagonal and from what was proven of A."""
+    import colinear as co
 
-    rows, columns, values = coordinates(matrix)
-    return csr_array((values, (rows, columns)), shape=matrix.shape)
+    if not is_hermitian:
+        return "no: not self-adjoint"
+    if np.any(d < 0):
+        sign = "negative" if np.all(d < 0) else "not positive"
+        return f"no: {sign} entries on the diagonal"
+    if A.isa(co.PD):
+        return "positive definite (proven)"
+    return "positive semidefinite (proven)" if A.isa(co.PSD) else "not proven"
 
 
 def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, str]:
@@ -249,9 +240,7 @@ def condition(matrix: Any, A: Any, insists: bool | None) -> tuple[float | None, 
     if 0 in matrix.shape:
         return None, "empty"
     if max(m, n) <= EXACT:
-        values = np.linalg.svd(
-            matrix if isinstance(matrix, np.ndarray) else matrix.toarray(), compute_uv=False
-        )
+        values = singular_values(matrix)
         ratio = float(values[0] / values[-1]) if values[-1] > 0 else np.inf
         return ratio, "2-norm, from all singular values"
     if m != n:
@@ -327,13 +316,3 @@ def as_text(facts: dict[str, Any]) -> list[str]:
         shown = facts["condition_by"] if value is None else f"{value:.3g} ({facts['condition_by']})"
         lines.append(f"  condition     {shown}")
     return lines
-
-
-def _size(path: str) -> int:
-    return (
-        os.path.getsize(
-            path.rpartition(":")[0] if not os.path.exists(path) and ":" in path else path
-        )
-        if path != "-"
-        else 0
-    )

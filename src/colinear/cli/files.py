@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .codes import InputError
+from .answers import InputError
 
 READABLE = (".mtx", ".mtx.gz", ".npy", ".npz")
 
@@ -62,12 +62,9 @@ def read_columns(path: str) -> Any:
 def read(path: str) -> Any:
     """The array or sparse matrix in a file; `-` for Matrix Market from standard input,
     `file.npz:name` for one array of several."""
-    path, name = _split(path)
+    path, name = split(path)
     if path != "-":
-        if not os.path.exists(path):
-            raise InputError(f"{path}: no such file")
-        if os.path.isdir(path):
-            raise InputError(f"{path}: is a directory, not a file")
+        _check_file(path)
     kind = ".mtx" if path == "-" else extension(path)
     try:
         found = (
@@ -88,7 +85,18 @@ def read(path: str) -> Any:
     return _checked(path, found)
 
 
-def _split(path: str) -> tuple[str, str | None]:
+def _check_file(path: str) -> None:
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file")
+    if os.path.isdir(path):
+        raise InputError(f"{path}: is a directory, not a file")
+    extension(path)
+    if os.path.getsize(path) == 0:
+        raise InputError(f"{path}: the file is empty")
+
+
+def split(path: str) -> tuple[str, str | None]:
+    """The name of a file, and of one array in it: `file.npz:name`."""
     if path.endswith(".npz") or os.path.exists(path):
         return path, None
     head, colon, name = path.rpartition(":")
@@ -111,8 +119,6 @@ def _read_market(path: str) -> Any:
 
 
 def _read_npy(path: str) -> Any:
-    if os.path.getsize(path) == 0:
-        raise InputError(f"{path}: the file is empty")
     try:
         found = np.load(path, allow_pickle=False)
     except ValueError as error:
@@ -127,8 +133,6 @@ def _read_npy(path: str) -> Any:
 
 
 def _read_npz(path: str, name: str | None) -> Any:
-    if os.path.getsize(path) == 0:
-        raise InputError(f"{path}: the file is empty")
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path}: not an .npz file, which is an archive of arrays")
     with np.load(path, allow_pickle=False) as archive:
@@ -171,18 +175,21 @@ def _checked(path: str, found: Any) -> Any:
 # ------------------------------------------------------------------ out
 
 
-def check_target(path: str | None, *, several: bool = False) -> None:
+def check_target(path: str | None) -> None:
     """Refuse a name that cannot be written to before the work is done, rather than after."""
     if path is None or path == "-":
         return
-    kind = extension(path)
-    if several and kind != ".npz":
-        raise InputError(f"{path}: several arrays are written together, which only .npz can hold")
+    extension(path)
+    check_folder(path)
+    if os.path.isdir(path):
+        raise InputError(f"{path}: is a directory, not a file")
+
+
+def check_folder(path: str) -> None:
+    """Refuse a name in a folder that is not there."""
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise InputError(f"{path}: there is no folder {folder}")
-    if os.path.isdir(path):
-        raise InputError(f"{path}: is a directory, not a file")
 
 
 def write(path: str, array: Any, **named: Any) -> None:
@@ -191,21 +198,16 @@ def write(path: str, array: Any, **named: Any) -> None:
     if path == "-":
         sys.stdout.write(_market(array).decode())
         return
-    kind = extension(path)
+    kind, content = extension(path), io.BytesIO()
     if kind == ".npz":
-        content = io.BytesIO()
         np.savez(content, **(named if array is None else {"x": array}))
-        data = content.getvalue()
     elif kind == ".npy":
-        content = io.BytesIO()
         np.save(content, array, allow_pickle=False)
-        data = content.getvalue()
     else:
-        data = _market(array)
-        data = gzip.compress(data) if kind == ".mtx.gz" else data
+        content.write(gzip.compress(_market(array)) if kind == ".mtx.gz" else _market(array))
     partial = f"{path}.part"
     try:
-        Path(partial).write_bytes(data)
+        Path(partial).write_bytes(content.getvalue())
         os.replace(partial, path)  # never half a file
     except OSError as error:
         with contextlib.suppress(OSError):

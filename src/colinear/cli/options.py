@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..properties import ANNOTATIONS
-from .answers import complain
-from .codes import InputError, UsageError
+from .answers import InputError, UsageError, complain
 from .files import read_matrix
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+PRECONDITIONERS = ("Jacobi", "BlockJacobi", "ILU", "IC", "Chebyshev", "AMG")
 
 
 def whole(text: str) -> int:
@@ -100,7 +102,8 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
             f"{options.file}: the matrix is empty, {matrix.shape[0]}x{matrix.shape[1]}"
         )
     A: Any = co.as_operator(matrix)
-    annotations = [_annotation(name) for name in options.annotate]
+    known = {annotation.name: annotation for annotation in ANNOTATIONS}
+    annotations = [choose("--annotate", name, known) for name in options.annotate]
     if options.dtype is not None or options.backend != "numpy":
         A = _moved(A, options)
     report: dict[str, Any] = {"shape": list(matrix.shape), "read_seconds": round(read_seconds, 6)}
@@ -120,7 +123,9 @@ def operator(options: argparse.Namespace) -> tuple[Any, Any, dict[str, Any]]:
 
 def _moved(A: Any, options: argparse.Namespace) -> Any:
     """In the framework and dtype that were asked for."""
-    dtype = _dtype(options.dtype)
+    dtype = options.dtype
+    if dtype is not None:
+        dtype = choose("--dtype", dtype, {name: name for name in DTYPES})
     wanted = dtype or A.xp.dtype_name(A.dtype)
     if options.backend == "jax" and "jax" not in sys.modules:
         # JAX reads it when it is imported, and is of single precision without
@@ -142,21 +147,14 @@ def looks_for_structure(options: argparse.Namespace) -> bool:
     )
 
 
-def _annotation(name: str) -> Any:
-    for annotation in ANNOTATIONS:
-        if annotation.name.lower() == name.lower():
-            return annotation
+def choose(what: str, name: str, known: dict[str, Any]) -> Any:
+    """What goes by this name, in whatever case; a UsageError that lists the names otherwise."""
+    for each, value in known.items():
+        if each.lower() == name.lower():
+            return value
     raise UsageError(
-        f"--annotate {name}: there is no such property; choose from "
-        f"{', '.join(a.name for a in ANNOTATIONS)}"
+        f"{what} {name}: there is none of that name; choose from {', '.join(sorted(known))}"
     )
-
-
-def _dtype(name: str | None) -> str | None:
-    known = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-    if name is not None and name not in known:
-        raise UsageError(f"--dtype {name}: choose from {', '.join(known)}")
-    return name
 
 
 def method(options: argparse.Namespace) -> Any:
@@ -166,14 +164,13 @@ def method(options: argparse.Namespace) -> Any:
     given = {"tol": options.tol, "max_iters": options.max_iters, "seed": options.seed}
     given = {name: value for name, value in given.items() if value is not None}
     if options.preconditioner is not None:
-        given["preconditioner"] = _preconditioner(options.preconditioner)
+        kinds = {name: getattr(co, name) for name in PRECONDITIONERS}
+        given["preconditioner"] = choose("--preconditioner", options.preconditioner, kinds)()
     if options.method is None and not given:
         return None
-    cls = _named(
-        "method",
-        options.method or "Auto",
-        {n: getattr(co, n) for n in co.__all__ if _is_method(getattr(co, n))},
-    )
+    every = {name: getattr(co, name) for name in co.__all__}
+    methods = {name: x for name, x in every.items() if getattr(x, "_is_method", False)}
+    cls = choose("--method", options.method or "Auto", methods)
     fields = {field.name for field in dataclasses.fields(cls)}
     wrong = sorted(set(given) - fields)
     if wrong and options.method is None and wrong == ["seed"]:
@@ -184,29 +181,6 @@ def method(options: argparse.Namespace) -> Any:
     if shows_progress(options) and "progress" in fields and _has_tqdm():
         given["progress"] = True
     return cls(**given)
-
-
-def _is_method(x: Any) -> bool:
-    return isinstance(x, type) and bool(getattr(x, "_is_method", False)) and x.__name__ != "Method"
-
-
-def _preconditioner(name: str) -> Any:
-    import colinear as co
-
-    kinds = {
-        each: getattr(co, each)
-        for each in ("Jacobi", "BlockJacobi", "ILU", "IC", "Chebyshev", "AMG")
-    }
-    return _named("preconditioner", name, kinds)()
-
-
-def _named(what: str, name: str, known: dict[str, Any]) -> Any:
-    for each, value in known.items():
-        if each.lower() == name.lower():
-            return value
-    raise UsageError(
-        f"--{what} {name}: there is none of that name; choose from {', '.join(sorted(known))}"
-    )
 
 
 # ------------------------------------------------------------------ progress, on standard error
@@ -265,12 +239,3 @@ def _has_tqdm() -> bool:
     from importlib.util import find_spec
 
     return find_spec("tqdm") is not None
-
-
-def fits(matrix: Any, columns: Any, path: str) -> None:
-    """Refuse a right side of another length."""
-    if columns.shape[0] != matrix.shape[0]:
-        m, n = matrix.shape
-        raise InputError(
-            f"{path}: {columns.shape[0]} rows, but the matrix is {m}x{n}, so a right side has {m}"
-        )

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import codes
-from .codes import InputError, UsageError
+from . import answers
+from .answers import InputError
+from .options import choose
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -63,13 +64,8 @@ def _list_or_run(options: argparse.Namespace, kind: str) -> int:
     if options.name is None:
         width = max(map(len, known))
         print("\n".join(f"{name:{width}}  {words}" for name, (_, words) in known.items()))
-        return codes.SUCCESS
-    if options.name not in known:
-        raise UsageError(
-            f"{options.command} {options.name}: there is none of that name; choose from "
-            f"{', '.join(known)}"
-        )
-    path, _ = known[options.name]
+        return answers.SUCCESS
+    path, _ = choose(options.command, options.name, known)
     rest = [argument for argument in options.rest if argument != "--"]
     _check_packages(
         path,
@@ -180,6 +176,6 @@ def run(path: Path, arguments: list[str]) -> int:
         [sys.executable, str(path), *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
     )
-    if done.returncode in (codes.USAGE, codes.INTERRUPTED) or done.returncode == 0:
+    if done.returncode in (answers.USAGE, answers.INTERRUPTED) or done.returncode == 0:
         return done.returncode
-    return codes.UNCONVERGED
+    return answers.UNCONVERGED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..operators import (
     ScaledIdentity,
 )
 from ..properties import SelfAdjoint
-from .matrix import Found, Matrix, constant, entries_at, norm
+from .matrix import Found, Matrix, Search, compose, constant, kronecker_sum_of, norm, shape_text
 
 # Low rank, and low rank plus a diagonal.
 #
@@ -26,7 +26,6 @@ from .matrix import Found, Matrix, constant, entries_at, norm
 # a random sketch of the range (Halko, Martinsson and Tropp 2011).
 
 
-LEAST = 12  # rows from which it can pay
 MOST = 512  # the largest rank that is looked for
 SPARE = 8  # columns of a sketch beyond the rank
 ROUNDS = 60  # of the alternating iteration
@@ -36,12 +35,8 @@ SEED = 0
 def low_rank(M: Matrix, tol: float) -> Found | str:
     """A = U V^H with a quarter as many columns as A, or fewer; U U^H, or U C U^H with diagonal
     C, if A is self-adjoint."""
-    if M.dense is None or min(M.shape) < LEAST:
-        return (
-            "not looked for in a large sparse matrix" if M.dense is None else "too small to matter"
-        )
     most = min(min(M.shape) // 4, MOST)
-    limit = max(tol, M.rounding) * M.norm
+    limit = M.allowed(tol)
     random = np.random.default_rng(SEED)
     chosen = [np.sort(random.permutation(size)[: most + SPARE]) for size in M.shape]
     if M.is_square:
@@ -65,16 +60,8 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
     alternating projections take the rounding out.
     """
     A, n = M.dense, M.shape[0]
-    if A is None or not M.is_square or n < 2 * LEAST:
-        return (
-            "not looked for in a large sparse matrix"
-            if A is None
-            else "not square"
-            if not M.is_square
-            else "too small to matter"
-        )
     most = min(n // 5, MOST)
-    limit = max(tol, M.rounding) * M.norm
+    limit = M.allowed(tol)
     random = np.random.default_rng(SEED)
     order = random.permutation(n)
     left, right = order[: n // 2], order[n // 2 :]
@@ -87,7 +74,7 @@ def low_rank_plus_diagonal(M: Matrix, tol: float) -> Found | str:
             f"the rank beside its diagonal is more than {most}, or not to be seen in two "
             "separate parts"
         )
-    return _alternated(M, np.diagonal(A) - diagonal[0], diagonal[1], most, limit, tol > 0, random)
+    return _alternated(M, np.diagonal(A) - diagonal[0], diagonal[1], most, limit, random)
 
 
 def _rank(block: Any, limit: float) -> int:
@@ -100,9 +87,7 @@ def _rank(block: Any, limit: float) -> int:
         # Every singular value is 1 / |A^-1| or more; a fifth of the work of finding them all.
         if inverse is not None and 1 / norm(inverse) > 2 * limit:
             return len(block)
-    values = np.linalg.svd(block, compute_uv=False)
-    tails = np.sqrt(np.cumsum(np.square(values[::-1], dtype=np.float64))[::-1])
-    return int(np.count_nonzero(tails > limit))
+    return _kept(np.linalg.svd(block, compute_uv=False), limit)
 
 
 def _range(A: Any, least: int, most: int, limit: float, is_noisy: bool, random: Any) -> Any:
@@ -129,23 +114,24 @@ def _factored(A: Any, Q: Any, limit: float, hermitian: bool) -> Any:
         order = np.argsort(-np.abs(values))
         values, vectors = values[order], vectors[:, order]
         used = norm(A - Q @ core @ Q.conj().T)
-        rank = max(1, _kept(np.abs(values), limit, used))
+        rank = max(1, _kept(np.abs(values), 0.99 * limit, used))
         U, values = Q @ vectors[:, :rank], values[:rank]
         if np.all(values > 0):
             return LowRank((U * np.sqrt(values)).astype(A.dtype))
         return SelfAdjoint(LowRank(U.astype(A.dtype), core=np.diag(values).astype(A.dtype)))
     rest = Q.conj().T @ A
     W, values, Vh = np.linalg.svd(rest, full_matrices=False)
-    rank = max(1, _kept(values, limit, norm(A - Q @ rest)))
+    rank = max(1, _kept(values, 0.99 * limit, norm(A - Q @ rest)))
     return LowRank(
         ((Q @ W[:, :rank]) * values[:rank]).astype(A.dtype), Vh[:rank].conj().T.astype(A.dtype)
     )
 
 
-def _kept(values: Any, limit: float, used: float) -> int:
-    """How many singular values to keep, if so much of the limit is used up."""
+def _kept(values: Any, limit: float, used: float = 0.0) -> int:
+    """How many singular values to keep, lest what is left out and what is used up already exceed
+    the limit."""
     tails = np.sqrt(np.cumsum(np.square(values[::-1], dtype=np.float64))[::-1] + used**2)
-    return int(np.count_nonzero(tails > limit * 0.99))
+    return int(np.count_nonzero(tails > limit))
 
 
 def _completed(
@@ -155,12 +141,11 @@ def _completed(
     first = _cross(A, left, right, most, limit, random)
     if first is None:
         return None
-    second = _cross(
-        A, np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1]), most, limit, random
-    )
+    left, right = np.setdiff1d(left, first[0]), np.setdiff1d(right, first[1])
+    second = _cross(A, left, right, most, limit, random)
     if second is None:
         return None
-    diagonal, other = (_interpolated(A, rows, columns, limit) for rows, columns in (first, second))
+    diagonal, other = (_interpolated(A, *pair) for pair in (first, second))
     used = np.concatenate(first)
     diagonal[used] = other[used]
     return diagonal, len(first[0])
@@ -188,7 +173,7 @@ def _cross(
     return left[rows[:rank]], right[columns]
 
 
-def _interpolated(A: Any, rows: Any, columns: Any, limit: float) -> Any:
+def _interpolated(A: Any, rows: Any, columns: Any) -> Any:
     """A[i, J] A[I, J]^+ A[I, i] for every i."""
     center = A[np.ix_(rows, columns)]
     weights = np.linalg.lstsq(center, A[rows], rcond=float(np.finfo(A.real.dtype).eps) * len(rows))[
@@ -197,9 +182,7 @@ def _interpolated(A: Any, rows: Any, columns: Any, limit: float) -> Any:
     return np.einsum("ij,ji->i", A[:, columns], weights)
 
 
-def _alternated(
-    M: Matrix, d: Any, rank: int, most: int, limit: float, is_noisy: bool, random: Any
-) -> Found | str:
+def _alternated(M: Matrix, d: Any, rank: int, most: int, limit: float, random: Any) -> Found | str:
     """D = diag(A - L) and L = the nearest of this rank to A - D, in turns, until they fit."""
     A, (n, _) = M.dense, M.shape
     if M.is_hermitian:
@@ -245,7 +228,7 @@ STEPS = 4  # of the power method: what is near rank one needs no more
 MOST_PAIRS = 400  # of factors' shapes that are tried
 
 
-def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def kronecker(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ C, the first of the smallest size; C may be such a product itself."""
     if M.nnz == 0 or (M.dense is None and tol > 0):
         return "not looked for approximately in a large sparse matrix" if M.nnz else "zero"
@@ -260,31 +243,19 @@ def kronecker(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -
             continue
         apart, B, C = factors
         rest = max(0.0, tol - apart) / 3
-        parts = tuple(search(factor, rest) for factor in (B, C))
-        detail = f"{_size(B)} ⊗ {_size(C)}"
-        return Found(
-            "Kronecker product", _product([part.operator for part in parts]), detail, parts
-        )
+        parts = (search(factor, rest) for factor in (B, C))
+        detail = f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)}"
+        return compose("Kronecker product", parts, _product, detail)
     return f"none of {len(pairs)} ways to cut it into blocks gives multiples of one block"
 
 
-def kronecker_plus_identity(
-    M: Matrix, tol: float, search: Callable[[Matrix, float], Found]
-) -> Found | str:
+def kronecker_plus_identity(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ C + c I: the covariance of a process on a grid that is seen with noise.
 
     Where a pivot is neither on the diagonal of its block nor in a block of the diagonal, the row
     and the column that B and C are read off hold no entry of the diagonal of A.
     """
     n = M.shape[0]
-    if not M.is_square or M.dense is None or n < 9:
-        return (
-            "not square"
-            if not M.is_square
-            else "not looked for in a large sparse matrix"
-            if M.dense is None
-            else "too small to matter"
-        )
     found = M.sample(LARGE_SAMPLE)
     rows, columns, values = some = tuple(part[found[0] != found[1]] for part in found)
     for inner in _shapes(n, n):
@@ -296,25 +267,22 @@ def kronecker_plus_identity(
         place, pivot = (int(rows[best]), int(columns[best])), values[best]
         if tol == 0 and not _passes(M, place, pivot, inner, some):
             continue
-        (r, c), A = place, M.dense
-        top, left = r // p * p, c // p * p
-        B, C = _scaled(A[r % p :: p, c % p :: p], A[top : top + p, left : left + p], pivot)
+        A, (B, C) = M.dense, _read_off(M.dense, place, pivot, inner)
         rest = A - np.kron(B, C)
         shift = np.diagonal(rest).mean().astype(A.dtype)
-        if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= max(tol, M.rounding) * M.norm:
+        if not norm(rest - shift * np.eye(n, dtype=A.dtype)) <= M.allowed(tol):
             continue
-        parts = tuple(search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
-        whole = _product([part.operator for part in parts]) + ScaledIdentity(shift, n)
-        return Found(
+        parts = (search(Matrix.of(factor, M.eps), tol / 4) for factor in (B, C))
+        return compose(
             "Kronecker product plus identity",
-            whole,
-            f"{n // p}x{n // p} ⊗ {p}x{p} + {shift:.3g} I",
             parts,
+            lambda *parts, shift=shift: _product(*parts) + ScaledIdentity(shift, n),
+            f"{shape_text(B.shape)} ⊗ {shape_text(C.shape)} + {shift:.3g} I",
         )
     return "no way to cut it into blocks gives one"
 
 
-def _product(parts: list[Any]) -> Any:
+def _product(*parts: Any) -> Any:
     """The Kronecker product of the parts, and of theirs, with identities side by side as one."""
     factors: list[Any] = []
     for part in (
@@ -357,8 +325,8 @@ def _passes(
     here, at next to no cost."""
     p, q = inner
     (rows, columns, wanted), (r, c) = some, place
-    B = entries_at(M, rows // p * p + r % p, columns // q * q + c % q)
-    C = entries_at(M, r // p * p + rows % p, c // q * q + columns % q)
+    B = M.at(rows // p * p + r % p, columns // q * q + c % q)
+    C = M.at(r // p * p + rows % p, c // q * q + columns % q)
     return bool(np.all(np.abs(B * (C / pivot) - wanted) <= M.rounding * np.abs(wanted)))
 
 
@@ -378,20 +346,16 @@ def _may_pass(M: Matrix, inner: tuple[int, int], tol: float) -> bool:
 def _factors(
     M: Matrix, place: tuple[int, int], pivot: Any, inner: tuple[int, int], tol: float
 ) -> tuple[float, Matrix, Matrix] | None:
-    (p, q), (r, c) = inner, place
-    top, left = r // p * p, c // q * q
+    B, C = _read_off(M.matrix, place, pivot, inner)
     if M.dense is None:
-        B, C = _scaled(M.S[r % p :: p, c % q :: q], M.S[top : top + p, left : left + q], pivot)
         if B.nnz * C.nnz != M.nnz:
             return None
         # the search compares the product with A
         return (0.0, Matrix.of(B, M.eps), Matrix.of(C, M.eps))
-    (m, n), A = M.shape, M.dense
+    (m, n), (p, q), A = M.shape, inner, M.dense
     # a row for each block
     R = A.reshape(m // p, p, n // q, q).transpose(0, 2, 1, 3).reshape(-1, p * q)
-    b, c = _scaled(
-        A[r % p :: p, c % q :: q].ravel(), A[top : top + p, left : left + q].ravel(), pivot
-    )
+    b, c = B.ravel(), C.ravel()
     apart = norm(R - np.multiply.outer(b, c)) / M.norm
     if not apart <= M.rounding and tol > 0:
         for _ in range(STEPS):  # the leading singular pair of R
@@ -400,24 +364,31 @@ def _factors(
         apart = norm(R - np.multiply.outer(b, c)) / M.norm
     if not apart <= max(tol, M.rounding):
         return None
-    B, C = b.reshape(m // p, n // q), c.reshape(p, q)
+    B, C = b.reshape(B.shape), c.reshape(inner)
     return apart, Matrix.of(B.astype(A.dtype), M.eps), Matrix.of(C.astype(A.dtype), M.eps)
 
 
-def _scaled(B: Any, C: Any, pivot: Any) -> tuple[Any, Any]:
-    """B ⊗ C / pivot, with the division where it disturbs nothing: in a factor whose entries are
-    0 or the pivot, if one is so."""
+def _read_off(
+    A: Any, place: tuple[int, int], pivot: Any, inner: tuple[int, int]
+) -> tuple[Any, Any]:
+    """B and C of A = B ⊗ C: the entries that stand in each block where the pivot does, and its
+    block.
+
+    One is divided by the pivot, where that disturbs nothing: a factor whose entries are 0 or the
+    pivot, if one is so.
+    """
+    (p, q), (r, c) = inner, place
+    top, left = r // p * p, c // q * q
+    B, C = A[r % p :: p, c % q :: q], A[top : top + p, left : left + q]
     entries = B if isinstance(B, np.ndarray) else B.data
     is_pattern = bool(np.all((entries == pivot) | (entries == 0)))
     return (B / pivot, C) if is_pattern else (B, C / pivot)
 
 
-def kronecker_sum(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def kronecker_sum(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = B ⊗ I + I ⊗ C, as discretised sums of derivatives in each direction are: C may be such
     a sum itself."""
     M, n = M.dropped(tol), M.shape[0]
-    if not M.is_square:
-        return "not square"
     if M.density > 0.5 and n > 4:
         return "too full: in blocks beside the diagonal there is more than their diagonals"
     sizes = [k for k in range(n // 2, 1, -1) if n % k == 0]
@@ -437,15 +408,11 @@ def kronecker_sum(M: Matrix, tol: float, search: Callable[[Matrix, float], Found
         ):
             continue
         B, C = _terms(M, p)
-        if not B.nnz or not C.nnz or not _agrees(M, B, C, p, tol):
+        apart = norm(kronecker_sum_of(B, C) - M.S)  # before its parts are searched
+        if not B.nnz or not C.nnz or not apart <= M.allowed(tol):
             continue
-        parts = tuple(search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
-        return Found(
-            "Kronecker sum",
-            KroneckerSum(*(part.operator for part in parts)),
-            f"{n // p} ⊕ {p}",
-            parts,
-        )
+        parts = (search(Matrix.of(term, M.eps), tol / 4) for term in (B, C))
+        return compose("Kronecker sum", parts, KroneckerSum, f"{n // p} ⊕ {p}")
     return f"none of {len(sizes)} ways to cut it into blocks gives one"
 
 
@@ -472,20 +439,4 @@ def _terms(M: Matrix, p: int) -> tuple[Any, Any]:
     first = d[0, 0] * d.dtype.type(share)
     of_C = first + (d[0] - d[0, 0])
     of_B = d[:, 0] - of_C[0]
-    terms = tuple(csr_array(T + diags_array(e, format="csr")) for T, e in ((B, of_B), (C, of_C)))
-    return terms[0], terms[1]
-
-
-def _agrees(M: Matrix, B: Any, C: Any, p: int, tol: float) -> bool:
-    """Whether B ⊗ I + I ⊗ C is A, before its parts are searched."""
-    from scipy.sparse import eye_array, kron
-
-    dtype = M.dtype
-    whole = kron(B, eye_array(p, dtype=dtype), "csr") + kron(
-        eye_array(M.shape[0] // p, dtype=dtype), C, "csr"
-    )
-    return norm((whole - M.S).data) <= max(tol, M.rounding) * M.norm
-
-
-def _size(M: Matrix) -> str:
-    return "x".join(map(str, M.shape))
+    return csr_array(B + diags_array(of_B)), csr_array(C + diags_array(of_C))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,8 @@ from ..operators import (
     Tridiagonal,
     Zero,
 )
+from ..operators.sparse_algebra import as_sparse, multiply_out
 from ..properties import SELF_ADJOINT, STIEFEL
-from .claims import claims, is_orthonormal
 from .factors import (
     kronecker,
     kronecker_plus_identity,
@@ -43,7 +43,7 @@ from .factors import (
     low_rank,
     low_rank_plus_diagonal,
 )
-from .matrix import Found, Matrix, entries_at, norm
+from .matrix import Found, Matrix, claims, is_orthonormal, kronecker_sum_of, norm
 from .shapes import (
     banded,
     block_circulant,
@@ -165,23 +165,23 @@ def fits(M: Matrix, A: LinearOperator, tol: float) -> tuple[float, bool]:
     entries = apart.tocoo()
     allowed = np.maximum(
         of_rows[entries.row] / M.norm * of_columns[entries.col],
-        np.abs(entries_at(M, entries.row, entries.col)),
+        np.abs(M.at(entries.row, entries.col)),
     )
     return found, bool(np.all(np.abs(entries.data) <= UNEVEN * M.rounding * allowed))
 
 
 def _difference(M: Matrix, A: LinearOperator) -> Any:
-    return A._dense() - M.dense if M.dense is not None else sparse_entries(A) - M.S
+    return _entries(M, A) - M.matrix
+
+
+def _entries(M: Matrix, A: LinearOperator) -> Any:
+    """Those of A, in the form that M has."""
+    return A._dense() if M.dense is not None else sparse_entries(A, A)
 
 
 def _relative(M: Matrix, apart: Any) -> float:
-    found = norm(apart if isinstance(apart, np.ndarray) else apart.data)
+    found = norm(apart)
     return found / M.norm if M.norm else found
-
-
-def entries(M: Matrix, A: LinearOperator) -> Matrix:
-    """Those of A, in the form that M has."""
-    return Matrix.of(A._dense() if M.dense is not None else sparse_entries(A), M.eps)
 
 
 def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
@@ -189,131 +189,122 @@ def multiplies_alike(M: Matrix, A: LinearOperator, allowed: float) -> bool:
     transforms."""
     n = M.shape[1]
     x = np.random.default_rng(1).standard_normal(n).astype(M.like.real.dtype).astype(M.dtype)
-    wanted = (M.S if M.dense is None else M.dense) @ x
     limit = (allowed + 1e3 * M.eps * (1 + np.log2(n + 1))) * M.norm * norm(x)
-    return bool(norm(A @ x - wanted) <= limit)
+    return norm(A @ x - M.matrix @ x) <= limit
 
 
-def sparse_entries(A: Any) -> Any:
+def sparse_entries(A: Any, whole: LinearOperator) -> Any:
     """A as a SciPy matrix of compressed rows, by parts; parts of other families, which are
     small, by their dense form."""
     from scipy import sparse
 
-    csr = sparse.csr_array
-    (m, n), parts = A.shape, A.operands
-    if isinstance(A, Sparse):
-        return csr((A.data, A.structure.columns, A.structure.indptr), shape=(m, n))
-    if isinstance(A, Zero):
-        return csr((m, n), dtype=A.dtype)
-    if isinstance(A, (Identity, ScaledIdentity)):
-        return csr(sparse.diags_array(np.full(n, 1.0 if isinstance(A, Identity) else A.c, A.dtype)))
-    if isinstance(A, Diagonal):
-        return csr(sparse.diags_array(A.d))
-    if isinstance(A, Permutation):
-        return csr((np.ones(n, A.dtype), A.perm.host, np.arange(n + 1)), shape=(n, n))
-    if isinstance(A, Tridiagonal):
-        return csr(sparse.diags_array([A.lower, A.diag, A.upper], offsets=[-1, 0, 1]))
-    if isinstance(A, Banded):
-        return csr(sparse.diags_array(list(A.diagonals), offsets=list(A.offsets), shape=(m, n)))
+    csr, (m, n) = sparse.csr_array, A.shape
+    parts = [sparse_entries(part, whole) for part in A.operands]
     if isinstance(A, Scaled):
-        return A.scalar * sparse_entries(A.A)
+        return A.scalar * sparse_entries(A.A, whole)
     if isinstance(A, Product):
-        return reduce(lambda S, T: S @ T, map(sparse_entries, parts))
+        return reduce(lambda S, T: S @ T, parts)
     if isinstance(A, BlockDiag):
-        return csr(sparse.block_diag([sparse_entries(part) for part in parts], format="csr"))
+        return csr(sparse.block_diag(parts, format="csr"))
     if isinstance(A, Kronecker):
-        return reduce(lambda S, T: csr(sparse.kron(S, T, "csr")), map(sparse_entries, parts))
+        return reduce(lambda S, T: csr(sparse.kron(S, T, "csr")), parts)
     if isinstance(A, KroneckerSum):
-        return reduce(_kronecker_sum, map(sparse_entries, parts))
-    if isinstance(A, Circulant):
-        return _repeated(A.col, np.arange(n), (n, n), wraps=True)
-    if isinstance(A, Convolution):
-        return _convolution(A.kernel, A.grid)
+        return reduce(kronecker_sum_of, parts)
+    if isinstance(A, (Circulant, Convolution)):
+        kernel, grid = (A.col, (n,)) if isinstance(A, Circulant) else (A.kernel, A.grid)
+        return _convolution(kernel, grid)
     if isinstance(A, Toeplitz):
-        return _repeated(A._diagonals(), np.arange(1 - n, m), (m, n), wraps=False)
-    return csr(A._dense())
-
-
-def _kronecker_sum(S: Any, T: Any) -> Any:
-    from scipy import sparse
-
-    eyes = [sparse.eye_array(each.shape[0], dtype=each.dtype) for each in (S, T)]
-    return sparse.csr_array(sparse.kron(S, eyes[1], "csr") + sparse.kron(eyes[0], T, "csr"))
+        values = A._diagonals()
+        there = np.flatnonzero(values)
+        return csr(sparse.diags_array(values[there, None], offsets=n - 1 - there, shape=(m, n)))
+    return csr(A._dense()) if multiply_out.find(A).is_base else as_sparse(A, whole).S
 
 
 def _convolution(kernel: Any, grid: tuple[int, ...]) -> Any:
-    """The matrix of a periodic convolution of two dimensions, with a kernel as large as the
-    grid."""
+    """The matrix of a periodic convolution with a kernel as large as the grid."""
     from scipy.sparse import csr_array
 
-    places, n = np.nonzero(kernel), grid[0] * grid[1]
+    places, n = np.nonzero(kernel), math.prod(grid)
     columns = np.tile(np.arange(n), len(places[0]))
-    shifts = [np.repeat(axis, n) for axis in places]
-    rows = (columns // grid[1] + shifts[0]) % grid[0] * grid[1] + (
-        columns % grid[1] + shifts[1]
-    ) % grid[1]
+    moved = [at + np.repeat(shift, n) for at, shift in zip(np.unravel_index(columns, grid), places)]
+    rows = np.ravel_multi_index(moved, grid, mode="wrap")
     return csr_array((np.repeat(kernel[places], n), (rows, columns)), shape=(n, n))
-
-
-def _repeated(values: Any, shifts: Any, shape: tuple[int, int], wraps: bool) -> Any:
-    """The matrix with values[k] wherever i - j = shifts[k], of a circulant one modulo the number
-    of rows."""
-    from scipy.sparse import csr_array
-
-    m, n = shape
-    there = np.flatnonzero(values)
-    columns = np.repeat(np.arange(n), len(there))
-    rows = columns + np.tile(shifts[there], n)
-    data = np.tile(values[there], n)
-    if wraps:
-        rows = rows % m
-    inside = (rows >= 0) & (rows < m)
-    return csr_array((data[inside], (rows[inside], columns[inside])), shape=shape)
 
 
 # The search: every finder in turn, each result compared with the matrix, the cheapest kept.
 
 
-FINAL = ("zero", "diagonal", "permutation", "tridiagonal")  # nothing is cheaper
-OF_ZEROS = (
-    *FINAL,
-    "triangular",
-    "banded",
-    "triangular up to permutations",
-    "block diagonal",
-    "a Kronecker sum",
-)  # which need zeros
 SPARSE = 0.25  # the part of the entries up to which a dense matrix may be better as a sparse one
-OBVIOUS = ("not square", "too small to matter")  # reasons that need not be told
 BETTER = 0.9  # how much cheaper something more complicated must be
 
-Finder = Callable[[Matrix, float], "Found | str"]
+
+class Finder(NamedTuple):
+    """What finds a structure, and the matrices that it is for.
+
+    Attributes
+    ----------
+    name : str
+        Of what it looks for.
+    find : callable
+        `find(M, tol)`, and `search` where it searches the parts that it finds.
+    least_rows : int
+        The fewest rows, and columns, of a matrix for which the structure means something.
+    is_square, needs_zeros : bool
+        Whether it is one of square matrices, or of those with zeros.
+    is_dense : bool
+        Whether it is looked for only where the matrix is written down.
+    is_final : bool
+        Whether nothing is cheaper.
+    has_parts : bool
+        Whether it has parts that are searched in their turn.
+    """
+
+    name: str
+    find: Callable[..., Found | str]
+    least_rows: int = 0
+    is_square: bool = True
+    needs_zeros: bool = False
+    is_dense: bool = False
+    is_final: bool = False
+    has_parts: bool = False
+
+    def suits(self, M: Matrix, tol: float) -> bool:
+        """Whether it is worth a look."""
+        m, n = M.shape
+        if (self.is_square and m != n) or min(m, n) < self.least_rows:
+            return False
+        return not (self.needs_zeros and M.is_full and tol == 0 and min(m, n) > 1)
+
+    def __call__(self, M: Matrix, tol: float) -> Found | str:
+        if self.is_dense and M.dense is None:
+            return "not looked for in a large sparse matrix"
+        try:
+            return self.find(M, tol, search) if self.has_parts else self.find(M, tol)
+        except np.linalg.LinAlgError:  # an iteration inside that did not converge
+            return "it could not be computed"
 
 
-def finders() -> list[tuple[str, Finder]]:
-    """By name, the simple and cheap ones first."""
-
-    def inside(finder: Any) -> Finder:  # one that searches the parts that it finds
-        return lambda M, tol: finder(M, tol, search)
-
-    return [
-        ("zero", zero),
-        ("diagonal", diagonal),
-        ("permutation", permutation),
-        ("tridiagonal", tridiagonal),
-        ("circulant", circulant),
-        ("triangular", triangular),
-        ("banded", banded),
-        ("Toeplitz", toeplitz),
-        ("a Kronecker product", inside(kronecker)),
-        ("a Kronecker sum", inside(kronecker_sum)),
-        ("a Kronecker product plus c I", inside(kronecker_plus_identity)),
-        ("a periodic convolution", block_circulant),
-        ("triangular up to permutations", permuted_triangular),
-        ("block diagonal", inside(components)),
-        ("of low rank", low_rank),
-        ("of low rank plus diagonal", low_rank_plus_diagonal),
-    ]
+# the simple and cheap ones first
+FINDERS = (
+    Finder("zero", zero, is_square=False, needs_zeros=True, is_final=True),
+    Finder("diagonal", diagonal, needs_zeros=True, is_final=True),
+    Finder("permutation", permutation, needs_zeros=True, is_final=True),
+    Finder("tridiagonal", tridiagonal, 4, needs_zeros=True, is_final=True),
+    Finder("circulant", circulant, 4),
+    Finder("triangular", triangular, needs_zeros=True),
+    Finder("banded", banded, is_square=False, needs_zeros=True),
+    Finder("Toeplitz", toeplitz, 4, is_square=False),
+    Finder("a Kronecker product", kronecker, is_square=False, has_parts=True),
+    Finder("a Kronecker sum", kronecker_sum, needs_zeros=True, has_parts=True),
+    Finder(
+        "a Kronecker product plus c I", kronecker_plus_identity, 9, is_dense=True, has_parts=True
+    ),
+    Finder("a periodic convolution", block_circulant, 16),
+    Finder("triangular up to permutations", permuted_triangular, needs_zeros=True),
+    Finder("block diagonal", components, is_square=False, needs_zeros=True, has_parts=True),
+    Finder("of low rank", low_rank, 12, is_square=False, is_dense=True),
+    Finder("of low rank plus diagonal", low_rank_plus_diagonal, 24, is_dense=True),
+)
 
 
 def search(M: Matrix, tol: float) -> Found:
@@ -325,32 +316,28 @@ def search(M: Matrix, tol: float) -> Found:
     price = cost(best.operator._claim(SELF_ADJOINT if M.is_hermitian else 0))
     allowed = max(tol, M.rounding)
     enough = INDIRECT * M.nnz / 2  # a few times what it takes to read the matrix
-    for name, finder in finders():
+    for finder in FINDERS:
         if price <= enough:
             break
-        if M.is_full and tol == 0 and name in OF_ZEROS and min(M.shape) > 1:
+        if not finder.suits(M, tol):
             continue
-        try:
-            found = finder(M, tol)
-        except np.linalg.LinAlgError:  # an iteration inside that did not converge
-            found = "it could not be computed"
+        found = finder(M, tol)
         if isinstance(found, str):
-            if found not in OBVIOUS:
-                tried.append(f"not {name}: {found}")
+            tried.append(f"not {finder.name}: {found}")
             continue
         apart, agrees = fits(M, found.operator, tol)
         if not agrees or not multiplies_alike(M, found.operator, allowed):
             large = "in small rows" if apart <= allowed else f"of {apart:.1e}"
-            tried.append(f"not {name}: there would be a residual {large}")
+            tried.append(f"not {finder.name}: there would be a residual {large}")
             continue
         found_price = cost(found.operator)
-        if found_price >= BETTER * price and name not in FINAL:
+        if found_price >= BETTER * price and not finder.is_final:
             tried.append(f"{found.name}, which does not pay")
             continue
         if best.parts or best.name not in ("dense", "sparse"):
             tried.append(f"{best.name}, which costs more")
         best, price = replace(found, residual=apart), found_price
-        if name in FINAL:
+        if finder.is_final:
             break
     return annotated(M, replace(best, tried=tuple(tried)))
 
@@ -373,7 +360,7 @@ def annotated(M: Matrix, found: Found) -> Found:
     if M.is_square and M.nnz:
         own = M
         if apart > M.rounding:
-            own, apart = entries(M, A), 0.0
+            own, apart = Matrix.of(_entries(M, A), M.eps), 0.0
             # it is, but for the rounding of its entries
             if A.properties & SELF_ADJOINT and not own.is_hermitian:
                 own, apart = symmetric_part(own), M.rounding
@@ -387,13 +374,10 @@ def symmetrised(M: Matrix, tol: float) -> tuple[Matrix, float]:
     """The self-adjoint matrix nearest to M if it is near enough, and how far it is."""
     if tol == 0 or not M.is_square or M.is_hermitian or not M.nnz:
         return M, 0.0
-    A = M.S if M.dense is None else M.dense
-    half = A - A.conj().T
-    apart = norm(half if M.dense is not None else half.data) / 2 / M.norm
+    apart = norm(M.matrix - M.matrix.conj().T) / 2 / M.norm
     return (M, 0.0) if apart > tol / 2 else (symmetric_part(M), apart)
 
 
 def symmetric_part(M: Matrix) -> Matrix:
     """(A + A^H) / 2"""
-    A = M.S if M.dense is None else M.dense
-    return Matrix.of(((A + A.conj().T) / 2).astype(M.dtype), M.eps)
+    return Matrix.of(((M.matrix + M.matrix.conj().T) / 2).astype(M.dtype), M.eps)

@@ -4,6 +4,7 @@ Toeplitz matrices, blocks."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,12 @@ from ..operators import (
     Tridiagonal,
     Zero,
 )
-from .matrix import Found, Matrix, constant, entries_at, norm
+from .matrix import Found, Matrix, Search, compose, constant, norm, shape_text
 
 # What shows in where the entries stand: nothing, diagonals, bands, triangles, permutations.
 
 
 FEW = 200  # rows up to which a triangle is kept dense, however empty
-MANY = 64  # rows for which NumPy is faster than Python
 
 
 def zero(M: Matrix, tol: float) -> Found | str:
@@ -43,8 +43,6 @@ def zero(M: Matrix, tol: float) -> Found | str:
 def diagonal(M: Matrix, tol: float) -> Found | str:
     """Entries on the diagonal alone; c I if they are all c."""
     beside = M.rows != M.columns
-    if not M.is_square:
-        return "not square"
     if M.weights(tol)[beside].sum() > tol**2:
         return f"{np.count_nonzero(beside)} entries beside it"
     d = M.S.diagonal()
@@ -60,12 +58,7 @@ def permutation(M: Matrix, tol: float) -> Found | str:
     """One entry in each row and column: P, c P, or diag(d) P."""
     M = M.dropped(tol)
     n = M.shape[0]
-    if (
-        not M.is_square
-        or M.nnz != n
-        or not np.all(np.diff(M.S.indptr) == 1)
-        or len(np.unique(M.columns)) != n
-    ):
+    if M.nnz != n or not np.all(np.diff(M.S.indptr) == 1) or len(np.unique(M.columns)) != n:
         return "not one entry in each row and column"
     P = Permutation(M.columns, like=M.like)
     c = constant(M.values, tol / 2)
@@ -76,8 +69,6 @@ def permutation(M: Matrix, tol: float) -> Found | str:
 
 def tridiagonal(M: Matrix, tol: float) -> Found | str:
     """Entries on the diagonal and beside it."""
-    if not M.is_square or M.shape[0] < 4:
-        return "not square" if not M.is_square else "too small to matter"
     far = np.abs(M.columns - M.rows) > 1
     if M.weights(tol)[far].sum() > tol**2:
         return f"{np.count_nonzero(far)} entries further from the diagonal"
@@ -107,8 +98,6 @@ def banded(M: Matrix, tol: float) -> Found | str:
 
 def triangular(M: Matrix, tol: float) -> Found | str:
     """Nothing above, or nothing below the diagonal."""
-    if not M.is_square:
-        return "not square"
     weights = M.weights(tol)
     above, below = M.columns > M.rows, M.columns < M.rows
     for name, others in (("lower triangular", above), ("upper triangular", below)):
@@ -126,8 +115,6 @@ def permuted_triangular(M: Matrix, tol: float) -> Found | str:
     """
     M = M.dropped(tol)
     n = M.shape[0]
-    if not M.is_square:
-        return "not square"
     counts = np.diff(M.S.indptr)
     if not np.any(counts == 1) or not np.any(np.bincount(M.columns, minlength=n) == 1):
         return "no row, or no column, has a single entry to begin with"
@@ -148,48 +135,22 @@ def _order(M: Matrix, counts: Any) -> tuple[Any, Any]:
     """Rows with one entry left, with the column of that entry, in the order in which they come
     to be so."""
     by_column = M.S.tocsc()
-    left = counts.astype(np.int64)
-    # of the columns that each row has left: of one, it is the column
+    starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
     sums = np.zeros(M.shape[0], np.int64)
     np.add.at(sums, M.rows, M.columns)
+    # of the columns that each row has left: their number and their sum, which of one is the column
+    left, sum_left = counts.tolist(), sums.tolist()
     rows, columns = [], []
-    ready = np.flatnonzero(left == 1)
-    while len(ready) >= MANY:  # many at once, while there are many
-        taken, first = np.unique(sums[ready], return_index=True)
-        rows.append(ready[first])
-        columns.append(taken)
-        starts, lengths = by_column.indptr[taken], np.diff(by_column.indptr)[taken]
-        places = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(
-            lengths.sum()
-        )
-        others = by_column.indices[places]
-        np.subtract.at(left, others, 1)
-        np.subtract.at(sums, others, np.repeat(taken, lengths))
-        others = np.unique(others)
-        ready = others[left[others] == 1]
-    if len(ready):
-        one_by_one = _order_one_by_one(by_column, ready.tolist(), left.tolist(), sums.tolist())
-        rows.append(one_by_one[0])
-        columns.append(one_by_one[1])
-    empty = np.zeros(0, np.int64)
-    return np.concatenate([*rows, empty]), np.concatenate([*columns, empty])
-
-
-def _order_one_by_one(
-    by_column: Any, ready: list[int], left: list[int], sums: list[int]
-) -> tuple[Any, Any]:
-    """The same where there is little to do at a time."""
-    starts, rows_of = by_column.indptr.tolist(), by_column.indices.tolist()
-    rows, columns = [], []
+    ready = np.flatnonzero(counts == 1).tolist()
     for row in ready:  # which grows
         if left[row] != 1:
             continue
-        column = sums[row]
+        column = sum_left[row]
         rows.append(row)
         columns.append(column)
         for other in rows_of[starts[column] : starts[column + 1]]:
             left[other] -= 1
-            sums[other] -= column
+            sum_left[other] -= column
             if left[other] == 1:
                 ready.append(other)
     return np.array(rows, np.int64), np.array(columns, np.int64)
@@ -207,14 +168,11 @@ def _triangle(M: Matrix, name: str) -> Found | str:
 
 
 SAMPLE = 256  # entries that are looked at before all are
-LEAST = 4  # rows from which a diagonal can be said to repeat
 
 
 def circulant(M: Matrix, tol: float) -> Found | str:
     """A[i, j] depends on i - j mod n alone."""
     n = M.shape[0]
-    if not M.is_square or n < LEAST:
-        return "not square" if not M.is_square else "too small to matter"
     if tol == 0 and not _may_repeat(M):
         return "the entries of a diagonal differ"
     col = _shared(M, (M.rows - M.columns) % n, np.full(n, n), tol)
@@ -228,8 +186,6 @@ def circulant(M: Matrix, tol: float) -> Found | str:
 def toeplitz(M: Matrix, tol: float) -> Found | str:
     """A[i, j] depends on i - j alone."""
     m, n = M.shape
-    if min(m, n) < LEAST:
-        return "too small to matter"
     if tol == 0 and not _may_repeat(M):
         return "the entries of a diagonal differ"
     offsets = np.arange(1 - n, m)
@@ -251,13 +207,11 @@ def _may_repeat(M: Matrix) -> bool:
 def block_circulant(M: Matrix, tol: float) -> Found | str:
     """Circulant in blocks and inside of them, as a periodic convolution of two dimensions is."""
     n = M.shape[0]
-    if not M.is_square or n < LEAST**2 or not M.nnz:
-        return "not square" if not M.is_square else "too small to matter"
     rows, columns, values = M.sample(SAMPLE)
     for p in (k for k in range(2, n // 2 + 1) if n % k == 0):
         if tol == 0:  # what is in row i is in the first row, moved
             first = (columns // p - rows // p) % (n // p) * p + (columns % p - rows % p) % p
-            if not np.array_equal(entries_at(M, np.zeros_like(first), first), values):
+            if not np.array_equal(M.at(np.zeros_like(first), first), values):
                 continue
         labels = (M.rows // p - M.columns // p) % (n // p) * p + (M.rows % p - M.columns % p) % p
         kernel = _shared(M, labels, np.full(n, n), tol)
@@ -295,7 +249,7 @@ def _shared(M: Matrix, labels: Any, sizes: Any, tol: float) -> Any:
 MOST_BLOCKS = 256  # that differ: each is searched, and multiplied on its own
 
 
-def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) -> Found | str:
+def components(M: Matrix, tol: float, search: Search) -> Found | str:
     """A = P^T blockdiag(B_1, ..., B_k) Q by the connected components of its graph, each block
     searched in its turn.
 
@@ -312,21 +266,24 @@ def components(M: Matrix, tol: float, search: Callable[[Matrix, float], Found]) 
     block = _repeated(M, rows, columns, sizes)
     if block is None and len(sizes) > MOST_BLOCKS:
         return f"{len(sizes)} components are more than {MOST_BLOCKS}"
+    of: Callable[..., Any] = BlockDiag
     if block is not None:
-        part = search(block, tol / 2)
-        parts: tuple[Found, ...] = (part,)
-        inner = Kronecker(Identity(len(sizes)), part.operator)
-        detail = f"{len(sizes)} equal blocks of {_size(*sizes[0])}"
+        blocks, of = [block], lambda part: Kronecker(Identity(len(sizes)), part)
+        detail = f"{len(sizes)} equal blocks of {shape_text(sizes[0])}"
     else:
-        parts = tuple(search(each, tol / 2) for each in _blocks(M, rows, columns, sizes))
-        inner = BlockDiag(*(part.operator for part in parts))
+        blocks = _blocks(M, rows, columns, sizes)
         largest = max(sizes, key=lambda size: size[0] * size[1])
-        detail = f"{len(sizes)} blocks, the largest of {_size(*largest)}"
+        detail = f"{len(sizes)} blocks, the largest of {shape_text(largest)}"
+    found = compose("block diagonal", (search(each, tol / 2) for each in blocks), of, detail)
     if _is_sorted(rows) and _is_sorted(columns):
-        return Found("block diagonal", inner, detail, parts)
+        return found
     P, Q = (Permutation(order, like=M.like) for order in (rows, columns))
-    detail += ", after a permutation of rows and columns" + (" alike" if alike else "")
-    return Found("permuted block diagonal", P.T @ inner @ (P if alike else Q), detail, parts)
+    return replace(
+        found,
+        name="permuted block diagonal",
+        operator=P.T @ found.operator @ (P if alike else Q),
+        detail=f"{detail}, after a permutation of rows and columns{' alike' if alike else ''}",
+    )
 
 
 def _labels(M: Matrix) -> tuple[Any, Any] | None:
@@ -412,7 +369,3 @@ def _repeated(M: Matrix, rows: Any, columns: Any, sizes: list[tuple[int, int]]) 
 
 def _is_sorted(order: Any) -> bool:
     return bool(np.all(order[1:] > order[:-1]))
-
-
-def _size(m: int, n: int) -> str:
-    return f"{m}x{n}"

@@ -16,9 +16,8 @@ True
 
 from __future__ import annotations
 
-from .kernels import matern32, matern52, rbf
+from .covariances import covariance_root, matern32, matern52, rbf, sample
 from .regression import Posterior, log_marginal_likelihood, posterior
-from .roots import covariance_root, sample
 
 __all__ = [
     "rbf",

@@ -19,7 +19,7 @@ from ..methods import SLQ, Auto, Cholesky, Method
 from ..operators import Dense, LinearOperator, as_operator
 from ..properties import PSD
 from ..status import Status
-from .roots import of_framework, sample
+from .covariances import of_framework, sample
 
 # The log marginal likelihood of observations under a Gaussian process.
 

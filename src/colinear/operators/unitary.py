@@ -280,7 +280,7 @@ def _by_odd_extension(xp: Any, x: Array, axis: int) -> Array:
     y = (
         0.5j * xp.fft(odd)
         if xp.is_complex(x)
-        else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, (-1,))), x.dtype)
+        else xp.astype(-0.5 * xp.imag(xp.rfftn(odd, axes=(-1,))), x.dtype)
     )
     return xp.moveaxis(math.sqrt(2 / (n + 1)) * y[..., 1 : n + 1], -1, axis)
 

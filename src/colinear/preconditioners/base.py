@@ -203,7 +203,8 @@ def sparse_of_dense(A: Any, whole: LinearOperator) -> Any:
 @rule(multiply_out, Zero)
 def sparse_of_zero(A: Any, whole: LinearOperator) -> Any:
     """No entries"""
-    structure, _ = from_coordinates([], [], A.shape[-2:])
+    none = np.zeros(0, np.intp)
+    structure, _ = from_coordinates(none, none, A.shape[-2:])
     return Sparse._of(
         whole.xp.zeros((*A.batch_shape, 0), dtype=whole.dtype, device=whole._context.device),
         structure,

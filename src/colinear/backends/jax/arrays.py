@@ -13,9 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..shared import through_single
-from . import sparse as _jax_sparse
-from .linalg import extreme_scale
+from ..shared import by_name, extreme_scale, fft, ifft, through_single
+
+# names that mean here what they mean to all
+# isort: off
+from jax.numpy import (
+    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, count_nonzero, cumsum,
+    exp, expand_dims, flip, imag, isfinite, isnan, log, logical_and, logical_not, logical_or,
+    matrix_transpose, max, maximum, mean, min, minimum, moveaxis, permute_dims, prod, real,
+    reciprocal, reshape, result_type, roll, sign, sin, sort, sqrt, squeeze, stack, sum,
+    take_along_axis, tril, triu, where,
+)  # fmt: skip
+# isort: on
 
 name = "jax"
 is_functional = True  # whether arrays are never written over, and loops are compiled
@@ -39,11 +48,6 @@ def dtype_from(dtype: Any) -> Any:
 
 def dtype_name(dtype: Any) -> str:
     return jnp.dtype(dtype).name
-
-
-def result_type(*values: Any) -> Any:
-    """The dtype of a sum of these arrays, dtypes and Python scalars."""
-    return jnp.result_type(*values)
 
 
 def _dtype(x: Any) -> Any:
@@ -81,13 +85,9 @@ def default_float() -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def _or_none(dtype: Any) -> Any:
-    # an explicit float64 warns where 64 bits are switched off
-    return None if dtype is None else dtype_from(dtype)
-
-
 def asarray(x: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.asarray(x, _or_none(dtype), device=device)
+    # an explicit float64 warns where 64 bits are switched off
+    return jnp.asarray(x, None if dtype is None else dtype_from(dtype), device=device)
 
 
 def astype(x: Any, dtype: Any) -> jax.Array:
@@ -99,27 +99,9 @@ def astype(x: Any, dtype: Any) -> jax.Array:
     return x.astype(dtype)
 
 
-def zeros(shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.zeros(shape, _or_none(dtype), device=device)
-
-
-def ones(shape: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.ones(shape, _or_none(dtype), device=device)
-
-
-def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.full(shape, value, _or_none(dtype), device=device)
-
-
-def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> jax.Array:
-    return jnp.eye(n, m, dtype=_or_none(dtype), device=device)
-
-
-def arange(
-    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
-) -> jax.Array:
-    start, stop = (0, start) if stop is None else (start, stop)
-    return jnp.arange(start, stop, step, _or_none(dtype), device=device)
+zeros, ones, full, eye, arange = (
+    by_name(create, dtype_from) for create in (jnp.zeros, jnp.ones, jnp.full, jnp.eye, jnp.arange)
+)
 
 
 def device_of(x: Any) -> Any:
@@ -186,55 +168,12 @@ def is_compiling() -> builtins.bool:
     return False
 
 
-# elementwise, reductions, shapes
-# -----------------------------------------------------------------------------------
-
-abs, conj, exp, log, sqrt, sin, cos, sign = (
-    jnp.abs,
-    jnp.conj,
-    jnp.exp,
-    jnp.log,
-    jnp.sqrt,
-    jnp.sin,
-    jnp.cos,
-    jnp.sign,
-)
-real, imag, angle, where, reciprocal = jnp.real, jnp.imag, jnp.angle, jnp.where, jnp.reciprocal
-maximum, minimum, isfinite, isnan = jnp.maximum, jnp.minimum, jnp.isfinite, jnp.isnan
-logical_and, logical_or, logical_not = jnp.logical_and, jnp.logical_or, jnp.logical_not
-sum, prod, max, min, any, all, mean = (
-    jnp.sum,
-    jnp.prod,
-    jnp.max,
-    jnp.min,
-    jnp.any,
-    jnp.all,
-    jnp.mean,
-)
-argmax, argsort, sort, count_nonzero = jnp.argmax, jnp.argsort, jnp.sort, jnp.count_nonzero
-reshape, expand_dims, squeeze, moveaxis = jnp.reshape, jnp.expand_dims, jnp.squeeze, jnp.moveaxis
-permute_dims, broadcast_to, concat, stack, flip, roll = (
-    jnp.permute_dims,
-    jnp.broadcast_to,
-    jnp.concat,
-    jnp.stack,
-    jnp.flip,
-    jnp.roll,
-)
-take_along_axis, tril, triu, matrix_transpose = (
-    jnp.take_along_axis,
-    jnp.tril,
-    jnp.triu,
-    jnp.matrix_transpose,
-)
+# arithmetic and products
+# --------------------------------------------------------------------------------------------------
 
 
 def take(x: Any, indices: Any, axis: int = 0) -> jax.Array:
     return jnp.take(x, jnp.asarray(indices), axis=axis)  # jnp.take refuses lists
-
-
-def cumsum(x: Any, axis: int = -1) -> jax.Array:
-    return jnp.cumsum(x, axis=axis)
 
 
 def diagonal(x: Any, offset: int = 0) -> jax.Array:
@@ -270,7 +209,8 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
     Its derivative at x = 0 is zero, as in torch; JAX's own is NaN there. JAX's own (0.4.35), along
     two axes, is the largest singular value.
     """
-    scale = extreme_scale(x, axis) if x.size else jnp.ones((1,) * x.ndim, real_dtype(x.dtype))
+    limits = jnp.finfo(x.dtype)
+    scale = extreme_scale(x, axis, limits) if x.size else jnp.ones((1,) * x.ndim, limits.dtype)
     parts = x / scale.astype(x.dtype)
     square = jnp.sum(jnp.real(parts * jnp.conj(parts)), axis=axis, keepdims=True)
     is_zero = square == 0
@@ -279,16 +219,6 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> ja
 
 
 _half = through_single(astype, frozenset({float16, bfloat16}), float32)
-
-
-@_half
-def fft(x: Any, axis: int = -1) -> jax.Array:
-    return jnp.fft.fft(x, axis=axis) if x.size else x.astype(complex_dtype(x.dtype))
-
-
-@_half
-def ifft(x: Any, axis: int = -1) -> jax.Array:
-    return jnp.fft.ifft(x, axis=axis) if x.size else x.astype(complex_dtype(x.dtype))
 
 
 @_half
@@ -323,26 +253,8 @@ def irfftn(x: Any, shape: Any, axes: Any) -> jax.Array:
     return jnp.fft.irfft(x, shape[-1], axes[-1])
 
 
-# sparse and scattered
-# ----------------------------------------------------------------------------------------------
-
-
-@_half
-def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
-    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
-    (*batch, m, k)."""
-    return _jax_sparse.multiply(data, structure, X)
-
-
-def sparse_array(data: Any, structure: Any) -> Any:
-    """The matrix in the framework's own format: JAX's BCOO."""
-    from jax.experimental.sparse import BCOO
-
-    batch, indices = data.shape[:-1], np.stack([structure.rows, structure.columns], axis=-1)
-    indices = jnp.broadcast_to(jnp.asarray(indices), (*batch, *indices.shape))
-    return BCOO(
-        (data, indices), shape=(*batch, *structure.shape), indices_sorted=True, unique_indices=True
-    )
+# scattered
+# --------------------------------------------------------------------------------------------------
 
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> jax.Array:

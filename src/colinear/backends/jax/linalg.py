@@ -10,17 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import adjoint as _adjoint
+from .. import jax as xp
 from .. import shared as _banded
 from ..numpy import linalg as _numpy_linalg
-from ..shared import through_single
+from ..shared import (
+    cholesky_solve,
+    eigen_solve,
+    extreme_scale,
+    ldl_slogdet,
+    lu_substitute,
+    of_finite,
+)
+from .arrays import _half
 from .closures import in_ordinary_modes
 
 Array = Any
 
 LARGE = 256  # rows from which the time that a call to the host takes is small beside what it saves
-
-_HALVES = frozenset({jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16)})
-_half = through_single(lambda x, dtype: x.astype(dtype), _HALVES, jnp.dtype(jnp.float32))
 
 
 def _common(*arrays: Array) -> list[Array]:
@@ -32,38 +39,6 @@ def _spread(*arrays: tuple[Array, int]) -> list[Array]:
     """Broadcast the leading dimensions of arrays of these ranks."""
     batch = jnp.broadcast_shapes(*(x.shape[: x.ndim - rank] for x, rank in arrays))
     return [jnp.broadcast_to(x, (*batch, *x.shape[x.ndim - rank :])) for x, rank in arrays]
-
-
-def extreme_scale(x: Array, axis: Any) -> Array:
-    """The largest |x| along the axes, kept, where squares of it vanish or overflow; else 1.
-    Constant for derivatives."""
-    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(x)), axis=axis, keepdims=True)
-    limits = jnp.finfo(largest.dtype)
-    low, high = (
-        math.sqrt(float(limits.tiny) / float(limits.eps)),
-        math.sqrt(float(limits.max) * float(limits.eps)),
-    )
-    is_ordinary = (largest > low) & (largest < high) | (largest == 0) | ~jnp.isfinite(largest)
-    return jnp.where(is_ordinary, 1, largest)
-
-
-def _of_finite(function: Any) -> Any:
-    """Make NaN of the answers for matrices that hold NaN or infinity, of which LAPACK's
-    iterations may have no end."""
-
-    @functools.wraps(function)
-    def wrapped(A: Array, *options: Any, **named: Any) -> Any:
-        finite = jnp.isfinite(A).all((-2, -1))
-        result = function(jnp.where(finite[..., None, None], A, 0), *options, **named)
-
-        def blank(x: Array) -> Array:
-            return jnp.where(
-                finite.reshape(*finite.shape, *(1,) * (x.ndim - finite.ndim)), x, jnp.nan
-            )
-
-        return jax.tree.map(blank, result)
-
-    return wrapped
 
 
 # Cholesky, LU, LDL
@@ -82,13 +57,9 @@ def _cholesky(A: Array) -> Array:
 def _cholesky_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     L, dA = _cholesky(*primals), tangents[0]
     # L^-1 dA L^-H, of which dL = L tril(., half of the diagonal)
-    M = solve_triangular(L, (dA + _adjoint(dA)) / 2)
-    M = _adjoint(solve_triangular(L, _adjoint(M)))
+    M = solve_triangular(L, (dA + _adjoint(xp, dA)) / 2)
+    M = _adjoint(xp, solve_triangular(L, _adjoint(xp, M)))
     return L, L @ (jnp.tril(M, -1) + jnp.eye(M.shape[-1], dtype=M.dtype) * M / 2)
-
-
-def _adjoint(X: Array) -> Array:
-    return jnp.matrix_transpose(X).conj()
 
 
 @_half
@@ -97,11 +68,6 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     L = _cholesky(A)
     ok = jnp.isfinite(jnp.diagonal(L, 0, -2, -1)).all(-1)
     return jnp.where(ok[..., None, None], L, jnp.nan), ok
-
-
-def cholesky_solve(L: Array, B: Array) -> Array:
-    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
-    return solve_triangular(L, solve_triangular(L, B), adjoint=True)
 
 
 @jax.custom_jvp
@@ -117,7 +83,7 @@ def _cholesky_inverse(L: Array) -> Array:
 
     def by_triangles(L: Array) -> Array:
         T = solve_triangular(L, jnp.eye(L.shape[-1], dtype=L.dtype))
-        return _adjoint(T) @ T
+        return _adjoint(xp, T) @ T
 
     if L.shape[-1] < LARGE:
         return by_triangles(L)
@@ -127,8 +93,8 @@ def _cholesky_inverse(L: Array) -> Array:
 @_cholesky_inverse.defjvp
 @in_ordinary_modes
 def _cholesky_inverse_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    T, M = _cholesky_inverse(*primals), tangents[0] @ _adjoint(primals[0])
-    return T, -T @ (M + _adjoint(M)) @ T  # -T dA T with A = L L^H
+    T, M = _cholesky_inverse(*primals), tangents[0] @ _adjoint(xp, primals[0])
+    return T, -T @ (M + _adjoint(xp, M)) @ T  # -T dA T with A = L L^H
 
 
 @_half
@@ -146,20 +112,7 @@ def lu_factor(A: Array) -> tuple[Array, Array]:
     return LU, pivots
 
 
-@_half
-def lu_solve(
-    LU: Array, pivots: Array, B: Array, transpose: bool = False, adjoint: bool = False
-) -> Array:
-    """Solve A X = B, A^T X = B or A^H X = B from `lu_factor(A)`; B is (*batch, n, k)."""
-    order = lu_permutation(pivots, LU.shape[-1])[0]
-    if not (transpose or adjoint):
-        order, B = _spread((order[..., None], 2), (B, 2))
-        B = jnp.take_along_axis(B, order, -2)
-        return solve_triangular(LU, solve_triangular(LU, B, True, True), False)
-    Y = solve_triangular(LU, B, False, False, transpose, adjoint)
-    Y = solve_triangular(LU, Y, True, True, transpose, adjoint)
-    back, Y = _spread((jnp.argsort(order, -1)[..., None], 2), (Y, 2))
-    return jnp.take_along_axis(Y, back, -2)
+lu_solve = _half(lu_substitute)
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
@@ -180,19 +133,12 @@ def ldl_factor(A: Array) -> tuple[Array, ...]:
     return vectors, values
 
 
+_eigen_solve = _half(eigen_solve)
+
+
 def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
     """Solve A X = B from `ldl_factor(A)`; B is (*batch, n, k)."""
-    return _ldl_solve(*factors, B)
-
-
-@_half
-def _ldl_solve(vectors: Array, values: Array, B: Array) -> Array:
-    return vectors @ ((jnp.matrix_transpose(vectors).conj() @ B) / values[..., None])
-
-
-def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
-    """The sign and the logarithm of |det A| from `ldl_factor(A)`."""
-    return jnp.sign(factors[1]).prod(-1), jnp.log(jnp.abs(factors[1])).sum(-1)
+    return _eigen_solve(*factors, B)
 
 
 # orthogonal and spectral
@@ -223,51 +169,41 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     return Q, R, perm
 
 
-@_half
-@_of_finite
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
-    return tuple(jnp.linalg.eigh(A))
+# as NumPy's: of Hermitian A, eigenvalues ascending
+eigh, eigvalsh = (_half(of_finite(f)) for f in (jnp.linalg.eigh, jnp.linalg.eigvalsh))
 
 
 @_half
-@_of_finite
-def eigvalsh(A: Array) -> Array:
-    """Eigenvalues, ascending, of Hermitian A."""
-    return jnp.linalg.eigvalsh(A)
-
-
-@_half
-@_of_finite
+@of_finite
 def eig(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of any square A, always complex.
-
-    LAPACK scales a very small or large A, and JAX (0.10) loses that scale: its eigenvalues are then
-    off by it.
-    """
-    if not A.size:
-        return tuple(jnp.linalg.eig(A))
-    scale = extreme_scale(A, (-2, -1))
-    values, vectors = jnp.linalg.eig(A / scale.astype(A.dtype))
-    return values * scale[..., 0].astype(values.dtype), vectors
+    """Eigenvalues and eigenvectors of any square A, always complex."""
+    scale, scaled = _divide_by_scale(A)
+    values, vectors = jnp.linalg.eig(scaled)
+    return values * scale, vectors
 
 
 @_half
-@_of_finite
+@of_finite
 def eigvals(A: Array) -> Array:
-    """Eigenvalues of any square A, always complex, scaled as by `eig`."""
+    """Eigenvalues of any square A, always complex."""
+    scale, scaled = _divide_by_scale(A)
+    return jnp.linalg.eigvals(scaled) * scale
+
+
+def _divide_by_scale(A: Array) -> tuple[Array, Array]:
+    """The scale of a very small or large A, and A divided by it: LAPACK scales such an A, and JAX
+    (0.10) loses that scale, so that its eigenvalues are off by it."""
     if not A.size:
-        return jnp.linalg.eigvals(A)
-    scale = extreme_scale(A, (-2, -1))
-    values = jnp.linalg.eigvals(A / scale.astype(A.dtype))
-    return values * scale[..., 0].astype(values.dtype)
+        return jnp.ones(1, A.dtype), A
+    scale = extreme_scale(A, (-2, -1), jnp.finfo(A.dtype)).astype(A.dtype)
+    return scale[..., 0], A / scale
 
 
 @_half
-@_of_finite
+@of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
-    return tuple(jnp.linalg.svd(A, full_matrices))
+    return jnp.linalg.svd(A, full_matrices)
 
 
 @_half
@@ -334,8 +270,6 @@ def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     callback to the host, which JAX differentiates as what it is, a linear solve
     (`custom_linear_solve`).
     """
-    from colinear.backends import jax as xp
-
     ab, B = _spread(*zip(_common(ab, B), (2, 2), strict=True))
 
     def solver(ab: Array, widths: tuple[int, int]) -> Any:

@@ -21,19 +21,34 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from .arrays import _half
+
 WIDTH = 32  # entries of a row that one slab takes
 SMALL = 1 << 14  # entries up to which compiling slabs takes longer than they save
 
 product = Primitive("colinear_sparse_matmul")
 
 
-def multiply(data: Any, structure: Any, X: Any) -> Any:
-    """data (*batch, nnz), X (*batch, n, k) -> (*batch, m, k); batch shapes broadcast."""
+@_half
+def sparse_matmul(data: Any, structure: Any, X: Any) -> jax.Array:
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
+    (*batch, m, k); batch shapes broadcast."""
     dtype = jnp.result_type(data, X)
     rank = max(data.ndim - 1, X.ndim - 2)
     data = jnp.reshape(data, (1,) * (rank - data.ndim + 1) + data.shape).astype(dtype)
     X = jnp.reshape(X, (1,) * (rank - X.ndim + 2) + X.shape).astype(dtype)
     return _bind(data, X, structure)
+
+
+def sparse_array(data: Any, structure: Any) -> Any:
+    """The matrix in the framework's own format: JAX's BCOO."""
+    from jax.experimental.sparse import BCOO
+
+    batch, indices = data.shape[:-1], np.stack([structure.rows, structure.columns], axis=-1)
+    indices = jnp.broadcast_to(jnp.asarray(indices), (*batch, *indices.shape))
+    return BCOO(
+        (data, indices), shape=(*batch, *structure.shape), indices_sorted=True, unique_indices=True
+    )
 
 
 def _bind(data: Any, X: Any, structure: Any) -> Any:
@@ -146,9 +161,7 @@ def _at(x: Any, places: Any) -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-@product.def_impl
-def _run(*arguments: Any, structure: Any) -> Any:
-    return _multiplied(*arguments, structure=structure)
+product.def_impl(_multiplied)
 
 
 @product.def_abstract_eval

@@ -5,4 +5,3 @@ from __future__ import annotations
 from .arrays import *
 from .control import *
 from .linalg import *
-from .sparse import *

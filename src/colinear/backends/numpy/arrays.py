@@ -11,7 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from ..shared import through_single
+from ...errors import BackendError, DeviceError
+from ..shared import extreme_scale, through_single
+
+# names that mean here what they mean to all
+# isort: off
+from numpy import (
+    abs, all, angle, any, arange, argmax, argsort, asarray, broadcast_to, concat, cos,
+    count_nonzero, cumsum, einsum, exp, expand_dims, eye, flip, full, imag, isfinite, isnan, log,
+    logical_and, logical_not, logical_or, matmul, matrix_transpose, max, maximum, mean, min,
+    minimum, moveaxis, ones, permute_dims, prod, real, reshape, result_type, roll, sign, sin, sort,
+    sqrt, squeeze, stack, sum, take, take_along_axis, tril, triu, vecdot, where, zeros,
+)  # fmt: skip
+# isort: on
 
 name = "numpy"
 is_functional = False  # whether arrays are never written over, and loops are compiled
@@ -36,11 +48,6 @@ def dtype_from(dtype: Any) -> Any:
 
 def dtype_name(dtype: Any) -> str:
     return np.dtype(dtype).name
-
-
-def result_type(*values: Any) -> Any:
-    """The dtype of a sum of these arrays, dtypes and Python scalars."""
-    return np.result_type(*values)
 
 
 def is_complex(x: Any) -> builtins.bool:
@@ -75,41 +82,11 @@ def default_float() -> Any:
 # --------------------------------------------------------------------------------------------------
 
 
-def asarray(x: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.asarray(x, dtype)
-
-
 def astype(x: Any, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = x.real  # NumPy warns that it discards the imaginary part
     return x.astype(dtype, copy=False)
-
-
-def zeros(shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.zeros(shape, dtype or float64)
-
-
-def ones(shape: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.ones(shape, dtype or float64)
-
-
-def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.full(shape, value, dtype)
-
-
-def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> np.ndarray:
-    return np.eye(n, m, dtype=dtype or float64)
-
-
-def arange(
-    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
-) -> np.ndarray:
-    return (
-        np.arange(0, start, step, dtype=dtype)
-        if stop is None
-        else np.arange(start, stop, step, dtype=dtype)
-    )
 
 
 def device_of(x: Any) -> str:
@@ -118,8 +95,6 @@ def device_of(x: Any) -> str:
 
 def to_device(x: Any, device: Any) -> Any:
     if device is not None and str(device) != "cpu":
-        from colinear.info import DeviceError
-
         raise DeviceError(
             f"NumPy arrays live on the cpu, not on {device}. Use A.to(backend='torch' or 'jax', "
             "device=...)."
@@ -127,12 +102,7 @@ def to_device(x: Any, device: Any) -> Any:
     return x
 
 
-def to_numpy(x: Any) -> np.ndarray:
-    return np.asarray(x)
-
-
-def copy(x: Any) -> np.ndarray:
-    return np.array(x)
+to_numpy, copy = np.asarray, np.array
 
 
 def own(x: Any, lenders: Any) -> np.ndarray:
@@ -170,31 +140,8 @@ def is_compiling() -> builtins.bool:
     return False
 
 
-# elementwise, reductions, shapes
-# -----------------------------------------------------------------------------------
-
-abs, exp, log, sqrt, sin, cos, sign = np.abs, np.exp, np.log, np.sqrt, np.sin, np.cos, np.sign
-real, imag, angle, where = np.real, np.imag, np.angle, np.where
-maximum, minimum, isfinite, isnan = np.maximum, np.minimum, np.isfinite, np.isnan
-logical_and, logical_or, logical_not = np.logical_and, np.logical_or, np.logical_not
-sum, prod, max, min, any, all, mean = np.sum, np.prod, np.max, np.min, np.any, np.all, np.mean
-argmax, argsort, sort, count_nonzero = np.argmax, np.argsort, np.sort, np.count_nonzero
-reshape, expand_dims, squeeze, moveaxis, permute_dims = (
-    np.reshape,
-    np.expand_dims,
-    np.squeeze,
-    np.moveaxis,
-    np.permute_dims,
-)
-broadcast_to, concat, stack, flip, roll = np.broadcast_to, np.concat, np.stack, np.flip, np.roll
-take, take_along_axis, tril, triu, matrix_transpose = (
-    np.take,
-    np.take_along_axis,
-    np.tril,
-    np.triu,
-    np.matrix_transpose,
-)
-matmul, einsum = np.matmul, np.einsum
+# arithmetic and products
+# --------------------------------------------------------------------------------------------------
 
 
 def conj(x: Any) -> Any:
@@ -203,10 +150,6 @@ def conj(x: Any) -> Any:
 
 def reciprocal(x: Any) -> Any:
     return 1 / x  # numpy.reciprocal of integers is an integer
-
-
-def cumsum(x: Any, axis: int = -1) -> np.ndarray:
-    return np.cumsum(x, axis=axis)
 
 
 def diagonal(x: Any, offset: int = 0) -> np.ndarray:
@@ -220,11 +163,6 @@ def make_diagonal(d: Any) -> np.ndarray:
     out = np.zeros((*d.shape, n), d.dtype)
     out.reshape(*d.shape[:-1], n * n)[..., :: n + 1] = d
     return out
-
-
-def vecdot(x: Any, y: Any, axis: int = -1) -> Any:
-    """The inner products sum(conj(x) * y) along an axis."""
-    return np.vecdot(x, y, axis=axis)  # type: ignore[call-overload]
 
 
 _axpy: dict[Any, Any] = {}  # BLAS's, by dtype
@@ -287,8 +225,7 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> An
     low = _least_norm(size.dtype)
     if 0 in x.shape or (low < size.min() and size.max() < np.inf):
         return size
-    largest = np.max(np.abs(x), axis=axis, keepdims=True)
-    scale = np.where((largest > 0) & (largest < np.inf), largest, 1).astype(size.dtype)
+    scale = extreme_scale(x, axis, np.finfo(size.dtype))
     norm = scale * np.linalg.vector_norm(x / scale, axis=axis, keepdims=True)
     return norm.reshape(size.shape)[()]
 
@@ -303,36 +240,67 @@ def _least_norm(dtype: Any) -> float:
 _half = through_single(astype, frozenset({float16}), float32)
 
 
-@_half
-def fft(x: Any, axis: int = -1) -> np.ndarray:
-    return np.fft.fft(x, axis=axis)
+_TRANSFORMS: tuple[Any, ...] = (
+    np.fft.fft,
+    np.fft.ifft,
+    np.fft.fftn,
+    np.fft.ifftn,
+    np.fft.rfftn,
+    np.fft.irfftn,
+)
+fft, ifft, fftn, ifftn, rfftn, irfftn = map(_half, _TRANSFORMS)
+
+
+# sparse and scattered
+# ----------------------------------------------------------------------------------------------
 
 
 @_half
-def ifft(x: Any, axis: int = -1) -> np.ndarray:
-    return np.fft.ifft(x, axis=axis)
+def sparse_matmul(data: Any, structure: Any, X: Any) -> np.ndarray:
+    """Multiply by the sparse matrix of these entries: data (*batch, nnz), X (*batch, n, k) ->
+    (*batch, m, k)."""
+    m, n = structure.shape
+    # a vector too, which SciPy multiplies faster than a block of one
+    if data.ndim == 1 and X.ndim <= 2:
+        return _csr(data, structure) @ X
+    if data.ndim == 1:  # one matrix, many right sides: they are columns of one
+        columns = np.moveaxis(X, -2, 0)
+        product = _csr(data, structure) @ columns.reshape(n, math.prod(columns.shape[1:]))
+        return np.moveaxis(product.reshape(m, *columns.shape[1:]), 0, -2)
+    batch = np.broadcast_shapes(data.shape[:-1], X.shape[:-2])
+    out = np.empty((*batch, m, X.shape[-1]), np.result_type(data, X))
+    data, X = (
+        np.broadcast_to(data, (*batch, data.shape[-1])),
+        np.broadcast_to(X, (*batch, *X.shape[-2:])),
+    )
+    for index in np.ndindex(batch):
+        out[index] = _csr(data[index], structure) @ X[index]
+    return out
 
 
-@_half
-def fftn(x: Any, axes: Any = None) -> np.ndarray:
-    return np.fft.fftn(x, axes=range(x.ndim) if axes is None else axes)
+def _csr(data: Any, structure: Any) -> Any:
+    """A SciPy matrix of these entries. Its constructor checks the indices, at 30 us: a copy of
+    one that passed does not."""
+    if "scipy" not in structure.memo:
+        import scipy.sparse
+
+        indices = structure.columns, structure.indptr
+        structure.memo["scipy"] = scipy.sparse.csr_array(
+            (np.zeros(len(indices[0])), *indices), shape=structure.shape
+        )
+    template = structure.memo["scipy"]
+    matrix = object.__new__(type(template))
+    matrix.__dict__.update(template.__dict__, data=data)
+    return matrix
 
 
-@_half
-def ifftn(x: Any, axes: Any = None) -> np.ndarray:
-    return np.fft.ifftn(x, axes=range(x.ndim) if axes is None else axes)
-
-
-@_half
-def rfftn(x: Any, axes: Any) -> np.ndarray:
-    """The transform of real numbers: the first half of the last axis, which determines the rest."""
-    return np.fft.rfftn(x, axes=axes)
-
-
-@_half
-def irfftn(x: Any, shape: Any, axes: Any) -> np.ndarray:
-    """The real numbers of this shape (along the axes) of which `x` is the transform."""
-    return np.fft.irfftn(x, shape, axes=axes)
+def sparse_array(data: Any, structure: Any) -> Any:
+    """The matrix in the framework's own format: SciPy's CSR."""
+    if data.ndim > 1:
+        raise BackendError(
+            f"SciPy has no batches of sparse matrices; this one has batch shape {data.shape[:-1]}."
+        )
+    return _csr(data, structure).copy()  # the indices that we keep are read-only
 
 
 def scatter_add(x: Any, index: Any, values: Any, axis: int = 0) -> np.ndarray:

@@ -9,6 +9,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...errors import BackendError
+from ..shared import fori_loop, jit, loop_map, scan
+
 # control
 # --------------------------------------------------------------------------------------------------
 
@@ -18,23 +21,6 @@ def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
     while cond(state):
         state = body(state)
     return state
-
-
-def fori_loop(n: int, body: Callable, state: Any) -> Any:
-    """Iterate `state = body(i, state)` for i in range(n)."""
-    for i in range(n):
-        state = body(i, state)
-    return state
-
-
-def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
-    """`state, result = step(state, *elements)` over the elements along the first axis, first or
-    last first; the results, stacked."""
-    places = range(len(arrays[0]))
-    results = {}
-    for i in reversed(places) if reverse else places:
-        state, results[i] = step(state, *[x[i] for x in arrays])
-    return tree_map(lambda *found: np.stack(found), *[results[i] for i in places])
 
 
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
@@ -47,46 +33,28 @@ def call_host(f: Callable, *values: Any) -> Any:
     return np.asarray(builtins.bool(f(*values)))
 
 
-def loop_map(f: Callable, *arrays: Any) -> np.ndarray:
-    """`f` of the elements along the first axis, one after the other, stacked."""
-    return np.stack([f(*elements) for elements in zip(*arrays, strict=True)])
-
-
 # derivatives
 # --------------------------------------------------------------------------------------------------
 
 
-def _no_derivatives(what: str) -> NoReturn:
-    from colinear.info import BackendError
+def _refuse(what: str) -> Callable[..., NoReturn]:
+    """A function that says that NumPy has no derivatives."""
 
-    raise BackendError(
-        f"{what}: NumPy has no automatic differentiation. Use torch or JAX arrays "
-        "(A.to(backend='torch'))."
-    )
+    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+        raise BackendError(
+            f"{what}: NumPy has no automatic differentiation. Use torch or JAX arrays "
+            "(A.to(backend='torch'))."
+        )
 
-
-def jvp(f: Callable, x: Any, v: Any) -> NoReturn:
-    _no_derivatives("jvp")
-
-
-def vjp(f: Callable, x: Any) -> NoReturn:
-    _no_derivatives("vjp")
+    return refuse
 
 
-def linearise(f: Callable, x: Any, recorded: builtins.bool = False) -> NoReturn:
-    _no_derivatives("linearise")
+jvp, vjp, linearise, linear_transpose = map(
+    _refuse, ("jvp", "vjp", "linearise", "linear_transpose")
+)
 
 
-def linear_transpose(f: Callable, x_like: Any) -> NoReturn:
-    _no_derivatives("linear_transpose")
-
-
-def custom_derivative(
-    f: Callable,
-    jvp: Callable | None = None,
-    vjp: Callable | None = None,
-    ranks: tuple[int, ...] | None = None,
-) -> Callable:
+def custom_derivative(f: Callable, *rules: Any, **named: Any) -> Callable:
     """`f` with its own derivatives: in NumPy, `f`."""
     return f
 
@@ -119,9 +87,7 @@ def vmap(f: Callable, in_axes: Any = 0) -> Callable:
             f(*(x if a is None else x[i] for x, a in zip(moved, axes, strict=True)))
             for i in range(size)
         ]
-        if isinstance(results[0], tuple):
-            return tuple(np.stack(parts) for parts in zip(*results, strict=True))
-        return np.stack(results)
+        return tree_map(lambda *found: np.stack(found), *results)
 
     return mapped
 
@@ -155,11 +121,6 @@ def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
         mapped = (tree_map(f, *parts) for parts in zip(tree, *rest, strict=True))
         return kind(*mapped) if hasattr(tree, "_fields") else kind(mapped)
     return f(tree, *rest)
-
-
-def jit(f: Any) -> Any:
-    """`f` itself: compiled only where that is how the framework is used (JAX)."""
-    return f
 
 
 def warn_later(

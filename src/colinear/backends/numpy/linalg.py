@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ..shared import _lapack, _nan_on_failure, _over_batch, packed_slogdet, through_single
+from .. import shared
+from ..shared import _lapack, _nan_on_failure, _over_batch, lu_substitute
+from .arrays import _half
 
 Array = Any
 
@@ -21,10 +23,6 @@ MIRRORED = 128  # rows of a block of a triangle that is copied into the other
 # rows from which LAPACK, called for each matrix of a batch, outruns steps taken for all of them
 # together
 LARGE = 32
-
-_half = through_single(
-    lambda x, dtype: x.astype(dtype), frozenset({np.dtype(np.float16)}), np.dtype(np.float32)
-)
 
 
 # Cholesky, LU, LDL
@@ -76,13 +74,8 @@ def cholesky_solve(L: Array, B: Array) -> Array:
     if B.size and L.ndim == B.ndim == 2:
         return _potrs(L, B)
     if 0 in B.shape or L.ndim == 2 or L.shape[-1] < LARGE:
-        return solve_triangular(L, solve_triangular(L, B), adjoint=True)
-    batch = np.broadcast_shapes(L.shape[:-2], B.shape[:-2])
-    L, B = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (L, B))
-    X = np.empty(B.shape, B.dtype)
-    for i in np.ndindex(batch):
-        X[i] = _potrs(L[i], B[i])
-    return X
+        return shared.cholesky_solve(L, B)
+    return _over_batch(2, 2)(_potrs)(L, B)
 
 
 @_half
@@ -168,20 +161,7 @@ def lu_solve(
         )[0]
     if LU.shape[-1] >= LARGE:
         return _over_batch(2, 1, 2)(lu_solve)(LU, pivots, B, transpose, adjoint)
-    order, _ = lu_permutation(pivots, LU.shape[-1])
-    if not (transpose or adjoint):
-        B = np.take_along_axis(*_broadcast(B, order[..., None]), axis=-2)
-        return solve_triangular(LU, solve_triangular(LU, B, True, True), False)
-    Y = solve_triangular(LU, B, False, False, transpose, adjoint)
-    Y = solve_triangular(LU, Y, True, True, transpose, adjoint)
-    return np.take_along_axis(*_broadcast(Y, np.argsort(order, -1)[..., None]), axis=-2)
-
-
-def _broadcast(X: Array, order: Array) -> tuple[Array, Array]:
-    batch = np.broadcast_shapes(X.shape[:-2], order.shape[:-2])
-    return np.broadcast_to(X, (*batch, *X.shape[-2:])), np.broadcast_to(
-        order, (*batch, *order.shape[-2:])
-    )
+    return lu_substitute(LU, pivots, B, transpose, adjoint)
 
 
 def lu_permutation(pivots: Array, n: int) -> tuple[Array, Array]:
@@ -227,12 +207,8 @@ def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
     return _lapack(kind, packed.dtype.char)(packed, pivots, B, lower=1)[0]
 
 
-def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
-    """The sign and the logarithm of |det A| from `ldl_factor(A)`."""
-    from colinear.backends import numpy as xp
-
-    with np.errstate(divide="ignore"):
-        return packed_slogdet(xp, *factors)
+# log 0 = -inf is the answer for a singular A
+ldl_slogdet = np.errstate(divide="ignore")(shared.ldl_slogdet)
 
 
 # orthogonal and spectral
@@ -245,14 +221,11 @@ def qr(A: Array, mode: str = "reduced") -> tuple[Array, Array]:
     if A.ndim > 2 or A.size == 0 or mode != "reduced":
         return tuple(np.linalg.qr(A, mode))  # type: ignore[call-overload]
     reflectors, scales = _reflectors(A)
-    k, char = len(scales), A.dtype.char
-    work = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
-        reflectors[:, :k], scales, lwork=-1
-    )[1]
+    k = len(scales)
+    form = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", A.dtype.char)
+    work = form(reflectors[:, :k], scales, lwork=-1)[1]
     R = np.triu(reflectors[:k])
-    Q = _lapack("ungqr" if A.dtype.kind == "c" else "orgqr", char)(
-        reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1
-    )[0]
+    Q = form(reflectors[:, :k], scales, lwork=int(work[0].real), overwrite_a=1)[0]
     return Q, R
 
 
@@ -282,18 +255,8 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     return Q, R, perm.astype(np.intp)
 
 
-@_half
-@_nan_on_failure
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
-    return tuple(np.linalg.eigh(A))  # type: ignore[return-value]
-
-
-@_half
-@_nan_on_failure
-def eigvalsh(A: Array) -> Array:
-    """Eigenvalues, ascending, of Hermitian A."""
-    return np.linalg.eigvalsh(A)
+# of Hermitian A: eigenvalues, ascending, and orthonormal eigenvectors; eigenvalues alone
+eigh, eigvalsh = (_half(_nan_on_failure(f)) for f in (np.linalg.eigh, np.linalg.eigvalsh))
 
 
 @_half
@@ -320,13 +283,10 @@ def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
 
 
 @_half
+@_nan_on_failure
 def expm(A: Array) -> Array:
     """The matrix exponential."""
-    if A.size == 0:
-        return A.copy()
-    if not np.isfinite(A).all():
-        return np.full_like(A, np.nan) if A.ndim == 2 else _over_batch(2)(expm)(A)
-    return scipy.linalg.expm(A)
+    return scipy.linalg.expm(A) if A.size else A.copy()
 
 
 # triangular and banded solves
@@ -345,37 +305,35 @@ def solve_triangular(
     """Solve A X = B, A^T X = B or A^H X = B for triangular A; B is (*batch, n, k). The other
     triangle is not read."""
     A, B = _common(A, B)
+    if adjoint and B.dtype.kind == "c":  # A^H X = B is A^T conj(X) = conj(B)
+        return solve_triangular(A, B.conj(), lower, unit_diagonal, True).conj()
+    if transpose or adjoint:
+        A, lower = np.matrix_transpose(A), not lower
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     if B.size == 0 or 0 in batch:
         return np.zeros((*batch, *B.shape[-2:]), B.dtype)
     if A.ndim == 2 and B.ndim > 2:  # one matrix, many right sides: they are columns of one
         columns = np.moveaxis(B, -2, 0)
-        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal, transpose, adjoint)
+        X = _trsm(A, columns.reshape(len(A), -1), lower, unit_diagonal)
         return np.moveaxis(X.reshape(columns.shape), 0, -2)
     if A.ndim == 2:
-        return _trsm(A, B, lower, unit_diagonal, transpose, adjoint)
+        return _trsm(A, B, lower, unit_diagonal)
     if np.prod(batch) > A.shape[-1] and A.shape[-1] < LARGE:
-        return _substitute_together(A, B, lower, unit_diagonal, transpose, adjoint)
-    return _over_batch(2, 2)(_trsm)(A, B, lower, unit_diagonal, transpose, adjoint)
+        return _substitute_together(A, B, lower, unit_diagonal)
+    return _over_batch(2, 2)(_trsm)(A, B, lower, unit_diagonal)
 
 
-def _trsm(A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool) -> Array:
+def _trsm(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     # BLAS, not LAPACK's trtrs: a zero on the diagonal then gives infinities, as in the other
     # frameworks.
     trsm = _lapack("trsm", B.dtype.char, "blas")
-    if A.flags.f_contiguous or (adjoint and B.dtype.kind == "c"):
-        return trsm(1, A, B, lower=lower, trans_a=2 if adjoint else int(transpose), diag=unit)
-    # C order: A^T, uncopied
-    return trsm(1, A.T, B, lower=not lower, trans_a=int(not (transpose or adjoint)), diag=unit)
+    if A.flags.f_contiguous:
+        return trsm(1, A, B, lower=lower, diag=unit)
+    return trsm(1, A.T, B, lower=not lower, trans_a=1, diag=unit)  # C order: A^T, uncopied
 
 
-def _substitute_together(
-    A: Array, B: Array, lower: bool, unit: bool, transpose: bool, adjoint: bool
-) -> Array:
+def _substitute_together(A: Array, B: Array, lower: bool, unit: bool) -> Array:
     """Substitute one row of all systems at a time."""
-    if transpose or adjoint:
-        A, lower = np.matrix_transpose(A), not lower
-        A = A.conj() if adjoint else A
     n = A.shape[-1]
     X = np.array(
         np.broadcast_to(B, (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), *B.shape[-2:]))

@@ -8,33 +8,32 @@ import math
 from typing import Any
 
 import numpy as np
-import torch.utils.checkpoint
+import torch
 from torch._C import _functorch
 
-from ..shared import through_single
+from ..shared import extreme_scale, fft, ifft, through_single
 from .arrays import asarray, astype, bfloat16, complex_dtype, float16, float32, peek, real_dtype
 from .derivatives import is_differentiated
+
+# names that mean here what they mean to all
+# isort: off
+from torch import (
+    abs, all, angle, any, argmax, argsort, broadcast_to, concat, conj, cos, cumsum, exp, isnan, log,
+    logical_and, logical_not, logical_or, mean, real, reciprocal, reshape, sin, sqrt, squeeze,
+    stack, sum, tril, triu, where,
+)  # fmt: skip
+# isort: on
 
 # elementwise, reductions, shapes
 # -----------------------------------------------------------------------------------
 
-abs, conj, exp, log, sqrt, sin, cos = (
-    torch.abs,
-    torch.conj,
-    torch.exp,
-    torch.log,
-    torch.sqrt,
-    torch.sin,
-    torch.cos,
-)
-sign = torch.sgn  # torch.sign refuses complex numbers
-real, angle, isnan, reciprocal = torch.real, torch.angle, torch.isnan, torch.reciprocal
-logical_and, logical_or, logical_not = torch.logical_and, torch.logical_or, torch.logical_not
-reshape, moveaxis, permute_dims, broadcast_to = (
-    torch.reshape,
+# torch's functions take NumPy's names for `dim` and `keepdim` too.
+max, min, sign = torch.amax, torch.amin, torch.sgn  # torch.sign refuses complex numbers
+moveaxis, permute_dims, expand_dims, make_diagonal = (
     torch.movedim,
     torch.permute,
-    torch.broadcast_to,
+    torch.unsqueeze,
+    torch.diag_embed,
 )
 
 
@@ -47,10 +46,6 @@ def imag(x: Any) -> torch.Tensor:
     # torch refuses real tensors, and has no rule for vmap of the view that the imaginary part of a
     # conjugate is
     return x.resolve_conj().imag if x.is_complex() else torch.zeros_like(x)
-
-
-def where(condition: Any, x: Any, y: Any) -> torch.Tensor:
-    return torch.where(condition, x, y)
 
 
 def maximum(x: Any, y: Any) -> torch.Tensor:
@@ -70,32 +65,8 @@ def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def sum(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.sum(x, _axes(x, axis), keepdims)
-
-
-def mean(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.mean(x, _axes(x, axis), keepdims)
-
-
-def max(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.amax(x, _axes(x, axis), keepdims)
-
-
-def min(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.amin(x, _axes(x, axis), keepdims)
-
-
-def any(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.any(x, _axes(x, axis), keepdims)
-
-
-def all(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.all(x, _axes(x, axis), keepdims)
-
-
 def count_nonzero(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.sum(x != 0, _axes(x, axis), keepdims)
+    return torch.sum(x != 0, axis, keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
@@ -111,36 +82,8 @@ def _axes(x: Any, axis: Any) -> tuple[int, ...]:
     )
 
 
-def argmax(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> torch.Tensor:
-    return torch.argmax(x, axis, keepdims)
-
-
-def argsort(x: Any, axis: int = -1, stable: builtins.bool = False) -> torch.Tensor:
-    return torch.argsort(x, dim=axis, stable=stable)
-
-
 def sort(x: Any, axis: int = -1) -> torch.Tensor:
     return torch.sort(x, dim=axis).values
-
-
-def cumsum(x: Any, axis: int = -1) -> torch.Tensor:
-    return torch.cumsum(x, axis)
-
-
-def expand_dims(x: Any, axis: int) -> torch.Tensor:
-    return torch.unsqueeze(x, axis)
-
-
-def squeeze(x: Any, axis: Any) -> torch.Tensor:
-    return torch.squeeze(x, axis)
-
-
-def concat(arrays: Any, axis: int = 0) -> torch.Tensor:
-    return torch.cat(tuple(arrays), axis)
-
-
-def stack(arrays: Any, axis: int = 0) -> torch.Tensor:
-    return torch.stack(tuple(arrays), axis)
 
 
 def flip(x: Any, axis: Any = None) -> torch.Tensor:
@@ -163,22 +106,9 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> torch.Tensor:
     return torch.take_along_dim(x, _index(indices, x), axis)
 
 
-def tril(x: Any, k: int = 0) -> torch.Tensor:
-    return torch.tril(x, k)
-
-
-def triu(x: Any, k: int = 0) -> torch.Tensor:
-    return torch.triu(x, k)
-
-
 def diagonal(x: Any, offset: int = 0) -> torch.Tensor:
     """The diagonals of the matrices in the last two axes."""
     return torch.diagonal(x, offset, -2, -1)
-
-
-def make_diagonal(d: Any) -> torch.Tensor:
-    """The diagonal matrices, (..., n) -> (..., n, n)."""
-    return torch.diag_embed(d)
 
 
 def matrix_transpose(x: Any) -> torch.Tensor:
@@ -245,18 +175,11 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
     size = torch.linalg.vector_norm(x, dim=axis, keepdim=keepdims)
     if not x.numel():
         return size
-    limits = torch.finfo(size.dtype)
+    limits, seen = torch.finfo(size.dtype), peek(size)
     low = math.sqrt(limits.tiny / limits.eps)
-    seen = peek(size)
     if seen is not None and low < seen.min() and seen.max() < math.inf:
         return size
-    largest = torch.amax(torch.abs(x.detach()), dim=() if axis is None else axis, keepdim=True)
-    ordinary = (
-        ((largest > low) & (largest < math.sqrt(limits.max * limits.eps)))
-        | (largest == 0)
-        | ~torch.isfinite(largest)
-    )
-    scale = torch.where(ordinary, torch.ones_like(largest), largest)
+    scale = extreme_scale(x, axis, limits)
     norm = scale * torch.linalg.vector_norm(x / scale, dim=axis, keepdim=True)
     return norm.reshape(size.shape)
 
@@ -264,24 +187,16 @@ def vector_norm(x: Any, axis: Any = None, keepdims: builtins.bool = False) -> to
 _half = through_single(astype, frozenset({float16, bfloat16}), float32)
 
 
-@_half
-def fft(x: Any, axis: int = -1) -> torch.Tensor:
-    return torch.fft.fft(x, dim=axis) if x.shape[axis] else x.to(complex_dtype(x.dtype))
+def _unless_empty(transform: Any) -> Any:
+    """A Fourier transform of torch; arrays without entries, which MKL refuses, are theirs."""
+
+    def transformed(x: Any, axes: Any = None) -> torch.Tensor:
+        return transform(x, dim=axes) if x.numel() else x.to(complex_dtype(x.dtype))
+
+    return _half(transformed)
 
 
-@_half
-def ifft(x: Any, axis: int = -1) -> torch.Tensor:
-    return torch.fft.ifft(x, dim=axis) if x.shape[axis] else x.to(complex_dtype(x.dtype))
-
-
-@_half
-def fftn(x: Any, axes: Any = None) -> torch.Tensor:
-    return torch.fft.fftn(x, dim=_axes(x, axes)) if x.numel() else x.to(complex_dtype(x.dtype))
-
-
-@_half
-def ifftn(x: Any, axes: Any = None) -> torch.Tensor:
-    return torch.fft.ifftn(x, dim=_axes(x, axes)) if x.numel() else x.to(complex_dtype(x.dtype))
+fftn, ifftn = map(_unless_empty, (torch.fft.fftn, torch.fft.ifftn))
 
 
 @_half

@@ -12,6 +12,8 @@ import numpy as np
 import torch.utils.checkpoint
 from torch._C import _functorch
 
+from ..shared import by_name
+
 name = "torch"
 is_functional = False  # whether arrays are never written over, and loops are compiled
 array_types = (torch.Tensor,)
@@ -152,12 +154,9 @@ def astype(x: Any, dtype: Any) -> torch.Tensor:
     return x.to(dtype)
 
 
-def zeros(shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype and dtype_from(dtype), device=device)
-
-
-def ones(shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    return torch.ones(shape, dtype=dtype and dtype_from(dtype), device=device)
+zeros, ones, eye, arange = (
+    by_name(create, dtype_from) for create in (torch.zeros, torch.ones, torch.eye, torch.arange)
+)
 
 
 def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
@@ -165,17 +164,6 @@ def full(shape: Any, value: Any, dtype: Any = None, device: Any = None) -> torch
     if isinstance(value, torch.Tensor):
         return value.to(dtype=dtype and dtype_from(dtype), device=device).expand(shape).clone()
     return torch.full(shape, value, dtype=dtype and dtype_from(dtype), device=device)
-
-
-def eye(n: int, m: int | None = None, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    return torch.eye(n, n if m is None else m, dtype=dtype and dtype_from(dtype), device=device)
-
-
-def arange(
-    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None
-) -> torch.Tensor:
-    start, stop = (0, start) if stop is None else (start, stop)
-    return torch.arange(start, stop, step, dtype=dtype and dtype_from(dtype), device=device)
 
 
 def device_of(x: Any) -> torch.device:
@@ -295,18 +283,23 @@ def fold_in(gen: torch.Generator, i: Any) -> torch.Generator:
 
 
 def _draw(
-    draw: Callable, gen: torch.Generator, shape: Any, dtype: Any, device: Any
+    draw: Callable,
+    gen: torch.Generator,
+    shape: Any,
+    dtype: Any = None,
+    device: Any = None,
 ) -> torch.Tensor:
     # Inside vmap torch refuses random numbers unless told how they vary; ours are the same for
     # every element, as in JAX.
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    dtype = None if dtype is None else dtype_from(dtype)
     with torch._C._DisableFuncTorch():
         return draw(shape, generator=gen, dtype=dtype, device=gen.device).to(device)
 
 
-def normal(gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-    """Standard normal numbers; complex ones have E|z|^2 = 1."""
-    return _draw(torch.randn, gen, shape, dtype and dtype_from(dtype), device)
+# Standard normal numbers, of which complex ones have E|z|^2 = 1; and uniform numbers in [0, 1), or
+# in the unit square if complex.
+normal, uniform = (functools.partial(_draw, draw) for draw in (torch.randn, torch.rand))
 
 
 def rademacher(
@@ -325,10 +318,3 @@ def rademacher(
     return values[
         _draw(functools.partial(torch.randint, len(values)), gen, shape, torch.int64, device)
     ]
-
-
-def uniform(
-    gen: torch.Generator, shape: Any, dtype: Any = None, device: Any = None
-) -> torch.Tensor:
-    """Uniform numbers in [0, 1), or in the unit square if complex."""
-    return _draw(torch.rand, gen, shape, dtype and dtype_from(dtype), device)

@@ -12,6 +12,7 @@ import torch.utils._pytree as pytree
 import torch.utils.checkpoint
 from torch._C import _functorch
 
+from ..shared import fori_loop, jit, loop_map, scan
 from .arrays import _is_fake, asarray, is_traced, to_numpy
 from .derivatives import recorded_vjp
 from .programs import CALLS, Call, sides_are_known
@@ -45,23 +46,6 @@ def _select(going: Any, new: Any, old: Any) -> Any:
     return torch.where(going, new, old) if isinstance(new, torch.Tensor) else new
 
 
-def fori_loop(n: int, body: Callable, state: Any) -> Any:
-    """Iterate `state = body(i, state)` for i in range(n)."""
-    for i in range(n):
-        state = body(i, state)
-    return state
-
-
-def scan(step: Callable, state: Any, *arrays: Any, reverse: Any = False) -> Any:
-    """`state, result = step(state, *elements)` over the elements along the first axis, first or
-    last first; the results, stacked."""
-    places = range(len(arrays[0]))
-    results = {}
-    for i in reversed(places) if reverse else places:
-        state, results[i] = step(state, *[x[i] for x in arrays])
-    return tree_map(lambda *found: torch.stack(found), *[results[i] for i in places])
-
-
 def cond(predicate: Any, if_true: Callable, if_false: Callable, *arguments: Any) -> Any:
     """`if_true(*arguments)` or `if_false(*arguments)`; under vmap both, and of each element the
     one that holds."""
@@ -77,11 +61,6 @@ def call_host(f: Callable, *values: Any) -> Any:
     return torch.tensor(
         builtins.bool(f(*(_innermost(x) if isinstance(x, torch.Tensor) else x for x in values)))
     )
-
-
-def loop_map(f: Callable, *arrays: Any) -> torch.Tensor:
-    """`f` of the elements along the first axis, one after the other, stacked."""
-    return torch.stack([f(*elements) for elements in zip(*arrays, strict=True)])
 
 
 # derivatives
@@ -181,11 +160,6 @@ def tree_map(f: Callable, tree: Any, *rest: Any) -> Any:
     """Apply `f` to the leaves of one tree, or of several of the same structure. None is an empty
     tree."""
     return pytree.tree_map(lambda x, *others: None if x is None else f(x, *others), tree, *rest)
-
-
-def jit(f: Any) -> Any:
-    """`f` itself: compiled only where that is how the framework is used (JAX)."""
-    return f
 
 
 def warn_later(

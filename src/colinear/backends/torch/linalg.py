@@ -14,21 +14,13 @@ import numpy as np
 import torch
 
 from .. import shared as _banded
+from .. import torch as xp
 from ..numpy import linalg as _numpy_linalg
-from ..shared import packed_slogdet, pivot_order, through_single
+from ..shared import cholesky_solve, eigen_solve, ldl_slogdet, of_finite, pivot_order
+from .arithmetic import _half
 from .derivatives import custom_derivative
 
 Array = Any
-
-_half = through_single(
-    lambda x, dtype: x.to(dtype), frozenset({torch.float16, torch.bfloat16}), torch.float32
-)
-
-
-def _xp() -> Any:
-    from colinear.backends import torch as xp
-
-    return xp
 
 
 def _common(*arrays: Array) -> list[Array]:
@@ -50,11 +42,6 @@ def cholesky(A: Array) -> tuple[Array, Array]:
     L, failure = torch.linalg.cholesky_ex(A)
     ok = (failure == 0) & torch.isfinite(torch.diagonal(L, 0, -2, -1)).all(-1)
     return torch.where(ok[..., None, None], L, torch.nan), ok
-
-
-def cholesky_solve(L: Array, B: Array) -> Array:
-    """Solve A X = B from `cholesky(A)`; B is (*batch, n, k)."""
-    return solve_triangular(L, solve_triangular(L, B), adjoint=True)
 
 
 def _cholesky_inverse_now(L: Array) -> Array:
@@ -141,7 +128,7 @@ def ldl_solve(factors: tuple[Array, ...], B: Array) -> Array:
 def _ldl_solve(packed: Array, pivots: Array, B: Array) -> Array:
     packed, B = _common(packed, B)
     if pivots.is_floating_point():
-        return packed @ ((packed.mH @ B) / pivots[..., None])
+        return eigen_solve(packed, pivots, B)
     return _packed_solve(packed, pivots, B)
 
 
@@ -164,13 +151,6 @@ _packed_solve: Any = custom_derivative(
     ),  # A = A^H
     ranks=(2, 1, 2),
 )
-
-
-def ldl_slogdet(factors: tuple[Array, ...]) -> tuple[Array, Array]:
-    """The sign and the logarithm of |det A| from `ldl_factor(A)`."""
-    if factors[1].is_floating_point():
-        return factors[1].sign().prod(-1), factors[1].abs().log().sum(-1)
-    return packed_slogdet(_xp(), *factors)
 
 
 def _sum_to(G: Array, shape: Any) -> Array:
@@ -200,7 +180,6 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
 
     torch has none: the order comes from LAPACK if the values can be seen, else from `pivot_order`.
     """
-    xp = _xp()
     seen = xp.peek(A)
     if seen is None:
         perm = pivot_order(xp, A.detach())
@@ -210,69 +189,24 @@ def qr_pivoted(A: Array) -> tuple[Array, Array, Array]:
     return Q, R, perm
 
 
-def _finite(A: Array) -> tuple[Array, Array]:
-    """A with the matrices that hold NaN or infinity blanked, and which: torch raises where
-    LAPACK refuses them."""
-    finite = (
-        torch.isfinite(A).flatten(-2).all(-1)
-        if A.numel()
-        else torch.ones(A.shape[:-2], dtype=torch.bool, device=A.device)
+# as NumPy's: of Hermitian A, eigenvalues ascending; of any square A, all complex
+eigh, eigvalsh, eig, eigvals, expm = (
+    _half(of_finite(f))
+    for f in (
+        torch.linalg.eigh,
+        torch.linalg.eigvalsh,
+        torch.linalg.eig,
+        torch.linalg.eigvals,
+        torch.linalg.matrix_exp,
     )
-    return torch.where(finite[..., None, None], A, 0), finite
+)
 
 
 @_half
-def eigh(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and orthonormal eigenvectors of Hermitian A."""
-    A, finite = _finite(A)
-    values, vectors = torch.linalg.eigh(A)
-    return torch.where(finite[..., None], values, torch.nan), torch.where(
-        finite[..., None, None], vectors, torch.nan
-    )
-
-
-@_half
-def eigvalsh(A: Array) -> Array:
-    """Eigenvalues, ascending, of Hermitian A."""
-    A, finite = _finite(A)
-    return torch.where(finite[..., None], torch.linalg.eigvalsh(A), torch.nan)
-
-
-@_half
-def eig(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues and eigenvectors of any square A, always complex."""
-    A, finite = _finite(A)
-    values, vectors = torch.linalg.eig(A)
-    return torch.where(finite[..., None], values, torch.nan), torch.where(
-        finite[..., None, None], vectors, torch.nan
-    )
-
-
-@_half
-def eigvals(A: Array) -> Array:
-    """Eigenvalues of any square A, always complex."""
-    A, finite = _finite(A)
-    return torch.where(finite[..., None], torch.linalg.eigvals(A), torch.nan)
-
-
-@_half
+@of_finite
 def svd(A: Array, full_matrices: bool = False) -> tuple[Array, Array, Array]:
     """Factor A = U diag(s) V^H. Returns U, s, V^H."""
-    A, finite = _finite(A)
-    U, s, Vh = torch.linalg.svd(A, full_matrices=full_matrices)
-    one, two = finite[..., None], finite[..., None, None]
-    return (
-        torch.where(two, U, torch.nan),
-        torch.where(one, s, torch.nan),
-        torch.where(two, Vh, torch.nan),
-    )
-
-
-@_half
-def expm(A: Array) -> Array:
-    """The matrix exponential."""
-    A, finite = _finite(A)
-    return torch.where(finite[..., None, None], torch.linalg.matrix_exp(A), torch.nan)
+    return torch.linalg.svd(A, full_matrices=full_matrices)
 
 
 # triangular and banded solves
@@ -310,10 +244,9 @@ def _on_host(solve: Any, *arrays: Array) -> Array:
 
 
 def _tridiagonal_jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
-    (dlower, ddiag, dupper, dB), xp = tangents, _xp()
-    return solve_tridiagonal(
-        *primals[:3], dB - _banded.tridiagonal_matmul(xp, dlower, ddiag, dupper, X)
-    )
+    lower, diag, upper, dB = tangents
+    dA_X = _banded.tridiagonal_matmul(xp, lower, diag, upper, X)
+    return solve_tridiagonal(*primals[:3], dB - dA_X)  # dX = A^-1 (dB - dA X)
 
 
 def _tridiagonal_vjp(primals: tuple, X: Array, G: Array) -> tuple:
@@ -345,7 +278,6 @@ def solve_tridiagonal(lower: Array, diag: Array, upper: Array, B: Array) -> Arra
 def solve_banded(ab: Array, widths: tuple[int, int], B: Array) -> Array:
     """Solve a banded system, with pivoting: ab[..., u + i - j, j] = A[..., i, j], ab (*batch,
     l+u+1, n), B (*batch, n, k)."""
-    xp = _xp()
 
     def jvp(primals: tuple, tangents: tuple, X: Array) -> Array:
         return solve_banded(

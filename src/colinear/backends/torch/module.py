@@ -45,7 +45,7 @@ class OperatorModule(torch.nn.Module):
 
     def __init__(self, operator: Any, frozen: Iterable[str] = ()):
         super().__init__()
-        operator = operator if isinstance(operator, LinearOperator) else as_operator(operator)
+        operator = as_operator(operator)
         if operator.backend not in ("torch", None) or not any(
             isinstance(leaf, torch.Tensor) for leaf in operator.leaves()
         ):
@@ -53,15 +53,10 @@ class OperatorModule(torch.nn.Module):
                 f"OperatorModule: the operator is of {operator.backend} and holds no tensors; "
                 "move it with A.to(backend='torch')."
             )
-        frozen, paths = (
-            {frozen} if isinstance(frozen, str) else set(frozen),
-            list(_named_leaves(operator)),
-        )
+        frozen = {frozen} if isinstance(frozen, str) else set(frozen)
+        leaves = [("_".join(parts), parts[-1], leaf) for parts, leaf in _named_leaves(operator)]
         known = {
-            name
-            for parts, leaf in paths
-            if isinstance(leaf, torch.Tensor)
-            for name in (parts[-1], "_".join(parts))
+            name for *names, leaf in leaves if isinstance(leaf, torch.Tensor) for name in names
         }
         if unknown := frozen - known:
             raise ValueError(
@@ -69,23 +64,19 @@ class OperatorModule(torch.nn.Module):
             )
         names: dict[int, str] = {}
         self._names: list[str | None] = []
-        for parts, leaf in paths:
+        for name, short, leaf in leaves:
             if not isinstance(leaf, torch.Tensor):
                 self._names.append(None)
                 continue
             if id(leaf) not in names:
-                names[id(leaf)] = name = self._free("_".join(parts))
-                if {parts[-1], "_".join(parts)} & frozen or not (
-                    leaf.is_floating_point() or leaf.is_complex()
-                ):
-                    self.register_buffer(name, leaf.detach().clone())
+                names[id(leaf)] = free = self._free(name)
+                is_floating = leaf.is_floating_point() or leaf.is_complex()
+                if {name, short} & frozen or not is_floating:
+                    self.register_buffer(free, leaf.detach().clone())
                 else:
-                    own = (
-                        leaf
-                        if isinstance(leaf, torch.nn.Parameter)
-                        else torch.nn.Parameter(leaf.detach().clone())
-                    )
-                    self.register_parameter(name, own)
+                    is_own = isinstance(leaf, torch.nn.Parameter)
+                    own = leaf if is_own else torch.nn.Parameter(leaf.detach().clone())
+                    self.register_parameter(free, own)
             self._names.append(names[id(leaf)])
         # The tree alone, without memory for its leaves.
         self._tree = operator._map(

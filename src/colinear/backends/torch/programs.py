@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from torch._C import _functorch
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
@@ -85,7 +86,9 @@ def hoist(
         return f, ()
     hoisted = Hoisted(f, hidden)
     with torch.enable_grad():
-        fixed = hoisted(*_map(torch.Tensor.detach, arguments), *(x.detach() for x in hidden))
+        fixed = hoisted(
+            *pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (*arguments, *hidden))
+        )
     if any(x.requires_grad for x in _tensors(fixed)):
         raise TypeError(
             f"{hoisted.__name__} closes over a tensor that requires gradients and hands it to "
@@ -148,7 +151,7 @@ class _Substitution(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        args, kwargs = _map(lambda x: self.others.get(id(x), x), (args, kwargs or {}))
+        args, kwargs = pytree.tree_map(lambda x: self.others.get(id(x), x), (args, kwargs or {}))
         return function(*args, **kwargs)
 
 
@@ -159,28 +162,9 @@ def _has_derivatives(x: torch.Tensor) -> bool:
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif hasattr(type(value), "_matmat"):
-        yield from _tensors(list(value.leaves()))
-
-
-def _map(f: Callable, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return f(value)
-    if type(value) in (tuple, list):
-        return type(value)(_map(f, item) for item in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(f, item) for item in value))
-    if type(value) is dict:
-        return {key: _map(f, item) for key, item in value.items()}
-    return value._map(lambda x: _map(f, x)) if hasattr(type(value), "_matmat") else value
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    """The tensors in a tree, operators included."""
+    return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 def _is_free(f: Any) -> bool:

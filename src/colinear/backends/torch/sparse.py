@@ -13,14 +13,10 @@ from typing import Any
 
 import torch
 
-from ..shared import through_single
+from .arithmetic import _half
 from .derivatives import custom_derivative, is_differentiated
 
 Array = Any
-
-_half = through_single(
-    lambda x, dtype: x.to(dtype), frozenset({torch.float16, torch.bfloat16}), torch.float32
-)
 
 
 @_half

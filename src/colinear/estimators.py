@@ -1,32 +1,55 @@
-"""Principal components and ridge regression on data that may be an operator."""
+"""Estimators of scikit-learn's kind that take operators where scikit-learn takes matrices; `pip
+install 'colinear[sklearn]'`.
+
+A convenience outside the core, which `import colinear` does not load. Each is a page: the model as
+an operator, one call of `svd`, `solve` or `eig`, and scikit-learn's conventions around it, which
+its own checks test.
+"""
 
 from __future__ import annotations
 
 import numbers
+import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    MultiOutputMixin,
-    RegressorMixin,
-    TransformerMixin,
-)
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_array,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
 
-from ..errors import BackendError, DtypeError, ShapeError
-from ..functions import eig, lstsq, norm, solve, svd
-from ..methods import Method
-from ..operators import Dense, Diagonal, Identity, LinearOperator, LowRank, as_operator
-from ..properties import PSD
+from .errors import BackendError, ColinearWarning, DtypeError, ShapeError
+from .functions import diag, eig, lstsq, norm, solve, svd
+from .methods import Method
+from .operators import Dense, Diagonal, Identity, LinearOperator, LowRank, as_operator
+from .properties import PSD, SelfAdjoint
+
+try:
+    import sklearn  # noqa: F401
+    from sklearn.base import (
+        BaseEstimator,
+        ClassNamePrefixFeaturesOutMixin,
+        MultiOutputMixin,
+        RegressorMixin,
+        TransformerMixin,
+    )
+    from sklearn.metrics.pairwise import rbf_kernel
+    from sklearn.neighbors import kneighbors_graph
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_array,
+        check_consistent_length,
+        check_is_fitted,
+        column_or_1d,
+        validate_data,
+    )
+except ImportError as error:
+    raise ImportError(
+        "colinear.estimators needs scikit-learn: pip install 'colinear[sklearn]'", name=error.name
+    ) from error
+
+__all__ = ["PCA", "Ridge", "SpectralEmbedding"]
+
+AFFINITIES = ("nearest_neighbors", "rbf", "precomputed")
+# what scikit-learn checks of all data
+CHECKS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+
 
 # What the estimators share: data that may be an operator, its columns centred without being
 # changed, and signs.
@@ -36,16 +59,8 @@ def as_data(estimator: Any, X: Any, *, reset: bool, at_least: int = 1) -> Linear
     """Data, one sample in each row, as an operator of NumPy; arrays and sparse matrices pass
     scikit-learn's validation."""
     if not isinstance(X, LinearOperator):
-        dtypes = [np.float64, np.float32]
         return as_operator(
-            validate_data(
-                estimator,
-                X,
-                reset=reset,
-                accept_sparse="csr",
-                dtype=dtypes,
-                ensure_min_samples=at_least,
-            )
+            validate_data(estimator, X, reset=reset, ensure_min_samples=at_least, **CHECKS)
         )
     name = type(estimator).__name__
     if X.backend != "numpy":
@@ -68,6 +83,25 @@ def as_data(estimator: Any, X: Any, *, reset: bool, at_least: int = 1) -> Linear
             "features as input"
         )
     return X
+
+
+def check_count(estimator: Any, k: Any, most: int, of: str, more: str = "") -> None:
+    """Refuse a number of components that is none from 1 to `most`."""
+    is_whole = isinstance(k, numbers.Integral) and not isinstance(k, bool)
+    if not is_whole or not 1 <= k <= most:
+        raise ValueError(
+            f"{type(estimator).__name__}: n_components is {k!r}; for {of} it must be an integer "
+            f"from 1 to {most}{more}."
+        )
+
+
+class SparseInput(BaseEstimator):
+    """An estimator that tells scikit-learn that it takes sparse matrices."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
 
 def centred(X: LinearOperator, mean: np.ndarray) -> LinearOperator:
@@ -95,7 +129,7 @@ def rows_of_positive_peak(vectors: np.ndarray) -> np.ndarray:
 # Principal components of data that may be an operator.
 
 
-class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SparseInput):
     """Principal components: the directions of greatest variance of the rows of X, by the singular
     vectors of X - 1 mean^T.
 
@@ -148,7 +182,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         operator. y is ignored."""
         X = as_data(self, X, reset=True, at_least=2)
         n, d = X.shape
-        k = self._wanted(n, d)
+        k = min(n, d) if self.n_components is None else self.n_components
+        check_count(self, k, min(n, d), f"data of {n} x {d}", ", or None")
         self.mean_ = column_means(X)
         s, rows, squares = self._decomposed(centred(X, self.mean_), k)
         self.components_ = rows_of_positive_peak(np.ascontiguousarray(rows))
@@ -162,7 +197,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.noise_variance_ = (
             max(0.0, total - float(self.explained_variance_.sum())) / rest if rest else 0.0
         )
-        self.n_components_, self.n_samples_ = k, n
+        self.n_components_, self.n_samples_ = int(k), n
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -193,15 +228,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         _, s, V = svd(C, None if k == min(n, d) else k, self.method)
         return s[:k], V.to_dense().T[:k], float(norm(C)) ** 2
 
-    def _wanted(self, n: int, d: int) -> int:
-        k = min(n, d) if self.n_components is None else self.n_components
-        if not isinstance(k, numbers.Integral) or isinstance(k, bool) or not 1 <= k <= min(n, d):
-            raise ValueError(
-                f"PCA: n_components is {k!r}; for data of {n} x {d} it must be an integer from 1 "
-                f"to {min(n, d)}, or None."
-            )
-        return int(k)
-
     def _deviations(self) -> np.ndarray:
         """Standard deviations, of which none may be zero to divide by."""
         deviations = np.sqrt(self.explained_variance_)
@@ -213,7 +239,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -221,7 +246,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 # Ridge regression on data that may be an operator.
 
 
-class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class Ridge(MultiOutputMixin, RegressorMixin, SparseInput):
     """Linear regression with a penalty: w of least |y - X w - c|^2 + alpha |w|^2, by (X^T X + alpha
     I) w = X^T y of centred data.
 
@@ -311,15 +336,148 @@ class Ridge(MultiOutputMixin, RegressorMixin, BaseEstimator):
             y = check_array(y, ensure_2d=False, dtype=X.dtype, input_name="y")
             check_consistent_length(X.to_scipy(), y)
         else:
-            dtypes = [np.float64, np.float32]
-            X, y = validate_data(
-                self, X, y, accept_sparse="csr", dtype=dtypes, multi_output=True, y_numeric=True
-            )
+            X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **CHECKS)
             X = as_operator(X)  # validated: a second time it would have lost its feature names
         y = column_or_1d(y, warn=True) if y.ndim == 1 else y
         return X, np.asarray(y, X.dtype)
 
+
+# Spectral embedding of samples, or of a graph whose affinities may be an operator.
+
+
+class SpectralEmbedding(SparseInput):
+    """Points such that what is strongly connected is near: eigenvectors of the smallest eigenvalues
+    of the normalised graph Laplacian.
+
+    The Laplacian is I - D^-1/2 W D^-1/2 for affinities W and degrees D; the coordinates are D^-1/2
+    v for its eigenvectors v but the first.
+
+    Parameters
+    ----------
+    n_components : int
+        The dimension of the points.
+    affinity : {"nearest_neighbors", "rbf", "precomputed"}
+        How W comes from X: 1 for neighbours, half for those that are so in one direction;
+        exp(-gamma |x - y|^2); or X is W.
+    gamma : float, optional
+        For "rbf"; 1 / n_features if not given.
+    n_neighbors : int, optional
+        For "nearest_neighbors"; a tenth of the samples if not given.
+    method : Method, optional
+        For `eig`: `LOBPCG(preconditioner=AMG())`, say. By default what `explain(eig, L, k, "SA")`
+        tells.
+
+    Attributes
+    ----------
+    embedding_ : array, (n_samples, n_components)
+        The largest entry of each column is positive.
+    eigenvalues_ : array, (n_components + 1,)
+        Of the Laplacian, the first of which is 0.
+    affinity_matrix_ : LinearOperator
+        W without the diagonal, which is no connection.
+    n_features_in_ : int
+
+    Notes
+    -----
+    With "precomputed", X may be an array, a sparse matrix or any self-adjoint operator, such as
+    `Kernel(k, points)`, whose matrix is never stored. Each iteration then costs a product with W.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import colinear as co
+    >>> from colinear.estimators import SpectralEmbedding
+    >>> half = co.Dense(np.ones((50, 50)))
+    >>> W = co.BlockDiag(half, half) + co.LowRank(np.full((100, 1), 0.1))  # two cliques, weakly connected
+    >>> side = SpectralEmbedding(n_components=1, affinity="precomputed").fit(W).embedding_[:, 0] > 0
+    >>> len(set(side[:50])), len(set(side[50:])), bool(side[0] != side[50])
+    (1, 1, True)
+    """
+
+    embedding_: np.ndarray
+    eigenvalues_: np.ndarray
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        affinity: str = "nearest_neighbors",
+        gamma: float | None = None,
+        n_neighbors: int | None = None,
+        method: Method | None = None,
+    ):
+        self.n_components = n_components
+        self.affinity = affinity
+        self.gamma = gamma
+        self.n_neighbors = n_neighbors
+        self.method = method
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Embed the rows of X, (n_samples, n_features), or the nodes of the graph X, (n_samples,
+        n_samples). y is ignored."""
+        W = self._affinities(X)
+        n, k = W.shape[0], self.n_components
+        check_count(self, k, n - 1, f"{n} samples")
+        self.affinity_matrix_ = W
+        degrees = np.asarray(W @ np.ones(n, W.dtype))
+        if degrees.min() < 0:
+            raise ValueError(
+                "SpectralEmbedding: a node's affinities have a negative sum; affinities must not "
+                "be negative."
+            )
+        scale = np.where(degrees > 0, 1 / np.sqrt(np.where(degrees > 0, degrees, 1)), 1)
+        D = Diagonal(scale.astype(W.dtype))
+        L = PSD(Identity(n, like=degrees) - D @ W @ D)
+        self.eigenvalues_, vectors = eig(L, k + 1, "SA", self.method)
+        if self.eigenvalues_[1] < n * np.finfo(W.dtype).eps:
+            warnings.warn(
+                "SpectralEmbedding: the graph is not connected, so the embedding tells its parts "
+                "and little of their insides. "
+                "Embed each part by itself, or connect them with more neighbours.",
+                ColinearWarning,
+                stacklevel=2,
+            )
+        points = rows_of_positive_peak(vectors.to_dense().T * scale)
+        self.embedding_ = np.ascontiguousarray(points[1:].T)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
+        """The embedding of X, (n_samples, n_components)."""
+        return self.fit(X).embedding_
+
+    def _affinities(self, X: Any) -> LinearOperator:
+        """W, self-adjoint and without its diagonal."""
+        if self.affinity not in AFFINITIES:
+            raise ValueError(
+                f"SpectralEmbedding: affinity is {self.affinity!r}; it must be one of "
+                f"{', '.join(map(repr, AFFINITIES))}."
+            )
+        if self.affinity == "precomputed":
+            W = as_data(self, X, reset=True, at_least=2)
+            if W.shape[0] != W.shape[1]:
+                raise ShapeError(
+                    "SpectralEmbedding: precomputed affinities must be square, X is "
+                    f"{W.shape[0]}x{W.shape[1]}."
+                )
+        else:
+            if isinstance(X, LinearOperator):
+                raise TypeError(
+                    'SpectralEmbedding: X is an operator; only affinity="precomputed" takes one, as the affinities.'
+                )
+            X = validate_data(self, X, ensure_min_samples=2, **CHECKS)
+            W = as_operator(
+                self._neighbours(X)
+                if self.affinity == "nearest_neighbors"
+                else rbf_kernel(X, gamma=self.gamma)
+            )
+        return SelfAdjoint(W - Diagonal(diag(W)))
+
+    def _neighbours(self, X: Any) -> Any:
+        count = self.n_neighbors if self.n_neighbors is not None else max(X.shape[0] // 10, 1)
+        graph = kneighbors_graph(X, min(count, X.shape[0]), include_self=True)
+        return (0.5 * (graph + graph.T)).astype(X.dtype)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.pairwise = self.affinity == "precomputed"
         return tags
