@@ -4,7 +4,8 @@ rules here."""
 from __future__ import annotations
 
 from .arnoldi import Arnoldi
-from .base import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Iterative, Method, Spectral, fitting
+from .base import LDL, LU, QR, SVD, Auto, Cholesky, Eig, Eigh, Iterative, Method, Spectral
+from .base import fitting as fitting
 from .bicgstab import BiCGSTAB
 from .cg import CG
 from .exchangeable import XDiag, XNysTrace, XTrace
@@ -26,10 +27,8 @@ SINGULAR = (SVD, GolubKahan, RandomizedSVD)  # and for singular values
 
 __all__ = [
     "CG",
-    "EIGEN",
     "GMRES",
     "LOBPCG",
-    "SINGULAR",
     "LDL",
     "LSMR",
     "LSQR",
@@ -59,5 +58,4 @@ __all__ = [
     "XDiag",
     "XNysTrace",
     "XTrace",
-    "fitting",
 ]
