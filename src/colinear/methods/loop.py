@@ -160,7 +160,6 @@ class Loop:
         ops: Any,
         state: Any,
         solution: Callable[[Any], Array],
-        *,
         iteration: Any = 0,
         history: Any = None,
         limit: Any = None,
@@ -172,21 +171,22 @@ class Loop:
             for _ in range(limit - iteration):
                 each = each + (state.status == RUNNING)
                 state = step(ops, state)
-            return Run(state, each, limit, history, False)
+            return Run(state, each, limit, history, None)
         if xp.is_functional or xp.is_traced(state.status):
             if watch.progress and self._bar is None:
                 self._bar = HostBar(xp, watch.title)
 
             def going(run: Run) -> Any:
-                runs = xp.any(run.state.status == RUNNING)
-                return runs & (run.iteration < limit) & xp.logical_not(run.stopped)
+                runs = xp.any(run.state.status == RUNNING) & (run.iteration < limit)
+                return runs if run.stopped is None else runs & xp.logical_not(run.stopped)
 
             def advance(run: Run) -> Run:
                 each = run.each + (run.state.status == RUNNING)
                 state = step(ops, thawed(**run.state._asdict())).frozen()
                 return self._show_traced(Run(state, each, run.iteration + 1, *run[3:]), solution)
 
-            thawed, stopped = type(state), xp.any(state.status != state.status)
+            thawed, is_asked = type(state), watch.callback is not None
+            stopped = xp.any(state.status != state.status) if is_asked else None
             first = Run(state.frozen(), each, iteration, history, stopped)
             last = xp.while_loop(going, advance, first)
             return last._replace(state=thawed(**last.state._asdict()))

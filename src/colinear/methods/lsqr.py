@@ -24,65 +24,28 @@ from typing import Any, ClassVar
 from ..backends import Array
 from .base import Iterative
 from .cg import CG
-from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
+from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
     RUNNING,
     SUCCESS,
-    LinearMap,
     State,
     column_norms,
     divide,
 )
 
 INFINITY = float("inf")
-Product = LinearMap | None
 
 
-def lsqr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2. The arguments are those of `least_squares`."""
-    recurrence = {"begin": begin_lsqr, "step": step_lsqr, "products": 2, "at_first": 2}
-    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
-
-
-def lsmr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2. The arguments are those of `least_squares`."""
-    recurrence = {"begin": begin_lsmr, "step": step_lsmr, "products": 2, "at_first": 2}
-    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
-
-
-def cgls(
+def minimise(
     xp: Any,
-    multiply: Product,
-    adjoint: Product,
-    B: Array,
-    *,
-    precondition: Product = None,
-    **options: Any,
-) -> Outcome:
-    """Minimise |B - A X|. The arguments are those of `least_squares`, without damping."""
-    recurrence = {
-        "begin": begin_cgls,
-        "step": step_cgls,
-        "products": 2,
-        "precondition": precondition,
-    }
-    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
-
-
-def least_squares(
-    xp: Any,
-    recurrence: dict[str, Any],
-    multiply: Any,
-    adjoint: Any,
+    recurrence: Recurrence,
+    products: Products,
     B: Array,
     X0: Array | None = None,
     *,
     damping: float = 0.0,
-    precondition: Any = None,
-    precondition_adjoint: Any = None,
-    columns: int,
     consistent: bool = False,
     **options: Any,
 ) -> Outcome:
@@ -90,28 +53,23 @@ def least_squares(
 
     Parameters
     ----------
-    multiply, adjoint : callable
-        A X and A^H X.
-    precondition, precondition_adjoint : callable, optional
-        M X and M^H X: |B - A M Y| is minimised, and X = M Y.
-    columns : int
-        Of A.
+    products
+        With A and A^H; and M and M^H, if |B - A M Y| is to be minimised, and X = M Y.
     consistent : bool
         Whether only |r| <= tol |b| is success.
     **options
         `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
     """
-    m, guess, of_X = B.shape[-2], X0, multiply
-    if precondition is not None:
-        of_Y, of_R = multiply, adjoint
-        multiply = lambda Y: of_Y(precondition(Y))
-        adjoint = lambda R: precondition_adjoint(of_R(R))
+    of_X, of_R = above, above_adjoint = products.multiply, products.adjoint
+    m, guess, M, M_adjoint = B.shape[-2], X0, products.precondition, products.precondition_adjoint
+    if M_adjoint is not None:
+        above, above_adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
         if X0 is not None:  # the guess is subtracted: M is not inverted
             B, X0 = B - of_X(X0), None
+    multiply, adjoint = above, above_adjoint
     if damping:  # a block more of rows: damping I below A
-        above, above_adjoint = multiply, adjoint
         rest = xp.zeros(
-            (*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
+            (*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
         )
         B = xp.concat([B, rest], axis=-2)
         multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
@@ -127,21 +85,19 @@ def least_squares(
         size = xp.where(xp.isfinite(norm), norm * column_norms(xp, R), 0)
         return divide(xp, slope, xp.maximum(slope, size))
 
-    cycle = cycle_of(multiply=multiply, adjoint=adjoint, **recurrence)
     outcome = solve_in_cycles(
         xp,
-        cycle,
-        multiply,
+        recurrence.cycle,
+        products._replace(multiply=multiply, adjoint=adjoint),
         B,
         X0,
-        columns=columns,
         optimality=optimality,
         consistent=consistent,
         **options,
     )
-    if precondition is None:
+    if M_adjoint is None:
         return outcome
-    X = precondition(outcome.X)
+    X = M(outcome.X)
     return outcome._replace(X=X if guess is None else X + guess)
 
 
@@ -383,7 +339,7 @@ class LeastSquares(Iterative):
 
     damping: float = 0.0
 
-    solve: ClassVar[Any] = None  # the function that minimises
+    recurrence: ClassVar[Recurrence]
     needs_adjoint: ClassVar[bool] = True
     least_squares: ClassVar[bool] = True
     vectors: ClassVar[int] = 8
@@ -399,17 +355,7 @@ class LeastSquares(Iterative):
             )
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return self.solve(
-            xp,
-            products.multiply,
-            products.adjoint,
-            B,
-            damping=self.damping,
-            columns=products.columns,
-            precondition=products.precondition,
-            precondition_adjoint=products.precondition_adjoint,
-            **options,
-        )
+        return minimise(xp, self.recurrence, products, B, damping=self.damping, **options)
 
 
 class LSQR(LeastSquares):
@@ -433,7 +379,7 @@ class LSQR(LeastSquares):
     array([2.])
     """
 
-    solve: ClassVar[Any] = staticmethod(lsqr)
+    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsqr, step_lsqr, products=2, at_first=2)
 
 
 class LSMR(LeastSquares):
@@ -451,14 +397,14 @@ class LSMR(LeastSquares):
     array([2.])
     """
 
+    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsmr, step_lsmr, products=2, at_first=2)
     vectors: ClassVar[int] = 9
-
-    solve: ClassVar[Any] = staticmethod(lsmr)
 
 
 class NormalCG(LeastSquares):
     """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
 
+    recurrence: ClassVar[Recurrence] = Recurrence(begin_cgls, step_cgls, products=2)
     splits_preconditioner: ClassVar[bool] = True
     squares_operator: ClassVar[bool] = True
     vectors: ClassVar[int] = 10
@@ -468,8 +414,8 @@ class NormalCG(LeastSquares):
         return CG.__name__
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        own: dict[str, Any] = {"columns": products.columns, "precondition": products.precondition}
-        return cgls(xp, products.multiply, products.adjoint, B, **own, **options)
+        # M is one of A^H A, which the recurrence applies: it does not stand on the right of A
+        return super().algorithm(xp, products._replace(precondition_adjoint=None), B, **options)
 
 
 def for_least_squares(method: Any) -> Any:

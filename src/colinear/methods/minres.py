@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from ..backends import Array
 from ..properties import SELF_ADJOINT
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
+from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
@@ -26,7 +26,6 @@ from .vectors import (
     RUNNING,
     SINGULAR,
     SUCCESS,
-    LinearMap,
     State,
 )
 
@@ -51,7 +50,7 @@ class MINRES(Iterative):
     vectors: ClassVar[int] = 11
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return minres(xp, products.multiply, B, precondition=products.precondition, **options)
+        return solve_in_cycles(xp, Recurrence(begin, step).cycle, products, B, **options)
 
 
 class MINRESState(State):
@@ -73,20 +72,6 @@ class MINRESState(State):
     norm: Any  # of A, estimated
     size: Any
     status: Any
-
-
-def minres(
-    xp: Any,
-    multiply: LinearMap,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    precondition: LinearMap | None = None,
-    **options: Any,
-) -> Outcome:
-    """Solve A X = B for self-adjoint A. The arguments are those of `cg`."""
-    cycle = cycle_of(begin, step, multiply, precondition=precondition)
-    return solve_in_cycles(xp, cycle, multiply, B, X0, **options)
 
 
 def begin(ops: Any, s: CycleStart) -> MINRESState:

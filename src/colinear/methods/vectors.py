@@ -47,9 +47,9 @@ class Code(enum.IntEnum):
     INDEFINITE = Status.NOT_POSITIVE_DEFINITE
     SINGULAR = Status.SINGULAR
     NONFINITE = Status.NONFINITE
-    PRECONDITIONER_INDEFINITE = 10 + Status.NOT_POSITIVE_DEFINITE
-    PRECONDITIONER_NONFINITE = 10 + Status.NONFINITE
-    GIVEN_NONFINITE = 20 + Status.NONFINITE
+    PRECONDITIONER_INDEFINITE = 16 + Status.NOT_POSITIVE_DEFINITE
+    PRECONDITIONER_NONFINITE = 16 + Status.NONFINITE
+    GIVEN_NONFINITE = 32 + Status.NONFINITE
 
 
 # Frameworks want plain integers.
@@ -68,7 +68,7 @@ PRECONDITIONER = PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE
 
 def status_of(code: Any) -> Any:
     """The `Status` of a code, or of each code of an array, that has ended."""
-    return code % 10
+    return code & 15
 
 
 class Recorded(Exception):
@@ -97,7 +97,8 @@ class State:
 
 
 class Columns:
-    """Blocks of columns, (*batch, n, k); or of rows, (*batch, k, n), if the axis is -1.
+    """Blocks of columns, (*batch, n, k); or of rows, (*batch, k, n), or one vector, if the axis is
+    -1.
 
     Attributes
     ----------
@@ -119,9 +120,9 @@ class Columns:
         self,
         xp: Any,
         dtype: Any,
-        *,
         tol: float = 0.0,
         goal: Any = None,
+        *,
         waits: bool = False,
         in_place: bool = False,
         axis: int = -2,
@@ -148,6 +149,10 @@ class Columns:
     def block(self, x: Array) -> Array:
         """The block that a vector is."""
         return x
+
+    def solution(self, state: Any) -> Array:
+        """The solution of a state as a block."""
+        return self.block(state.x)
 
     def number(self, a: Array) -> Any:
         """The numbers of all columns, as the operations take them."""
@@ -286,7 +291,7 @@ class Single:
 
     every = 1
 
-    def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
+    def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
         self.root_eps = math.sqrt(self.eps)
         self.goal: Any = None if goal is None else float(goal[0])
@@ -304,6 +309,8 @@ class Single:
 
     def block(self, x: Array) -> Array:
         return x[:, None] if self._block is None else self._block
+
+    solution = Columns.solution
 
     def number(self, a: Array) -> Any:
         return float(a[0])
@@ -390,7 +397,7 @@ class Device(Single):
     least is kept; what happened to x after one was not is thrown away.
     """
 
-    def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
+    def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         super().__init__(xp, dtype, tol=tol)
         self.goal = goal[0]
         self._least: dict[tuple[int, int], Array] = {}
@@ -462,8 +469,8 @@ def guarded(xp: Any, multiply: Any) -> Any:
 
 
 def column_norms(xp: Any, X: Array) -> Array:
-    """|x| for each column of a block."""
-    return xp.vector_norm(X, axis=-2)
+    """|x| for each column of a block, or of one vector."""
+    return xp.vector_norm(X, axis=max(-2, -X.ndim))
 
 
 def divide(xp: Any, a: Any, b: Array) -> Array:
@@ -479,10 +486,13 @@ def first_of(xp: Any, old: Array, *cases: tuple[Array, int]) -> Array:
     return xp.where(old == RUNNING, new, old)
 
 
-def final_code(xp: Any, code: Array, stopped: Any) -> Array:
-    """The codes at the end: columns that still run were stopped, or have spent their iterations."""
-    final = xp.where(code == RUNNING, int(Status.MAX_ITERATIONS), code)
-    return xp.where((code == RUNNING) & stopped, int(Status.STOPPED), final)
+def final_code(xp: Any, code: Array, stopped: Any = None) -> Array:
+    """The codes at the end: columns that still run were `stopped` by a callback (None: there was
+    none), or have spent their iterations."""
+    spent = int(Status.MAX_ITERATIONS)
+    if stopped is not None:
+        spent = xp.where((code == RUNNING) & stopped, int(Status.STOPPED), spent)
+    return xp.where(code == RUNNING, spent, code)
 
 
 def is_plain(xp: Any, *arrays: Array) -> bool:
