@@ -66,7 +66,7 @@ def begin(ops: Any, s: CycleStart) -> CGState:
         x=ops.over(s.X),
         r=ops.own(s.R),
         p=ops.own(s.R),
-        rho=INFINITY + 0 * size,
+        rho=ops.constant(INFINITY, size),
         alpha=size,
         size=size * size,
         status=ops.codes(s.status),

@@ -158,6 +158,10 @@ class Columns:
         """The numbers of all columns, as the operations take them."""
         return a
 
+    def constant(self, value: float, like: Array) -> Any:
+        """A number that is the same for all columns."""
+        return self.xp.where(like == like, value, value)
+
     def codes(self, codes: Array) -> Any:
         """The codes of all columns at the start of a cycle."""
         return codes
@@ -314,6 +318,9 @@ class Single:
 
     def number(self, a: Array) -> Any:
         return float(a[0])
+
+    def constant(self, value: float, like: Any) -> float:
+        return value
 
     def codes(self, codes: Array) -> Any:
         return RUNNING
