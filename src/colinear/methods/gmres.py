@@ -109,14 +109,10 @@ class GMRES(Iterative):
                 s.history,
                 min(full, limit) if isinstance(full, int) else xp.minimum(full, limit),
             )
-            return solve.judge(
-                s,
-                run,
-                X=solution(run.state),
-                status=run.state.status,
-                products=run.iteration - s.iteration,
-                norm=run.state.norm,
-            )
+            X, status, norm = solution(run.state), run.state.status, run.state.norm
+            run = run._replace(state=None)  # the basis is free again
+            made = run.iteration - s.iteration
+            return solve.judge(s, run, X=X, status=status, products=made, norm=norm)
 
         return solve_in_cycles(xp, cycle, products, B, **options)
 

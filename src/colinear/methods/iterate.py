@@ -120,12 +120,13 @@ class Recurrence(NamedTuple):
             except Recorded:
                 continue
             break
-        norm = getattr(run.state, "norm", None)
+        status, norm = ops.array(ops.code(run.state), s.status), getattr(run.state, "norm", None)
+        X, run = ops.solution(run.state), run._replace(state=None)  # whose vectors are free again
         return solve.judge(
             s,
             run,
-            status=ops.array(ops.code(run.state), s.status),
-            X=ops.block(run.state.x),
+            status=status,
+            X=X,
             products=self.products * (run.iteration - s.iteration) + self.at_first,
             norm=None if norm is None else ops.array(norm, s.norm),
         )
@@ -302,14 +303,10 @@ def solve_in_cycles(
     B may be one vector: then numbers are scalars. A program that is traced for a block of one
     column computes with it so, which takes half the time to compile.
     """
-    watch = options.get("watch", NO_MONITOR)
-    if xp.is_functional and B.ndim == 2 and B.shape[-1] == 1 and watch.is_idle:
-        X0 = None if X0 is None else X0[..., 0]
-        one = solve_in_cycles(xp, cycle, products, B[:, 0], X0, **options)
-        X, status, iterations, matvecs, residual, _ = one
-        return Outcome(
-            X[:, None], status[None], iterations[None], matvecs, residual[None], history=None
-        )
+    is_idle = options.get("watch", NO_MONITOR).is_idle
+    is_column = xp.is_functional and is_idle and B.ndim == 2 and B.shape[-1] == 1
+    if is_column:
+        B, X0 = B[:, 0], None if X0 is None else X0[:, 0]
     solve = Solve(xp, products, B, **options)
     first = last = solve.begin(X0)
     limit = solve.loop.limit
@@ -325,14 +322,14 @@ def solve_in_cycles(
         while bool(solve.goes_on(last)):
             last = cycle(solve, last)
     solve.loop.close(last.iteration, last.size)
-    return Outcome(
-        X=multiplied(xp, last.X, solve.scale),
-        status=final_code(xp, last.status, last.stopped),
-        iterations=last.iterations,
-        matvecs=last.products * (B.shape[-1] if B.ndim > 1 else 1),
-        residual=last.size,
-        history=solve.loop.history(first.size, last.history),
-    )
+    X, status = multiplied(xp, last.X, solve.scale), final_code(xp, last.status, last.stopped)
+    numbers = status, last.iterations, last.size
+    if is_column:
+        X, numbers = X[:, None], tuple(each[None] for each in numbers)
+    status, iterations, residual = numbers
+    matvecs = last.products * (B.shape[-1] if B.ndim > 1 else 1)
+    history = solve.loop.history(first.size, last.history)
+    return Outcome(X, status, iterations, matvecs, residual, history)
 
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome:
@@ -439,27 +436,24 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
 
 def refined(
     xp: Any,
-    multiply: LinearMap,
-    correct: Callable[[Array, float, int], Outcome],
+    products: Products,
+    correct: Callable[..., Outcome],
     B: Array,
-    X0: Array | None = None,
-    *,
     dtype: Any,
-    max_iters: int,
     **options: Any,
 ) -> Outcome:
     """Solve A X = B by corrections found in the precision of `dtype`.
 
-    `correct(R, tol, max_iters)` solves for a correction, in low precision and to a relative
+    `correct(R, tol=, max_iters=)` solves for a correction, in low precision and to a relative
     accuracy that it can give.
     """
-    attainable = xp.eps(dtype) ** 0.5
+    limits = {"tol": xp.eps(dtype) ** 0.5, "max_iters": options["max_iters"]}
 
     def cycle(solve: Solve, s: CycleStart) -> CycleStart:
         # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
         size = xp.where(s.size > 0, s.size, 1)[solve.wide]
         running = (s.status == RUNNING)[solve.wide]
-        low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), attainable, max_iters)
+        low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), **limits)
         D = xp.astype(low.X, B.dtype) * size
         iteration = s.iteration + xp.max(low.iterations)
         # The correction need not be converged: it is the residual in full precision, looked at
@@ -472,6 +466,4 @@ def refined(
             products=low.matvecs // (s.R.shape[-1] if s.R.ndim > 1 else 1),
         )
 
-    return solve_in_cycles(
-        xp, cycle, Products(multiply), B, X0, max_iters=max_iters, **options
-    )
+    return solve_in_cycles(xp, cycle, products, B, **options)

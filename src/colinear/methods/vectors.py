@@ -160,7 +160,8 @@ class Columns:
 
     def constant(self, value: float, like: Array) -> Any:
         """A number that is the same for all columns."""
-        return self.xp.where(like == like, value, value)
+        xp = self.xp
+        return xp.full(like.shape, value, dtype=like.dtype, device=xp.device_of(like))
 
     def codes(self, codes: Array) -> Any:
         """The codes of all columns at the start of a cycle."""
