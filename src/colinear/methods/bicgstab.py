@@ -56,7 +56,7 @@ class BiCGSTABState(State):
 def begin(ops: Any, s: CycleStart) -> BiCGSTABState:
     """The state before the first step."""
     r, size = ops.own(s.R), ops.number(s.size)
-    one = ops.scalar(0 * size + 1, r)
+    one = ops.scalar(ops.constant(1.0, size), r)
     return BiCGSTABState(
         x=ops.own(s.X),
         r=r,
@@ -76,7 +76,7 @@ def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     """One iteration: half a step of biconjugate gradients, half a step of steepest descent."""
     r, shadow, apply = s.r, s.shadow, ops.precondition
     rho = ops.inner(shadow, r)
-    lost = abs(rho) <= ops.eps * (s.least * s.size) ** 0.5
+    lost = abs(rho) <= ops.eps * ops.root(s.least * s.size)
     s.status = status = ops.first(s.status, lost | (s.size > GROWTH * s.least), RESTART)
     if ops.ended(status):
         return s

@@ -145,7 +145,7 @@ class Solve:
         tol: float,
         max_iters: int,
         watch: Monitor = NO_MONITOR,
-        optimality: Callable[[Array, Array, Any], Array] | None = None,
+        optimality: Callable[[Array, Array, Array], Array] | None = None,
         consistent: bool = True,
     ):
         self.xp, self.products, self.tol = xp, products, tol
@@ -222,7 +222,7 @@ class Solve:
         size = measure = xp.sqrt(xp.real(xp.vecdot(R, R, axis=self.axis)))
         before = s.size if self.optimality is None else s.measure
         if self.optimality is not None:
-            measure = xp.minimum(size, self.optimality(X, R, norm))
+            measure = xp.minimum(size, self.optimality(R, size, norm))
         full, again = status == RUNNING, status == RESTART
         # Where a cycle did not reduce the residual by so much, there is nothing left to gain.
         enough = xp.where(full, FULL, xp.where(again, RESTARTED, SUFFICIENT))
@@ -296,7 +296,7 @@ def solve_in_cycles(
     The system is divided by |b| first, so that squared norms neither overflow nor vanish: `tol` is
     then the norm of the residual to reach. Other options are `max_iters` and `watch`.
 
-    For least squares, `optimality(X, R, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is
+    For least squares, `optimality(R, |r|, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is
     at most `tol` nothing is left to gain: that is success, or, where a solution was expected to
     exist (`consistent`), SINGULAR.
 

@@ -13,6 +13,7 @@ and columns whose status is not RUNNING stand still. The loop is Python's in Num
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -182,14 +183,12 @@ class Loop:
 
             def advance(run: Run) -> Run:
                 each = run.each + (run.state.status == RUNNING)
-                state = step(ops, thawed(**run.state._asdict())).frozen()
-                return self._show_traced(Run(state, each, run.iteration + 1, *run[3:]), solution)
+                state = step(ops, copy(run.state))
+                run = Run(state, each, run.iteration + 1, run.history, run.stopped)
+                return run if watch.is_idle else self._show_traced(run, solution)
 
-            thawed, is_asked = type(state), watch.callback is not None
-            stopped = xp.any(state.status != state.status) if is_asked else None
-            first = Run(state.frozen(), each, iteration, history, stopped)
-            last = xp.while_loop(going, advance, first)
-            return last._replace(state=thawed(**last.state._asdict()))
+            stopped = None if watch.callback is None else xp.any(each != each)
+            return xp.while_loop(going, advance, Run(state, each, iteration, history, stopped))
         first, watched, self._every = iteration, not watch.is_idle, ops.every
         while iteration < limit:
             running = state.status == RUNNING

@@ -78,12 +78,12 @@ def minimise(
             top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
             return above_adjoint(top) + damping * bottom
 
-    def optimality(X: Array, R: Array, norm: Array) -> Array:
+    def optimality(R: Array, size: Array, norm: Array) -> Array:
         slope = column_norms(xp, adjoint(R))
         # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
         # underflow, or to overflow.
-        size = xp.where(xp.isfinite(norm), norm * column_norms(xp, R), 0)
-        return divide(xp, slope, xp.maximum(slope, size))
+        largest = xp.where(xp.isfinite(norm), norm * size, 0)
+        return divide(xp, slope, xp.maximum(slope, largest))
 
     outcome = solve_in_cycles(
         xp,
@@ -125,7 +125,7 @@ def judge(ops: Any, s: Any, on: Any, beta: Any, left: Any, slope: Any) -> None:
     """Set the size and the status by β, |r| and |A^H r|."""
     s.squares = s.squares + ops.where(on, s.alpha * s.alpha + beta * beta, 0.0)
     s.size = ops.where(on, left * left, s.size)
-    small = (left <= ops.tol) | (slope <= ops.tol * s.squares**0.5 * left)
+    small = (left <= ops.tol) | (slope <= ops.tol * ops.root(s.squares) * left)
     s.status = ops.first(s.status, small | (s.alpha == 0) | (beta == 0), SUCCESS)
 
 
@@ -209,7 +209,7 @@ class LSMRState(State):
 def begin_lsmr(ops: Any, s: CycleStart) -> LSMRState:
     """The state before the first step."""
     beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
-    zero, one = 0 * beta, 0 * beta + 1
+    zero, one = ops.constant(0.0, beta), ops.constant(1.0, beta)
     return LSMRState(
         x=ops.own(s.X),
         u=u,

@@ -80,8 +80,8 @@ def begin(ops: Any, s: CycleStart) -> MINRESState:
     z = v if ops.precondition is None else ops.precondition(v)  # z = M v
     rho = ops.dot(v, z)
     status = ops.positive(ops.codes(s.status), rho, PRECONDITIONER)
-    gamma = ops.where(status == RUNNING, rho, 0.0) ** 0.5
-    zero, one = 0 * gamma, 0 * gamma + 1
+    gamma = ops.root(ops.where(status == RUNNING, rho, 0.0))
+    zero, one = ops.constant(0.0, gamma), ops.constant(1.0, gamma)
     return MINRESState(
         x=ops.own(s.X),
         r=r,
@@ -116,7 +116,7 @@ def step(ops: Any, s: MINRESState) -> MINRESState:
     rho = ops.dot(v, Mv)
     broken = ops.infinite(delta + rho)
     status = ops.first(s.status, broken, NONFINITE, rho < 0, PRECONDITIONER_INDEFINITE)
-    gamma = ops.where(status == RUNNING, rho, 0.0) ** 0.5  # γ = |v|
+    gamma = ops.root(ops.where(status == RUNNING, rho, 0.0))  # γ = |v|
     # the next column of the triangular factor
     a0 = c * delta - s.c_old * sine * gamma_old
     a2 = sine * delta + s.c_old * c * gamma_old

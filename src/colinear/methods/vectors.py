@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from ..backends import Array
+from ..backends import Array, on_load
 from ..status import Status
 
 LinearMap = Callable[[Array], Array]  # X -> A X
@@ -80,20 +79,21 @@ class State:
     """The vectors and numbers of a recurrence, which a step updates in place.
 
     A subclass annotates its fields: at least x, size (|r|^2) and status (a code for each column).
+    It is a tree, which the loop of a traced program carries.
     """
 
-    Frozen: ClassVar[Any]
-
     def __init_subclass__(cls) -> None:
-        cls.Frozen = namedtuple(cls.__name__, cls.__annotations__)  # type: ignore[misc]
+        def flatten(state: Any) -> tuple[tuple, tuple]:
+            names = tuple(sorted(vars(state)))
+            return tuple(getattr(state, name) for name in names), names
+
+        def unflatten(names: tuple, values: tuple) -> Any:
+            return cls(**dict(zip(names, values, strict=True)))
+
+        on_load(lambda xp: xp.register_pytree(cls, flatten, unflatten))
 
     def __init__(self, **fields: Any):
-        for name, value in fields.items():
-            setattr(self, name, value)
-
-    def frozen(self) -> Any:
-        """The fields as a tuple with names, as the loop of a traced program carries them."""
-        return self.Frozen(**vars(self))
+        vars(self).update(fields)
 
 
 class Columns:
@@ -200,7 +200,11 @@ class Columns:
 
     def norm(self, x: Array) -> Array:
         """|x|."""
-        return self.dot(x, x) ** 0.5
+        return self.root(self.dot(x, x))
+
+    def root(self, a: Array) -> Array:
+        """The square root of a number."""
+        return self.xp.sqrt(a)
 
     def _beside(self, a: Any, x: Array) -> Any:
         """`a` as a factor of x: a number for each column, or one for all."""
@@ -258,7 +262,7 @@ class Columns:
 
     def hypot(self, a: Array, b: Array) -> Array:
         """sqrt(a^2 + b^2)."""
-        return (a * a + b * b) ** 0.5
+        return self.root(a * a + b * b)
 
     def larger(self, a: Array, b: Array) -> Array:
         """The larger of two numbers."""
@@ -344,6 +348,8 @@ class Single:
 
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))
+
+    root = staticmethod(math.sqrt)
 
     def axpy(self, a: Any, x: Array, y: Array, on: bool = True) -> Array:
         return self._axpy(a, x, y) if on else y
