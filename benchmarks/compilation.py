@@ -105,6 +105,27 @@ def depth_of(work: Callable[[], Any]) -> int:
     return least
 
 
+class Figures(NamedTuple):
+    """What a first compiled call takes."""
+
+    frames: int
+    depth: int
+    lines: int  # of StableHLO
+    times: list[float]  # tracing, lowering, compiling
+
+
+def measure(solver: Any, n: int, repeats: int) -> Figures:
+    """Return the figures of a solver, for problems of n rows and a few more."""
+    f, arguments = solver(problem(n))
+    f(*arguments)  # what is imported or known of a signature is not counted
+    f, arguments = solver(problem(n + 1))
+    frames = frames_of(functools.partial(jax.jit(f), *arguments)).count
+    f, arguments = solver(problem(n + 2))
+    depth = depth_of(functools.partial(jax.jit(f).lower, *arguments))
+    runs = [times_of(solver, n + 3 + i) for i in range(repeats)]
+    return Figures(frames, depth, runs[0][1], np.min([times for times, _ in runs], axis=0))
+
+
 def times_of(solver: Any, n: int) -> tuple[list[float], int]:
     """Return the CPU time of tracing, lowering and compiling, and the lines of the program."""
     f, arguments = solver(problem(n))
@@ -124,26 +145,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=list(SOLVERS), help="names of solvers")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--text", action="store_true", help="print the program too")
     options = parser.parse_args()
     print("solver          frames depth  lines    trace    lower  compile    total")
     for place, name in enumerate(options.only):
-        solver, n = SOLVERS[name], ROWS + 100 * place
-        f, arguments = solver(problem(n))
-        f(*arguments)  # what is imported or known of a signature is not counted
-        jax.clear_caches()
-        f, arguments = solver(problem(n + 1))
-        program = jax.jit(f)
-        frames = frames_of(lambda: program(*arguments)).count
-        f, arguments = solver(problem(n + 2))
-        depth = depth_of(lambda: jax.jit(f).lower(*arguments))
-        runs = [times_of(solver, n + 3 + i) for i in range(options.repeats)]
-        best = np.min([times for times, _ in runs], axis=0)
-        shown = "".join(f"{each:9.1f}" for each in (*best, best.sum()))
-        print(f"{name:<14} {frames:7} {depth:5} {runs[0][1]:6}{shown}")
-        if options.text:
-            f, arguments = solver(problem(n + 90))
-            print(jax.jit(f).lower(*arguments).as_text())
+        found = measure(SOLVERS[name], ROWS + 100 * place, options.repeats)
+        shown = "".join(f"{each:9.1f}" for each in (*found.times, sum(found.times)))
+        print(f"{name:<14} {found.frames:7} {found.depth:5} {found.lines:6}{shown}")
 
 
 if __name__ == "__main__":

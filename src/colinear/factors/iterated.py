@@ -207,9 +207,7 @@ def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
     )
 
 
-def outcome_of(
-    inverse: Iterated, watch: Monitor, tol: float, B: Array, *arrays: Array
-) -> Outcome:
+def outcome_of(inverse: Iterated, watch: Monitor, tol: float, B: Array, *arrays: Array) -> Outcome:
     """One run, in the framework of B, without derivatives; with `arrays` in place of those of
     `inverse`, if there are any."""
     inverse = inverse.with_arrays(arrays) if arrays else inverse
@@ -229,8 +227,9 @@ def outcome_of(
     if method.precision is None:
         return method.algorithm(xp, full, B, **options)
     single = xp.complex64 if xp.is_complex(B) else xp.float32
-    low = _products(*(_lowered(each, method.precision) for each in (A, M)), method, single)
-    return refined(xp, full, functools.partial(method.algorithm, xp, low), B, single, **options)
+    A, M = (_lowered(each, method.precision) for each in (A, M))
+    correct = functools.partial(method.algorithm, xp, _products(A, M, method, single))
+    return refined(xp, full, correct, B, single, **options)
 
 
 def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | None:

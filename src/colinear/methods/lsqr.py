@@ -60,8 +60,9 @@ def minimise(
     **options
         `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
     """
-    of_X, of_R = above, above_adjoint = products.multiply, products.adjoint
-    m, guess, M, M_adjoint = B.shape[-2], X0, products.precondition, products.precondition_adjoint
+    of_X: Any
+    of_X, of_R, M, M_adjoint, *_ = products
+    above, above_adjoint, m, guess = of_X, of_R, B.shape[-2], X0
     if M_adjoint is not None:
         above, above_adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
         if X0 is not None:  # the guess is subtracted: M is not inverted
@@ -129,21 +130,24 @@ def judge(ops: Any, s: Any, on: Any, beta: Any, left: Any, slope: Any) -> None:
     s.status = ops.first(s.status, small | (s.alpha == 0) | (beta == 0), SUCCESS)
 
 
-class LSQRState(State):
+class LeastSquaresState(State):
+    squares: Any  # |A|^2, by Frobenius; of CGLS with a preconditioner from below
     x: Array
+    size: Any  # |r|^2
+    status: Any
+
+    @property
+    def norm(self) -> Any:
+        return self.squares**0.5
+
+
+class LSQRState(LeastSquaresState):
     u: Array
     v: Array
     w: Array  # the direction of search
     alpha: Any
     rho: Any  # what the rotation has left on the diagonal
     phi: Any  # |r|
-    squares: Any  # |A|^2, by Frobenius
-    size: Any
-    status: Any
-
-    @property
-    def norm(self) -> Any:
-        return self.squares**0.5
 
 
 def begin_lsqr(ops: Any, s: CycleStart) -> LSQRState:
@@ -178,8 +182,7 @@ def step_lsqr(ops: Any, s: LSQRState) -> LSQRState:
     return s
 
 
-class LSMRState(State):
-    x: Array
+class LSMRState(LeastSquaresState):
     u: Array
     v: Array
     d: Array  # the vectors h and h̄ of the paper
@@ -197,13 +200,6 @@ class LSMRState(State):
     rho_dot: Any
     theta: Any
     tau: Any
-    squares: Any  # |A|^2, by Frobenius
-    size: Any
-    status: Any
-
-    @property
-    def norm(self) -> Any:
-        return self.squares**0.5
 
 
 def begin_lsmr(ops: Any, s: CycleStart) -> LSMRState:
@@ -267,19 +263,11 @@ def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
 # ------------------------------------------------------------------------------- normal equations
 
 
-class CGLSState(State):
-    x: Array
+class CGLSState(LeastSquaresState):
     r: Array  # b - A x
     p: Array  # the direction of search
     rho: Any  # s^H M s of the step before, s = A^H r
     curve: Any  # 1 / α of the step before
-    squares: Any  # |A|^2: by Frobenius, as LSQR has it, or from below if preconditioned
-    size: Any  # |r|^2
-    status: Any
-
-    @property
-    def norm(self) -> Any:
-        return self.squares**0.5
 
 
 def begin_cgls(ops: Any, s: CycleStart) -> CGLSState:
