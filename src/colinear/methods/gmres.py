@@ -94,7 +94,7 @@ class GMRES(Iterative):
             return products.multiply(X if M is None else M(X))
 
         def cycle(solve: Solve, s: CycleStart) -> CycleStart:
-            goal, full, limit = solve.goal(s), s.iteration + m, solve.loop.limit
+            goal, full, limit = solve.goal(s), s.run.iteration + m, solve.loop.limit
 
             def solution(state: GMRESState) -> Array:
                 correction = combination(xp, state)
@@ -103,15 +103,13 @@ class GMRES(Iterative):
             run = solve.loop.run(
                 lambda _, state: step(xp, product, goal, state),
                 Columns(xp, B.dtype, waits=xp.peek(s.size) is None),
-                initial(xp, m, s),
+                s.run._replace(state=initial(xp, m, s)),
                 solution,
-                s.iteration,
-                s.history,
                 min(full, limit) if isinstance(full, int) else xp.minimum(full, limit),
             )
             X, status, norm = solution(run.state), run.state.status, run.state.norm
             run = run._replace(state=None)  # the basis is free again
-            made = run.iteration - s.iteration
+            made = run.iteration - s.run.iteration
             return solve.judge(s, run, X=X, status=status, products=made, norm=norm)
 
         return solve_in_cycles(xp, cycle, products, B, **options)
@@ -153,7 +151,7 @@ def initial(xp: Any, m: int, s: CycleStart) -> GMRESState:
         beta=s.size,
         size=s.size**2,
         status=s.status,
-        j=0 * s.iteration,
+        j=0 * s.run.iteration,
         taken=0 * s.status,
         norm=s.norm,
     )

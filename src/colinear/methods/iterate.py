@@ -86,11 +86,8 @@ class CycleStart(NamedTuple):
     R: Array  # the true residual
     size: Array  # its norm
     status: Array
-    iterations: Array  # of each column
-    iteration: Any  # of all together
+    run: Run  # without its state
     products: Any  # with A
-    history: Any
-    stopped: Any  # by the callback; None where there is none
     norm: Any  # an estimate of |A|, where the method has one
     measure: Any  # how far from optimal it is, for least squares
 
@@ -114,9 +111,8 @@ class Recurrence(NamedTuple):
         for ops in solve.kinds_of_vectors(s, self.on_device):
             ops.take(*solve.products[:3])
             try:
-                run = solve.loop.run(
-                    self.step, ops, self.begin(ops, s), ops.solution, s.iteration, s.history
-                )
+                run = s.run._replace(state=self.begin(ops, s))
+                run = solve.loop.run(self.step, ops, run, ops.solution)
             except Recorded:
                 continue
             break
@@ -127,7 +123,7 @@ class Recurrence(NamedTuple):
             run,
             status=status,
             X=X,
-            products=self.products * (run.iteration - s.iteration) + self.at_first,
+            products=self.products * (run.iteration - s.run.iteration) + self.at_first,
             norm=None if norm is None else ops.array(norm, s.norm),
         )
 
@@ -170,25 +166,22 @@ class Solve:
             R = R - self.products.multiply(X)
             size = column_norms(xp, R)
         status = xp.where(size <= self.tol, SUCCESS, RUNNING)
-        watch, zero = self.loop.watch, 0 * status
+        status = xp.where(xp.isfinite(size), status, GIVEN_NONFINITE)
         return CycleStart(
             X=X,
             R=R,
             size=size,
-            status=xp.where(xp.isfinite(size), status, GIVEN_NONFINITE),
-            iterations=zero,
-            iteration=0,
+            status=status,
+            run=self.loop.begin(status, size),
             products=0 if X0 is None else 1,
-            history=self.loop.begin_history(size, X),
-            stopped=None if watch.callback is None else xp.any(zero != zero),
             norm=0 * size,
             measure=None if self.optimality is None else 0 * size + 1,
         )
 
     def goes_on(self, s: CycleStart) -> Any:
         """Whether another cycle is to be made."""
-        goes_on = self.xp.any(s.status == RUNNING) & (s.iteration < self.loop.limit)
-        return goes_on if s.stopped is None else goes_on & (s.stopped ^ True)
+        goes_on = self.xp.any(s.status == RUNNING) & (s.run.iteration < self.loop.limit)
+        return goes_on if s.run.stopped is None else goes_on & (s.run.stopped ^ True)
 
     def goal(self, s: CycleStart) -> Array:
         """The squared norm of the residual at which a column is done with a cycle: one that has
@@ -245,11 +238,8 @@ class Solve:
             R=R,
             size=size,
             status=xp.where(s.status == RUNNING, code, s.status),
-            iterations=s.iterations + run.each,
-            iteration=run.iteration,
+            run=run,
             products=s.products + products + 1,
-            history=run.history,
-            stopped=run.stopped,
             norm=s.norm if norm is None else norm,
             measure=None if self.optimality is None else measure,
         )
@@ -314,21 +304,22 @@ def solve_in_cycles(
         pass
     elif is_compiling():  # all iterations are made, whatever comes of them
         last = cycle(solve, first)
-        while isinstance(last.iteration, int) and last.iteration < limit:
+        while isinstance(last.run.iteration, int) and last.run.iteration < limit:
             last = cycle(solve, last)
     elif xp.is_functional or xp.is_traced(first.size):
         last = xp.while_loop(solve.goes_on, functools.partial(cycle, solve), first)
     else:
         while bool(solve.goes_on(last)):
             last = cycle(solve, last)
-    solve.loop.close(last.iteration, last.size)
-    X, status = multiplied(xp, last.X, solve.scale), final_code(xp, last.status, last.stopped)
-    numbers = status, last.iterations, last.size
+    _, iterations, iteration, history, stopped = last.run
+    solve.loop.close(iteration, last.size)
+    X, status = multiplied(xp, last.X, solve.scale), final_code(xp, last.status, stopped)
+    numbers = status, iterations, last.size
     if is_column:
         X, numbers = X[:, None], tuple(each[None] for each in numbers)
     status, iterations, residual = numbers
     matvecs = last.products * (B.shape[-1] if B.ndim > 1 else 1)
-    history = solve.loop.history(first.size, last.history)
+    history = solve.loop.history(first.size, history)
     return Outcome(X, status, iterations, matvecs, residual, history)
 
 
@@ -455,12 +446,12 @@ def refined(
         running = (s.status == RUNNING)[solve.wide]
         low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), **limits)
         D = xp.astype(low.X, B.dtype) * size
-        iteration = s.iteration + xp.max(low.iterations)
+        made, iteration = low.iterations, s.run.iteration + xp.max(low.iterations)
         # The correction need not be converged: it is the residual in full precision, looked at
         # next, that counts.
         return solve.judge(
             s,
-            Run(None, low.iterations, iteration, s.history, s.stopped),
+            s.run._replace(each=s.run.each + made, iteration=iteration),
             X=s.X + xp.where(running & xp.isfinite(D), D, 0),
             status=xp.where(status_of(low.status) >= BREAKDOWN, low.status, 0),
             products=low.matvecs // (s.R.shape[-1] if s.R.ndim > 1 else 1),

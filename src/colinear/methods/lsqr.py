@@ -41,7 +41,7 @@ INFINITY = float("inf")
 def minimise(
     xp: Any,
     recurrence: Recurrence,
-    products: Products,
+    products: Any,
     B: Array,
     X0: Array | None = None,
     *,
@@ -60,8 +60,8 @@ def minimise(
     **options
         `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
     """
-    of_X: Any
-    of_X, of_R, M, M_adjoint, *_ = products
+    of_X, of_R = products.multiply, products.adjoint
+    M, M_adjoint = products.precondition, products.precondition_adjoint
     above, above_adjoint, m, guess = of_X, of_R, B.shape[-2], X0
     if M_adjoint is not None:
         above, above_adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))

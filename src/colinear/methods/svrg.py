@@ -13,7 +13,7 @@ import numpy as np
 from ..backends import Array
 from .base import Iterative, check_integer
 from .iterate import Outcome, Products, multiplied
-from .loop import NO_MONITOR, Loop, Monitor, Run
+from .loop import NO_MONITOR, Loop, Monitor
 from .sampling import check_seed, static_seed
 from .vectors import (
     BREAKDOWN,
@@ -257,7 +257,6 @@ def svrg(
         )
 
     loop = Loop(xp, watch, max_iters, scale[..., None, :])
-    history = loop.begin_history(size, X)
     first = SVRGState(
         X=X,
         R=R,
@@ -270,10 +269,9 @@ def svrg(
         status=status,
         generator=generator,
     )
-    if 0 in B.shape:
-        run = Run(first, zero, 0, history, False)
-    else:
-        run = loop.run(epoch, ops, first, lambda state: state.best, history=history)
+    run = loop.begin(status, size, first)
+    if 0 not in B.shape:
+        run = loop.run(epoch, ops, run, lambda state: state.best)
     last = run.state
     loop.close(run.iteration, last.least)
     each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
