@@ -274,7 +274,7 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         return None
     if getattr(A.dtype, "itemsize", 0) == 2:
         return _bounded(A)
-    if TEST_HOOKS or A.backend == "jax" or A.dtype != dtype:
+    if TEST_HOOKS or A.dtype != dtype:
         return A.__matmul__
     while isinstance(A, Opaque):
         A = A.A
@@ -369,8 +369,10 @@ def solve_for_derivative(
 def _one_of_each(inverse: Iterated, B: Array) -> Array:
     """B, of which a map over operators makes one for each, so that no loop asks for values."""
     xp = namespace_of(B)
+    if xp.is_traced(B):
+        return B
     hidden = [x for x in inverse.arrays() if 0 not in x.shape and xp.is_traced(x)]
-    if not hidden or xp.is_traced(B):
+    if not hidden:
         return B
     first = xp.reshape(hidden[0], (-1,))[0]
     return B + xp.astype(xp.where(first == first, 0, 0), B.dtype)

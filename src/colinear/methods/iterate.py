@@ -314,10 +314,9 @@ def solve_in_cycles(
     _, iterations, iteration, history, stopped = last.run
     solve.loop.close(iteration, last.size)
     X, status = multiplied(xp, last.X, solve.scale), final_code(xp, last.status, stopped)
-    numbers = status, iterations, last.size
+    residual = last.size
     if is_column:
-        X, numbers = X[:, None], tuple(each[None] for each in numbers)
-    status, iterations, residual = numbers
+        X, status, iterations, residual = X[:, None], status[None], iterations[None], residual[None]
     matvecs = last.products * (B.shape[-1] if B.ndim > 1 else 1)
     history = solve.loop.history(first.size, history)
     return Outcome(X, status, iterations, matvecs, residual, history)

@@ -84,8 +84,9 @@ class State:
 
     def __init_subclass__(cls) -> None:
         def flatten(state: Any) -> tuple[tuple, tuple]:
-            names = tuple(sorted(vars(state)))
-            return tuple(getattr(state, name) for name in names), names
+            values = vars(state)
+            names = tuple(sorted(values))
+            return tuple(map(values.__getitem__, names)), names
 
         def unflatten(names: tuple, values: tuple) -> Any:
             return cls(**dict(zip(names, values, strict=True)))
