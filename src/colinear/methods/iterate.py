@@ -244,6 +244,18 @@ class Solve:
             measure=None if self.optimality is None else measure,
         )
 
+    def outcome(self, run: Run, X: Array, status: Array, size: Array, products: Any) -> Outcome:
+        """What a solve has come to, in the units of the user's right side."""
+        self.loop.close(run.iteration, size)
+        return Outcome(
+            X=multiplied(self.xp, X, self.scale),
+            status=final_code(self.xp, status, run.stopped),
+            iterations=run.each,
+            matvecs=products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
+            residual=size,
+            history=self.loop.history(size, run.history),
+        )
+
 
 class ResidualState(State):
     x: Array
@@ -311,15 +323,11 @@ def solve_in_cycles(
     else:
         while bool(solve.goes_on(last)):
             last = cycle(solve, last)
-    _, iterations, iteration, history, stopped = last.run
-    solve.loop.close(iteration, last.size)
-    X, status = multiplied(xp, last.X, solve.scale), final_code(xp, last.status, stopped)
-    residual = last.size
-    if is_column:
-        X, status, iterations, residual = X[:, None], status[None], iterations[None], residual[None]
-    matvecs = last.products * (B.shape[-1] if B.ndim > 1 else 1)
-    history = solve.loop.history(first.size, history)
-    return Outcome(X, status, iterations, matvecs, residual, history)
+    found = solve.outcome(last.run, last.X, last.status, last.size, last.products)
+    if not is_column:
+        return found
+    X, status, iterations, matvecs, residual, _ = found
+    return Outcome(X[:, None], status[None], iterations[None], matvecs, residual[None], None)
 
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome:

@@ -354,17 +354,5 @@ def iterate(
     return Choice(run, method.name, cost, why, like)
 
 
-__all__ = [
-    "ITERATIVE",
-    "Array",
-    "Method",
-    "fits",
-    "is_iterative",
-    "iterate",
-    "iterated",
-    "with_tolerance_for_parts",
-]
-
-
 # Diagonals are asked for by iterations, and ask for them.
 from .. import diagonal
