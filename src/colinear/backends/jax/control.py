@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -86,9 +85,7 @@ def warn_later(
             warnings.warn(message.format(*shown) if values else message, category, stacklevel=4)
 
     if builtins.any(isinstance(x, jax.core.Tracer) for x in (predicate, *values)):
-        # The host is called only if need be. Under vmap both branches run: `warn` looks once more.
-        call = functools.partial(jax.debug.callback, warn)
-        jax.lax.cond(jax.numpy.any(predicate), call, lambda *_: None, predicate, *values)
+        jax.debug.callback(warn, predicate, *values)
     else:
         warn(predicate, *values)
 
