@@ -60,8 +60,6 @@ class Code(enum.IntEnum):
 
 # What `positive` reports of a number that is not, of p^H A p and of r^H M r.
 OPERATOR = INDEFINITE, NONFINITE
-
-
 PRECONDITIONER = PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE
 
 
@@ -84,9 +82,8 @@ class State:
 
     def __init_subclass__(cls) -> None:
         def flatten(state: Any) -> tuple[tuple, tuple]:
-            values = vars(state)
-            names = tuple(sorted(values))
-            return tuple(map(values.__getitem__, names)), names
+            names = tuple(sorted(vars(state)))
+            return tuple(map(vars(state).get, names)), names
 
         def unflatten(names: tuple, values: tuple) -> Any:
             return cls(**dict(zip(names, values, strict=True)))
@@ -139,13 +136,8 @@ class Columns:
         """A vector of the recurrence's own, from a block."""
         return self.xp.copy(X) if self.in_place else X
 
-    def over(self, X: Array) -> Array:
-        """A block as a vector that is written over it: it must never be worse than before."""
-        return self.own(X)
-
-    def copy(self, x: Array) -> Array:
-        """A vector of its own with the values of another one."""
-        return self.own(x)
+    over = own  # a block as a vector that is written over it: it must never be worse than before
+    copy = own  # a vector of its own with the values of another one
 
     def block(self, x: Array) -> Array:
         """The block that a vector is."""
@@ -161,8 +153,7 @@ class Columns:
 
     def constant(self, value: float, like: Array) -> Any:
         """A number that is the same for all columns."""
-        xp = self.xp
-        return xp.full(like.shape, value, dtype=like.dtype, device=xp.device_of(like))
+        return self.xp.full(like.shape, value, dtype=like.dtype, device=self.xp.device_of(like))
 
     def codes(self, codes: Array) -> Any:
         """The codes of all columns at the start of a cycle."""
@@ -234,7 +225,7 @@ class Columns:
 
     def scaled(self, a: Any, x: Array) -> Array:
         """a x as a vector of its own."""
-        return (a if isinstance(a, (int, float, complex)) else a[self._wide]) * x
+        return self._beside(a, x) * x
 
     def scale(self, a: Any, x: Array) -> Array:
         """a x, written over x."""
@@ -320,7 +311,7 @@ class Single:
     def block(self, x: Array) -> Array:
         return x[:, None] if self._block is None else self._block
 
-    solution = Columns.solution
+    solution, code = Columns.solution, Columns.code
 
     def number(self, a: Array) -> Any:
         return float(a[0])
@@ -337,9 +328,6 @@ class Single:
     def array(self, a: Any, like: Array) -> Array:
         return 0 * like + a
 
-    def code(self, state: Any) -> Any:
-        return state.status
-
     def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
         self.multiply, self.adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
         self.precondition = precondition
@@ -350,7 +338,7 @@ class Single:
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))
 
-    root = staticmethod(math.sqrt)
+    root, hypot = staticmethod(math.sqrt), staticmethod(math.hypot)
 
     def axpy(self, a: Any, x: Array, y: Array, on: bool = True) -> Array:
         return self._axpy(a, x, y) if on else y
@@ -376,8 +364,6 @@ class Single:
     def rotation(self, a: float, b: float) -> tuple[float, float, float]:
         r = math.hypot(a, b)
         return (a / r, b / r, r) if r else (0.0, 0.0, 0.0)
-
-    hypot = staticmethod(math.hypot)
 
     def larger(self, a: float, b: float) -> float:
         return a if a > b else b
@@ -424,9 +410,8 @@ class Device(Single):
         return self.own(X)
 
     def block(self, x: Array) -> Array:
-        return (
-            x[:, None] if self._start is None or self._code in (SUCCESS, RUNNING) else self._start
-        )
+        is_kept = self._start is None or self._code in (SUCCESS, RUNNING)
+        return x[:, None] if is_kept else self._start
 
     def number(self, a: Array) -> Any:
         return a[0]
