@@ -8,26 +8,21 @@ import numpy as np
 import pytest
 
 from colinear import Status, backends
-from colinear.methods import iterate
-from colinear.methods.bicgstab import bicgstab
-from colinear.methods.cg import cg
-from colinear.methods.lsqr import cgls, lsmr, lsqr
-from colinear.methods.minres import minres
+from colinear.methods import CG, LSMR, LSQR, MINRES, BiCGSTAB, iterate
+from colinear.methods.iterate import Products
+from colinear.methods.lsqr import for_least_squares
 from colinear.methods.vectors import Code, Columns, Single, status_of
 
-SQUARE = {"cg": cg, "minres": minres, "bicgstab": bicgstab}
-TALL = {"lsqr": lsqr, "lsmr": lsmr, "cgls": cgls}
+SQUARE = {"cg": CG(), "minres": MINRES(), "bicgstab": BiCGSTAB()}
+TALL = {"lsqr": LSQR(), "lsmr": LSMR(), "cgls": for_least_squares(CG())}
 
 
 def run(xp: Any, name: str, A: np.ndarray, B: np.ndarray, **options: Any) -> Any:
     A, B = xp.asarray(A), xp.asarray(B)
     A_adjoint = xp.conj(xp.matrix_transpose(A))
     common = {"tol": 1e-9, "max_iters": 200, **options}
-    if name in SQUARE:
-        return SQUARE[name](xp, lambda X: A @ X, B, **common)
-    return TALL[name](
-        xp, lambda X: A @ X, lambda X: A_adjoint @ X, B, columns=A.shape[-1], **common
-    )
+    products = Products(lambda X: A @ X, lambda X: A_adjoint @ X, columns=A.shape[-1])
+    return (SQUARE | TALL)[name].algorithm(xp, products, B, **common)
 
 
 def problem(name: str, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -15,10 +15,8 @@ from typing import Any
 from ..backends import Array, adjoint, namespace_of
 from ..info import Info
 from ..methods import GMRES, MINRES
-from ..methods.gmres import gmres
-from ..methods.iterate import Outcome, described
+from ..methods.iterate import Outcome, Products, described
 from ..methods.loop import NO_MONITOR
-from ..methods.minres import minres
 from ..operators import Block, LinearOperator, Zero
 from ..operators.tree import directional, pullback
 from ..status import deliver
@@ -63,8 +61,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
     def solve(B: Array, *parameters: Array) -> Array:
         tol = xp.eps(B.dtype) ** ACCURACY
-        outcome = minres(xp, lambda X: multiply(X, *parameters), B, tol=tol, max_iters=LIMIT * n)
-        _report(xp, outcome, MINRES())
+        method, products = MINRES(), Products(lambda X: multiply(X, *parameters))
+        outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
+        _report(xp, outcome, method)
         return outcome.X
 
     equation = Equation(xp, multiply, solve, (multiply, solve), count + 2, warns=True)
@@ -162,15 +161,9 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     def solver(product: Callable[..., Array]) -> Callable[..., Array]:
         def solve(B: Array, *parameters: Array) -> Array:
             tol = xp.eps(B.dtype) ** ACCURACY
-            outcome = gmres(
-                xp,
-                lambda X: product(X, *parameters),
-                B,
-                tol=tol,
-                max_iters=LIMIT * n,
-                restart=min(n + 1, 100),
-            )
-            _report(xp, outcome, GMRES())
+            method, products = GMRES(restart=100), Products(lambda X: product(X, *parameters))
+            outcome = method.algorithm(xp, products, B, tol=tol, max_iters=LIMIT * n)
+            _report(xp, outcome, method)
             return outcome.X
 
         return solve

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from ..autodiff.implicit import Equation, equation
 from ..backends import Array, namespace_of, program
 from ..errors import DtypeError, ShapeError
 from ..info import Info, is_detailed, recording, report, total
-from ..methods.iterate import Outcome, Products, described, without_unknowns
+from ..methods.iterate import Outcome, Products, described, refined, without_unknowns
 from ..methods.loop import NO_MONITOR, Monitor
 from ..methods.vectors import column_norms, status_of
 from ..operators import LinearOperator, Opaque, Sparse
@@ -206,29 +207,29 @@ def _rescaled(inverse: Iterated, factor: Array) -> Iterated:
     )
 
 
-def outcome_of(inverse: Iterated, B: Array, watch: Monitor, tol: float) -> Outcome:
-    """One run, in the framework of B, without derivatives."""
+def outcome_of(inverse: Iterated, watch: Monitor, tol: float, B: Array, *arrays: Array) -> Outcome:
+    """One run, in the framework of B, without derivatives; with `arrays` in place of those of
+    `inverse`, if there are any."""
+    inverse = inverse.with_arrays(arrays) if arrays else inverse
     A, M, method, xp = inverse.A, inverse.preconditioner, inverse.method, namespace_of(B)
     if 0 in A.shape:
         return without_unknowns(xp, A.shape[-1], B, watch)
     B = _one_of_each(inverse, B)
-    low = None
-    if method.precision is not None:
-        single = xp.complex64 if xp.is_complex(B) else xp.float32
-        low = _products(
-            _lowered(A, method.precision),
-            None if M is None else _lowered(M, method.precision),
-            method,
-            single,
-        )
-    X0 = _start(inverse.x0, A, B, method.name)
-    m, n = A.shape[-2:]
+    options: dict[str, Any] = {
+        "tol": tol,
+        "max_iters": method.iterations(*A.shape[-2:]),
+        "X0": _start(inverse.x0, A, B, method.name),
+        "watch": watch,
+    }
+    if method.least_squares:
+        options["consistent"] = inverse.consistent
     full = _products(A, M, method, B.dtype)
-    options: dict[str, Any] = {"consistent": inverse.consistent} if method.least_squares else {}
-    outcome: Outcome = method.run(
-        xp, full, low, B, tol=tol, max_iters=method.iterations(m, n), X0=X0, watch=watch, **options
-    )
-    return outcome
+    if method.precision is None:
+        return method.algorithm(xp, full, B, **options)
+    single = xp.complex64 if xp.is_complex(B) else xp.float32
+    A, M = (_lowered(each, method.precision) for each in (A, M))
+    correct = functools.partial(method.algorithm, xp, _products(A, M, method, single))
+    return refined(xp, full, correct, B, single, **options)
 
 
 def _start(x0: Array | None, A: LinearOperator, B: Array, name: str) -> Array | None:
@@ -273,7 +274,7 @@ def _product(A: LinearOperator | None, dtype: Any) -> Any:
         return None
     if getattr(A.dtype, "itemsize", 0) == 2:
         return _bounded(A)
-    if TEST_HOOKS or A.backend == "jax" or A.dtype != dtype:
+    if TEST_HOOKS or A.dtype != dtype:
         return A.__matmul__
     while isinstance(A, Opaque):
         A = A.A
@@ -305,9 +306,8 @@ def _bounded(A: LinearOperator) -> Any:
     return multiply
 
 
-def _lowered(A: LinearOperator, precision: str) -> LinearOperator:
-    dtype = precision if not A.is_complex else "complex64"
-    return A.to(dtype=dtype)
+def _lowered(A: LinearOperator | None, precision: str) -> Any:
+    return A if A is None else A.to(dtype=precision if not A.is_complex else "complex64")
 
 
 def _solution(
@@ -317,19 +317,19 @@ def _solution(
     the derivatives."""
     arrays = inverse.arrays()
     if not xp.is_differentiated(B, *arrays):
-        outcome = outcome_of(inverse, B, watch, tol)
+        outcome = outcome_of(inverse, watch, tol, B)
         return outcome.X, outcome
+    if xp.is_functional:  # what is traced comes out as arrays
+        first, aux = functools.partial(outcome_of, inverse, watch, tol), 4 + watch.record
+        X, *numbers = xp.linear_rule(_equation(inverse, watch, tol, first, aux), (B,), arrays)
+        return X, Outcome(None, *numbers, *(None,) * (5 - aux))
     found: list[Outcome] = []
-    aux = 4 + watch.record if xp.name == "jax" else 0  # what is traced comes out as arrays
 
-    def first(B: Array, *arrays: Array) -> Any:
-        X, *numbers = outcome = outcome_of(inverse.with_arrays(arrays), B, watch, tol)
-        if not aux:
-            found.append(outcome)
-        return X, *(xp.asarray(x) for x in numbers[:aux])
+    def keep(*arrays: Array) -> tuple[Array]:
+        found.append(outcome_of(inverse, watch, tol, *arrays))
+        return (found[0].X,)
 
-    X, *numbers = xp.linear_rule(_equation(inverse, watch, tol, first, aux), (B,), arrays)
-    return X, Outcome(None, *numbers, *(None,) * (5 - aux)) if aux else found[0]
+    return _equation(inverse, watch, tol, keep)(B, arrays), found[0]
 
 
 def attached(inverse: Iterated, B: Array, X: Array, watch: Monitor, tol: float) -> Array:
@@ -355,9 +355,8 @@ def solve_for_derivative(
     """A^-1 B as part of a derivative: its failure is warned of at once, as the answer itself is
     there already."""
     xp, method = namespace_of(B), inverse.method
-    outcome = outcome_of(
-        inverse, B, watch, float(method.tolerance(xp, B.dtype)) if tol is None else tol
-    )
+    tol = float(method.tolerance(xp, B.dtype)) if tol is None else tol
+    outcome = outcome_of(inverse, watch, tol, B)
     info = described(
         xp, outcome, method, watch._replace(vector=False), inverse.preconditioner is not None
     )
@@ -370,8 +369,10 @@ def solve_for_derivative(
 def _one_of_each(inverse: Iterated, B: Array) -> Array:
     """B, of which a map over operators makes one for each, so that no loop asks for values."""
     xp = namespace_of(B)
+    if xp.is_traced(B):
+        return B
     hidden = [x for x in inverse.arrays() if 0 not in x.shape and xp.is_traced(x)]
-    if not hidden or xp.is_traced(B):
+    if not hidden:
         return B
     first = xp.reshape(hidden[0], (-1,))[0]
     return B + xp.astype(xp.where(first == first, 0, 0), B.dtype)

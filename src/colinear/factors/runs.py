@@ -186,7 +186,7 @@ def _call(key: tuple[Any, ...], objects: Sequence[Any]) -> tuple[Any, ...]:
     def run(arrays: Sequence[Array]) -> list[Array]:
         B, *leaves = arrays
         xp, inverse = namespace_of(B), inverse_of(leaves)
-        outcome = iterated.outcome_of(inverse, B, watch, tol)
+        outcome = iterated.outcome_of(inverse, watch, tol, B)
         if warns:
             deliver(
                 described(xp, outcome, inverse.method, watch, inverse.preconditioner is not None),

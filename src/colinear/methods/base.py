@@ -16,7 +16,7 @@ from ..backends import Array
 from ..errors import MethodError
 from ..properties import CLOSED, POSITIVE_SEMIDEFINITE, SELF_ADJOINT, strongest_names
 from ..status import Status
-from .iterate import Outcome, Products, refined, solve_by_steps
+from .iterate import Outcome, Products, solve_by_steps
 
 
 class Method:
@@ -237,29 +237,6 @@ class Iterative(Method):
         """What a run with n unknowns that ended like this can change in the method's own
         parameters."""
         return ""
-
-    def run(
-        self,
-        xp: Any,
-        full: Products,
-        low: Products | None,
-        B: Array,
-        *,
-        tol: float,
-        max_iters: int,
-        **options: Any,
-    ) -> Outcome:
-        """Run it with the products `full`; or with `low`, those in low precision, and refine."""
-        if low is None:
-            return self.algorithm(xp, full, B, tol=tol, max_iters=max_iters, **options)
-
-        def correct(R: Array, tol: float, limit: int) -> Outcome:
-            return self.algorithm(xp, low, R, tol=tol, max_iters=limit)
-
-        dtype = xp.complex64 if xp.is_complex(B) else xp.float32
-        return refined(
-            xp, full.multiply, correct, B, dtype=dtype, tol=tol, max_iters=max_iters, **options
-        )
 
 
 ORTHOGONALISATIONS = ("gram-schmidt", "householder")

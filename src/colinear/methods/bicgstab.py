@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from ..backends import Array
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
-from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, LinearMap, State
+from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
+from .vectors import NONFINITE, RESTART, RUNNING, SUCCESS, State
 
 GROWTH = 1e16  # of |r|^2, from which rounding leaves nothing of what was gained
 
@@ -34,7 +34,9 @@ class BiCGSTAB(Iterative):
     vectors: ClassVar[int] = 10
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return bicgstab(xp, products.multiply, B, precondition=products.precondition, **options)
+        products = products._replace(precondition=products.precondition or (lambda x: x))
+        recurrence = Recurrence(begin, step, products=2)
+        return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
 
 
 class BiCGSTABState(State):
@@ -51,25 +53,10 @@ class BiCGSTABState(State):
     status: Any
 
 
-def bicgstab(
-    xp: Any,
-    multiply: LinearMap,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    precondition: LinearMap | None = None,
-    **options: Any,
-) -> Outcome:
-    """Solve A X = B. The arguments are those of `cg`."""
-    apply = precondition or (lambda x: x)
-    cycle = cycle_of(begin, step, multiply, precondition=apply, products=2)
-    return solve_in_cycles(xp, cycle, multiply, B, X0, **options)
-
-
 def begin(ops: Any, s: CycleStart) -> BiCGSTABState:
     """The state before the first step."""
     r, size = ops.own(s.R), ops.number(s.size)
-    one = ops.scalar(0 * size + 1, r)
+    one = ops.scalar(ops.constant(1.0, size), r)
     return BiCGSTABState(
         x=ops.own(s.X),
         r=r,
@@ -89,7 +76,7 @@ def step(ops: Any, s: BiCGSTABState) -> BiCGSTABState:
     """One iteration: half a step of biconjugate gradients, half a step of steepest descent."""
     r, shadow, apply = s.r, s.shadow, ops.precondition
     rho = ops.inner(shadow, r)
-    lost = abs(rho) <= ops.eps * (s.least * s.size) ** 0.5
+    lost = abs(rho) <= ops.eps * ops.root(s.least * s.size)
     s.status = status = ops.first(s.status, lost | (s.size > GROWTH * s.least), RESTART)
     if ops.ended(status):
         return s

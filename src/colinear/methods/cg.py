@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from ..backends import Array
 from ..properties import POSITIVE_SEMIDEFINITE
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
-from .vectors import OPERATOR, PRECONDITIONER, RUNNING, LinearMap, State
+from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
+from .vectors import OPERATOR, PRECONDITIONER, RUNNING, State
 
 INFINITY = float("inf")
 
@@ -44,7 +44,8 @@ class CG(Iterative):
     splits_preconditioner: ClassVar[bool] = True
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return cg(xp, products.multiply, B, precondition=products.precondition, **options)
+        recurrence = Recurrence(begin, step, on_device=True)
+        return solve_in_cycles(xp, recurrence.cycle, products, B, **options)
 
 
 class CGState(State):
@@ -57,42 +58,16 @@ class CGState(State):
     status: Any
 
 
-def cg(
-    xp: Any,
-    multiply: LinearMap,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    precondition: LinearMap | None = None,
-    **options: Any,
-) -> Outcome:
-    """Solve A X = B for positive definite A.
-
-    Parameters
-    ----------
-    multiply, precondition : callable
-        A X and M X, for one vector (n,) or a block (*batch, n, k).
-    B : array, (*batch, n, k)
-    X0 : array, optional
-        Where to start; zero if not given.
-    **options
-        `tol`, the relative residual |b - A x| / |b| to reach, for each column; `max_iters`;
-        `watch`.
-    """
-    cycle = cycle_of(begin, step, multiply, precondition=precondition, on_device=True)
-    return solve_in_cycles(xp, cycle, multiply, B, X0, **options)
-
-
 def begin(ops: Any, s: CycleStart) -> CGState:
-    """The state before the first step: as if the direction before it were zero, r^H M r
-    infinite."""
-    r, size = ops.own(s.R), ops.number(s.size)
+    """The state before the first step: as if r^H M r had been infinite before it, so that nothing
+    of p remains."""
+    size = ops.number(s.size)
     return CGState(
         x=ops.over(s.X),
-        r=r,
-        p=0 * r,
-        rho=INFINITY + 0 * size,
-        alpha=0 * size,
+        r=ops.own(s.R),
+        p=ops.own(s.R),
+        rho=ops.constant(INFINITY, size),
+        alpha=size,
         size=size * size,
         status=ops.codes(s.status),
     )

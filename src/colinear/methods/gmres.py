@@ -18,15 +18,14 @@ from typing import Any
 from ..backends import Array
 from ..status import Status
 from .base import Iterative, check_integer
-from .iterate import CycleEnd, CycleStart, Outcome, Products, solve_in_cycles
-from .loop import Loop, is_compiling
+from .iterate import CycleStart, Outcome, Products, Solve, solve_in_cycles
+from .loop import is_compiling
 from .vectors import (
     NONFINITE,
     RUNNING,
     SINGULAR,
     SUCCESS,
     Columns,
-    LinearMap,
     State,
     divide,
     first_of,
@@ -88,14 +87,32 @@ class GMRES(Iterative):
         return f"{what} after {size} vectors{end}: raise restart= (n, here {n}, never begins again)"
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return gmres(
-            xp,
-            products.multiply,
-            B,
-            restart=self.basis(products.columns),
-            precondition=products.precondition,
-            **options,
-        )
+        rows, M = B.shape[max(-2, -B.ndim)], products.precondition
+        m = max(1, min(self.basis(rows), options["max_iters"]))
+
+        def product(X: Array) -> Array:
+            return products.multiply(X if M is None else M(X))
+
+        def cycle(solve: Solve, s: CycleStart) -> CycleStart:
+            goal, full, limit = solve.goal(s), s.run.iteration + m, solve.loop.limit
+
+            def solution(state: GMRESState) -> Array:
+                correction = combination(xp, state)
+                return s.X + (correction if M is None else M(correction))  # x = x + M V y
+
+            run = solve.loop.run(
+                lambda _, state: step(xp, product, goal, state),
+                Columns(xp, B.dtype, waits=xp.peek(s.size) is None),
+                s.run._replace(state=initial(xp, m, s)),
+                solution,
+                min(full, limit) if isinstance(full, int) else xp.minimum(full, limit),
+            )
+            X, status, norm = solution(run.state), run.state.status, run.state.norm
+            run = run._replace(state=None)  # the basis is free again
+            made = run.iteration - s.run.iteration
+            return solve.judge(s, run, X=X, status=status, products=made, norm=norm)
+
+        return solve_in_cycles(xp, cycle, products, B, **options)
 
 
 class GMRESState(State):
@@ -112,55 +129,8 @@ class GMRESState(State):
     norm: Array  # the largest |A v| so far, for |A|
 
 
-def gmres(
-    xp: Any,
-    multiply: LinearMap,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    restart: int,
-    max_iters: int,
-    precondition: LinearMap | None = None,
-    **options: Any,
-) -> Outcome:
-    """Solve A X = B. The arguments are those of `cg`, and `restart`: the most vectors of a
-    basis."""
-    m = max(1, min(restart, B.shape[-2], max_iters))
-    product = multiply if precondition is None else lambda X: multiply(precondition(X))
-
-    def solution(state: GMRESState, X: Array) -> Array:
-        correction = combination(xp, state)
-        # x = x + M V y
-        return X + (correction if precondition is None else precondition(correction))
-
-    def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
-        goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(B.dtype) * s.size) ** 2)
-        full = s.iteration + m
-        run = loop.run(
-            lambda _, state: step(xp, product, goal, state),
-            Columns(xp, B.dtype, waits=xp.peek(s.size) is None),
-            initial(xp, m, s),
-            lambda state: solution(state, s.X),
-            iteration=s.iteration,
-            history=s.history,
-            limit=min(full, loop.limit) if isinstance(full, int) else xp.minimum(full, loop.limit),
-        )
-        return CycleEnd(
-            X=solution(run.state, s.X),
-            status=run.state.status,
-            iterations=s.iterations + run.each,
-            iteration=run.iteration,
-            products=run.iteration - s.iteration,
-            history=run.history,
-            stopped=run.stopped,
-            norm=run.state.norm,
-        )
-
-    return solve_in_cycles(xp, cycle, multiply, B, X0, max_iters=max_iters, **options)
-
-
 def initial(xp: Any, m: int, s: CycleStart) -> GMRESState:
-    R = xp.matrix_transpose(s.R)  # (*batch, k, n)
+    R = turn(xp, s.R)  # (*batch, k, n)
     *outer, n = R.shape
     device = xp.device_of(R)
     V = xp.zeros((*outer, m + 1, n), dtype=R.dtype, device=device)
@@ -181,7 +151,7 @@ def initial(xp: Any, m: int, s: CycleStart) -> GMRESState:
         beta=s.size,
         size=s.size**2,
         status=s.status,
-        j=0 * s.iteration,
+        j=0 * s.run.iteration,
         taken=0 * s.status,
         norm=s.norm,
     )
@@ -193,7 +163,7 @@ def step(xp: Any, product: Any, goal: Array, s: GMRESState) -> GMRESState:
     plain = is_plain(xp, V)
     known = V[..., : j + 1, :] if plain else V  # rows that are not yet there are zero
     # (*batch, k, n, 1)
-    W = xp.matrix_transpose(product(xp.matrix_transpose(V[..., j, :])))[..., None]
+    W = turn(xp, product(turn(xp, V[..., j, :])))[..., None]
     before = norm(xp, W)
     h = 0
     for _ in range(2):  # twice is enough (Kahan; Parlett 1980)
@@ -281,7 +251,12 @@ def _shortest(xp: Any, U: Array, right: Array) -> Array:
 
 def _of_basis(xp: Any, s: GMRESState, y: Array) -> Array:
     m = s.H.shape[-1]
-    return xp.matrix_transpose(xp.matmul(xp.matrix_transpose(s.V[..., :m, :]), y)[..., 0])
+    return turn(xp, xp.matmul(xp.matrix_transpose(s.V[..., :m, :]), y)[..., 0])
+
+
+def turn(xp: Any, X: Array) -> Array:
+    """Columns as rows, rows as columns; one vector as it is."""
+    return X if X.ndim == 1 else xp.matrix_transpose(X)
 
 
 def written(xp: Any, X: Array, key: Any, values: Array) -> Array:

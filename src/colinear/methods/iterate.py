@@ -11,6 +11,7 @@ solves in low precision (iterative refinement: Wilkinson 1963; Carson and Higham
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, namespace_of
 from ..info import Info
 from ..status import Status
-from .loop import NO_MONITOR, Loop, Monitor, is_compiling
+from .loop import NO_MONITOR, Loop, Monitor, Run, is_compiling
 from .vectors import (
     BREAKDOWN,
     GIVEN_NONFINITE,
@@ -42,7 +43,9 @@ from .vectors import (
     status_of,
 )
 
-SUFFICIENT = 0.5  # by which a cycle must reduce the true residual for another to be worth it
+# Factors by which a cycle must reduce the true residual for another to be worth it: one that claimed
+# success, one that broke down, one that was full.
+SUFFICIENT, RESTARTED, FULL = 0.5, 0.9, 1 - 1e-3
 # A block of at least so many numbers is written over: new arrays of its size cost more than the
 # work.
 LARGE_BLOCK_NUMBERS = 1 << 15
@@ -65,13 +68,14 @@ class Outcome(NamedTuple):
 
 class Products(NamedTuple):
     """What a method may multiply by: A, A^H, M and M^H, each None where it is not needed or not
-    there; the columns of A; and, for methods that draw from a sum, its terms."""
+    there; the columns of A, None where they are as many as its rows; and, for methods that draw
+    from a sum, its terms."""
 
     multiply: LinearMap
-    adjoint: LinearMap | None
-    precondition: LinearMap | None
-    precondition_adjoint: LinearMap | None
-    columns: int
+    adjoint: LinearMap | None = None
+    precondition: LinearMap | None = None
+    precondition_adjoint: LinearMap | None = None
+    columns: int | None = None
     terms: Any = None
 
 
@@ -82,99 +86,175 @@ class CycleStart(NamedTuple):
     R: Array  # the true residual
     size: Array  # its norm
     status: Array
-    iterations: Array  # of each column
-    iteration: Any  # of all together
+    run: Run  # without its state
     products: Any  # with A
-    history: Any
-    stopped: Any
-    norm: Any = None  # an estimate of |A|, where the method has one
-    # what must fall from cycle to cycle: the size of the residual, or how far from optimal it is
-    measure: Any = None
+    norm: Any  # an estimate of |A|, where the method has one
+    measure: Any  # how far from optimal it is, for least squares
 
 
-class CycleEnd(NamedTuple):
-    """How a cycle ended. A column claims SUCCESS, is RUNNING when the cycle was full, or failed."""
-
-    X: Array
-    status: Array
-    iterations: Array
-    iteration: Any
-    products: Any  # with A, in this cycle
-    history: Any
-    stopped: Any
-    norm: Any = None
-
-
-Cycle = Callable[[Loop, CycleStart, float], CycleEnd]
-
-
-def cycle_of(
-    begin: Callable[[Any, CycleStart], Any],
-    step: Callable[[Any, Any], Any],
-    multiply: LinearMap,
-    *,
-    adjoint: LinearMap | None = None,
-    precondition: LinearMap | None = None,
-    products: int = 1,
-    at_first: int = 0,
-    on_device: bool = False,
-) -> Cycle:
-    """A cycle of the recurrence that `begin(ops, s)` starts and `step(ops, state)` advances.
+class Recurrence(NamedTuple):
+    """What a cycle does: `begin(ops, s)` starts a recurrence, `step(ops, state)` advances it.
 
     A state is a `State`, with a property or field `norm` where the recurrence estimates |A|. A step
     makes so many `products`, the start `at_first`; `on_device` says that `Device` knows its
     operations.
     """
 
-    def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
-        for ops in kinds_of_vectors(loop, s, tol, on_device):
-            ops.take(multiply, adjoint, precondition)
+    begin: Callable[[Any, CycleStart], Any]
+    step: Callable[[Any, Any], Any]
+    products: int = 1
+    at_first: int = 0
+    on_device: bool = False
+
+    def cycle(self, solve: Solve, s: CycleStart) -> CycleStart:
+        """Run the recurrence from s until it believes each column to be solved."""
+        for ops in solve.kinds_of_vectors(s, self.on_device):
+            ops.take(*solve.products[:3])
             try:
-                run = loop.run(
-                    step,
-                    ops,
-                    begin(ops, s),
-                    solution_of(ops),
-                    iteration=s.iteration,
-                    history=s.history,
-                )
+                run = s.run._replace(state=self.begin(ops, s))
+                run = solve.loop.run(self.step, ops, run, ops.solution)
             except Recorded:
                 continue
             break
-        state, norm = run.state, getattr(run.state, "norm", None)
-        return CycleEnd(
-            status=ops.array(ops.code(state), s.status),
-            X=ops.block(state.x),
-            iterations=s.iterations + run.each,
-            iteration=run.iteration,
-            products=products * (run.iteration - s.iteration) + at_first,
-            history=run.history,
-            stopped=run.stopped,
+        status, norm = ops.array(ops.code(run.state), s.status), getattr(run.state, "norm", None)
+        X, run = ops.solution(run.state), run._replace(state=None)  # whose vectors are free again
+        return solve.judge(
+            s,
+            run,
+            status=status,
+            X=X,
+            products=self.products * (run.iteration - s.run.iteration) + self.at_first,
             norm=None if norm is None else ops.array(norm, s.norm),
         )
 
-    return cycle
 
+class Solve:
+    """A X = B on its way through cycles of a method, each from the true residual that the one
+    before has left. See `solve_in_cycles`."""
 
-def solution_of(ops: Any) -> Callable[[Any], Array]:
-    """The function of a state that gives its solution as a block."""
-    return lambda state: ops.block(state.x)
+    def __init__(
+        self,
+        xp: Any,
+        products: Products,
+        B: Array,
+        *,
+        tol: float,
+        max_iters: int,
+        watch: Monitor = NO_MONITOR,
+        optimality: Callable[[Array, Array, Array], Array] | None = None,
+        consistent: bool = True,
+    ):
+        self.xp, self.products, self.tol = xp, products, tol
+        self.optimality, self.consistent = optimality, consistent
+        # what makes of numbers factors of vectors
+        self.wide = (..., None) if B.ndim == 1 else (..., None, slice(None))
+        self.axis, self.sizes = max(-2, -B.ndim), column_norms(xp, B)
+        self.scale = xp.where(self.sizes > 0, self.sizes, 1)[self.wide]
+        self.B, self.eps = B / self.scale, xp.eps(B.dtype)
+        self.loop = Loop(xp, watch, max_iters, self.scale)
 
+    def begin(self, X0: Array | None) -> CycleStart:
+        """Where the first cycle starts."""
+        xp, sizes, R = self.xp, self.sizes, self.B
+        shape = list(R.shape)
+        shape[self.axis] = self.products.columns or shape[self.axis]
+        X = xp.zeros(tuple(shape), dtype=R.dtype, device=xp.device_of(R))
+        size = sizes / xp.where(sizes > 0, sizes, 1)
+        if X0 is not None:  # of a zero right side the answer is known, whatever the guess
+            X0 = xp.broadcast_to(X0 / self.scale, X.shape)
+            X = xp.where((sizes > 0)[self.wide], X0, X)
+            R = R - self.products.multiply(X)
+            size = column_norms(xp, R)
+        status = xp.where(size <= self.tol, SUCCESS, RUNNING)
+        status = xp.where(xp.isfinite(size), status, GIVEN_NONFINITE)
+        return CycleStart(
+            X=X,
+            R=R,
+            size=size,
+            status=status,
+            run=self.loop.begin(status, size),
+            products=0 if X0 is None else 1,
+            norm=0 * size,
+            measure=None if self.optimality is None else 0 * size + 1,
+        )
 
-def kinds_of_vectors(loop: Loop, s: CycleStart, tol: float, on_device: bool) -> Iterator[Any]:
-    """The operations on vectors that fit, the quickest first."""
-    xp, dtype = loop.xp, s.R.dtype
-    # A residual that has fallen by eps within one cycle is no longer that of x.
-    goal = xp.maximum(tol**2 + 0 * s.size, (xp.eps(dtype) * s.size) ** 2)
-    is_unseen = xp.peek(s.size) is None
-    if s.R.ndim == 2 and s.R.shape[-1] == 1 and is_plain(xp, s.R):
-        if not is_unseen:
-            yield Single(xp, dtype, tol=tol, goal=goal)
-        elif on_device and loop.watch.callback is None and not loop.watch.progress:
-            yield Device(xp, dtype, tol=tol, goal=goal)
-    if is_plain(xp, s.R) and math.prod(s.R.shape) >= LARGE_BLOCK_NUMBERS:
-        yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen, in_place=True)
-    yield Columns(xp, dtype, tol=tol, goal=goal, waits=is_unseen)
+    def goes_on(self, s: CycleStart) -> Any:
+        """Whether another cycle is to be made."""
+        goes_on = self.xp.any(s.status == RUNNING) & (s.run.iteration < self.loop.limit)
+        return goes_on if s.run.stopped is None else goes_on & (s.run.stopped ^ True)
+
+    def goal(self, s: CycleStart) -> Array:
+        """The squared norm of the residual at which a column is done with a cycle: one that has
+        fallen by eps within a cycle is no longer that of x."""
+        return self.xp.maximum((self.eps * s.size) ** 2, self.tol**2 + 0 * s.size)
+
+    def kinds_of_vectors(self, s: CycleStart, on_device: bool) -> Iterator[Any]:
+        """Yield the operations on vectors that fit, the quickest first."""
+        xp, R, watch, options = self.xp, s.R, self.loop.watch, (self.tol, self.goal(s))
+        is_unseen, may_overwrite = xp.peek(s.size) is None, is_plain(xp, R)
+        if R.ndim == 2 and R.shape[-1] == 1 and may_overwrite:
+            if not is_unseen:
+                yield Single(xp, R.dtype, *options)
+            elif on_device and watch.callback is None and not watch.progress:
+                yield Device(xp, R.dtype, *options)
+        if may_overwrite and math.prod(R.shape) >= LARGE_BLOCK_NUMBERS:
+            yield Columns(xp, R.dtype, *options, waits=is_unseen, in_place=True)
+        yield Columns(xp, R.dtype, *options, waits=is_unseen, axis=self.axis)
+
+    def judge(
+        self, s: CycleStart, run: Run, *, X: Array, status: Array, products: Any, norm: Any = None
+    ) -> CycleStart:
+        """Where the next cycle starts, by the true residual of X.
+
+        `status` is what the cycle says of each column: it claims SUCCESS, is RUNNING when the cycle
+        was full, wants to RESTART, or failed. `products` were made in it.
+        """
+        xp, tol = self.xp, self.tol
+        R = self.B - self.products.multiply(X)
+        # B has norm 1: a residual whose square overflows has failed, one whose square vanishes not
+        size = measure = xp.sqrt(xp.real(xp.vecdot(R, R, axis=self.axis)))
+        before = s.size if self.optimality is None else s.measure
+        if self.optimality is not None:
+            measure = xp.minimum(size, self.optimality(R, size, norm))
+        full, again = status == RUNNING, status == RESTART
+        # Where a cycle did not reduce the residual by so much, there is nothing left to gain.
+        enough = xp.where(full, FULL, xp.where(again, RESTARTED, SUFFICIENT))
+        goes_on = (measure <= enough * before) & (measure > FLOOR * self.eps)
+        spent = run.iteration >= self.loop.limit
+        goes_on = goes_on | (full & (spent if run.stopped is None else run.stopped | spent))
+        ended = xp.where(again, BREAKDOWN, STAGNATION)
+        code = xp.where(status <= SUCCESS, xp.where(goes_on, RUNNING, ended), status)
+        if self.optimality is not None:
+            code = xp.where(measure <= tol, SINGULAR if self.consistent else SUCCESS, code)
+        code = xp.where(size <= tol, SUCCESS, code)
+        code = xp.where(xp.isfinite(size), code, xp.maximum(code, NONFINITE + 0 * code))
+        if X is not s.X:  # a cycle that did harm is undone, where X was not written over
+            better = size <= s.size
+            X, size = xp.where(better[self.wide], X, s.X), xp.where(better, size, s.size)
+            if self.optimality is not None:  # else such a column has ended, and R is not looked at
+                R = xp.where(better[self.wide], R, s.R)
+        return CycleStart(
+            X=X,
+            R=R,
+            size=size,
+            status=xp.where(s.status == RUNNING, code, s.status),
+            run=run,
+            products=s.products + products + 1,
+            norm=s.norm if norm is None else norm,
+            measure=None if self.optimality is None else measure,
+        )
+
+    def outcome(self, run: Run, X: Array, status: Array, size: Array, products: Any) -> Outcome:
+        """What a solve has come to, in the units of the user's right side."""
+        self.loop.close(run.iteration, size)
+        return Outcome(
+            X=multiplied(self.xp, X, self.scale),
+            status=final_code(self.xp, status, run.stopped),
+            iterations=run.each,
+            matvecs=products * (self.B.shape[-1] if self.B.ndim > 1 else 1),
+            residual=size,
+            history=self.loop.history(size, run.history),
+        )
 
 
 class ResidualState(State):
@@ -201,137 +281,53 @@ def solve_by_steps(
         s.status = ops.reached(s.status, s.size)
         return s
 
-    cycle = cycle_of(begin, checked, products.multiply, precondition=products.precondition)
-    return solve_in_cycles(xp, cycle, products.multiply, B, **options)
+    return solve_in_cycles(xp, Recurrence(begin, checked).cycle, products, B, **options)
 
 
 def solve_in_cycles(
     xp: Any,
-    cycle: Cycle,
-    multiply: LinearMap,
+    cycle: Callable[[Solve, CycleStart], CycleStart],
+    products: Products,
     B: Array,
     X0: Array | None = None,
-    *,
-    tol: float,
-    max_iters: int,
-    watch: Monitor = NO_MONITOR,
-    columns: int | None = None,
-    optimality: Callable[[Array, Array, Any], Array] | None = None,
-    consistent: bool = True,
+    **options: Any,
 ) -> Outcome:
     """Solve A X = B by cycles of a method, each from the true residual that the one before has
     left.
 
     The system is divided by |b| first, so that squared norms neither overflow nor vanish: `tol` is
-    then the norm of the residual to reach.
+    then the norm of the residual to reach. Other options are `max_iters` and `watch`.
 
-    For least squares, `optimality(X, R, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is
+    For least squares, `optimality(R, |r|, |A|)` is |A^H r| / (|A| |r|) for each column. Where this is
     at most `tol` nothing is left to gain: that is success, or, where a solution was expected to
     exist (`consistent`), SINGULAR.
+
+    B may be one vector: then numbers are scalars. A program that is traced for a block of one
+    column computes with it so, which takes half the time to compile.
     """
-    norms = column_norms(xp, B)
-    scale = xp.where(norms > 0, norms, 1)
-    B = B / scale[..., None, :]
-    zero = xp.where(norms == norms, 0, 0)
-    X = xp.zeros(
-        (*B.shape[:-2], B.shape[-2] if columns is None else columns, B.shape[-1]),
-        dtype=B.dtype,
-        device=xp.device_of(B),
-    )
-    if X0 is None:
-        R, size, products = B, norms / scale, 0
-    else:  # of a zero right side the answer is known, whatever the guess
-        X = xp.where(
-            (norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X
-        )
-        R, products = B - multiply(X), 1
-        size = column_norms(xp, R)
-    status = judged(xp, size, tol, zero + RUNNING)
-    status = xp.where(status == NONFINITE, GIVEN_NONFINITE, status)
-    loop = Loop(xp, watch, max_iters, scale[..., None, :])
-    traced = xp.is_functional or xp.is_traced(size)
-    history = loop.begin_history(size, X)
-    stopped = xp.any(zero != zero) if traced else False
-    start = CycleStart(
-        X=X,
-        R=R,
-        size=size,
-        status=status,
-        iterations=zero,
-        iteration=0,
-        products=products,
-        history=history,
-        stopped=stopped,
-        norm=0 * size,
-        measure=size if optimality is None else 0 * size + 1,
-    )
-
-    def going(s: CycleStart) -> Any:
-        return xp.any(s.status == RUNNING) & (s.iteration < max_iters) & (s.stopped ^ True)
-
-    def body(s: CycleStart) -> CycleStart:
-        ended = cycle(loop, s, tol)
-        R = B - multiply(ended.X)
-        size = column_norms(xp, R)
-        claimed, full, again = (ended.status == code for code in (SUCCESS, RUNNING, RESTART))
-        measure = (
-            size if optimality is None else xp.minimum(size, optimality(ended.X, R, ended.norm))
-        )
-        # Where a cycle claimed success, or was full, and the residual is as large as before, there
-        # is nothing left to gain.
-        stuck = (measure > xp.where(claimed, SUFFICIENT, 1 - 1e-3) * s.measure) | (
-            measure <= FLOOR * xp.eps(B.dtype)
-        )
-        status = xp.where(claimed | full, xp.where(stuck, STAGNATION, RUNNING), ended.status)
-        status = xp.where(again, xp.where(size < 0.9 * s.size, RUNNING, BREAKDOWN), status)
-        status = xp.where(full & ((ended.iteration >= max_iters) | ended.stopped), RUNNING, status)
-        if optimality is not None:
-            status = xp.where(measure <= tol, SINGULAR if consistent else SUCCESS, status)
-        status = xp.where(s.status == RUNNING, judged(xp, size, tol, status), s.status)
-        X, products = ended.X, s.products + ended.products + 1
-        # a cycle that did harm is undone, where it has not written over the X before it
-        if X is not s.X:
-            better = ((size <= s.size) | (s.status != RUNNING))[..., None, :]
-            X, R, size = (
-                xp.where(better, X, s.X),
-                xp.where(better, R, s.R),
-                xp.where(better[..., 0, :], size, s.size),
-            )
-        return CycleStart(
-            X=X,
-            R=R,
-            size=size,
-            status=status,
-            iterations=ended.iterations,
-            iteration=ended.iteration,
-            products=products,
-            history=ended.history,
-            stopped=ended.stopped,
-            norm=s.norm if ended.norm is None else ended.norm,
-            measure=measure,
-        )
-
+    is_idle = options.get("watch", NO_MONITOR).is_idle
+    is_column = xp.is_functional and is_idle and B.ndim == 2 and B.shape[-1] == 1
+    if is_column:
+        B, X0 = B[:, 0], None if X0 is None else X0[:, 0]
+    solve = Solve(xp, products, B, **options)
+    first = last = solve.begin(X0)
+    limit = solve.loop.limit
     if 0 in B.shape:
-        last = start
+        pass
     elif is_compiling():  # all iterations are made, whatever comes of them
-        last = body(start)
-        while isinstance(last.iteration, int) and last.iteration < max_iters:
-            last = body(last)
-    elif traced:
-        last = xp.while_loop(going, body, start)
+        last = cycle(solve, first)
+        while isinstance(last.run.iteration, int) and last.run.iteration < limit:
+            last = cycle(solve, last)
+    elif xp.is_functional or xp.is_traced(first.size):
+        last = xp.while_loop(solve.goes_on, functools.partial(cycle, solve), first)
     else:
-        last = start
-        while bool(going(last)):
-            last = body(last)
-    loop.close(last.iteration, last.size)
-    return Outcome(
-        X=multiplied(xp, last.X, scale[..., None, :]),
-        status=final_code(xp, last.status, last.stopped),
-        iterations=last.iterations,
-        matvecs=last.products * B.shape[-1],
-        residual=last.size,
-        history=loop.history(size, last.history),
-    )
+        while bool(solve.goes_on(last)):
+            last = cycle(solve, last)
+    found = solve.outcome(last.run, last.X, last.status, last.size, last.products)
+    if not is_column:
+        return found
+    X, status, iterations, matvecs, residual, _ = found
+    return Outcome(X[:, None], status[None], iterations[None], matvecs, residual[None], None)
 
 
 def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome:
@@ -348,15 +344,6 @@ def without_unknowns(xp: Any, columns: int, B: Array, watch: Monitor) -> Outcome
         residual,
         residual[None] if watch.record else None,
     )
-
-
-def judged(xp: Any, size: Array, tol: float, otherwise: Array) -> Array:
-    """SUCCESS where the true residual is small enough, NONFINITE where it is no number, else what
-    the cycle said."""
-    status = xp.where(size <= tol, SUCCESS, otherwise)
-    known = (otherwise >= 0) & (status_of(otherwise) == NONFINITE)
-    broken = xp.logical_not(xp.isfinite(size)) & xp.logical_not(known)
-    return xp.where(broken, NONFINITE, status)
 
 
 def multiplied(xp: Any, X: Array, factor: Array) -> Array:
@@ -447,40 +434,34 @@ def _message(codes: Any, iterations: Any, method: Any, preconditioned: bool) -> 
 
 def refined(
     xp: Any,
-    multiply: LinearMap,
-    correct: Callable[[Array, float, int], Outcome],
+    products: Products,
+    correct: Callable[..., Outcome],
     B: Array,
-    X0: Array | None = None,
-    *,
     dtype: Any,
-    max_iters: int,
     **options: Any,
 ) -> Outcome:
     """Solve A X = B by corrections found in the precision of `dtype`.
 
-    `correct(R, tol, max_iters)` solves for a correction, in low precision and to a relative
+    `correct(R, tol=, max_iters=)` solves for a correction, in low precision and to a relative
     accuracy that it can give.
     """
-    attainable = xp.eps(dtype) ** 0.5
+    limits = {"tol": xp.eps(dtype) ** 0.5, "max_iters": options["max_iters"]}
 
-    def cycle(loop: Loop, s: CycleStart, tol: float) -> CycleEnd:
+    def cycle(solve: Solve, s: CycleStart) -> CycleStart:
         # |r| has size 1 in low precision: small residuals of large systems must not vanish there.
-        size = xp.where(s.size > 0, s.size, 1)[..., None, :]
-        running = (s.status == RUNNING)[..., None, :]
-        low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), attainable, max_iters)
+        size = xp.where(s.size > 0, s.size, 1)[solve.wide]
+        running = (s.status == RUNNING)[solve.wide]
+        low = correct(xp.astype(xp.where(running, s.R / size, 0), dtype), **limits)
         D = xp.astype(low.X, B.dtype) * size
-        X = s.X + xp.where(running & xp.isfinite(D), D, 0)
-        made = xp.max(low.iterations)
+        made, iteration = low.iterations, s.run.iteration + xp.max(low.iterations)
         # The correction need not be converged: it is the residual in full precision, looked at
         # next, that counts.
-        return CycleEnd(
-            X=X,
+        return solve.judge(
+            s,
+            s.run._replace(each=s.run.each + made, iteration=iteration),
+            X=s.X + xp.where(running & xp.isfinite(D), D, 0),
             status=xp.where(status_of(low.status) >= BREAKDOWN, low.status, 0),
-            iterations=s.iterations + low.iterations,
-            iteration=s.iteration + made,
-            products=low.matvecs // B.shape[-1],
-            history=s.history,
-            stopped=s.stopped,
+            products=low.matvecs // (s.R.shape[-1] if s.R.ndim > 1 else 1),
         )
 
-    return solve_in_cycles(xp, cycle, multiply, B, X0, max_iters=max_iters, **options)
+    return solve_in_cycles(xp, cycle, products, B, **options)

@@ -13,6 +13,7 @@ and columns whose status is not RUNNING stand still. The loop is Python's in Num
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -127,13 +128,13 @@ def asked_of(callback: Any) -> Callable[..., bool]:
 
 class Run(NamedTuple):
     """A recurrence on its way: its state, the steps made, what was recorded, whether it was
-    stopped."""
+    stopped. The next cycle goes on from there with a new state."""
 
     state: Any
-    each: Any  # steps of each column, in this cycle
-    iteration: Any  # steps of all cycles
+    each: Any  # steps of each column
+    iteration: Any  # steps of all together
     history: Any
-    stopped: Any
+    stopped: Any  # by the callback; None where there is none
 
 
 class Loop:
@@ -154,65 +155,73 @@ class Loop:
         self._bar: Any = None  # a function of (iteration, residual), or what a program calls
         self._every = 1  # steps between two looks at the bar
 
+    def begin(self, status: Array, size: Array, state: Any = None) -> Run:
+        """Where a run stands before its first step; `size`, the first residual, is recorded."""
+        xp, history, none = self.xp, None, 0 * status
+        if self.watch.record and not is_compiling():
+            if xp.is_functional or xp.is_traced(size):
+                shape = min(LONGEST_HISTORY, self.limit) + 1, *size.shape
+                empty = xp.full(shape, float("nan"), dtype=size.dtype)
+                history = recorded(xp, empty, 0, size)
+            else:
+                self.seen.append(size)
+        stopped = None if self.watch.callback is None else xp.any(none != none)
+        return Run(state, none, 0, history, stopped)
+
     def run(
         self,
         step: Callable[[Any, Any], Any],
         ops: Any,
-        state: Any,
+        run: Run,
         solution: Callable[[Any], Array],
-        *,
-        iteration: Any = 0,
-        history: Any = None,
         limit: Any = None,
     ) -> Run:
         """Make steps while a column runs and fewer than `limit` are counted."""
         xp, watch, limit = self.xp, self.watch, self.limit if limit is None else limit
-        each = 0 * state.status
+        state, each, iteration, history, stopped = run
         if is_compiling():  # no value can be looked at: all steps are made
             for _ in range(limit - iteration):
                 each = each + (state.status == RUNNING)
                 state = step(ops, state)
-            return Run(state, each, limit, history, False)
+            return Run(state, each, limit, history, stopped)
         if xp.is_functional or xp.is_traced(state.status):
             if watch.progress and self._bar is None:
                 self._bar = HostBar(xp, watch.title)
 
             def going(run: Run) -> Any:
-                runs = xp.any(run.state.status == RUNNING)
-                return runs & (run.iteration < limit) & xp.logical_not(run.stopped)
+                runs = xp.any(run.state.status == RUNNING) & (run.iteration < limit)
+                return runs if run.stopped is None else runs & xp.logical_not(run.stopped)
 
             def advance(run: Run) -> Run:
                 each = run.each + (run.state.status == RUNNING)
-                state = step(ops, thawed(**run.state._asdict())).frozen()
-                return self._show_traced(Run(state, each, run.iteration + 1, *run[3:]), solution)
+                state = step(ops, copy(run.state))
+                run = Run(state, each, run.iteration + 1, run.history, run.stopped)
+                return run if watch.is_idle else self._show_traced(run, solution)
 
-            thawed, stopped = type(state), xp.any(state.status != state.status)
-            first = Run(state.frozen(), each, iteration, history, stopped)
-            last = xp.while_loop(going, advance, first)
-            return last._replace(state=thawed(**last.state._asdict()))
+            return xp.while_loop(going, advance, run)
         first, watched, self._every = iteration, not watch.is_idle, ops.every
+        made = 0 * state.status  # of one column a number, which is quicker than an array
         while iteration < limit:
             running = state.status == RUNNING
             if not ops.goes_on(running, state, iteration - first):
                 break
             state = step(ops, state)
-            each = each + running
+            made = made + running
             iteration += 1
-            if watched and self.shows(iteration, state.size, state, solution):
-                return Run(state, each, iteration, history, True)
-        return Run(state, each, iteration, history, False)
+            if watched and self._shows(iteration, state, solution):
+                stopped = True
+                break
+        return Run(state, each + made, iteration, history, stopped)
 
-    def shows(
-        self, iteration: int, size: Any, state: Any, solution: Callable[[Any], Array]
-    ) -> bool:
+    def _shows(self, iteration: int, state: Any, solution: Callable[[Any], Array]) -> bool:
         """Show one step; true if the callback wants to stop. Of one column the size is a number."""
-        residual, watch = size**0.5, self.watch
+        residual, watch = state.size**0.5, self.watch
         if watch.record and len(self.seen) <= LONGEST_HISTORY:
             self.seen.append(residual)
         if watch.progress and iteration % self._every == 0:
             self._bar = self._bar or progress_bar(watch.title)
             self._bar(iteration, residual)
-        if watch.callback is None or iteration == 0:
+        if watch.callback is None:
             return False
         if isinstance(residual, float):  # torch would make it one of its default dtype
             residual = self.xp.asarray([residual], dtype=self.xp.real_dtype(self.scale.dtype))
@@ -232,17 +241,6 @@ class Loop:
             x = watch.shaped(solution(run.state) * self.scale)
             stopped = xp.call_host(asked_of(watch.callback), run.iteration, residual, x)
         return run._replace(history=history, stopped=stopped)
-
-    def begin_history(self, size: Array, X: Array) -> Any:
-        """Record the first residual; the array that the loop carries, if it is traced."""
-        xp = self.xp
-        if not self.watch.record or is_compiling():
-            return None
-        if not xp.is_functional and not xp.is_traced(size):
-            self.shows(0, size**2, None, lambda state: X)
-            return None
-        shape = min(LONGEST_HISTORY, self.limit) + 1, *size.shape
-        return recorded(xp, xp.full(shape, float("nan"), dtype=size.dtype), 0, size)
 
     def history(self, size: Array, traced: Any) -> Any:
         """What was recorded, (iterations + 1, *batch, k); `traced` is what the loop has carried."""

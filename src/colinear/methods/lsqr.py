@@ -24,65 +24,28 @@ from typing import Any, ClassVar
 from ..backends import Array
 from .base import Iterative
 from .cg import CG
-from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
+from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
     RUNNING,
     SUCCESS,
-    LinearMap,
     State,
     column_norms,
     divide,
 )
 
 INFINITY = float("inf")
-Product = LinearMap | None
 
 
-def lsqr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2. The arguments are those of `least_squares`."""
-    recurrence = {"begin": begin_lsqr, "step": step_lsqr, "products": 2, "at_first": 2}
-    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
-
-
-def lsmr(xp: Any, multiply: Product, adjoint: Product, B: Array, **options: Any) -> Outcome:
-    """Minimise |B - A X|^2 + |damping X|^2. The arguments are those of `least_squares`."""
-    recurrence = {"begin": begin_lsmr, "step": step_lsmr, "products": 2, "at_first": 2}
-    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
-
-
-def cgls(
+def minimise(
     xp: Any,
-    multiply: Product,
-    adjoint: Product,
-    B: Array,
-    *,
-    precondition: Product = None,
-    **options: Any,
-) -> Outcome:
-    """Minimise |B - A X|. The arguments are those of `least_squares`, without damping."""
-    recurrence = {
-        "begin": begin_cgls,
-        "step": step_cgls,
-        "products": 2,
-        "precondition": precondition,
-    }
-    return least_squares(xp, recurrence, multiply, adjoint, B, **options)
-
-
-def least_squares(
-    xp: Any,
-    recurrence: dict[str, Any],
-    multiply: Any,
-    adjoint: Any,
+    recurrence: Recurrence,
+    products: Any,
     B: Array,
     X0: Array | None = None,
     *,
     damping: float = 0.0,
-    precondition: Any = None,
-    precondition_adjoint: Any = None,
-    columns: int,
     consistent: bool = False,
     **options: Any,
 ) -> Outcome:
@@ -90,28 +53,24 @@ def least_squares(
 
     Parameters
     ----------
-    multiply, adjoint : callable
-        A X and A^H X.
-    precondition, precondition_adjoint : callable, optional
-        M X and M^H X: |B - A M Y| is minimised, and X = M Y.
-    columns : int
-        Of A.
+    products
+        With A and A^H; and M and M^H, if |B - A M Y| is to be minimised, and X = M Y.
     consistent : bool
         Whether only |r| <= tol |b| is success.
     **options
         `tol`: a cycle ends when |r| <= tol |b| or |A^H r| <= tol |A| |r|; `max_iters`; `watch`.
     """
-    m, guess, of_X = B.shape[-2], X0, multiply
-    if precondition is not None:
-        of_Y, of_R = multiply, adjoint
-        multiply = lambda Y: of_Y(precondition(Y))
-        adjoint = lambda R: precondition_adjoint(of_R(R))
+    of_X, of_R = products.multiply, products.adjoint
+    M, M_adjoint = products.precondition, products.precondition_adjoint
+    above, above_adjoint, m, guess = of_X, of_R, B.shape[-2], X0
+    if M_adjoint is not None:
+        above, above_adjoint = lambda Y: of_X(M(Y)), lambda R: M_adjoint(of_R(R))
         if X0 is not None:  # the guess is subtracted: M is not inverted
             B, X0 = B - of_X(X0), None
+    multiply, adjoint = above, above_adjoint
     if damping:  # a block more of rows: damping I below A
-        above, above_adjoint = multiply, adjoint
         rest = xp.zeros(
-            (*B.shape[:-2], columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
+            (*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype, device=xp.device_of(B)
         )
         B = xp.concat([B, rest], axis=-2)
         multiply = lambda X: xp.concat([above(X), damping * X], axis=max(-2, -X.ndim))
@@ -120,28 +79,26 @@ def least_squares(
             top, bottom = (R[:m], R[m:]) if R.ndim == 1 else (R[..., :m, :], R[..., m:, :])
             return above_adjoint(top) + damping * bottom
 
-    def optimality(X: Array, R: Array, norm: Array) -> Array:
+    def optimality(R: Array, size: Array, norm: Array) -> Array:
         slope = column_norms(xp, adjoint(R))
         # |A^H r| <= |A| |r|: an estimate of |A| that says otherwise has lost its squares to
         # underflow, or to overflow.
-        size = xp.where(xp.isfinite(norm), norm * column_norms(xp, R), 0)
-        return divide(xp, slope, xp.maximum(slope, size))
+        largest = xp.where(xp.isfinite(norm), norm * size, 0)
+        return divide(xp, slope, xp.maximum(slope, largest))
 
-    cycle = cycle_of(multiply=multiply, adjoint=adjoint, **recurrence)
     outcome = solve_in_cycles(
         xp,
-        cycle,
-        multiply,
+        recurrence.cycle,
+        products._replace(multiply=multiply, adjoint=adjoint),
         B,
         X0,
-        columns=columns,
         optimality=optimality,
         consistent=consistent,
         **options,
     )
-    if precondition is None:
+    if M_adjoint is None:
         return outcome
-    X = precondition(outcome.X)
+    X = M(outcome.X)
     return outcome._replace(X=X if guess is None else X + guess)
 
 
@@ -169,25 +126,28 @@ def judge(ops: Any, s: Any, on: Any, beta: Any, left: Any, slope: Any) -> None:
     """Set the size and the status by β, |r| and |A^H r|."""
     s.squares = s.squares + ops.where(on, s.alpha * s.alpha + beta * beta, 0.0)
     s.size = ops.where(on, left * left, s.size)
-    small = (left <= ops.tol) | (slope <= ops.tol * s.squares**0.5 * left)
+    small = (left <= ops.tol) | (slope <= ops.tol * ops.root(s.squares) * left)
     s.status = ops.first(s.status, small | (s.alpha == 0) | (beta == 0), SUCCESS)
 
 
-class LSQRState(State):
+class LeastSquaresState(State):
+    squares: Any  # |A|^2, by Frobenius; of CGLS with a preconditioner from below
     x: Array
+    size: Any  # |r|^2
+    status: Any
+
+    @property
+    def norm(self) -> Any:
+        return self.squares**0.5
+
+
+class LSQRState(LeastSquaresState):
     u: Array
     v: Array
     w: Array  # the direction of search
     alpha: Any
     rho: Any  # what the rotation has left on the diagonal
     phi: Any  # |r|
-    squares: Any  # |A|^2, by Frobenius
-    size: Any
-    status: Any
-
-    @property
-    def norm(self) -> Any:
-        return self.squares**0.5
 
 
 def begin_lsqr(ops: Any, s: CycleStart) -> LSQRState:
@@ -222,8 +182,7 @@ def step_lsqr(ops: Any, s: LSQRState) -> LSQRState:
     return s
 
 
-class LSMRState(State):
-    x: Array
+class LSMRState(LeastSquaresState):
     u: Array
     v: Array
     d: Array  # the vectors h and h̄ of the paper
@@ -241,19 +200,12 @@ class LSMRState(State):
     rho_dot: Any
     theta: Any
     tau: Any
-    squares: Any  # |A|^2, by Frobenius
-    size: Any
-    status: Any
-
-    @property
-    def norm(self) -> Any:
-        return self.squares**0.5
 
 
 def begin_lsmr(ops: Any, s: CycleStart) -> LSMRState:
     """The state before the first step."""
     beta, u, alpha, v, squares, status = begin_bidiagonal(ops, s)
-    zero, one = 0 * beta, 0 * beta + 1
+    zero, one = ops.constant(0.0, beta), ops.constant(1.0, beta)
     return LSMRState(
         x=ops.own(s.X),
         u=u,
@@ -311,19 +263,11 @@ def step_lsmr(ops: Any, s: LSMRState) -> LSMRState:
 # ------------------------------------------------------------------------------- normal equations
 
 
-class CGLSState(State):
-    x: Array
+class CGLSState(LeastSquaresState):
     r: Array  # b - A x
     p: Array  # the direction of search
     rho: Any  # s^H M s of the step before, s = A^H r
     curve: Any  # 1 / α of the step before
-    squares: Any  # |A|^2: by Frobenius, as LSQR has it, or from below if preconditioned
-    size: Any  # |r|^2
-    status: Any
-
-    @property
-    def norm(self) -> Any:
-        return self.squares**0.5
 
 
 def begin_cgls(ops: Any, s: CycleStart) -> CGLSState:
@@ -383,7 +327,7 @@ class LeastSquares(Iterative):
 
     damping: float = 0.0
 
-    solve: ClassVar[Any] = None  # the function that minimises
+    recurrence: ClassVar[Recurrence]
     needs_adjoint: ClassVar[bool] = True
     least_squares: ClassVar[bool] = True
     vectors: ClassVar[int] = 8
@@ -399,17 +343,7 @@ class LeastSquares(Iterative):
             )
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return self.solve(
-            xp,
-            products.multiply,
-            products.adjoint,
-            B,
-            damping=self.damping,
-            columns=products.columns,
-            precondition=products.precondition,
-            precondition_adjoint=products.precondition_adjoint,
-            **options,
-        )
+        return minimise(xp, self.recurrence, products, B, damping=self.damping, **options)
 
 
 class LSQR(LeastSquares):
@@ -433,7 +367,7 @@ class LSQR(LeastSquares):
     array([2.])
     """
 
-    solve: ClassVar[Any] = staticmethod(lsqr)
+    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsqr, step_lsqr, products=2, at_first=2)
 
 
 class LSMR(LeastSquares):
@@ -451,14 +385,14 @@ class LSMR(LeastSquares):
     array([2.])
     """
 
+    recurrence: ClassVar[Recurrence] = Recurrence(begin_lsmr, step_lsmr, products=2, at_first=2)
     vectors: ClassVar[int] = 9
-
-    solve: ClassVar[Any] = staticmethod(lsmr)
 
 
 class NormalCG(LeastSquares):
     """`CG` as `lstsq` and `pinv` run it, on the normal equations. Not to be used itself."""
 
+    recurrence: ClassVar[Recurrence] = Recurrence(begin_cgls, step_cgls, products=2)
     splits_preconditioner: ClassVar[bool] = True
     squares_operator: ClassVar[bool] = True
     vectors: ClassVar[int] = 10
@@ -468,8 +402,8 @@ class NormalCG(LeastSquares):
         return CG.__name__
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        own: dict[str, Any] = {"columns": products.columns, "precondition": products.precondition}
-        return cgls(xp, products.multiply, products.adjoint, B, **own, **options)
+        # M is one of A^H A, which the recurrence applies: it does not stand on the right of A
+        return super().algorithm(xp, products._replace(precondition_adjoint=None), B, **options)
 
 
 def for_least_squares(method: Any) -> Any:

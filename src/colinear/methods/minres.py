@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from ..backends import Array
 from ..properties import SELF_ADJOINT
 from .base import Iterative
-from .iterate import CycleStart, Outcome, Products, cycle_of, solve_in_cycles
+from .iterate import CycleStart, Outcome, Products, Recurrence, solve_in_cycles
 from .vectors import (
     NONFINITE,
     PRECONDITIONER,
@@ -26,7 +26,6 @@ from .vectors import (
     RUNNING,
     SINGULAR,
     SUCCESS,
-    LinearMap,
     State,
 )
 
@@ -51,7 +50,7 @@ class MINRES(Iterative):
     vectors: ClassVar[int] = 11
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        return minres(xp, products.multiply, B, precondition=products.precondition, **options)
+        return solve_in_cycles(xp, Recurrence(begin, step).cycle, products, B, **options)
 
 
 class MINRESState(State):
@@ -75,28 +74,14 @@ class MINRESState(State):
     status: Any
 
 
-def minres(
-    xp: Any,
-    multiply: LinearMap,
-    B: Array,
-    X0: Array | None = None,
-    *,
-    precondition: LinearMap | None = None,
-    **options: Any,
-) -> Outcome:
-    """Solve A X = B for self-adjoint A. The arguments are those of `cg`."""
-    cycle = cycle_of(begin, step, multiply, precondition=precondition)
-    return solve_in_cycles(xp, cycle, multiply, B, X0, **options)
-
-
 def begin(ops: Any, s: CycleStart) -> MINRESState:
     """The state before the first step."""
     r, v, size = ops.own(s.R), ops.own(s.R), ops.number(s.size)
     z = v if ops.precondition is None else ops.precondition(v)  # z = M v
     rho = ops.dot(v, z)
     status = ops.positive(ops.codes(s.status), rho, PRECONDITIONER)
-    gamma = ops.where(status == RUNNING, rho, 0.0) ** 0.5
-    zero, one = 0 * gamma, 0 * gamma + 1
+    gamma = ops.root(ops.where(status == RUNNING, rho, 0.0))
+    zero, one = ops.constant(0.0, gamma), ops.constant(1.0, gamma)
     return MINRESState(
         x=ops.own(s.X),
         r=r,
@@ -131,7 +116,7 @@ def step(ops: Any, s: MINRESState) -> MINRESState:
     rho = ops.dot(v, Mv)
     broken = ops.infinite(delta + rho)
     status = ops.first(s.status, broken, NONFINITE, rho < 0, PRECONDITIONER_INDEFINITE)
-    gamma = ops.where(status == RUNNING, rho, 0.0) ** 0.5  # γ = |v|
+    gamma = ops.root(ops.where(status == RUNNING, rho, 0.0))  # γ = |v|
     # the next column of the triangular factor
     a0 = c * delta - s.c_old * sine * gamma_old
     a2 = sine * delta + s.c_old * c * gamma_old

@@ -424,7 +424,7 @@ def cg_quadrature(
         heard=no_failure(xp),
     )
     loop = Loop(xp, NO_MONITOR, max_iters, size)
-    s = loop.run(step, ops, first, lambda state: state.x).state
+    s = loop.run(step, ops, loop.begin(first.status, size, first), lambda state: state.x).state
     residual = column_norms(xp, B - multiply(s.x)) / xp.where(size > 0, size, 1)
     status = status_of(final_code(xp, s.status, False))
     status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)

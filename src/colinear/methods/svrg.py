@@ -12,20 +12,18 @@ import numpy as np
 
 from ..backends import Array
 from .base import Iterative, check_integer
-from .iterate import Outcome, Products, multiplied
-from .loop import NO_MONITOR, Loop, Monitor, Run
+from .iterate import Outcome, Products, Solve
+from .loop import NO_MONITOR, Monitor
 from .sampling import check_seed, static_seed
 from .vectors import (
     BREAKDOWN,
     INDEFINITE,
-    NONFINITE,
     RUNNING,
     STAGNATION,
     SUCCESS,
     Columns,
     State,
     column_norms,
-    final_code,
     first_of,
 )
 
@@ -176,23 +174,10 @@ def svrg(
 ) -> Outcome:
     """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
     terms, multiply, squared = products.terms, products.multiply, products.terms.squared
-    norms = column_norms(xp, B)
-    scale = xp.where(norms > 0, norms, 1)
-    B = B / scale[..., None, :]
-    X = (
-        0 * B
-        if products.columns == B.shape[-2]
-        else xp.zeros((*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype)
-    )
-    R, used = B, 0.0
-    if X0 is not None:
-        X = xp.where(
-            (norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X
-        )
-        R, used = B - multiply(X), 1.0
-    size, ops = column_norms(xp, R), Columns(xp, B.dtype)
-    zero = xp.where(norms == norms, 0, 0)
-    status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
+    solve = Solve(xp, products, B, tol=tol, max_iters=max_iters, watch=watch)
+    at_first = solve.begin(X0)
+    B, X, R, size, used = solve.B, at_first.X, at_first.R, at_first.size, float(at_first.products)
+    ops = Columns(xp, B.dtype)
     generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
     sample = minibatches(xp, terms, xp.device_of(B))
     uphill = gradient_of(products)
@@ -256,8 +241,6 @@ def svrg(
             generator=s.generator,
         )
 
-    loop = Loop(xp, watch, max_iters, scale[..., None, :])
-    history = loop.begin_history(size, X)
     first = SVRGState(
         X=X,
         R=R,
@@ -265,26 +248,18 @@ def svrg(
         best=X,
         least=size,
         rate=rate,
-        strikes=zero,
+        strikes=0 * at_first.status,
         size=size**2,
-        status=status,
+        status=at_first.status,
         generator=generator,
     )
-    if 0 in B.shape:
-        run = Run(first, zero, 0, history, False)
-    else:
-        run = loop.run(epoch, ops, first, lambda state: state.best, history=history)
+    run = at_first.run._replace(state=first)
+    if 0 not in B.shape:
+        run = solve.loop.run(epoch, ops, run, lambda state: state.best)
     last = run.state
-    loop.close(run.iteration, last.least)
     each = (1 + terms.steps * terms.share) * (2 if squared else 1)  # passes of an epoch
-    return Outcome(
-        X=multiplied(xp, last.best, scale[..., None, :]),
-        status=final_code(xp, last.status, run.stopped),
-        iterations=run.each,
-        matvecs=whole(xp, used + run.iteration * each) * B.shape[-1],
-        residual=last.least,
-        history=loop.history(size, run.history),
-    )
+    passes = whole(xp, used + run.iteration * each)
+    return solve.outcome(run, last.best, last.status, last.least, passes)
 
 
 def displacement(

@@ -173,7 +173,8 @@ def svrg_subspace(
         generator=generator,
     )
     loop = Loop(xp, watch, max_iters, xp.ones((), dtype=norm.dtype, device=xp.device_of(norm)))
-    run = loop.run(epoch, Columns(xp, W.dtype), first, lambda state: state.W)
+    run = loop.begin(status, first.size**0.5, first)
+    run = loop.run(epoch, Columns(xp, W.dtype), run, lambda state: state.W)
     last = run.state
     loop.close(run.iteration, last.size**0.5)
     each = (2 if terms.squared else 1) * columns

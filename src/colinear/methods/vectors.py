@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import namedtuple
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-from ..backends import Array
+from ..backends import Array, on_load
 from ..status import Status
 
 LinearMap = Callable[[Array], Array]  # X -> A X
@@ -47,9 +46,9 @@ class Code(enum.IntEnum):
     INDEFINITE = Status.NOT_POSITIVE_DEFINITE
     SINGULAR = Status.SINGULAR
     NONFINITE = Status.NONFINITE
-    PRECONDITIONER_INDEFINITE = 10 + Status.NOT_POSITIVE_DEFINITE
-    PRECONDITIONER_NONFINITE = 10 + Status.NONFINITE
-    GIVEN_NONFINITE = 20 + Status.NONFINITE
+    PRECONDITIONER_INDEFINITE = 16 + Status.NOT_POSITIVE_DEFINITE
+    PRECONDITIONER_NONFINITE = 16 + Status.NONFINITE
+    GIVEN_NONFINITE = 32 + Status.NONFINITE
 
 
 # Frameworks want plain integers.
@@ -61,14 +60,12 @@ class Code(enum.IntEnum):
 
 # What `positive` reports of a number that is not, of p^H A p and of r^H M r.
 OPERATOR = INDEFINITE, NONFINITE
-
-
 PRECONDITIONER = PRECONDITIONER_INDEFINITE, PRECONDITIONER_NONFINITE
 
 
 def status_of(code: Any) -> Any:
     """The `Status` of a code, or of each code of an array, that has ended."""
-    return code % 10
+    return code & 15
 
 
 class Recorded(Exception):
@@ -80,24 +77,26 @@ class State:
     """The vectors and numbers of a recurrence, which a step updates in place.
 
     A subclass annotates its fields: at least x, size (|r|^2) and status (a code for each column).
+    It is a tree, which the loop of a traced program carries.
     """
 
-    Frozen: ClassVar[Any]
-
     def __init_subclass__(cls) -> None:
-        cls.Frozen = namedtuple(cls.__name__, cls.__annotations__)  # type: ignore[misc]
+        def flatten(state: Any) -> tuple[tuple, tuple]:
+            names = tuple(sorted(vars(state)))
+            return tuple(map(vars(state).get, names)), names
+
+        def unflatten(names: tuple, values: tuple) -> Any:
+            return cls(**dict(zip(names, values, strict=True)))
+
+        on_load(lambda xp: xp.register_pytree(cls, flatten, unflatten))
 
     def __init__(self, **fields: Any):
-        for name, value in fields.items():
-            setattr(self, name, value)
-
-    def frozen(self) -> Any:
-        """The fields as a tuple with names, as the loop of a traced program carries them."""
-        return self.Frozen(**vars(self))
+        vars(self).update(fields)
 
 
 class Columns:
-    """Blocks of columns, (*batch, n, k); or of rows, (*batch, k, n), if the axis is -1.
+    """Blocks of columns, (*batch, n, k); or of rows, (*batch, k, n), or one vector, if the axis is
+    -1.
 
     Attributes
     ----------
@@ -119,9 +118,9 @@ class Columns:
         self,
         xp: Any,
         dtype: Any,
-        *,
         tol: float = 0.0,
         goal: Any = None,
+        *,
         waits: bool = False,
         in_place: bool = False,
         axis: int = -2,
@@ -137,21 +136,24 @@ class Columns:
         """A vector of the recurrence's own, from a block."""
         return self.xp.copy(X) if self.in_place else X
 
-    def over(self, X: Array) -> Array:
-        """A block as a vector that is written over it: it must never be worse than before."""
-        return self.own(X)
-
-    def copy(self, x: Array) -> Array:
-        """A vector of its own with the values of another one."""
-        return self.own(x)
+    over = own  # a block as a vector that is written over it: it must never be worse than before
+    copy = own  # a vector of its own with the values of another one
 
     def block(self, x: Array) -> Array:
         """The block that a vector is."""
         return x
 
+    def solution(self, state: Any) -> Array:
+        """The solution of a state as a block."""
+        return self.block(state.x)
+
     def number(self, a: Array) -> Any:
         """The numbers of all columns, as the operations take them."""
         return a
+
+    def constant(self, value: float, like: Array) -> Any:
+        """A number that is the same for all columns."""
+        return self.xp.full(like.shape, value, dtype=like.dtype, device=self.xp.device_of(like))
 
     def codes(self, codes: Array) -> Any:
         """The codes of all columns at the start of a cycle."""
@@ -190,7 +192,11 @@ class Columns:
 
     def norm(self, x: Array) -> Array:
         """|x|."""
-        return self.dot(x, x) ** 0.5
+        return self.root(self.dot(x, x))
+
+    def root(self, a: Array) -> Array:
+        """The square root of a number."""
+        return self.xp.sqrt(a)
 
     def _beside(self, a: Any, x: Array) -> Any:
         """`a` as a factor of x: a number for each column, or one for all."""
@@ -219,7 +225,7 @@ class Columns:
 
     def scaled(self, a: Any, x: Array) -> Array:
         """a x as a vector of its own."""
-        return (a if isinstance(a, (int, float, complex)) else a[self._wide]) * x
+        return self._beside(a, x) * x
 
     def scale(self, a: Any, x: Array) -> Array:
         """a x, written over x."""
@@ -248,7 +254,7 @@ class Columns:
 
     def hypot(self, a: Array, b: Array) -> Array:
         """sqrt(a^2 + b^2)."""
-        return (a * a + b * b) ** 0.5
+        return self.root(a * a + b * b)
 
     def larger(self, a: Array, b: Array) -> Array:
         """The larger of two numbers."""
@@ -286,7 +292,7 @@ class Single:
 
     every = 1
 
-    def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
+    def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         self.xp, self.eps, self.tol = xp, xp.eps(dtype), tol
         self.root_eps = math.sqrt(self.eps)
         self.goal: Any = None if goal is None else float(goal[0])
@@ -305,8 +311,13 @@ class Single:
     def block(self, x: Array) -> Array:
         return x[:, None] if self._block is None else self._block
 
+    solution, code = Columns.solution, Columns.code
+
     def number(self, a: Array) -> Any:
         return float(a[0])
+
+    def constant(self, value: float, like: Any) -> float:
+        return value
 
     def codes(self, codes: Array) -> Any:
         return RUNNING
@@ -317,9 +328,6 @@ class Single:
     def array(self, a: Any, like: Array) -> Array:
         return 0 * like + a
 
-    def code(self, state: Any) -> Any:
-        return state.status
-
     def take(self, multiply: Any, adjoint: Any, precondition: Any) -> None:
         self.multiply, self.adjoint = guarded(self.xp, multiply), guarded(self.xp, adjoint)
         self.precondition = precondition
@@ -329,6 +337,8 @@ class Single:
 
     def norm(self, x: Array) -> float:
         return math.sqrt(self.dot(x, x))
+
+    root, hypot = staticmethod(math.sqrt), staticmethod(math.hypot)
 
     def axpy(self, a: Any, x: Array, y: Array, on: bool = True) -> Array:
         return self._axpy(a, x, y) if on else y
@@ -354,8 +364,6 @@ class Single:
     def rotation(self, a: float, b: float) -> tuple[float, float, float]:
         r = math.hypot(a, b)
         return (a / r, b / r, r) if r else (0.0, 0.0, 0.0)
-
-    hypot = staticmethod(math.hypot)
 
     def larger(self, a: float, b: float) -> float:
         return a if a > b else b
@@ -390,7 +398,7 @@ class Device(Single):
     least is kept; what happened to x after one was not is thrown away.
     """
 
-    def __init__(self, xp: Any, dtype: Any, *, tol: float = 0.0, goal: Any = None):
+    def __init__(self, xp: Any, dtype: Any, tol: float = 0.0, goal: Any = None):
         super().__init__(xp, dtype, tol=tol)
         self.goal = goal[0]
         self._least: dict[tuple[int, int], Array] = {}
@@ -402,9 +410,8 @@ class Device(Single):
         return self.own(X)
 
     def block(self, x: Array) -> Array:
-        return (
-            x[:, None] if self._start is None or self._code in (SUCCESS, RUNNING) else self._start
-        )
+        is_kept = self._start is None or self._code in (SUCCESS, RUNNING)
+        return x[:, None] if is_kept else self._start
 
     def number(self, a: Array) -> Any:
         return a[0]
@@ -462,8 +469,8 @@ def guarded(xp: Any, multiply: Any) -> Any:
 
 
 def column_norms(xp: Any, X: Array) -> Array:
-    """|x| for each column of a block."""
-    return xp.vector_norm(X, axis=-2)
+    """|x| for each column of a block, or of one vector."""
+    return xp.vector_norm(X, axis=max(-2, -X.ndim))
 
 
 def divide(xp: Any, a: Any, b: Array) -> Array:
@@ -479,10 +486,13 @@ def first_of(xp: Any, old: Array, *cases: tuple[Array, int]) -> Array:
     return xp.where(old == RUNNING, new, old)
 
 
-def final_code(xp: Any, code: Array, stopped: Any) -> Array:
-    """The codes at the end: columns that still run were stopped, or have spent their iterations."""
-    final = xp.where(code == RUNNING, int(Status.MAX_ITERATIONS), code)
-    return xp.where((code == RUNNING) & stopped, int(Status.STOPPED), final)
+def final_code(xp: Any, code: Array, stopped: Any = None) -> Array:
+    """The codes at the end: columns that still run were `stopped` by a callback (None: there was
+    none), or have spent their iterations."""
+    spent = int(Status.MAX_ITERATIONS)
+    if stopped is not None:
+        spent = xp.where((code == RUNNING) & stopped, int(Status.STOPPED), spent)
+    return xp.where(code == RUNNING, spent, code)
 
 
 def is_plain(xp: Any, *arrays: Array) -> bool:

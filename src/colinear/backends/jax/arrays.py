@@ -198,8 +198,7 @@ def vecdot(x: Any, y: Any, axis: int = -1) -> jax.Array:
     if x.shape == y.shape and x.ndim and x.size == x.shape[axis] and x.dtype.itemsize > 2:
         # Of two vectors, a dot: XLA does not vectorise its sums on a CPU, which made a step of CG
         # half as slow again.
-        left = tuple(size for i, size in enumerate(x.shape) if i != axis % x.ndim)
-        return jnp.vdot(x, y, precision="highest").reshape(left)
+        return jnp.vdot(x, y, precision="highest").reshape((1,) * (x.ndim - 1))
     return jnp.sum(jnp.conj(x) * y, axis=axis)
 
 

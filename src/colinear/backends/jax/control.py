@@ -12,10 +12,9 @@ import numpy as np
 # --------------------------------------------------------------------------------------------------
 
 
-def while_loop(cond: Callable, body: Callable, state: Any) -> Any:
-    """Iterate `state = body(state)` while `cond(state)`. Forward derivatives only: JAX cannot
-    reverse it."""
-    return jax.lax.while_loop(cond, body, state)
+# `while_loop(cond, body, state)` iterates `state = body(state)` while `cond(state)`. Forward
+# derivatives only: JAX cannot reverse it.
+while_loop = jax.lax.while_loop
 
 
 def fori_loop(n: int, body: Callable, state: Any) -> Any:

@@ -167,22 +167,22 @@ class Program:
             jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)
             for array in arrays
         ]
-        self.apply, self.given = rule.apply, (tuple(given[:count]), tuple(given[count:]))
+        trace = functools.partial(
+            jax.make_jaxpr(rule.apply), tuple(given[:count]), tuple(given[count:])
+        )
+        self.closed = functools.cache(trace)
         self.like = None if like is None else [jax.core.ShapedArray(x.shape, x.dtype) for x in like]
         self.effects = warning_effects() if getattr(rule, "warns", False) else set()
-
-    @functools.cached_property
-    def closed(self) -> Any:
-        return jax.make_jaxpr(self.apply)(*self.given)
 
     @property
     def jaxpr(self) -> Any:
         """The program as JAX writes it, for those who read what is inside of another."""
-        return self.closed.jaxpr
+        return self.closed().jaxpr
 
     @in_ordinary_modes
     def run(self, *arrays: Any) -> list:
-        found = jax.core.eval_jaxpr(self.closed.jaxpr, self.closed.consts, *arrays)
+        closed = self.closed()
+        found = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *arrays)
         return (
             found
             if self.like is None
@@ -194,19 +194,18 @@ class Program:
 
 
 def _shapes(*arrays: Any, rule: Any, count: int, program: Program) -> tuple[list, Any]:
-    like = program.like
-    return (
-        (like, program.effects)
-        if like is not None
-        else (program.closed.out_avals, program.closed.effects)
-    )
+    if program.like is not None:
+        return program.like, program.effects
+    closed = program.closed()
+    return closed.out_avals, closed.effects
 
 
 @in_ordinary_modes
 def _apply(*arrays: Any, rule: Any, count: int, program: Program) -> list:
     # among what JAX keeps for a transpose are numbers of Python's
     arrays = tuple(map(jnp.asarray, arrays))
-    return list(rule.apply(tuple(arrays[:count]), tuple(arrays[count:])))
+    found = rule.apply(tuple(arrays[:count]), tuple(arrays[count:]))
+    return [jnp.asarray(x) for x in found if x is not None]
 
 
 @in_ordinary_modes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...backends import Array, namespace_of
@@ -130,7 +131,7 @@ def _without_trial(A: LinearOperator, found: Rule, method: Method | None, s: Sys
         return s.b
 
     run = _by_iteration if is_iterative(method) else _by_rules
-    return Choice(lambda: s.answer(run(A, found, method, s)), "inverse", None, EQUATION, like)
+    return Choice(partial(run, A, found, method, s), "inverse", None, EQUATION, like)
 
 
 EQUATION = "x = A^-1 b, then the residual |b - A x|"
@@ -146,17 +147,24 @@ def _by_rules(A: LinearOperator, found: Rule, method: Method | None, s: System) 
                 report(info)
         if isinstance(inverse, Inverse) and isinstance(inverse.factor, Attempts):
             # which has looked at the residual of the whole
-            return inverse.factor.solve(s.B, s.is_vector)
-        return apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
+            return s.answer(inverse.factor.solve(s.B, s.is_vector))
+        X = apply_inverse(A, inverse, method, s, is_bad, bool(left_out), count)
+    return s.answer(X)
 
 
 def _by_iteration(A: LinearOperator, found: Rule, method: Any, s: System) -> Array:
     """The solution by an iterative method that was named: on A itself, or inside a rule that
     splits A."""
     if found.is_base or found.direct or (method.runs_on is not None and method.runs_on(A)):
-        return inv.using(found, A, method).factor.solve(s.B, s.is_vector, s.dtype)
-    X = _in_parts(A, found, s, method)
-    return iterated(A, method).solve(s.B, s.is_vector, s.dtype) if X is None else X
+        inverse = inv.using(found, A, method).factor
+    else:
+        X = _in_parts(A, found, s, method)
+        if X is not None:
+            return s.answer(X)
+        inverse = iterated(A, method)
+    X, info = inverse.run(s.B, s.is_vector, s.dtype, warns=not is_detailed())
+    report(info)
+    return s.answer(X)
 
 
 def right_side(function: str, A: LinearOperator, b: Any, rows: int) -> Any:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ...backends import Array, namespace_of
 from ...dispatch import Choice, Cost
 from ...errors import BackendError, MethodError, ShapeError
@@ -70,17 +68,8 @@ def looks_definite(A: LinearOperator) -> bool:
         or not with_symmetry_of_entries(A).properties & SELF_ADJOINT
     ):
         return False
-    least = host_value(A.xp, A.xp.min(A.xp.real(sparse_diagonal(A))))
+    least = host_value(A.xp, A.xp.min(A.xp.real(diagonal.diag(A))))
     return least is not None and bool(least > 0)
-
-
-def sparse_diagonal(A: Sparse) -> Array:
-    """The diagonal of a sparse square matrix."""
-    places = np.flatnonzero(A.structure.rows == A.structure.columns)
-    found = A.xp.take(A.data, places, axis=-1)
-    if len(places) == A.shape[-1]:
-        return found
-    return 0 * A.data[..., :1]  # an entry that is not stored is zero
 
 
 def is_automatic(method: Any) -> bool:
@@ -363,18 +352,6 @@ def iterate(
         )
 
     return Choice(run, method.name, cost, why, like)
-
-
-__all__ = [
-    "ITERATIVE",
-    "Array",
-    "Method",
-    "fits",
-    "is_iterative",
-    "iterate",
-    "iterated",
-    "with_tolerance_for_parts",
-]
 
 
 # Diagonals are asked for by iterations, and ask for them.
