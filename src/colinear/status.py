@@ -83,6 +83,7 @@ class Status(enum.IntEnum):
 
 
 FIRST_FAILURE = Status.STAGNATION
+FAILURES = tuple(Status)[FIRST_FAILURE:]
 
 
 def is_unseen(x: Any) -> bool:
@@ -187,15 +188,12 @@ def deliver(info: Info, on_failure: str, result: Any = None) -> Any:
     if not isinstance(worst, Status):
         xp = backends.namespace_of(worst)
         assert xp is not None
-        which = xp.where(failed(worst), worst - int(FIRST_FAILURE) + 1, 0 * worst)
-        return xp.warn_later(
-            which,
-            *(_explanation(info, status, info) for status in Status if status.is_failure),
-            category=ConvergenceWarning,
-            result=result,
-        )
+        start, message = _who(info), _sentence(info)
+        texts = [f"{start}: {s.name}: {s.meaning}.{message} {s.remedy}" for s in FAILURES]
+        which = xp.where(failed(worst), worst - (int(FIRST_FAILURE) - 1), 0)
+        return xp.warn_later(which, *texts, category=ConvergenceWarning, result=result)
     if worst.is_failure:
-        message = _explanation(info, worst, _culprit(info, worst))
+        message = _explanation(info, worst)
         if on_failure == "raise":
             raise ConvergenceError(message, info)
         warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
@@ -215,7 +213,12 @@ def _culprit(info: Info, worst: Status) -> Info:
     return info if deeper is None else _culprit(deeper, worst)
 
 
-def _explanation(info: Info, worst: Status, culprit: Info) -> str:
+def _sentence(info: Info) -> str:
+    return f" {info.message.rstrip('.')}." if info.message else ""
+
+
+def _explanation(info: Info, worst: Status) -> str:
+    culprit = _culprit(info, worst)
     where = "" if culprit is info else f" in {_who(culprit)}"
     facts = [
         f"{name} {number_text(value)}"
@@ -223,8 +226,10 @@ def _explanation(info: Info, worst: Status, culprit: Info) -> str:
         if (value := getattr(culprit, name)) is not None and not is_unseen(value)
     ]
     details = f" ({', '.join(facts)})" if facts else ""
-    message = f" {culprit.message.rstrip('.')}." if culprit.message else ""
-    return f"{_who(info)}: {worst.name}{where}: {worst.meaning}{details}.{message} {worst.remedy}"
+    return (
+        f"{_who(info)}: {worst.name}{where}: {worst.meaning}{details}.{_sentence(culprit)} "
+        f"{worst.remedy}"
+    )
 
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
