@@ -13,32 +13,13 @@ space. Batches advance, and restart, together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, adjoint, places_like, zeros_like
 from .base import Spectral
-from .basis import (
-    SAFETY,
-    SMALL,
-    count_kept,
-    counts,
-    direction,
-    expand,
-    fill,
-    fresh,
-    judge,
-    may_be_set,
-    norm,
-    pick,
-    plain,
-    put,
-    rotate,
-    run_cycles,
-    smaller,
-    with_random_row,
-)
+from .basis import expand, extend, fresh, norm, put, rotate
+from .restarted import KrylovState, Restarted
 from .vectors import LinearMap
 
 
@@ -70,33 +51,64 @@ class GolubKahan(Spectral):
     repeated: bool = True
 
 
-class GolubKahanState(NamedTuple):
-    """Where a run stands."""
+class GolubKahanRun(Restarted):
+    """A run of Golub-Kahan; H is B^H, and `U` the left basis, whose last row is not used."""
 
-    V: Array  # (*lanes, m + 1, n), the right basis
-    U: Array  # (*lanes, m + 1, rows), the left one; its last row is not used
-    B: Array  # (*lanes, m, m)
-    beta: Array
-    size: Array
-    j: Any
-    s: Array  # (*lanes, m), singular values of B
-    P: Array
-    Q: Array
-    residual: Array
-    converged: Array
-    found: Array
-    looked: Any
-    again: Any
-    matvecs: Any
-    cycles: Any
-    draws: Any
-    done: Any
-    finite: Any
+    def __init__(
+        self, xp: Any, multiply: Any, adjoint: Any, left: Array, *rest: Any, **options: Any
+    ):
+        super().__init__(xp, multiply, *rest, **options)
+        self.adjoint, self.left = adjoint, left
 
-    @property
-    def iterations(self) -> Any:
-        """The steps so far: each makes one product with A and one with A^H."""
-        return self.matvecs // 2
+    def initial(self) -> KrylovState:
+        s = super().initial()
+        U = zeros_like(self.xp, s.V, (*s.V.shape[:-1], self.left.shape[-1]))
+        return s._replace(U=U, P=s.Y)
+
+    def step(self, s: KrylovState) -> KrylovState:
+        """A v_j = sum_i B_ij u_i + alpha u_j, then A^H u_j = alpha v_j + beta v_j+1."""
+        xp, V, U, H, j = self.xp, s.V, s.U, s.H, s.j
+        v = V[..., j, :]
+        w = self.multiply(v[..., None])[..., 0]
+        size = xp.maximum(s.size, norm(xp, w))
+        if xp.is_functional:
+            w = w - expand(xp, xp.conj(H[..., j, :]), U[..., :-1, :])
+        elif j > 0:
+            w = w - expand(xp, xp.conj(H[..., j, :j]), U[..., :j, :])
+        _, alpha, u, _ = extend(xp, U, None, w, j, size, fresh(xp, self.left, s.draws + j))
+        z = self.adjoint(u[..., None])[..., 0]
+        size = xp.maximum(size, norm(xp, z))
+        random = fresh(xp, self.noise, s.draws + j)
+        z = z - alpha[..., None] * v  # z = A^H u_j - α v_j
+        _, beta, z, _ = extend(xp, V, None, z, j + 1, size, random)
+        H = put(xp, H, (..., j, j), xp.astype(alpha, H.dtype))
+        return s._replace(
+            V=put(xp, V, (..., j + 1, slice(None)), z),
+            U=put(xp, U, (..., j, slice(None)), u),
+            H=put(xp, H, (..., j + 1, j), xp.astype(beta, H.dtype)),
+            beta=beta,
+            size=size,
+            j=j + 1,
+            iterations=s.iterations + 1,
+        )
+
+    def project(self, s: KrylovState) -> KrylovState:
+        """B^H = Q diag(s) P^H, and |A^H u - s v| = beta |P_m|."""
+        xp = self.xp
+        inside = places_like(xp, s.H) < s.j
+        Q, values, Ph = xp.svd(xp.where(inside[:, None], s.H[..., :-1, :], 0))
+        P = adjoint(xp, Ph)
+        residual = s.beta[..., None] * xp.abs(P[..., s.j - 1, :])
+        return s._replace(values=values, Y=Q, P=P, residual=residual)
+
+    def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
+        """V Q and U P, in which B is diagonal with one full column behind it."""
+        values = self.xp.astype(s.values, s.V.dtype)
+        return s.Y, self.xp.make_diagonal(values), s.P[..., s.j - 1, :]
+
+    def restart(self, s: KrylovState) -> KrylovState:
+        following = super().restart(s)
+        return following._replace(U=rotate(self.xp, s.U, s.P, following.j, s.j))
 
 
 class Triplets(NamedTuple):
@@ -119,169 +131,25 @@ def golub_kahan(
     start: Array,
     noise: tuple[Array, Array],
     k: int,
-    *,
-    m: int,
-    tol: float,
-    max_iters: int,
-    again: bool = True,
-    watch: Callable[[GolubKahanState], Any] | None = None,
+    **options: Any,
 ) -> Triplets:
-    """The k largest singular triplets.
+    """The k largest singular triplets; `options` are those of `Request`.
 
-    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; `m` is
-    the size of the bases, and at most that of the smaller dimension. A step, of which there are at
-    most `max_iters`, makes one product with A and one with A^H.
+    `start` is (*lanes, n), `noise` random numbers of the sizes of right and left vectors; the size
+    of the bases is at most that of the smaller dimension. A step makes one product with A and one
+    with A^H.
 
     A wide A is run as A^H: when the basis of the smaller space is complete nothing is left over,
     and m steps find all triplets. From the larger space one more vector would be needed.
     """
-    if start.shape[-1] > noise[1].shape[-1]:
+    right, left = noise
+    if right.shape[-1] > left.shape[-1]:
         first = multiply(start[..., None])[..., 0]
-        first = xp.where(xp.any(first != 0, axis=-1, keepdims=True), first, noise[1])
-        options: dict[str, Any] = {
-            "m": m,
-            "tol": tol,
-            "max_iters": max_iters,
-            "again": again,
-            "watch": watch,
-        }
-        found = golub_kahan(
-            xp, multiply_adjoint, multiply, first, (noise[1], noise[0]), k, **options
-        )
+        first = xp.where(xp.any(first != 0, axis=-1, keepdims=True), first, left)
+        found = golub_kahan(xp, multiply_adjoint, multiply, first, (left, right), k, **options)
         return found._replace(U=found.V, V=found.U, matvecs=found.matvecs + 1)
-    is_whole = m >= start.shape[-1]
-
-    def cycle(s: GolubKahanState) -> GolubKahanState:
-        stop = smaller(xp, m, s.j + max_iters - s.iterations)
-        s = fill(xp, lambda s: _step(xp, multiply, multiply_adjoint, noise, s, m), s, stop)
-        s = _projected(xp, s, m, tol)
-        converged = plain(xp, xp.all(s.converged[..., :k])) & (s.j >= m)
-        s = s._replace(done=converged) if is_whole or not again else judged(s, converged)
-        return _restarted(xp, noise[0], s, k, m)
-
-    def judged(s: GolubKahanState, converged: Any) -> GolubKahanState:
-        far = s.s[..., k - 1] - s.s[..., k] > s.residual[..., k]
-        same = xp.abs(s.s[..., :k] - s.found) <= tol * s.size[..., None]
-        is_none = xp.logical_or(s.converged[..., k], far)
-        return judge(xp, s, converged, is_none, same, s.s[..., :k])
-
-    def going(s: GolubKahanState) -> Any:
-        left = (s.iterations < max_iters) & (not is_whole or s.cycles == 0)
-        return (s.done ^ True) & s.finite & left
-
-    s, stopped = run_cycles(xp, going, cycle, _initial(xp, start, noise[1].shape[-1], k, m), watch)
+    run = GolubKahanRun(xp, multiply, multiply_adjoint, left, start, right, k, "LA", **options)
+    s, stopped = run.run()
     U, V = (xp.copy(basis[..., :k, :]) for basis in (s.U, s.V))  # so that the bases can go
-    return Triplets(
-        U=U,
-        s=s.s[..., :k],
-        V=V,
-        matvecs=s.matvecs,
-        iterations=s.iterations,
-        done=s.done,
-        finite=s.finite,
-        stopped=stopped,
-    )
-
-
-def _initial(xp: Any, start: Array, rows: int, k: int, m: int) -> GolubKahanState:
-    lanes, n, device = start.shape[:-1], start.shape[-1], xp.device_of(start)
-    V = xp.zeros((*lanes, m + 1, n), dtype=start.dtype, device=device)
-    V = put(xp, V, (..., 0, slice(None)), start / norm(xp, start)[..., None])
-    U = xp.zeros((*lanes, m + 1, rows), dtype=start.dtype, device=device)
-    B = xp.zeros((*lanes, m, m), dtype=start.dtype, device=device)
-    zero = 0 * norm(xp, start)
-    s = xp.zeros((*lanes, m), dtype=zero.dtype, device=device)
-    return GolubKahanState(
-        V=V,
-        U=U,
-        B=B,
-        beta=zero,
-        size=zero,
-        s=s,
-        P=B,
-        Q=B,
-        residual=s,
-        converged=s > 0,
-        found=s[..., :k],
-        **counts(xp),
-    )
-
-
-def _step(
-    xp: Any,
-    multiply: Any,
-    multiply_adjoint: Any,
-    noise: tuple[Array, Array],
-    s: GolubKahanState,
-    m: int,
-) -> GolubKahanState:
-    """A v_j = sum_i B_ij u_i + alpha u_j, then A^H u_j = alpha v_j + beta v_j+1."""
-    V, U, B, j = s.V, s.U, s.B, s.j
-    v = V[..., j, :]
-    w = multiply(v[..., None])[..., 0]
-    size = xp.maximum(s.size, norm(xp, w))
-    if xp.is_functional:
-        w = w - expand(xp, B[..., :, j], U[..., :m, :])
-    elif j > 0:
-        w = w - expand(xp, B[..., :j, j], U[..., :j, :])
-    w, alpha = _next(xp, U, w, size, noise[1], s.draws + j, j)
-    U = put(xp, U, (..., j, slice(None)), w)
-    B = put(xp, B, (..., j, j), xp.astype(alpha, B.dtype))
-    z = multiply_adjoint(w[..., None])[..., 0]
-    size = xp.maximum(size, norm(xp, z))
-    z, beta = _next(xp, V, z - alpha[..., None] * v, size, noise[0], s.draws + j, j + 1)
-    V = put(xp, V, (..., j + 1, slice(None)), z)
-    if xp.is_functional or j + 1 < m:  # JAX drops what is put outside
-        B = put(xp, B, (..., j, j + 1), xp.astype(beta, B.dtype))
-    return s._replace(V=V, U=U, B=B, beta=beta, size=size, j=j + 1, matvecs=s.matvecs + 2)
-
-
-def _next(
-    xp: Any, W: Array, w: Array, size: Array, noise: Array, draw: Any, j: Any
-) -> tuple[Array, Array]:
-    """w orthogonal to the first j rows of W and normalised, and its norm; where that is zero w is
-    random."""
-    small = norm(xp, w) <= SMALL * xp.eps(w.dtype) * size
-    if may_be_set(xp, small):
-        w = xp.where(small[..., None], fresh(xp, noise, draw), w)
-    w, length, _ = direction(xp, W, None, w, j)
-    return w, xp.where(small, 0 * length, length)
-
-
-def _projected(xp: Any, s: GolubKahanState, m: int, tol: float) -> GolubKahanState:
-    """B = P diag(s) Q^H, and |A^H u - s v| = beta |P_m|."""
-    inside = xp.arange(m, device=xp.device_of(s.B)) < s.j
-    P, values, Qh = xp.svd(xp.where(inside, s.B, 0 * s.B))
-    residual = s.beta[..., None] * xp.abs(P[..., s.j - 1, :])
-    size = xp.maximum(s.size, values[..., 0])
-    converged = residual <= SAFETY * max(tol, 2 * xp.eps(s.V.dtype)) * size[..., None]
-    finite = plain(xp, xp.all(xp.isfinite(s.size)))
-    Q = xp.conj(xp.matrix_transpose(Qh))
-    return s._replace(
-        s=values,
-        P=P,
-        Q=Q,
-        residual=residual,
-        converged=converged,
-        size=size,
-        cycles=s.cycles + 1,
-        finite=finite,
-    )
-
-
-def _restarted(xp: Any, noise: Array, s: GolubKahanState, k: int, m: int) -> GolubKahanState:
-    """The best p triplets, and behind them the last right vector, or a random one to look again."""
-    p = count_kept(xp, s, k, m)
-    V, U = rotate(xp, s.V, s.Q, p, s.j), rotate(xp, s.U, s.P, p, s.j)
-    kept = xp.arange(m, device=xp.device_of(V)) < p
-    B = xp.make_diagonal(xp.astype(xp.where(kept, s.s, 0 * s.s), V.dtype))
-    column = xp.conj(s.beta[..., None] * s.P[..., s.j - 1, :])  # u_i^H A v = conj(v^H A^H u_i)
-    if xp.is_functional or p < m:
-        B = put(
-            xp,
-            B,
-            (..., slice(None), p),
-            xp.where(kept, pick(xp, s.again, 0 * column, column), 0 * column),
-        )
-    V = with_random_row(xp, V, noise, s, p)
-    return s._replace(V=V, U=U, B=B, j=p, draws=s.draws + m)
+    ended = s.matvecs, s.iterations, s.done, s.finite, stopped
+    return Triplets(U, s.values[..., :k], V, *ended)
