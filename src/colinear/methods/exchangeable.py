@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, adjoint, eye_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from .sampling import SimpleEstimator
 
@@ -76,19 +76,15 @@ class XNysTrace(SimpleEstimator):
     needs: ClassVar[int] = POSITIVE_SEMIDEFINITE
 
 
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
-
-
 def range_of(xp: Any, Y: Array) -> tuple[Array, Array, Array, Array]:
     """Q and R of Y, the vectors s_i as columns of S, and whether the rank is lost, (*batch,)."""
     Q, R = xp.qr(Y)
     size = xp.abs(xp.diagonal(R))
     largest = xp.max(size, axis=-1)
     lost = xp.min(size, axis=-1) <= LOST * math.sqrt(Y.shape[-2]) * xp.eps(Y.dtype) * largest
-    eye = xp.eye(R.shape[-1], dtype=R.dtype, device=xp.device_of(R))
+    eye = eye_like(xp, R)
     safe = xp.where(lost[..., None, None], eye, R)
-    S = _adjoint(xp, xp.solve_triangular(safe, xp.broadcast_to(eye, R.shape), lower=False))
+    S = adjoint(xp, xp.solve_triangular(safe, xp.broadcast_to(eye, R.shape), lower=False))
     return Q, R, S / xp.vector_norm(S, axis=-2, keepdims=True), lost
 
 
@@ -130,8 +126,8 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     where c makes v as long as the square root of the dimension that is left, n - m + 1.
     """
     n, m = W.shape[-2:]
-    H = xp.matmul(_adjoint(xp, Q), Z)
-    P = xp.matmul(_adjoint(xp, Q), W)
+    H = xp.matmul(adjoint(xp, Q), Z)
+    P = xp.matmul(adjoint(xp, Q), W)
     T = P - S * xp.vecdot(S, P, axis=-2)[..., None, :]
     V = W - xp.matmul(Q, T)
     AV = Y - xp.matmul(Z, T)
@@ -139,11 +135,11 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     length = xp.real(xp.vecdot(V, V, axis=-2))
     length = xp.where(length > 0, length, 1)
     whole = xp.sum(xp.diagonal(H), axis=-1)
-    K = xp.matmul(_adjoint(xp, S), xp.matmul(H, S))
+    K = xp.matmul(adjoint(xp, S), xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
     # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i
     # becomes v_i + Q e c with c = e^H Q^H ω_i.
-    G = xp.matmul(_adjoint(xp, S), S)
+    G = xp.matmul(adjoint(xp, S), S)
     part, others = _pairs(xp, G)
     square = xp.abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
@@ -151,10 +147,10 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
         xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)
     ) * part  # e^H H e
     D, F = (
-        xp.matrix_transpose(xp.matmul(_adjoint(xp, S), X))
-        for X in (P, xp.matmul(_adjoint(xp, Q), AV))
+        xp.matrix_transpose(xp.matmul(adjoint(xp, S), X))
+        for X in (P, xp.matmul(adjoint(xp, Q), AV))
     )
-    B = xp.matmul(xp.matmul(_adjoint(xp, V), Z), S)
+    B = xp.matmul(xp.matmul(adjoint(xp, V), Z), S)
     c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
     right = B - G * _diagonal_rows(xp, B)
     forms = (
@@ -181,7 +177,7 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     each = whole[..., None] - both + outside
     # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 -
     # |G_ij|^2).
-    G = xp.matmul(_adjoint(xp, S), S)
+    G = xp.matmul(adjoint(xp, S), S)
     part, _ = _pairs(xp, G)
     bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
     removed = (
@@ -207,14 +203,14 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     size = xp.vector_norm(Y, axis=(-2, -1))
     shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
     Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
-    core = xp.matmul(_adjoint(xp, W), Y)
-    C, positive = xp.cholesky((core + _adjoint(xp, core)) / 2)
+    core = xp.matmul(adjoint(xp, W), Y)
+    C, positive = xp.cholesky((core + adjoint(xp, core)) / 2)
     eye = xp.broadcast_to(xp.eye(m, dtype=Y.dtype, device=xp.device_of(Y)), core.shape)
     inverse = xp.cholesky_solve(C, eye)
-    B = _adjoint(xp, xp.solve_triangular(C, _adjoint(xp, Y), lower=True))  # Y C^-H
+    B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
     F = xp.matmul(Y, inverse)
-    D = xp.matmul(_adjoint(xp, F), F)
-    overlap = xp.cholesky_solve(xp.cholesky(xp.matmul(_adjoint(xp, W), W))[0], eye)
+    D = xp.matmul(adjoint(xp, F), F)
+    overlap = xp.cholesky_solve(xp.cholesky(xp.matmul(adjoint(xp, W), W))[0], eye)
     g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
     whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
     each = whole[..., None] + ((n - m + 1) * o - d) / g

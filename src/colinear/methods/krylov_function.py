@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, adjoint, places_like, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
-from .basis import SMALL, count_of, expand, fill, norm, plain, smaller
+from .basis import SMALL, count_of, expand, fill, norm, plain, rows, smaller
 from .lanczos import LanczosRun
 from .restarted import KrylovState
 from .vectors import LinearMap
@@ -152,8 +152,10 @@ class Converging(NamedTuple):
 
     def combine(self, xp: Any, V: Array, size: Array) -> Array:
         """The sum of the rows of V by the coefficients, for start vectors of this size."""
+        V = rows(xp, V, 0, self.state.j)
+        c = self.values[..., : V.shape[-2]]
         # the vector behind the last step is there too, and has no coefficient
-        c = xp.where(places_like(xp, self.values) < self.state.j, self.values, 0)
+        c = xp.where(places_like(xp, c) < self.state.j, c, 0)
         X = expand(xp, c, xp.astype(V, xp.result_type(c.dtype, V.dtype)))
         return X * (size * xp.exp(self.scale))[..., None]
 

@@ -32,7 +32,7 @@ from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SMALL, Pairs, expand, extend, fresh, orthogonalise, pairs_of, put
 from .restarted import KrylovState, Restarted
-from .vectors import Columns, Single
+from .vectors import Columns, LinearMap, Single
 
 SLACK = 0.75  # power of eps up to which the basis may lose orthogonality between two passes
 # of the tolerance up to which it may: what a pass takes away is an error of the recurrence
@@ -180,6 +180,18 @@ def lanczos(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     k = run.ask.k
     # so that the basis can go
     return pairs_of(s, s.values[..., :k], xp.copy(s.V[..., :k, :]), stopped)
+
+
+def ritz_values(
+    xp: Any, multiply: LinearMap, start: Array, noise: Array, steps: int
+) -> tuple[Array, Array, Array]:
+    """The Ritz values of some steps, falling, their residuals, and the largest product that was
+    seen: the largest sum of a value and its residual bounds the spectrum, as a rule (Zhou and Li
+    2011)."""
+    options: dict[str, Any] = {"m": steps, "tol": 0.0, "max_iters": steps}
+    run = LanczosRun(xp, multiply, start, noise, 1, "LA", **options)
+    s = run.project(xp.fori_loop(steps, lambda _, s: run.step(s), run.initial()))
+    return s.values, s.residual, s.size
 
 
 class Drift:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, adjoint, hermitian
 from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
@@ -119,31 +119,41 @@ def lobpcg(
 
     def step(s: LOBPCGState) -> LOBPCGState:
         W = s.AX - s.X * s.values[..., None, :]
-        converged = s.residual <= SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
-        W = xp.where(converged[..., None, :], 0 * W, W)
+        W = xp.where((s.residual <= target(s))[..., None, :], 0 * W, W)
         W = W if precondition is None else precondition(W)
         W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
         S = xp.concat([s.X, W, s.P], axis=-1)
-        AW = times(W)
-        C, values = _best(xp, S, xp.concat([s.AX, AW, s.AP], axis=-1), s.size, block)
-        D = _directions(xp, C, block)
-        AS = xp.concat([s.AX, AW, s.AP], axis=-1)
-        X, AX, P, AP = (xp.matmul(B, c) for B, c in ((S, C), (AS, C), (S, D), (AS, D)))
-        state = s._replace(
-            X=X,
-            AX=AX,
-            P=P,
-            AP=AP,
-            values=values,
-            matvecs=s.matvecs + block,
-            iterations=s.iterations + 1,
+        AS = xp.concat([s.AX, times(W), s.AP], axis=-1)
+        C, values = _best(xp, S, AS, s.size, block)
+        # The part of the step from outside X, orthonormal and orthogonal to the new X.
+        D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
+        X, AX, P, AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
+        return judged(
+            s._replace(
+                X=X,
+                AX=AX,
+                P=P,
+                AP=AP,
+                values=values,
+                matvecs=s.matvecs + block,
+                iterations=s.iterations + 1,
+            )
         )
-        return _judged(xp, state, k, tol)
+
+    def target(s: LOBPCGState) -> Array:
+        return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
+
+    def judged(s: LOBPCGState) -> LOBPCGState:
+        residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
+        size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
+        s = s._replace(residual=residual, size=size, V=xp.matrix_transpose(s.X))
+        done = plain(xp, xp.all(residual[..., :k] <= target(s)))
+        return s._replace(done=done, finite=plain(xp, xp.all(xp.isfinite(size))))
 
     def going(s: LOBPCGState) -> Any:
         return (s.done ^ True) & s.finite & (s.iterations < max_iters)
 
-    state = _judged(xp, _initial(xp, times, start, noise, block), k, tol)
+    state = judged(_initial(xp, times, start, noise, block))
     state, stopped = run_cycles(xp, going, step, state, watch)
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
     return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
@@ -153,9 +163,8 @@ def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) 
     vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
     X = xp.qr(vectors)[0]
     AX = times(X)
-    values, C = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, X), AX)))
+    values, C = xp.eigh(hermitian(xp, xp.matmul(adjoint(xp, X), AX)))
     X, AX = xp.matmul(X, C), xp.matmul(AX, C)
-    size = xp.max(xp.vector_norm(AX, axis=-2), axis=-1)
     return LOBPCGState(
         X=X,
         AX=AX,
@@ -163,7 +172,7 @@ def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) 
         AP=0 * X,
         values=values,
         residual=values,
-        size=size,
+        size=0 * values[..., 0],
         V=xp.matrix_transpose(X),
         matvecs=count_of(xp, block),
         iterations=count_of(xp, 1),
@@ -172,32 +181,14 @@ def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) 
     )
 
 
-def _judged(xp: Any, s: LOBPCGState, k: int, tol: float) -> LOBPCGState:
-    residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
-    size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
-    target = SAFETY * max(tol, FLOOR * xp.eps(s.X.dtype)) * size
-    done = plain(xp, xp.all(residual[..., :k] <= target[..., None]))
-    finite = plain(xp, xp.all(xp.isfinite(size)))
-    return s._replace(
-        residual=residual, size=size, done=done, finite=finite, V=xp.matrix_transpose(s.X)
-    )
-
-
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
     """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
     smallest values, and their vectors."""
-    T = _symmetric(xp, xp.matmul(_adjoint(xp, S), AS))
+    T = hermitian(xp, xp.matmul(adjoint(xp, S), AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
     far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
     values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
     return C[..., :block], values[..., :block]
-
-
-def _directions(xp: Any, C: Array, block: int) -> Array:
-    """The part of the step from outside X, orthonormal and orthogonal to the new X, in the
-    basis."""
-    outside = xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2)
-    return orthonormal(xp, outside, C)
 
 
 def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
@@ -205,37 +196,26 @@ def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
     rounding errors."""
     for _ in range(2):
         W = _scaled(xp, W)
-        W = W - xp.matmul(Q, xp.matmul(_adjoint(xp, Q), W))
+        W = W - xp.matmul(Q, xp.matmul(adjoint(xp, Q), W))
         # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the
         # space nothing else is there.
-        W = xp.where(
-            (xp.vector_norm(W, axis=-2) > ROUNDING * xp.eps(W.dtype))[..., None, :], W, 0 * W
-        )
+        is_left = xp.vector_norm(W, axis=-2, keepdims=True) > ROUNDING * xp.eps(W.dtype)
+        W = xp.where(is_left, W, 0 * W)
         W = _whitened(xp, W)
     return _whitened(xp, W)
 
 
 def _scaled(xp: Any, W: Array) -> Array:
     """Columns of norm 1, or zero."""
-    length = xp.vector_norm(W, axis=-2)
-    scale = xp.where(length > 0, 1 / xp.where(length > 0, length, 1), 0 * length)
-    return W * scale[..., None, :]
+    length = xp.vector_norm(W, axis=-2, keepdims=True)
+    return W / xp.where(length > 0, length, 1)
 
 
 def _whitened(xp: Any, W: Array) -> Array:
     """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
     W = _scaled(xp, W)
-    values, U = xp.eigh(_symmetric(xp, xp.matmul(_adjoint(xp, W), W)))
-    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(
-        values[..., -1:], 0 * values[..., -1:] + 1e-30
-    )
+    values, U = xp.eigh(hermitian(xp, xp.matmul(adjoint(xp, W), W)))
+    largest = values[..., -1:]
+    kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 0 * largest + 1e-30)
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)
     return xp.matmul(W, U * factor[..., None, :])
-
-
-def _adjoint(xp: Any, X: Array) -> Array:
-    return xp.conj(xp.matrix_transpose(X))
-
-
-def _symmetric(xp: Any, T: Array) -> Array:
-    return 0.5 * (T + _adjoint(xp, T))

@@ -72,14 +72,14 @@ def power_iteration(
     """The eigenpair of largest magnitude, from `start` (*batch, n)."""
 
     def step(s: PowerState) -> PowerState:
-        w = multiply(s.V[..., 0, :][..., None])[..., 0]
-        value = xp.vecdot(s.V[..., 0, :], w)[..., None]
-        residual = norm(xp, w - value * s.V[..., 0, :])[..., None]
+        v = s.V[..., 0, :]
+        w = multiply(v[..., None])[..., 0]
+        value = xp.vecdot(v, w)[..., None]
+        residual = norm(xp, w - value * v)[..., None]
         length = norm(xp, w)
         size = xp.maximum(s.size, length)
-        done = plain(
-            xp, xp.all(residual <= SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None])
-        )
+        target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]
+        done = plain(xp, xp.all(residual <= target))
         # The vector that was judged is kept when it is good enough.
         following = w / xp.where(length == 0, 1, length)[..., None]
         V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
