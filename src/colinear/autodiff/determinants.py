@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint
+from ..backends import Array, adjoint, eye_like, matrix_inverse, zeros_like
 
 # The determinant of a matrix with the derivatives of the polynomial that it is, at singular
 # matrices too.
@@ -61,12 +61,12 @@ def is_polynomial() -> bool:
 
 def det(xp: Any, A: Array) -> Array:
     """The determinants of matrices, (*batch, n, n), by LU."""
-    if not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]:
-        return _product_of_pivots(xp, A)
-    value = _product_of_pivots(xp, xp.stop_gradient(A))
-    return _attached(
-        xp, A, value, xp.zeros(value.shape, dtype=xp.real_dtype(A.dtype), device=xp.device_of(A))
-    )
+    is_known = not xp.is_differentiated(A) or xp.is_compiling() or not A.shape[-1]
+    d, parity = _pivots(xp, A if is_known else xp.stop_gradient(A))
+    value = xp.prod(d, axis=-1) * parity  # det A = ± ∏ u_ii for A = P L U
+    if is_known:
+        return value
+    return _attached(xp, A, value, zeros_like(xp, xp.real(value), value.shape))
 
 
 def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array, Array]:
@@ -106,13 +106,6 @@ def _attached(xp: Any, A: Array, m: Array, l: Array) -> Array:
     return found
 
 
-def _product_of_pivots(xp: Any, A: Array) -> Array:
-    """det A = ± ∏ u_ii for A = P L U"""
-    d, parity = _pivots(xp, A)
-    product: Array = xp.prod(d, axis=-1) * parity
-    return product
-
-
 def _pivots(xp: Any, A: Array) -> tuple[Array, Array]:
     """The diagonal of U and the sign of P, A = P L U."""
     factors, pivots = xp.lu_factor(A)
@@ -124,12 +117,10 @@ def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
     is_zero = xp.stop_gradient(m) == 0
     m = _attached(xp, A, m, l)
     mask = is_zero[..., None, None]
-    I = xp.eye(A.shape[-1], dtype=A.dtype, device=xp.device_of(A))
 
     def of_regular(A: Array, m: Array) -> Array:
-        regular = xp.where(mask, I, A)
-        inverse = xp.lu_solve(*xp.lu_factor(regular), xp.broadcast_to(I, A.shape))
-        return m[..., None, None] * inverse  # det(A) A^-1
+        regular = xp.where(mask, eye_like(xp, A), A)
+        return m[..., None, None] * matrix_inverse(xp, regular)  # det(A) A^-1
 
     def of_any(A: Array, m: Array) -> Array:
         c = xp.exp(l / A.shape[-1])[..., None, None]  # adj(A) = c^(n-1) adj(A / c)
@@ -141,9 +132,8 @@ def _adjugate(xp: Any, A: Array, m: Array, l: Array) -> Array:
 def _adjugate_of_singular(xp: Any, A: Array) -> Array:
     def of(A: Array) -> Array:
         c, U, s, V = _singular_vectors(xp, A)
-        return _between(
-            xp, c, V, xp.make_diagonal(xp.astype(_products_of_others(xp, s), A.dtype)), U
-        )
+        products = xp.prod(_without(xp, s), axis=-1)  # ∏_(k≠i) s_k, without a division
+        return _between(xp, c, V, xp.make_diagonal(xp.astype(products, A.dtype)), U)
 
     def tangent(primals: tuple, tangents: tuple, output: Array) -> Array:
         c, U, s, V = _singular_vectors(xp, primals[0])
@@ -173,26 +163,17 @@ def _change(xp: Any, s: Array, F: Array) -> Array:
     return xp.make_diagonal(own) - P * F  # P_ii = 0
 
 
-def _products_of_others(xp: Any, s: Array) -> Array:
-    """∏_(k≠i) s_k for each i, without a division."""
-    return xp.prod(_without(xp, s), axis=-1)
-
-
 def _products_of_other_pairs(xp: Any, s: Array) -> Array:
     """∏_(k≠i,j) s_k for each i and j, zero for i = j. Holds n^3 numbers, but only second
     derivatives need it."""
     others = _without(xp, s)[..., :, None, :]  # (i, 1, k)
-    n = s.shape[-1]
-    I = xp.eye(n, dtype=s.dtype, device=xp.device_of(s))
-    pairs = xp.prod(
-        xp.where(I > 0, xp.ones((), dtype=s.dtype, device=xp.device_of(s)), others), axis=-1
-    )
-    return pairs * (1 - I)
+    I = eye_like(xp, s)
+    return xp.prod(xp.where(I > 0, I, others), axis=-1) * (1 - I)  # I is 1 where it is taken
 
 
 def _without(xp: Any, s: Array) -> Array:
     """A matrix with s in each row, but for ones on the diagonal."""
-    I = xp.eye(s.shape[-1], dtype=s.dtype, device=xp.device_of(s))
+    I = eye_like(xp, s)
     return xp.where(I > 0, I, s[..., None, :])
 
 

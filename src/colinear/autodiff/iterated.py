@@ -8,22 +8,34 @@ solve fails, a warning says so.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, adjoint, namespace_of
+from ..backends import Array, adjoint, namespace_of, zeros_like
 from ..info import Info
 from ..methods import GMRES, MINRES
 from ..methods.gmres import gmres
 from ..methods.iterate import Outcome, described
 from ..methods.loop import NO_MONITOR
 from ..methods.minres import minres
+from ..methods.sampling import outside
 from ..operators import Block, LinearOperator, Zero
 from ..operators.tree import directional, pullback
 from ..status import deliver
 from .implicit import Equation
-from .spectral import checked, close, differs, exceeds, guarded, largest, once, reciprocal, spread
+from .spectral import (
+    checked,
+    close,
+    differs,
+    exceeds,
+    guarded,
+    judge_pairs,
+    largest,
+    once,
+    reciprocal,
+)
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
 LIMIT = 20  # times n: iterations
@@ -56,10 +68,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
     def multiply(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
-        inside = xp.matmul(V, xp.matmul(adjoint(xp, V), X))
-        rest = X - inside
+        rest = outside(xp, V, X)
         Y = A.with_arrays(leaves) @ rest - rest * values[..., None, :]
-        return Y - xp.matmul(V, xp.matmul(adjoint(xp, V), Y)) + inside
+        return outside(xp, V, Y) + (X - rest)
 
     def solve(B: Array, *parameters: Array) -> Array:
         tol = xp.eps(B.dtype) ** ACCURACY
@@ -69,40 +80,32 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
     equation = Equation(xp, multiply, solve, (multiply, solve), count + 2, warns=True)
 
-    def judge(cotangents: tuple, same: Array) -> Array:
-        g, S, W = cotangents
-        skew = S - adjoint(xp, S)
-        size = xp.maximum(xp.maximum(largest(xp, g, 1), largest(xp, S, 2)), largest(xp, W, 2))
-        inside = xp.where(same, skew, 0 * skew)
-        return xp.logical_or(
-            exceeds(xp, spread(xp, g, same), size, 2), exceeds(xp, inside, size, 2)
-        )
+    judge = functools.partial(judge_pairs, xp, True)
+
+    def inverse_gaps(values: Array) -> tuple[Array, Array]:
+        """1 / (λ_j - λ_i), zero where they are the same, and where that is."""
+        same = close(xp, values)
+        return reciprocal(xp, values[..., None, :] - values[..., :, None], same), same
 
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, (values, V) = primals[:count], output
         E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
         P = xp.matmul(adjoint(xp, V), E)
-        same = close(xp, values)
-        K = P * reciprocal(xp, values[..., None, :] - values[..., :, None], same)
-        W = equation(xp.matmul(V, P) - E, (*leaves, values, V))
-        W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
-        unequal = lambda P, same: differs(xp, P, same)
-        moved, K, W = guarded(
-            xp, once("eig"), (xp.real(xp.diagonal(P)), K, W), P, unequal, judge, same
-        )
+        inverse, same = inverse_gaps(values)
+        W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
+        parts = xp.real(xp.diagonal(P)), P * inverse, W
+        unequal = functools.partial(differs, xp)
+        moved, K, W = guarded(xp, once("eig"), parts, P, unequal, judge, same)
         return moved, xp.matmul(V, K) + W
 
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
         leaves, (values, V), (g, G) = primals[:count], output, cotangents
-        same = close(xp, values)
+        inverse, same = inverse_gaps(values)
         S = xp.matmul(adjoint(xp, V), G)
-        outside = G - xp.matmul(V, S)
-        g, S, outside = checked(xp, once("eig")[1], (g, S, outside), judge, same)
-        S = S * reciprocal(
-            xp, values[..., None, :] - values[..., :, None], same
-        ) + xp.make_diagonal(xp.astype(g, V.dtype))
-        W = equation(outside, (*leaves, values, V))
-        W = W - xp.matmul(V, xp.matmul(adjoint(xp, V), W))
+        parts = g, S, G - xp.matmul(V, S)
+        g, S, W = checked(xp, once("eig")[1], parts, judge, same)
+        S = S * inverse + xp.make_diagonal(xp.astype(g, V.dtype))
+        W = outside(xp, V, equation(W, (*leaves, values, V)))
         return *pullback(A.with_arrays(leaves), lambda A: A @ V, xp.matmul(V, S) - W), None, None
 
     return _attached(xp, leaves, (values, V), tangent, cotangent)
@@ -187,7 +190,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
         X = equation(B, (*leaves, values, V))
-        nowhere = lambda P: xp.zeros(P.shape[:-2], dtype=xp.bool, device=xp.device_of(P))
+        nowhere = lambda P: zeros_like(xp, P != 0, P.shape[:-2])
         turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
         turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
         return X[..., n, :], moved + 1j * V * turn[..., None, :]

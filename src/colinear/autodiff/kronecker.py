@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint
-from .functions import divided_differences
-from .linear_in_function import derive
-from .spectral import eigh_known, hermitian
+from ..backends import Array, adjoint, hermitian
+from .functions import derive, divided_differences
+from .spectral import eigh_known, in_vectors
 
 # Derivatives of f(a C + b I), where C is A_1 ⊗ A_2 ⊗ ... or A_1 ⊕ A_2 ⊕ ... with self-adjoint
 # factors, by the eigenpairs of the factors.
@@ -99,13 +98,11 @@ class Factors(NamedTuple):
     def sizes(self) -> list[int]:
         return [V.shape[-1] for V in self.vectors]
 
-    def differentiable(self, xp: Any) -> Factors:
+    def differentiable(self, xp: Any, known: Callable[..., Any] = eigh_known) -> Factors:
         """The same with eigenpairs that depend on the matrices."""
-        pairs = [
-            eigh_known(xp, *factor)
-            for factor in zip(self.matrices, self.values, self.vectors, strict=True)
-        ]
-        return self._replace(values=tuple(v for v, _ in pairs), vectors=tuple(V for _, V in pairs))
+        triples = zip(self.matrices, self.values, self.vectors, strict=True)
+        values, vectors = zip(*(known(xp, *triple) for triple in triples))
+        return self._replace(values=values, vectors=vectors)
 
 
 def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
@@ -116,7 +113,7 @@ def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
         grid = Grid(f, is_sum)
         k, X = Factors.of(arrays[:-1]), arrays[-1]
         inside = turned(xp, [adjoint(xp, V) for V in k.vectors], X)
-        return turned(xp, k.vectors, _column(xp, k, grid.of(k.values, k.a, k.b)) * inside)
+        return turned(xp, k.vectors, column(xp, k, grid.of(k.values, k.a, k.b)) * inside)
 
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         grid = Grid(f, is_sum)
@@ -124,9 +121,7 @@ def product(xp: Any, grid: Grid, factors: Factors, X: Array) -> Array:
         back = [adjoint(xp, V) for V in k.vectors]
         phi, slope = xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
         inside = turned(xp, back, primals[-1])
-        moved = (
-            _column(xp, k, phi) * turned(xp, back, tangents[-1]) + _column(xp, k, slope) * inside
-        )
+        moved = column(xp, k, phi) * turned(xp, back, tangents[-1]) + column(xp, k, slope) * inside
         for i in range(len(back)):
             moved = moved + _coupled(xp, grid, k, i, dk.matrices[i], xp.matmul, inside)
         return turned(xp, k.vectors, moved)
@@ -152,14 +147,14 @@ def diagonal(
     def of(f: Callable, *arrays: Array) -> Array:
         grid = Grid(f, is_sum)
         k, L, R = split(arrays)
-        return turned(xp, weights(k, L, R), _column(xp, k, grid.of(k.values, k.a, k.b)))[..., 0]
+        return turned(xp, weights(k, L, R), column(xp, k, grid.of(k.values, k.a, k.b)))[..., 0]
 
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         grid = Grid(f, is_sum)
         (k, L, R), (dk, dL, dR) = split(primals), split(tangents)
         k = k.differentiable(xp)
         phi, slope = (
-            _column(xp, k, x)
+            column(xp, k, x)
             for x in xp.jvp(lambda ab: grid.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))
         )
         known, moving, still = weights(k, L, R), weights(k, dL, R), weights(k, L, dR)
@@ -228,7 +223,7 @@ def turned(xp: Any, matrices: Sequence[Array | None], X: Array) -> Array:
     return X
 
 
-def _column(xp: Any, k: Factors, grid: Array) -> Array:
+def column(xp: Any, k: Factors, grid: Array) -> Array:
     """A grid (*batch, n_1, n_2, ...) as one column (*batch, n, 1)."""
     return xp.reshape(grid, (*grid.shape[: grid.ndim - len(k.values)], -1, 1))
 
@@ -245,10 +240,10 @@ def _coupled(
     """`act(φ[λ_p, λ_q] P_pq, the part of X there)` along coordinate i, at all places of the
     others, as columns."""
     n, V, v = k.sizes[i], k.vectors[i], k.values[i]
-    P = xp.matmul(adjoint(xp, V), xp.matmul(hermitian(xp, dA), V))[..., None, :, :]
+    P = in_vectors(xp, V, hermitian(xp, dA), True)[..., None, :, :]
     before, after = math.prod(k.sizes[:i]), math.prod(k.sizes[i + 1 :])
     others = [w for j, w in enumerate(k.values) if j != i]
-    rest = _column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
+    rest = column(xp, k._replace(values=tuple(others)), grid.combined(others))[..., 0]
     # X along coordinate i: (*batch, t, n, c)
     X = xp.reshape(X, (*X.shape[:-2], before, n, after, X.shape[-1]))
     X = xp.moveaxis(X, -3, -2)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array, adjoint, eye_like
+from ..backends import Array, adjoint, eye_like, hermitian
 from ..properties import POSITIVE_SEMIDEFINITE
 from .sampling import SimpleEstimator
 
@@ -96,27 +96,25 @@ class Estimates(NamedTuple):
     without: Array
     whole: Array
 
-    def summary(self, xp: Any) -> tuple[Array, Array]:
-        """The mean and its standard error."""
+    def summary(self, xp: Any, lost: Any = False) -> tuple[Array, Array]:
+        """The mean and its standard error; what Q alone gives where the rank is lost."""
         m = self.each.shape[-1]
         mean = xp.mean(self.each, axis=-1)
         low = xp.sum(xp.abs(self.each - mean[..., None]) ** 2, axis=-1) / (m * max(1, m - 1))
         center = xp.mean(self.without, axis=-1)
         high = xp.sum(xp.abs(self.without - center[..., None]) ** 2, axis=-1) * ((m - 1) / m)
-        return mean, (low * xp.maximum(high, low)) ** 0.25
+        error = (low * xp.maximum(high, low)) ** 0.25
+        if lost is False:
+            return mean, error
+        return xp.where(lost, self.whole, mean), xp.where(lost, 0, error)
 
 
 def _pairs(xp: Any, G: Array) -> tuple[Array, Array]:
     """For G_ij = s_i^H s_j: 1 / (1 - |G_ij|^2), the part of s_j beside s_i, and zero for i = j; and
     the mask of the others."""
-    m = G.shape[-1]
-    others = 1 - xp.eye(m, dtype=xp.real_dtype(G.dtype), device=xp.device_of(G))
+    others = 1 - eye_like(xp, xp.real(G))
     rest = xp.maximum(1 - xp.abs(G) ** 2, xp.eps(G.dtype) + 0 * others)
     return others / rest, others
-
-
-def _diagonal_rows(xp: Any, X: Array) -> Array:
-    return xp.diagonal(X)[..., :, None]
 
 
 def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -> Estimates:
@@ -126,6 +124,7 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     where c makes v as long as the square root of the dimension that is left, n - m + 1.
     """
     n, m = W.shape[-2:]
+    own = lambda X: xp.diagonal(X)[..., :, None]
     H = xp.matmul(adjoint(xp, Q), Z)
     P = xp.matmul(adjoint(xp, Q), W)
     T = P - S * xp.vecdot(S, P, axis=-2)[..., None, :]
@@ -143,21 +142,19 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     part, others = _pairs(xp, G)
     square = xp.abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
-    inner = (
-        xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * _diagonal_rows(xp, K)
-    ) * part  # e^H H e
+    inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * own(K)) * part  # e^H H e
     D, F = (
         xp.matrix_transpose(xp.matmul(adjoint(xp, S), X))
         for X in (P, xp.matmul(adjoint(xp, Q), AV))
     )
     B = xp.matmul(xp.matmul(adjoint(xp, V), Z), S)
-    c, left = (X - bar * _diagonal_rows(xp, X) for X in (D, F))  # times sqrt(part)
-    right = B - G * _diagonal_rows(xp, B)
+    c, left = (X - bar * own(X) for X in (D, F))  # times sqrt(part)
+    right = B - G * own(B)
     forms = (
         form[..., :, None] + part * (xp.conj(c) * left + right * c) + part * xp.abs(c) ** 2 * inner
     )
     lengths = length[..., :, None] + part * xp.abs(c) ** 2
-    pairs = whole[..., None, None] - _diagonal_rows(xp, K) - inner + forms * ((n - m + 2) / lengths)
+    pairs = whole[..., None, None] - own(K) - inner + forms * ((n - m + 2) / lengths)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole)
 
 
@@ -204,8 +201,8 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
     Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
     core = xp.matmul(adjoint(xp, W), Y)
-    C, positive = xp.cholesky((core + adjoint(xp, core)) / 2)
-    eye = xp.broadcast_to(xp.eye(m, dtype=Y.dtype, device=xp.device_of(Y)), core.shape)
+    C, positive = xp.cholesky(hermitian(xp, core))
+    eye = xp.broadcast_to(eye_like(xp, Y), core.shape)
     inverse = xp.cholesky_solve(C, eye)
     B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
     F = xp.matmul(Y, inverse)
@@ -222,29 +219,21 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     block_o = xp.maximum(oi * oj - xp.abs(overlap) ** 2, least * oi * oj)
     dropped = (gj * di + gi * dj - 2 * xp.real(inverse * xp.matrix_transpose(D))) / block
     pairs = whole[..., None, None] - dropped + (n - m + 2) * (gj / block) * (block_o / oj)
-    others = 1 - xp.eye(m, dtype=g.dtype, device=xp.device_of(g))
+    others = 1 - eye_like(xp, g)
     return Estimates(each, xp.sum(pairs * others, axis=-2) / max(1, m - 1), whole), positive
 
 
 # --------------------------------------------------------------------------------- as they are used
 
 
-def trace_summary(
-    xp: Any, lost: Array, W: Array, Y: Array, Q: Array, S: Array, Z: Array
-) -> tuple[Array, Array]:
+def trace_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
     """XTrace and its standard error."""
-    found = trace_estimates(xp, W, Y, Q, S, Z)
-    value, error = found.summary(xp)
-    return xp.where(lost, found.whole, value), xp.where(lost, 0, error)
+    return trace_estimates(xp, *arrays).summary(xp, lost)
 
 
-def diagonal_summary(
-    xp: Any, lost: Array, W: Array, Q: Array, R: Array, S: Array, Z: Array
-) -> tuple[Array, Array]:
+def diagonal_summary(xp: Any, lost: Array, *arrays: Array) -> tuple[Array, Array]:
     """XDiag and its standard errors."""
-    found = diagonal_estimates(xp, W, Q, R, S, Z)
-    value, error = found.summary(xp)
-    return xp.where(lost[..., None], found.whole, value), xp.where(lost[..., None], 0, error)
+    return diagonal_estimates(xp, *arrays).summary(xp, lost[..., None])
 
 
 def nystrom_summary(xp: Any, W: Array, Y: Array) -> tuple[Array, Array, Array]:

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, get, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
@@ -175,8 +175,7 @@ def advance(
 ) -> tuple[Runs, Array, Array]:
     """So many steps more: the runs, and the coefficients α and β, (steps, *batch, k), of each.
     Those of a run that has ended are zero."""
-    shape = (steps, *runs.beta.shape)
-    empty = xp.zeros(shape, dtype=runs.beta.dtype, device=xp.device_of(runs.beta))
+    empty = zeros_like(xp, runs.beta, (steps, *runs.beta.shape))
 
     def body(i: Any, found: Any) -> Any:
         s, alphas, betas = found
@@ -263,8 +262,7 @@ def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
     runs)."""
     j, runs = alpha.shape
     if j <= DENSE:
-        nodes, vectors = np.linalg.eigh(_matrices(alpha, beta))
-        return nodes, vectors[:, 0, :] ** 2
+        return traced_nodes_and_weights(get("numpy"), alpha, beta)
     from scipy.linalg import eigh_tridiagonal
 
     nodes, weights = np.empty((runs, j)), np.empty((runs, j))
@@ -277,19 +275,7 @@ def nodes_and_weights(alpha: Any, beta: Any) -> tuple[Any, Any]:
 def first_column(alpha: Any, beta: Any, of: Any) -> Any:
     """f(T) e_1 for each run, (j, runs), on the host; `of(nodes)` gives f of an array of nodes,
     (runs, j)."""
-    T = _matrices(alpha, beta)
-    nodes, vectors = np.linalg.eigh(T)
-    return np.einsum("rji,ri,ri->jr", vectors, of(nodes), vectors[:, 0, :])
-
-
-def _matrices(alpha: Any, beta: Any) -> Any:
-    """T of each run, (runs, j, j), its lower half."""
-    j, runs = alpha.shape
-    T = np.zeros((runs, j, j))
-    at = np.arange(j)
-    T[:, at, at] = alpha.T
-    T[:, at[1:], at[:-1]] = beta[: j - 1].T
-    return T
+    return traced_first_column(get("numpy"), alpha, beta, of)
 
 
 def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None) -> Array:
@@ -385,7 +371,7 @@ def cg_quadrature(
         goal=(SAFETY * tol * size) ** 2,
         in_place=not xp.is_traced(B) or xp.is_functional,
     )
-    empty = xp.zeros((rows, *size.shape), dtype=size.dtype, device=xp.device_of(B))
+    empty = zeros_like(xp, size, (rows, *size.shape))
 
     def step(ops: Columns, s: QuadratureState) -> QuadratureState:
         def product(P: Array) -> Array:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..backends import Array
+from ..backends import Array, adjoint
 from .base import Method, check_integer
 from .vectors import LinearMap
 
@@ -78,5 +78,5 @@ def randomized_svd(
     for _ in range(powers):
         Q = xp.qr(multiply(xp.qr(multiply_adjoint(Q))[0]))[0]
     W, s, Ph = xp.svd(multiply_adjoint(Q))  # (Q^H A)^H = W diag(s) P^H
-    U = xp.matmul(Q, xp.conj(xp.matrix_transpose(Ph)))
+    U = xp.matmul(Q, adjoint(xp, Ph))
     return U[..., :k], s[..., :k], W[..., :k]

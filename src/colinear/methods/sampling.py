@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, namespace_of, program
+from ..backends import Array, adjoint, get, namespace_of, program
 from ..info import recording
 from ..status import Status, combine, failed
 from .base import Method, check_integer
@@ -347,7 +347,7 @@ def averaged(
         begin = first._replace(status=xp.asarray(0), drawn=xp.asarray(0), block=xp.asarray(0))
         state = xp.while_loop(going, step, begin)
     else:
-        while going(state) or state.drawn == 0:
+        while going(state):  # at the start it does: nothing is known
             state = step(state)
     met = xp.all(ratio_to_goal(xp, state, tol, confidence, event) <= 1)
     return state, met if traced else bool(met)
@@ -391,9 +391,8 @@ def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, A
         found = xp.where(failed(worst), worst, 0 * worst)
     if isinstance(found, int) and found == 0:
         return Y, before
-    return Y, xp.astype(worse(xp, before, found), before.dtype) if xp.is_functional else worse(
-        xp, before, found
-    )
+    found = worse(xp, before, found)
+    return Y, xp.astype(found, before.dtype) if xp.is_functional else found
 
 
 def no_failure(xp: Any) -> Any:
@@ -436,7 +435,7 @@ def samples(xp: Any, Z: Array, Y: Array, diagonal: bool) -> Array:
 
 def outside(xp: Any, Q: Array, X: Array) -> Array:
     """(I - Q Q^H) X."""
-    return X - xp.matmul(Q, xp.matmul(xp.conj(xp.matrix_transpose(Q)), X))
+    return X - xp.matmul(Q, xp.matmul(adjoint(xp, Q), X))
 
 
 def range_part(xp: Any, Q: Array, of_range: LinearMap, diagonal: bool) -> Array:

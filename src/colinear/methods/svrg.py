@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, zeros_like
 from .base import Iterative, check_integer
 from .iterate import Outcome, Products, multiplied
 from .loop import NO_MONITOR, Loop, Monitor, Run
@@ -179,16 +179,10 @@ def svrg(
     norms = column_norms(xp, B)
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
-    X = (
-        0 * B
-        if products.columns == B.shape[-2]
-        else xp.zeros((*B.shape[:-2], products.columns, B.shape[-1]), dtype=B.dtype)
-    )
+    X = zeros_like(xp, B, (*B.shape[:-2], products.columns, B.shape[-1]))
     R, used = B, 0.0
     if X0 is not None:
-        X = xp.where(
-            (norms > 0)[..., None, :], xp.broadcast_to(X0 / scale[..., None, :], X.shape), X
-        )
+        X = xp.where((norms > 0)[..., None, :], X0 / scale[..., None, :], X)
         R, used = B - multiply(X), 1.0
     size, ops = column_norms(xp, R), Columns(xp, B.dtype)
     zero = xp.where(norms == norms, 0, 0)
@@ -202,10 +196,10 @@ def svrg(
             largest = largest_eigenvalue(
                 xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start
             )
-        rate = xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1) + 0 * size
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
-        rate = (step or 1.0) + 0 * size
+        largest = 1 + 0 * size
+    rate = first_rate(xp, step, largest) + 0 * size
 
     def epoch(ops: Any, s: SVRGState) -> SVRGState:
         generator, own = xp.split(s.generator)
@@ -224,34 +218,28 @@ def svrg(
         else:
             gain, curved = ops.dot(D, s.R + R), ops.dot(D, s.R - R) >= 0
         finite = xp.isfinite(size) & xp.isfinite(gain)
-        harmed = xp.logical_not(finite & (gain > 0))
-        kept = finite if step is not None else xp.logical_not(harmed)  # whether the anchor moves
-        strikes = xp.where(harmed, s.strikes + 1, s.strikes if step is None else 0)
-        solved = kept & (size <= tol)
+        kept, lost, strikes, rate = paced(xp, step, s, finite, finite & (gain > 0), going)
         grown = size > GROWTH * s.least
-        hopeless = (strikes >= (HALVINGS if step is None else STRIKES)) | (grown & kept)
-        if step is not None:
-            hopeless = hopeless | xp.logical_not(finite)
-        at_floor = s.least <= FLOOR * xp.eps(B.dtype)
+        hopeless, at_floor = lost | (grown & kept), s.least <= FLOOR * xp.eps(B.dtype)
         status = first_of(
             xp,
             s.status,
-            (solved, SUCCESS),
+            (kept & (size <= tol), SUCCESS),
             (xp.logical_not(curved) & grown & finite, INDEFINITE),
             (hopeless & at_floor, STAGNATION),
             (hopeless, BREAKDOWN),
         )
-        move = (kept & going)[..., None, :]
-        better = kept & going & (size < s.least)
+        kept = kept & going
+        move, better = kept[..., None, :], kept & (size < s.least)
         return SVRGState(
             X=xp.where(move, X, s.X),
             R=xp.where(move, R, s.R),
             V=xp.where(move, V, 0),
             best=xp.where(better[..., None, :], X, s.best),
             least=xp.where(better, size, s.least),
-            rate=xp.where(harmed & going, s.rate / 2, s.rate) if step is None else s.rate,
+            rate=rate,
             strikes=strikes,
-            size=xp.where(kept & going, size**2, s.size),
+            size=xp.where(kept, size**2, s.size),
             status=status,
             generator=s.generator,
         )
@@ -323,6 +311,27 @@ def gradient_of(products: Products) -> Callable[[Array, bool], Array]:
 
 
 # --------------------------------------------------------------------- shared with svrg_subspace.py
+
+
+def first_rate(xp: Any, step: float | None, largest: Array) -> Array:
+    """The step to begin with: the user's, or the inverse of the largest eigenvalue."""
+    if step is not None:
+        return step + 0 * largest
+    return xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1)
+
+
+def paced(
+    xp: Any, step: float | None, s: Any, finite: Array, helped: Array, going: Any
+) -> tuple[Array, Array, Array, Array]:
+    """What follows for those that go on from whether an epoch has helped: whether the anchor moves,
+    whether all is lost, how often it did not help, and the next step, which is halved if it is
+    ours."""
+    harmed = xp.logical_not(helped)
+    if step is None:
+        strikes = xp.where(harmed, s.strikes + 1, s.strikes)
+        return helped, strikes >= HALVINGS, strikes, xp.where(harmed & going, s.rate / 2, s.rate)
+    strikes = xp.where(harmed, s.strikes + 1, 0)
+    return finite, (strikes >= STRIKES) | xp.logical_not(finite), strikes, s.rate
 
 
 def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
+from ..backends import Array, adjoint, eye_like, hermitian
 from ..factors.structured import StackedBlocks
 from ..functions.common import ignore_float_errors
 from ..functions.diagonal import diag
@@ -150,20 +150,19 @@ def _inverse(A: LinearOperator, blocks: Array) -> LinearOperator:
         values = xp.abs(values)
         norm = xp.max(values, axis=-1, keepdims=True)
         values = xp.where(values > _negligible(xp, norm, size), values, xp.where(norm > 0, norm, 1))
-        return PD(Dense(xp.matmul(V / values[..., None, :], xp.conj(xp.matrix_transpose(V)))))
+        return PD(Dense(xp.matmul(V / values[..., None, :], adjoint(xp, V))))
     held = xp.stop_gradient(blocks)  # only to see which are singular
     values = xp.eigvalsh(held) if A.properties & SELF_ADJOINT else xp.svd(held)[1]
     least, norm = xp.min(values, axis=-1), xp.max(xp.abs(values), axis=-1)
     little = xp.where(norm > 0, norm, 1) * xp.eps(norm.dtype) ** 0.5
     shift = xp.where(least > _negligible(xp, norm, size), 0, little - xp.minimum(least, 0))
-    eye = xp.eye(size, dtype=blocks.dtype, device=xp.device_of(blocks))
-    shifted = Dense(blocks + xp.astype(shift, blocks.dtype)[..., None, None] * eye)
+    shift = xp.astype(shift, blocks.dtype)[..., None, None]
+    shifted = Dense(blocks + shift * eye_like(xp, blocks))
     # The matrices of the inverses: for blocks as small as these, products are many times as fast as
     # triangular solves.
     if not A.properties & SELF_ADJOINT:
         return Dense(inv(shifted, on_failure="ignore").to_dense())
-    inverse = inv(PD(shifted), on_failure="ignore").to_dense()
-    return PD(Dense((inverse + xp.conj(xp.matrix_transpose(inverse))) / 2))
+    return PD(Dense(hermitian(xp, inv(PD(shifted), on_failure="ignore").to_dense())))
 
 
 def _negligible(xp: Any, norm: Array, size: int) -> Array:

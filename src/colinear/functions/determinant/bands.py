@@ -13,7 +13,7 @@ from ...autodiff.determinants import slogdet_of_diagonal
 from ...backends import Array
 from ...dispatch import Cost, rule
 from ...info import Info, report
-from ...methods.determinants import (
+from ...methods.structured import (
     banded_slogdet,
     sparse_slogdet,
     toeplitz_slogdet,

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ...autodiff.functions import hoist_number
 from ...autodiff.kronecker import Factors, Grid
-from ...autodiff.linear_in_function import hoist_number
 from ...backends import Array, namespace_of
 from ...factors.function import KroneckerFunction
 from ...info import recording

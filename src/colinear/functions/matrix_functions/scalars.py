@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ... import autodiff
-from ...autodiff.linear_in_function import hoist_number
+from ...autodiff.functions import hoist_number
 from ...backends import Array
 from ...info import Info, report
 from ...properties import SELF_ADJOINT
