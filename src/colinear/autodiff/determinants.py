@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, eye_like, matrix_inverse, zeros_like
+from ..backends import (
+    Array,
+    adjoint,
+    eye_like,
+    inner_products,
+    matrix_inverse,
+    without_zeros,
+    zeros_like,
+)
 
 # The determinant of a matrix with the derivatives of the polynomial that it is, at singular
 # matrices too.
@@ -86,7 +94,7 @@ def with_adjugate(xp: Any, A: Array) -> tuple[Array, Array, Array]:
     """m, l and adj(A) e^-l, by LU."""
     d, parity = _pivots(xp, xp.stop_gradient(A))
     size = xp.abs(d)
-    sign = xp.prod(d / xp.where(size == 0, 1, size), axis=-1) * parity
+    sign = xp.prod(d / without_zeros(xp, size), axis=-1) * parity
     m, l = polynomial(xp, A, sign, xp.sum(xp.log(size), axis=-1))
     return m, l, _adjugate(xp, A, sign, l)
 
@@ -184,7 +192,7 @@ def _between(xp: Any, c: Array, U: Array, G: Array, V: Array) -> Array:
 
 def _middle(xp: Any, U: Array, F: Array, V: Array) -> Array:
     """U^H F V"""
-    return xp.matmul(adjoint(xp, U), xp.matmul(F, V))
+    return inner_products(xp, U, xp.matmul(F, V))
 
 
 def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array, Array]:
@@ -200,7 +208,7 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
         known = np.where(np.isnan(logarithm), np.nan, parity * np.all(d, axis=-1))
         return known.astype(d.dtype)[()] * sign, logarithm
     size = xp.abs(d)
-    positive = xp.where(size == 0, 1, size)
+    positive = without_zeros(xp, size)
     if is_polynomial():
         positive = xp.stop_gradient(positive)
         return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)

@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, eye_like, hermitian, matrix_inverse, program, zeros_like
+from ..backends import (
+    Array,
+    adjoint,
+    eye_like,
+    hermitian,
+    inner_products,
+    matrix_inverse,
+    program,
+    zeros_like,
+)
 from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
 from .implicit import Equation, of_matrix
@@ -85,7 +94,7 @@ def spectral_function(
     def inside(f: Callable, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
         """M and W, for what is between different vectors of one eigenvalue."""
         M = in_vectors(xp, V, xp.astype(A, V.dtype), is_hermitian)
-        M = xp.where(off_diagonal(xp, close(xp, values)), M, 0 * M)
+        M = xp.where(off_diagonal(xp, close(xp, values)), M, 0)
         a, b = values[..., :, None] + 0 * M, values[..., None, :] + 0 * M
         slope = xp.jvp(lambda a: divided_differences(xp, f, a, b), a, 1 + 0 * a)[1]
         return change(xp, M), xp.stop_gradient(slope)
@@ -398,7 +407,7 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
         A, _, X = primals
         N, X = output[0], pseudoinverse(xp, A, X)
         moved = -xp.matmul(X, xp.matmul(tangents[0], N))
-        K = 0 * xp.matmul(adjoint(xp, N), moved)  # the change of basis, there for its cotangent
+        K = 0 * inner_products(xp, N, moved)  # the change of basis, there for its cotangent
         K, moved = guarded(xp, once("nullspace"), (K, moved), moved, nowhere, judge)
         return xp.matmul(N, K) + moved, 0 * X
 
@@ -440,7 +449,7 @@ def _qr_tangent(xp: Any, primals: tuple, tangents: tuple, output: tuple) -> tupl
     R = xp.where(singular[..., None, None], eye_like(xp, R), R)
     flip = xp.matrix_transpose
     divided = flip(xp.solve_triangular(flip(R), flip(dA), lower=True))  # dA R^-1
-    C = xp.matmul(adjoint(xp, Q), divided)
+    C = inner_products(xp, Q, divided)
     below = xp.tril(C, -1)
     K = below - adjoint(xp, below)
     if xp.is_complex(C):

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, adjoint, namespace_of, zeros_like
+from ..backends import Array, inner_products, namespace_of, zeros_like
 from ..info import Info
 from ..methods import GMRES, MINRES
 from ..methods.gmres import gmres
@@ -90,7 +90,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         leaves, (values, V) = primals[:count], output
         E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
-        P = xp.matmul(adjoint(xp, V), E)
+        P = inner_products(xp, V, E)
         inverse, same = inverse_gaps(values)
         W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
         parts = xp.real(xp.diagonal(P)), P * inverse, W
@@ -101,7 +101,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
         leaves, (values, V), (g, G) = primals[:count], output, cotangents
         inverse, same = inverse_gaps(values)
-        S = xp.matmul(adjoint(xp, V), G)
+        S = inner_products(xp, V, G)
         parts = g, S, G - xp.matmul(V, S)
         g, S, W = checked(xp, once("eig")[1], parts, judge, same)
         S = S * inverse + xp.make_diagonal(xp.astype(g, V.dtype))

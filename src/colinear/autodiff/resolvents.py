@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..backends import Array, eye_like, matrix_inverse, zeros_like
+from ..backends import Array, eye_like, matrix_inverse, without_zeros, zeros_like
 from . import determinants
 from .determinants import slogdet_of_diagonal
 from .functions import times_inverse
@@ -81,7 +81,7 @@ def slogdet(
         at, way = (tuple(values), *ab), (tuple(tangents[:count]), *tangents[count : count + 2])
         if is_polynomial:
             size = xp.abs(xp.stop_gradient(plain.of(*at)))
-            size = xp.where(size == 0, 1, size)
+            size = without_zeros(xp, size)
             z = lambda x: xp.prod(_flat(xp, plain.of(*x) / size, count), axis=-1)
             change = xp.jvp(z, at, way)[1]
             for own, dM in zip(blocks, moved, strict=True):
@@ -133,8 +133,7 @@ def inverse_diagonal(
         k, dk = Factors.of(primals), Factors.of(tangents)
         k = k.differentiable(xp, functools.partial(eig_known, guard=DIGITS))
         known, sizes = [weights(V) for V in k.vectors], k.sizes
-        slope = xp.jvp(lambda ab: inverse.of(k.values, *ab), (k.a, k.b), (dk.a, dk.b))[1]
-        change = turned(xp, known, column(xp, k, slope))
+        change = turned(xp, known, inverse.push(xp, k, dk)[1])
         for i, (M, dM) in enumerate(zip(k.matrices, dk.matrices, strict=True)):
             own = []  # -s_t diag(R_t dA_i R_t)
             for s, R in _blocks(xp, grid, k.values, i, M, k.a, k.b).resolvents(xp):

@@ -26,7 +26,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, adjoint, eye_like, hermitian, matrix_inverse, program, zeros_like
+from ..backends import (
+    Array,
+    adjoint,
+    eye_like,
+    hermitian,
+    inner_products,
+    matrix_inverse,
+    program,
+    zeros_like,
+)
 from ..errors import DerivativeWarning
 from .implicit import linear_map
 
@@ -133,7 +142,7 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
     taken, to tell what is rounding.)"""
 
     def counts(M: Array, same: Array) -> Array:
-        return exceeds(xp, xp.where(off_diagonal(xp, same), M, 0 * M), largest(xp, M, 2), 2)
+        return exceeds(xp, xp.where(off_diagonal(xp, same), M, 0), largest(xp, M, 2), 2)
 
     def forward(parts: tuple[Array, ...], same: Array) -> tuple[Array, ...]:
         (M,) = parts
@@ -149,7 +158,7 @@ def unknown(xp: Any, name: str, M: Array, same: Array) -> Array:
             lambda parts, same: counts(parts[0], same),
             same,
         )
-        return tuple(xp.where(xp.isnan(M), M, 0 * M) for M in parts)
+        return tuple(xp.where(xp.isnan(M), M, 0) for M in parts)
 
     return linear_map(xp, forward, backward, (M,), same)[0]
 
@@ -201,7 +210,7 @@ def differs(xp: Any, P: Array, same: Array) -> Array:
     apart = off_diagonal(xp, same)
     size = largest(xp, P, 2)
     return xp.logical_or(
-        exceeds(xp, xp.where(apart, P, 0 * P), size, 2),
+        exceeds(xp, xp.where(apart, P, 0), size, 2),
         exceeds(xp, spread(xp, xp.diagonal(P), same), size, 2),
     )
 
@@ -262,7 +271,7 @@ def _pair_tangent(
 def in_vectors(xp: Any, V: Array, X: Array, is_hermitian: bool) -> Array:
     """V^-1 X V; of a self-adjoint matrix V^-1 is V^H."""
     XV = xp.matmul(X, V)
-    return xp.matmul(adjoint(xp, V), XV) if is_hermitian else xp.lu_solve(*xp.lu_factor(V), XV)
+    return inner_products(xp, V, XV) if is_hermitian else xp.lu_solve(*xp.lu_factor(V), XV)
 
 
 def judge_pairs(xp: Any, is_hermitian: bool, cotangents: tuple, same: Array) -> Array:
@@ -285,7 +294,7 @@ def twice(
     / (λ_j - λ_i), zero in a cluster."""
     M = change(xp, M)
     trap = xp.sum(P * xp.matrix_transpose(unknown(xp, "eig", M, same)), axis=-1)
-    M = xp.where(off_diagonal(xp, same), M, 0 * M)
+    M = xp.where(off_diagonal(xp, same), M, 0)
     return moved + (trap if xp.is_complex(moved) else xp.real(trap)), K + (
         xp.matmul(M, K) - xp.matmul(K, M)
     ) * inverse
@@ -358,20 +367,20 @@ def _svd_tangent(
     Y = (P - adjoint(xp, P)) * reciprocal(xp, s[..., None, :] + s[..., :, None], nothing)
     inverse = reciprocal(xp, s, zero)[..., None, :]
     R = (dAV - xp.matmul(U, P)) * inverse if m > k else 0 * U
-    Q = (xp.matmul(adjoint(xp, dA), U) - xp.matmul(V, adjoint(xp, P))) * inverse if n > k else 0 * V
+    Q = (inner_products(xp, dA, U) - xp.matmul(V, adjoint(xp, P))) * inverse if n > k else 0 * V
 
     def judge(cotangents: tuple, same: Array, zero: Array) -> Array:
         g, S, D, G, H = cotangents
         nothing = xp.logical_and(zero[..., :, None], zero[..., None, :])
         size = largest_of(xp, *cotangents)
         unsure = [
-            xp.where(zero, g, 0 * g)[..., None],
+            xp.where(zero, g, 0)[..., None],
             spread(xp, g, same),
             xp.where(same, S - adjoint(xp, S), 0 * S),
             xp.where(nothing, D - adjoint(xp, D), 0 * D),
         ]
-        unsure += [xp.where(zero[..., None, :], G, 0 * G)] if m > k else []
-        unsure += [xp.where(zero[..., None, :], H, 0 * H)] if n > k else []
+        unsure += [xp.where(zero[..., None, :], G, 0)] if m > k else []
+        unsure += [xp.where(zero[..., None, :], H, 0)] if n > k else []
         return functools.reduce(xp.logical_or, (exceeds(xp, x, size, 2) for x in unsure))
 
     moved = xp.real(xp.diagonal(P))

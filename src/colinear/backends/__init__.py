@@ -140,6 +140,11 @@ def adjoint(xp: Any, X: Array) -> Array:
     return xp.conj(xp.matrix_transpose(X))
 
 
+def inner_products(xp: Any, X: Array, Y: Array) -> Array:
+    """X^H Y: the inner products of columns."""
+    return xp.matmul(adjoint(xp, X), Y)
+
+
 def hermitian(xp: Any, X: Array) -> Array:
     """(X + X^H) / 2."""
     return (X + adjoint(xp, X)) / 2
@@ -148,6 +153,11 @@ def hermitian(xp: Any, X: Array) -> Array:
 def matrix_inverse(xp: Any, X: Array) -> Array:
     """X^-1, by LU."""
     return xp.lu_solve(*xp.lu_factor(X), xp.broadcast_to(eye_like(xp, X), X.shape))
+
+
+def without_zeros(xp: Any, x: Array) -> Array:
+    """x to divide by: 1 in place of zeros."""
+    return xp.where(x == 0, 1, x)
 
 
 def eye_like(xp: Any, X: Array) -> Array:

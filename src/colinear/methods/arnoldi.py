@@ -24,11 +24,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..backends import Array, adjoint, places_like
+from ..backends import Array, inner_products, places_like, without_zeros
 from .base import Spectral
 from .basis import Pairs, extend, fresh, norm, pairs_of, pick, plain, put
 from .restarted import KrylovState, Restarted
-from .vectors import LinearMap
 
 # A Ritz value is within |residual| of an eigenvalue if A is normal; this many times that is allowed
 # for what is not.
@@ -85,13 +84,21 @@ class ArnoldiRun(Restarted):
         return s._replace(values=values, Y=Y)
 
     def step(self, s: KrylovState) -> KrylovState:
-        return arnoldi_step(self.xp, self.multiply, self.noise, s)
+        """A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt, twice where the first pass
+        cancels."""
+        xp, j = self.xp, s.j
+        w = self.multiply(s.V[..., j, :][..., None])[..., 0]
+        size = xp.maximum(s.size, norm(xp, w))
+        random = fresh(xp, self.noise, s.draws + j)
+        h, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random, is_far=True)
+        H = put(xp, s.H, (..., slice(h.shape[-1]), j), h)
+        return self.add(s, v, beta, size, U=U, H=H)
 
     def solve(self, H: Array) -> tuple[Array, Array]:
         """H Y = Y diag(values)"""
         values, Y = self.xp.eig(H)
         length = self.xp.vector_norm(Y, axis=-2, keepdims=True)
-        return values, Y / self.xp.where(length == 0, 1, length)
+        return values, Y / without_zeros(self.xp, length)
 
     def count_kept(self, s: KrylovState) -> Any:
         xp, m, p = self.xp, self.ask.m, super().count_kept(s)
@@ -119,7 +126,7 @@ class ArnoldiRun(Restarted):
             Q = xp.qr(s.Y)[0]
         else:
             Q = xp.qr(xp.where(xp.imag(s.values) >= 0, xp.real(s.Y), xp.imag(s.Y)))[0]
-        return Q, xp.matmul(adjoint(xp, Q), xp.matmul(H, Q)), Q[-1]
+        return Q, inner_products(xp, Q, xp.matmul(H, Q)), Q[-1]
 
 
 def arnoldi(xp: Any, *parameters: Any, **options: Any) -> Pairs:
@@ -130,21 +137,7 @@ def arnoldi(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     Y, k = s.Y[..., : run.ask.k], run.ask.k
     vectors = xp.matmul(xp.matrix_transpose(Y), xp.astype(s.V[:-1], Y.dtype))
     length = norm(xp, vectors)[..., None]
-    return pairs_of(s, s.values[..., :k], vectors / xp.where(length == 0, 1, length), stopped)
-
-
-def arnoldi_step(xp: Any, multiply: LinearMap, noise: Array, s: KrylovState) -> KrylovState:
-    """One more vector, in all lanes: A v_j = sum_i H_ij v_i + beta v_j+1, by Gram and Schmidt,
-    twice where the first pass cancels."""
-    j = s.j
-    w = multiply(s.V[..., j, :][..., None])[..., 0]
-    size = xp.maximum(s.size, norm(xp, w))
-    random = fresh(xp, noise, s.draws + j)
-    h, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random, is_far=True)
-    V = put(xp, s.V, (..., j + 1, slice(None)), v)
-    H = put(xp, s.H, (..., slice(h.shape[-1]), j), h)
-    H = put(xp, H, (..., j + 1, j), xp.astype(beta, H.dtype))
-    return s._replace(V=V, U=U, H=H, beta=beta, size=size, j=j + 1, iterations=s.iterations + 1)
+    return pairs_of(s, s.values[..., :k], vectors / without_zeros(xp, length), stopped)
 
 
 def ordered_schur(H: np.ndarray, order: Callable[[np.ndarray], np.ndarray], p: int) -> np.ndarray:

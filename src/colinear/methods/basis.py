@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..backends import Array, places_like, zeros_like
+from ..backends import Array, places_like, without_zeros, zeros_like
 
 SAFETY = 0.5  # of the tolerance at which estimates stop the run, so that the true residuals meet it
 
@@ -31,6 +31,16 @@ def put(xp: Any, X: Array, key: Any, value: Array) -> Array:
         return xp.set_at(X, key, value)
     X[key] = value
     return X
+
+
+def put_row(xp: Any, X: Array, j: Any, value: Array) -> Array:
+    """X with this row j: in place where the framework allows it."""
+    return put(xp, X, (..., j, slice(None)), value)
+
+
+def take_columns(xp: Any, X: Array, order: Array) -> Array:
+    """The columns of X in this order."""
+    return xp.take_along_axis(X, xp.broadcast_to(order[..., None, :], X.shape), axis=-1)
 
 
 def plain(xp: Any, x: Any) -> Any:
@@ -99,7 +109,7 @@ def rotate(xp: Any, V: Array, Y: Array, count: Any, last: Any) -> Array:
     basis of a restart."""
     m, turned = V.shape[-2] - 1, xp.matrix_transpose(Y)
     if xp.is_functional:
-        turned = xp.where(xp.arange(m)[:, None] < count, turned, 0 * turned)
+        turned = xp.where(xp.arange(m)[:, None] < count, turned, 0)
         turned = xp.concat([turned, 0 * turned[..., :1, :]], axis=-2)
         return xp.matmul(turned, V[..., :m, :])
     turned = turned[..., :count, :last]
@@ -132,10 +142,10 @@ def direction(
     if U is None:
         w = orthogonalise(xp, rows(xp, V, 0, j), w)[0]
         size = norm(xp, w)
-        return w / xp.where(size == 0, 1, size)[..., None], size, None
+        return w / without_zeros(xp, size)[..., None], size, None
     y = reflect(xp, U, w, j)
     u, head, size = reflector(xp, y, j)
-    U = put(xp, U, (..., j, slice(None)), u)
+    U = put_row(xp, U, j, u)
     e = xp.astype(places_like(xp, w) == j, w.dtype)
     return reflect(xp, U, head[..., None] * e, j + 1, backwards=True), size, U
 
@@ -177,10 +187,10 @@ def extend(
         w = xp.where(is_small[..., None], random, w)
     if U is None:
         unit = norm(xp, w)
-        v = w / xp.where(unit == 0, 1, unit)[..., None]
+        v = w / without_zeros(xp, unit)[..., None]
     else:
         v, _, U = direction(xp, V, U, w, j)
-    return h, xp.where(is_small, 0 * length, length), v, U
+    return h, xp.where(is_small, 0, length), v, U
 
 
 # --------------------------------------------------------------------------------- runs and pairs
@@ -273,13 +283,13 @@ def reflector(xp: Any, y: Array, j: Any) -> tuple[Array, Array, Array]:
     u = x + e^(i arg x_j) |x| e_j, normalised: the phase avoids cancellation. Zero if x is zero.
     """
     places = places_like(xp, y)
-    x, e = xp.where(places >= j, y, 0 * y), xp.astype(places == j, y.dtype)
+    x, e = xp.where(places >= j, y, 0), xp.astype(places == j, y.dtype)
     head, length = xp.sum(x * e, axis=-1), norm(xp, x)
     size = xp.abs(head)
-    phase = xp.where(size == 0, 1 + 0 * head, head / xp.where(size == 0, 1, size))
+    phase = xp.where(size == 0, 1 + 0 * head, head / without_zeros(xp, size))
     u = x + (phase * length)[..., None] * e
     scale = norm(xp, u)
-    return u / xp.where(scale == 0, 1, scale)[..., None], -phase, length
+    return u / without_zeros(xp, scale)[..., None], -phase, length
 
 
 def reflectors(xp: Any, V: Array, count: Any) -> Array:
@@ -287,8 +297,6 @@ def reflectors(xp: Any, V: Array, count: Any) -> Array:
     U = zeros_like(xp, V, V.shape)
 
     def body(i: Any, U: Array) -> Array:
-        return put(
-            xp, U, (..., i, slice(None)), reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0]
-        )
+        return put_row(xp, U, i, reflector(xp, reflect(xp, U, V[..., i, :], i), i)[0])
 
     return xp.fori_loop(V.shape[-2] if xp.is_functional else count, body, U)

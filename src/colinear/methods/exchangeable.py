@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array, adjoint, eye_like, hermitian
+from ..backends import Array, adjoint, eye_like, hermitian, inner_products
 from ..properties import POSITIVE_SEMIDEFINITE
 from .sampling import SimpleEstimator
 
@@ -125,8 +125,8 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     """
     n, m = W.shape[-2:]
     own = lambda X: xp.diagonal(X)[..., :, None]
-    H = xp.matmul(adjoint(xp, Q), Z)
-    P = xp.matmul(adjoint(xp, Q), W)
+    H = inner_products(xp, Q, Z)
+    P = inner_products(xp, Q, W)
     T = P - S * xp.vecdot(S, P, axis=-2)[..., None, :]
     V = W - xp.matmul(Q, T)
     AV = Y - xp.matmul(Z, T)
@@ -134,20 +134,17 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     length = xp.real(xp.vecdot(V, V, axis=-2))
     length = xp.where(length > 0, length, 1)
     whole = xp.sum(xp.diagonal(H), axis=-1)
-    K = xp.matmul(adjoint(xp, S), xp.matmul(H, S))
+    K = inner_products(xp, S, xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
     # Without s_j too: e = (s_j - G_ij s_i) / sqrt(1 - |G_ij|^2) joins what is left out, and v_i
     # becomes v_i + Q e c with c = e^H Q^H ω_i.
-    G = xp.matmul(adjoint(xp, S), S)
+    G = inner_products(xp, S, S)
     part, others = _pairs(xp, G)
     square = xp.abs(G) ** 2
     Kt, bar = xp.matrix_transpose(K), xp.conj(G)
     inner = (xp.diagonal(K)[..., None, :] - G * Kt - bar * K + square * own(K)) * part  # e^H H e
-    D, F = (
-        xp.matrix_transpose(xp.matmul(adjoint(xp, S), X))
-        for X in (P, xp.matmul(adjoint(xp, Q), AV))
-    )
-    B = xp.matmul(xp.matmul(adjoint(xp, V), Z), S)
+    D, F = (xp.matrix_transpose(inner_products(xp, S, X)) for X in (P, inner_products(xp, Q, AV)))
+    B = xp.matmul(inner_products(xp, V, Z), S)
     c, left = (X - bar * own(X) for X in (D, F))  # times sqrt(part)
     right = B - G * own(B)
     forms = (
@@ -174,7 +171,7 @@ def diagonal_estimates(xp: Any, W: Array, Q: Array, R: Array, S: Array, Z: Array
     each = whole[..., None] - both + outside
     # Without s_j too, summed over i: the terms of (s_j - G_ij s_i) (s_j - G_ij s_i)^H / (1 -
     # |G_ij|^2).
-    G = xp.matmul(adjoint(xp, S), S)
+    G = inner_products(xp, S, S)
     part, _ = _pairs(xp, G)
     bar, square = xp.conj(G) * part, xp.abs(G) ** 2 * part
     removed = (
@@ -200,14 +197,14 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     size = xp.vector_norm(Y, axis=(-2, -1))
     shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
     Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
-    core = xp.matmul(adjoint(xp, W), Y)
+    core = inner_products(xp, W, Y)
     C, positive = xp.cholesky(hermitian(xp, core))
     eye = xp.broadcast_to(eye_like(xp, Y), core.shape)
     inverse = xp.cholesky_solve(C, eye)
     B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
     F = xp.matmul(Y, inverse)
-    D = xp.matmul(adjoint(xp, F), F)
-    overlap = xp.cholesky_solve(xp.cholesky(xp.matmul(adjoint(xp, W), W))[0], eye)
+    D = inner_products(xp, F, F)
+    overlap = xp.cholesky_solve(xp.cholesky(inner_products(xp, W, W))[0], eye)
     g, d, o = (xp.real(xp.diagonal(X)) for X in (inverse, D, overlap))
     whole = xp.sum(xp.abs(B) ** 2, axis=(-2, -1)) - n * shift
     each = whole[..., None] + ((n - m + 1) * o - d) / g

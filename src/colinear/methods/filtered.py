@@ -25,8 +25,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, hermitian, zeros_like
-from .basis import SAFETY, Pairs, count_of, larger, plain, smaller
+from ..backends import Array, hermitian, inner_products, zeros_like
+from .basis import SAFETY, Pairs, count_of, larger, plain, smaller, take_columns
 from .lanczos import lanczos, ritz_values
 from .restarted import Request
 from .vectors import LinearMap
@@ -131,12 +131,12 @@ def filtered(
         """The pairs of A in the space that was found, by Rayleigh and Ritz, and the next
         polynomial."""
         X = xp.matrix_transpose(found.vectors)
-        X = 1.5 * X - 0.5 * xp.matmul(X, xp.matmul(adjoint(xp, X), X))  # orthonormal to rounding
+        X = 1.5 * X - 0.5 * xp.matmul(X, inner_products(xp, X, X))  # orthonormal to rounding
         Z = less_shift(X)
-        theta, C = xp.eigh(hermitian(xp, xp.matmul(adjoint(xp, X), Z)))
+        theta, C = xp.eigh(hermitian(xp, inner_products(xp, X, Z)))
         order = xp.argsort(theta if is_end else abs(theta), axis=-1, stable=True)
         theta = xp.take_along_axis(theta, order, axis=-1)
-        C = xp.take_along_axis(C, xp.broadcast_to(order[..., None, :], C.shape), axis=-1)
+        C = take_columns(xp, C, order)
         X, Z = xp.matmul(X, C), xp.matmul(Z, C)
         largest = xp.max(abs(theta), axis=-1)
         beside, near, Ritz = s.beside, True, theta  # Ritz values of H
@@ -144,7 +144,7 @@ def filtered(
         if not is_end:
             # none of the wanted was missed
             near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))
-            squares = xp.eigvalsh(hermitian(xp, xp.matmul(adjoint(xp, Z), Z)))
+            squares = xp.eigvalsh(hermitian(xp, inner_products(xp, Z, Z)))
             distance = xp.sqrt(xp.maximum(squares, 0 * theta))
             beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
             Ritz = (distance + beside[..., None]) ** 2

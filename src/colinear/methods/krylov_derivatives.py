@@ -30,9 +30,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, places_like, zeros_like
+from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
-from .basis import SMALL, expand, extend, fresh, norm, orthogonalise, plain, project, put, rows
+from .basis import (
+    SMALL,
+    expand,
+    extend,
+    fresh,
+    norm,
+    orthogonalise,
+    plain,
+    project,
+    put,
+    put_row,
+    rows,
+)
 from .krylov_function import Coefficients, Product, converge, widen
 from .restarted import KrylovState
 from .vectors import LinearMap
@@ -86,8 +98,8 @@ def square(xp: Any, H: Array, j: Any, corner: Array | None = None) -> Array:
     inside = places_like(xp, H) < j
     H = H[..., : H.shape[-1], :]
     first = (H if corner is None else corner)[..., 0, :1]
-    H = xp.where(inside[:, None] & inside[None, :], H, 0 * H)
-    return H + xp.make_diagonal(xp.where(inside, 0 * first, first))
+    H = xp.where(inside[:, None] & inside[None, :], H, 0)
+    return H + xp.make_diagonal(xp.where(inside, 0, first))
 
 
 # ---------------------------------------------------------------------------------------- backwards
@@ -209,11 +221,8 @@ def tangent_times(
     moved = 0 * lower.size
     state = Triangle(lower=lower, U=U, AU=AU, EV=EV, S=S, C=C, G=G, moved=moved, closed=moved > 0)
 
-    def with_row(X: Array, j: Any, x: Array) -> Array:
-        return put(xp, X, (..., j, slice(None)), x)
-
     def with_both(X: Array, j: Any, row: Array, column: Array) -> Array:
-        return put(xp, with_row(X, j, row), (..., slice(None), j), column)
+        return put(xp, put_row(xp, X, j, row), (..., slice(None), j), column)
 
     def step(s: Triangle) -> Triangle:
         j, lower = s.j, grown(s.lower)
@@ -221,12 +230,12 @@ def tangent_times(
         e = move(v)
         moved = xp.maximum(s.moved, norm(xp, e))
         size = lower.size + moved
-        EV = with_row(s.EV, j, e)
+        EV = put_row(xp, s.EV, j, e)
         t = expand(xp, g[..., :m], s.AU) + expand(xp, g[..., m : 2 * m], EV)  # A U a + dA V c
         h, length, u, _ = extend(xp, s.U, None, t, j, size, fresh(xp, noise, j), is_far=True)
-        U = with_row(s.U, j, u)
+        U = put_row(xp, s.U, j, u)
         w = multiply(u)
-        AU = with_row(s.AU, j, w)
+        AU = put_row(xp, s.AU, j, w)
         S = with_both(s.S, j, xp.conj(project(xp, AU, u)), project(xp, U, w))
         C = with_both(s.C, j, xp.conj(project(xp, EV, u)), project(xp, U, e))
         above = widen(xp, h, m)
@@ -240,7 +249,7 @@ def tangent_times(
         ended = left <= SMALL * xp.eps(a.dtype) * size
         # Where that space is closed its vectors have nothing to add: zero, and random vectors in U
         # and V do no harm.
-        a = xp.where(ended[..., None], 0 * a, a / xp.where(left == 0, 1, left)[..., None])
+        a = xp.where(ended[..., None], 0 * a, a / without_zeros(xp, left)[..., None])
         return Triangle(
             lower=lower,
             U=U,
@@ -248,7 +257,7 @@ def tangent_times(
             EV=EV,
             S=S,
             C=C,
-            G=with_row(s.G, j + 1, a),
+            G=put_row(xp, s.G, j + 1, a),
             moved=moved,
             closed=xp.logical_or(s.closed, ended),
         )
@@ -257,7 +266,7 @@ def tangent_times(
         T, S = square(xp, s.lower.H, s.j), square(xp, s.S, s.j, s.lower.H)
         X, scale, doubt = corner(S, s.C[..., : S.shape[-1], : S.shape[-1]], T)
         whole, column = xp.vector_norm(X, axis=(-2, -1)), norm(xp, X[..., 0])
-        doubt = xp.where(doubt > 0, doubt * whole / xp.where(column == 0, 1, column), 0 * doubt)
+        doubt = xp.where(doubt > 0, doubt * whole / without_zeros(xp, column), 0 * doubt)
         still = s.moved == 0  # dA is zero as far as it can be seen
         is_exact = s.closed | (still & is_closed(xp, s.lower)) | (s.j >= n)
         return Coefficients(widen(xp, X[..., 0], m), scale, whole, doubt, is_exact)

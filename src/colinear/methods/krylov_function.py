@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, places_like, zeros_like
+from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
 from .basis import SMALL, count_of, expand, fill, norm, plain, rows, smaller
@@ -195,12 +195,12 @@ def converge(
         shift = xp.exp(xp.minimum(r.scale - scale, MOST + 0 * scale))
         difference, size = norm(xp, c - r.values * shift[..., None]), norm(xp, c)
         rest = rest_of_series(xp, difference, r.difference, shift)
-        error = rest / xp.where(size == 0, 1, size) + xp.where(size == 0, vanished, 0)
+        error = rest / without_zeros(xp, size) + xp.where(size == 0, vanished, 0)
         is_rounding = rest <= NOISE * xp.eps(c.dtype) * rounding
         settled = is_rounding & xp.isfinite(r.difference) & (size > 0 if vanished else True)
         error = xp.where(xp.logical_or(is_exact, settled), 0 * error, error)
         error = xp.maximum(error, doubt)
-        error = error if weight is None else xp.where(weight == 0, 0 * error, error)
+        error = error if weight is None else xp.where(weight == 0, 0, error)
         return Converging(
             state=state,
             values=c,
@@ -255,8 +255,8 @@ def _small_matrix(
         size = run.size[..., None]
         is_near = xp.abs(filling) <= math.sqrt(xp.eps(T.dtype)) * size
         filling = xp.where(is_near, xp.astype(size, T.dtype), filling)
-    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0 * T)
-    return T + xp.make_diagonal(xp.where(inside, 0 * filling, filling)), is_closed
+    T = xp.where(inside[..., :, None] & inside[..., None, :], T, 0)
+    return T + xp.make_diagonal(xp.where(inside, 0, filling)), is_closed
 
 
 def widen(xp: Any, c: Array, width: int) -> Array:

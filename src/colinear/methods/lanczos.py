@@ -98,10 +98,8 @@ class LanczosRun(Restarted):
         w, alpha, size = self._recur(ops, s, j, s.beta, s.size)
         random = fresh(xp, self.noise, s.draws + j)
         _, beta, v, U = extend(xp, s.V, s.U, w, j + 1, size, random)
-        V = put(xp, s.V, (..., j + 1, slice(None)), v)
         H = put(xp, s.H, (..., j, j), xp.astype(alpha, s.H.dtype))
-        H = put(xp, H, (..., j + 1, j), xp.astype(beta, H.dtype))
-        return s._replace(V=V, U=U, H=H, beta=beta, size=size, j=j + 1, iterations=s.iterations + 1)
+        return self.add(s, v, beta, size, U=U, H=H)
 
     def _recur(
         self, ops: Any, s: KrylovState, j: Any, beta: Any, size: Any

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array, adjoint, hermitian
+from ..backends import Array, hermitian, inner_products
 from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
@@ -163,7 +163,7 @@ def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) 
     vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
     X = xp.qr(vectors)[0]
     AX = times(X)
-    values, C = xp.eigh(hermitian(xp, xp.matmul(adjoint(xp, X), AX)))
+    values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
     X, AX = xp.matmul(X, C), xp.matmul(AX, C)
     return LOBPCGState(
         X=X,
@@ -184,7 +184,7 @@ def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) 
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:
     """Rayleigh and Ritz in an orthonormal basis, of which columns that were dropped are zero: the
     smallest values, and their vectors."""
-    T = hermitian(xp, xp.matmul(adjoint(xp, S), AS))
+    T = hermitian(xp, inner_products(xp, S, AS))
     there = xp.vector_norm(S, axis=-2) > 0.5
     far = xp.where(there, 0 * size[..., None], HUGE * size[..., None] + 1)
     values, C = xp.eigh(T + xp.make_diagonal(xp.astype(far, T.dtype)))
@@ -196,11 +196,11 @@ def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
     rounding errors."""
     for _ in range(2):
         W = _scaled(xp, W)
-        W = W - xp.matmul(Q, xp.matmul(adjoint(xp, Q), W))
+        W = W - xp.matmul(Q, inner_products(xp, Q, W))
         # What is left of a unit vector in span Q is rounding, and no direction: where Q spans the
         # space nothing else is there.
         is_left = xp.vector_norm(W, axis=-2, keepdims=True) > ROUNDING * xp.eps(W.dtype)
-        W = xp.where(is_left, W, 0 * W)
+        W = xp.where(is_left, W, 0)
         W = _whitened(xp, W)
     return _whitened(xp, W)
 
@@ -214,7 +214,7 @@ def _scaled(xp: Any, W: Array) -> Array:
 def _whitened(xp: Any, W: Array) -> Array:
     """W (W^H W)^(-1/2), the columns scaled first, and directions below rounding left out (SVQB)."""
     W = _scaled(xp, W)
-    values, U = xp.eigh(hermitian(xp, xp.matmul(adjoint(xp, W), W)))
+    values, U = xp.eigh(hermitian(xp, inner_products(xp, W, W)))
     largest = values[..., -1:]
     kept = values > 10 * W.shape[-1] * xp.eps(W.dtype) * xp.maximum(largest, 0 * largest + 1e-30)
     factor = xp.where(kept, 1 / xp.sqrt(xp.where(kept, values, 1)), 0 * values)

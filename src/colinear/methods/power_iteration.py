@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array
+from ..backends import Array, without_zeros
 from .base import Spectral
 from .basis import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
 from .vectors import LinearMap
@@ -81,7 +81,7 @@ def power_iteration(
         target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]
         done = plain(xp, xp.all(residual <= target))
         # The vector that was judged is kept when it is good enough.
-        following = w / xp.where(length == 0, 1, length)[..., None]
+        following = w / without_zeros(xp, length)[..., None]
         V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
         return PowerState(
             V=V,

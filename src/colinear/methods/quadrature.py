@@ -192,12 +192,12 @@ def combined(xp: Any, multiply: LinearMap, R: Array, weights: Array) -> Array:
 
     def body(i: Any, found: Any) -> Any:
         s, total = found
-        total = total + _as(xp, weights[i], R)[..., None, :] * s.U
+        total = total + _beside(xp, weights[i], R) * s.U
         return step(xp, multiply, None, s)[0], total
 
     (last, total) = xp.fori_loop(weights.shape[0] - 1, body, (runs, 0 * R))
-    total = total + _as(xp, weights[-1], R)[..., None, :] * last.U  # which needs no further product
-    return total * _as(xp, xp.sqrt(length), R)[..., None, :]
+    total = total + _beside(xp, weights[-1], R) * last.U  # which needs no further product
+    return total * _beside(xp, xp.sqrt(length), R)
 
 
 def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Array]:
@@ -207,18 +207,18 @@ def step(xp: Any, multiply: Any, precondition: Any, s: Runs) -> tuple[Runs, Arra
     W, status = heard(xp, multiply, P, s.status)
     alpha = xp.real(xp.column_dot(P, W))
     if xp.is_traced(W):  # torch.func.vmap writes nothing in place
-        W = W - s.U * _as(xp, alpha, W)[..., None, :] - s.before * _as(xp, s.beta, W)[..., None, :]
+        W = W - s.U * _beside(xp, alpha, W) - s.before * _beside(xp, s.beta, W)
     else:
-        W = xp.three_term(W, _as(xp, alpha, W), s.U, _as(xp, s.beta, W), s.before)
+        W = xp.three_term(W, xp.astype(alpha, W.dtype), s.U, xp.astype(s.beta, W.dtype), s.before)
     V = W if precondition is None else precondition(W)
     square = xp.real(xp.column_dot(W, V))
-    beta = xp.sqrt(xp.where(square > 0, square, 0 * square))
+    beta = xp.sqrt(xp.where(square > 0, square, 0))
     size = xp.maximum(s.size, xp.abs(alpha) + beta)
     # Not finite stays so: the run goes on, and is seen.
     alive = xp.logical_and(s.alive, xp.logical_not(beta <= SMALL * xp.eps(W.dtype) * size))
-    alpha = xp.where(s.alive, alpha, 0 * alpha)
-    beta = xp.where(alive, beta, 0 * beta)
-    scale = _as(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)[..., None, :]
+    alpha = xp.where(s.alive, alpha, 0)
+    beta = xp.where(alive, beta, 0)
+    scale = _beside(xp, xp.where(alive, 1 / xp.where(alive, beta, 1), 0), W)
     U = times(xp, W, scale)
     return Runs(
         U=U,
@@ -239,8 +239,9 @@ def times(xp: Any, W: Array, scale: Array) -> Array:
     return W
 
 
-def _as(xp: Any, x: Array, like: Array) -> Array:
-    return xp.astype(x, like.dtype)
+def _beside(xp: Any, x: Array, like: Array) -> Array:
+    """Numbers of the runs as factors of their vectors."""
+    return xp.astype(x, like.dtype)[..., None, :]
 
 
 def with_node(xp: Any, alpha: Any, beta: Any, node: float) -> tuple[Any, Any]:

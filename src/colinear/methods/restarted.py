@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array, places_like, zeros_like
+from ..backends import Array, places_like, without_zeros, zeros_like
 from .basis import (
     SAFETY,
     count_of,
@@ -22,10 +22,12 @@ from .basis import (
     pick,
     plain,
     put,
+    put_row,
     reflectors,
     rotate,
     run_cycles,
     smaller,
+    take_columns,
     wanted,
 )
 from .vectors import LinearMap
@@ -157,12 +159,26 @@ class Restarted:
         the last row of Q."""
         raise NotImplementedError
 
+    def add(self, s: KrylovState, v: Array, beta: Array, size: Array, **others: Any) -> KrylovState:
+        """The state with one more vector v of the basis, of which A v_j has beta; A is of this
+        size."""
+        xp, H = self.xp, others.pop("H", s.H)
+        return s._replace(
+            V=put_row(xp, s.V, s.j + 1, v),
+            H=put(xp, H, (..., s.j + 1, s.j), xp.astype(beta, H.dtype)),
+            beta=beta,
+            size=size,
+            j=s.j + 1,
+            iterations=s.iterations + 1,
+            **others,
+        )
+
     def initial(self) -> KrylovState:
         """The state before the first step."""
         xp, start, k, m = self.xp, self.start, self.ask.k, self.ask.m
         lanes, n = start.shape[:-1], start.shape[-1]
         V = zeros_like(xp, start, (*lanes, m + 1, n))
-        V = put(xp, V, (..., 0, slice(None)), start / norm(xp, start)[..., None])
+        V = put_row(xp, V, 0, start / norm(xp, start)[..., None])
         H, residual = (zeros_like(xp, x, (*lanes, m + 1, m)) for x in (start, xp.real(start)))
         residual = residual[..., 0, :]
         return KrylovState(
@@ -226,12 +242,12 @@ class Restarted:
         H = xp.where(inside[:, None] & inside & xp.isfinite(H), H, 0)
         # outside, what is no eigenvalue of A
         far = xp.where(xp.isfinite(s.size), 3 * s.size + 1, 1)[..., None]
-        far = xp.where(inside, 0 * far, far)
+        far = xp.where(inside, 0, far)
         values, Y = self.solve(H + xp.make_diagonal(xp.astype(far, H.dtype)))
         is_none = xp.vector_norm(xp.where(inside[:, None], 0 * Y, Y), axis=-2) > 0.5
         score = xp.where(is_none, math.inf, self.score(values))
         order = xp.argsort(score, axis=-1, stable=True)
-        Y = xp.take_along_axis(Y, xp.broadcast_to(order[..., None, :], Y.shape), axis=-1)
+        Y = take_columns(xp, Y, order)
         residual = s.beta[..., None] * xp.abs(Y[..., s.j - 1, :])
         values = xp.take_along_axis(values, order, axis=-1)
         return s._replace(values=values, Y=Y, residual=residual)
@@ -248,7 +264,7 @@ class Restarted:
         target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
         close = s.residual <= target
         converged = plain(xp, xp.all(close[..., :k])) & (self.looks_early or s.j >= ask.m)
-        target = xp.where(target == 0, 1, target)
+        target = without_zeros(xp, target)
         excess = xp.max(xp.where(places_like(xp, target) < k, s.residual / target, 0))
         s = s._replace(
             cycles=s.cycles + 1,
@@ -288,7 +304,7 @@ class Restarted:
         xp, p = self.xp, self.count_kept(s)
         Q, S, row = self.subspace(s, p)
         inside = places_like(xp, S) < p
-        S = xp.where(inside[:, None] & inside, S, 0 * S)
+        S = xp.where(inside[:, None] & inside, S, 0)
         row = xp.where(inside & (s.again ^ True), s.beta[..., None] * row, 0 * row)
         H = xp.concat([S, 0 * S[..., :1, :]], axis=-2)
         w = s.V[..., s.j, :]
@@ -297,11 +313,11 @@ class Restarted:
         if xp.is_functional or s.again:
             random = fresh(xp, self.noise, s.draws)
             w = pick(xp, s.again, orthogonal(xp.astype(random, w.dtype)), w)
-        V = put(xp, V, (..., p, slice(None)), orthogonal(w))
+        V = put_row(xp, V, p, orthogonal(w))
         return s._replace(
             V=V,
             U=reflectors(xp, V, p + 1) if self.ask.householder else s.U,
-            H=put(xp, H, (..., p, slice(None)), xp.astype(row, H.dtype)),
+            H=put_row(xp, H, p, xp.astype(row, H.dtype)),
             j=p,
             kept=p,
             draws=s.draws + self.ask.m,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, adjoint, get, namespace_of, program
+from ..backends import Array, get, inner_products, namespace_of, program
 from ..info import recording
 from ..status import Status, combine, failed
 from .base import Method, check_integer
@@ -388,7 +388,7 @@ def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, A
     if isinstance(worst, Status):
         found: Any = int(worst) if worst.is_failure else 0
     else:
-        found = xp.where(failed(worst), worst, 0 * worst)
+        found = xp.where(failed(worst), worst, 0)
     if isinstance(found, int) and found == 0:
         return Y, before
     found = worse(xp, before, found)
@@ -435,7 +435,7 @@ def samples(xp: Any, Z: Array, Y: Array, diagonal: bool) -> Array:
 
 def outside(xp: Any, Q: Array, X: Array) -> Array:
     """(I - Q Q^H) X."""
-    return X - xp.matmul(Q, xp.matmul(adjoint(xp, Q), X))
+    return X - xp.matmul(Q, inner_products(xp, Q, X))
 
 
 def range_part(xp: Any, Q: Array, of_range: LinearMap, diagonal: bool) -> Array:

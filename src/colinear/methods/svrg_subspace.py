@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, hermitian
+from ..backends import Array, adjoint, hermitian, inner_products
 from .iterate import Products
 from .loop import NO_MONITOR, Loop, Monitor
 from .svrg import (
@@ -110,7 +110,7 @@ def svrg_subspace(
         order, ascent = sample(own), sign * s.rate[..., None, :]
 
         def one(i: Any, W: Array) -> Array:
-            C = xp.matmul(adjoint(xp, s.W), W)
+            C = inner_products(xp, s.W, W)
             slope = terms.product(order[i], W - xp.matmul(s.W, C)) + xp.matmul(s.G, C)
             return orthonormal(xp, W + ascent * slope)
 

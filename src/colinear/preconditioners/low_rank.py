@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..backends import Array, adjoint, hermitian, namespace_of
+from ..backends import Array, adjoint, hermitian, inner_products, namespace_of
 from ..factors.inverse import Inverse
 from ..functions.diagonal import diag
 from ..functions.solve.inverse import inv
@@ -100,7 +100,7 @@ def approximation(K: LinearOperator, rank: int, seed: Any) -> tuple[Array, Array
     size = xp.stop_gradient(xp.vector_norm(Y, axis=(-2, -1)))
     little = xp.where(size > 0, size, 1) * (math.sqrt(n) * xp.eps(K.dtype))
     Y = Y + xp.astype(little, K.dtype)[..., None, None] * Q
-    C = xp.cholesky(hermitian(xp, xp.matmul(adjoint(xp, Q), Y)))[0]
+    C = xp.cholesky(hermitian(xp, inner_products(xp, Q, Y)))[0]
     B = adjoint(xp, xp.solve_triangular(C, adjoint(xp, Y), lower=True))  # Y C^-H
     U, s, _ = xp.svd(B)
     return U, xp.maximum(s**2 - little[..., None], 0)

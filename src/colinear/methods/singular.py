@@ -1,6 +1,6 @@
-"""Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005), for the
-largest singular triplets.
+"""The largest singular triplets: by bidiagonalisation, or from random vectors.
 
+Golub-Kahan-Lanczos bidiagonalisation with thick restart (Baglama and Reichel 2005):
 Two bases, A V = U B and A^H U = V B^H + beta v e_m^H. The singular triplets of the small B, B = P
 diag(s) Q^H, give those of A; a restart keeps the best p of them and v: in that basis B is diagonal
 with one full column behind it.
@@ -9,6 +9,11 @@ Differs from the paper: both bases are orthogonalised in full; zero on the bidia
 invariant subspace, no failure, and a random direction follows; when k triplets have converged the
 run looks again from a random direction, since a Krylov space holds one vector of each singular
 space. Batches advance, and restart, together.
+
+Randomised singular value decomposition (Halko, Martinsson and Tropp 2011): an orthonormal basis Q of
+(A A^H)^q A Ω, Ω random and somewhat wider than the rank asked for, then the small decomposition of
+Q^H A. Differs from the paper: the powers are orthonormalised at each product, so that small singular
+values are not lost in rounding.
 """
 
 from __future__ import annotations
@@ -17,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..backends import Array, adjoint, places_like, zeros_like
-from .base import Spectral
-from .basis import expand, extend, fresh, norm, put, rotate
+from .base import Method, Spectral, check_integer
+from .basis import expand, extend, fresh, norm, put, put_row, rotate
 from .restarted import KrylovState, Restarted
 from .vectors import LinearMap
 
@@ -82,15 +87,7 @@ class GolubKahanRun(Restarted):
         z = z - alpha[..., None] * v  # z = A^H u_j - α v_j
         _, beta, z, _ = extend(xp, V, None, z, j + 1, size, random)
         H = put(xp, H, (..., j, j), xp.astype(alpha, H.dtype))
-        return s._replace(
-            V=put(xp, V, (..., j + 1, slice(None)), z),
-            U=put(xp, U, (..., j, slice(None)), u),
-            H=put(xp, H, (..., j + 1, j), xp.astype(beta, H.dtype)),
-            beta=beta,
-            size=size,
-            j=j + 1,
-            iterations=s.iterations + 1,
-        )
+        return self.add(s, z, beta, size, U=put_row(xp, U, j, u), H=H)
 
     def project(self, s: KrylovState) -> KrylovState:
         """B^H = Q diag(s) P^H, and |A^H u - s v| = beta |P_m|."""
@@ -153,3 +150,71 @@ def golub_kahan(
     U, V = (xp.copy(basis[..., :k, :]) for basis in (s.U, s.V))  # so that the bases can go
     ended = s.matvecs, s.iterations, s.done, s.finite, stopped
     return Triplets(U, s.values[..., :k], V, *ended)
+
+
+# -------------------------------------------------------------------------------- from random vectors
+
+
+@dataclass(frozen=True)
+class RandomizedSVD(Method):
+    """A low-rank decomposition from random vectors (Halko, Martinsson and Tropp 2011): few passes
+    over A, and an approximation.
+
+    `info.residual` says how good it is, |A v - s u| / |A| for each triplet, and `info.error`
+    estimates |A - U diag(s) V^H| / |A|.
+
+    Parameters
+    ----------
+    tol : float, optional
+        The residual to reach: the status is INACCURATE where a triplet misses it. Nothing is asked
+        for if it is not given.
+    oversampling : int
+        How many vectors more than the rank are used.
+    power_iterations : int
+        How often A A^H is applied: more, where the singular values fall slowly.
+    seed : int
+        Of the random numbers.
+    rank : int, optional
+        Of `pinv`: how many triplets the pseudoinverse is made of; all if not given. (`svd` has k.)
+
+    Examples
+    --------
+    >>> import colinear as co, numpy as np
+    >>> A = np.outer(np.arange(50.0), np.ones(40))
+    >>> U, s, V = co.svd(A, 1, co.RandomizedSVD())
+    >>> bool(np.allclose(U @ np.diag(s) @ V.H, A))
+    True
+    """
+
+    tol: float | None = None
+    oversampling: int = 10
+    power_iterations: int = 2
+    seed: int = 0
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("oversampling", "power_iterations"):
+            check_integer(self, name, 0, "an integer that is not negative")
+        check_integer(self, "rank", 1, "a positive integer")
+
+    def runs_on(self, A: Any) -> bool:
+        return self.rank is not None  # that of the whole says nothing of parts
+
+
+def randomized_svd(
+    xp: Any,
+    multiply: LinearMap,
+    multiply_adjoint: LinearMap,
+    test: Array,
+    k: int,
+    powers: int,
+) -> tuple[Array, Array, Array]:
+    """U (*batch, m, k), s and V (*batch, n, k), from a random block `test` (*batch, n, l) with k <=
+    l."""
+    Q = xp.qr(multiply(test))[0]
+    for _ in range(powers):
+        Q = xp.qr(multiply(xp.qr(multiply_adjoint(Q))[0]))[0]
+    W, s, Ph = xp.svd(multiply_adjoint(Q))  # (Q^H A)^H = W diag(s) P^H
+    U = xp.matmul(Q, adjoint(xp, Ph))
+    return U[..., :k], s[..., :k], W[..., :k]
