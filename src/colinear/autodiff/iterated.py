@@ -150,36 +150,32 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     xp, leaves = A.xp, A.arrays()
     count, n = len(leaves), A.shape[-1]
 
-    def multiply(X: Array, *parameters: Array) -> Array:
-        *leaves, values, V = parameters
-        x, c = X[..., :n, :], X[..., n:, :]
-        top = A.with_arrays(leaves) @ x - x * values[..., None, :] - V * c
-        return xp.concat([top, xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
+    def bordered(is_adjoint: bool) -> tuple[Callable[..., Array], Callable[..., Array]]:
+        """The product with that system or its adjoint, and the solution."""
 
-    def multiply_adjoint(X: Array, *parameters: Array) -> Array:
-        *leaves, values, V = parameters
-        x, c = X[..., :n, :], X[..., n:, :]
-        top = A.with_arrays(leaves).H @ x - x * xp.conj(values)[..., None, :] + V * c
-        return xp.concat([top, -xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)], axis=-2)
+        def multiply(X: Array, *parameters: Array) -> Array:
+            *leaves, values, V = parameters
+            B, x, c = A.with_arrays(leaves), X[..., :n, :], X[..., n:, :]
+            last = xp.sum(xp.conj(V) * x, axis=-2, keepdims=True)
+            if is_adjoint:
+                B, values, c, last = B.H, xp.conj(values), -c, -last
+            return xp.concat([B @ x - x * values[..., None, :] - V * c, last], axis=-2)
 
-    def solver(product: Callable[..., Array]) -> Callable[..., Array]:
         def solve(B: Array, *parameters: Array) -> Array:
-            tol = xp.eps(B.dtype) ** ACCURACY
             outcome = gmres(
                 xp,
-                lambda X: product(X, *parameters),
+                lambda X: multiply(X, *parameters),
                 B,
-                tol=tol,
+                tol=xp.eps(B.dtype) ** ACCURACY,
                 max_iters=LIMIT * n,
                 restart=min(n + 1, 100),
             )
             _report(xp, outcome, GMRES())
             return outcome.X
 
-        return solve
+        return multiply, solve
 
-    adjoints = multiply_adjoint, solver(multiply_adjoint)
-    equation = Equation(xp, multiply, solver(multiply), adjoints, count + 2, warns=True)
+    equation = Equation(xp, *bordered(False), bordered(True), count + 2, warns=True)
 
     def judge(cotangents: tuple) -> Array:
         turn, G = cotangents

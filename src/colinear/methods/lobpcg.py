@@ -119,7 +119,7 @@ def lobpcg(
 
     def step(s: LOBPCGState) -> LOBPCGState:
         W = s.AX - s.X * s.values[..., None, :]
-        W = xp.where((s.residual <= target(s))[..., None, :], 0 * W, W)
+        W = xp.where((s.residual <= target(s.size))[..., None, :], 0, W)
         W = W if precondition is None else precondition(W)
         W = orthonormal(xp, W, xp.concat([s.X, s.P], axis=-1))
         S = xp.concat([s.X, W, s.P], axis=-1)
@@ -127,58 +127,43 @@ def lobpcg(
         C, values = _best(xp, S, AS, s.size, block)
         # The part of the step from outside X, orthonormal and orthogonal to the new X.
         D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
-        X, AX, P, AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
-        return judged(
-            s._replace(
-                X=X,
-                AX=AX,
-                P=P,
-                AP=AP,
-                values=values,
-                matvecs=s.matvecs + block,
-                iterations=s.iterations + 1,
-            )
+        blocks = [xp.matmul(B, c) for c in (C, D) for B in (S, AS)]
+        return judged(*blocks, values, s.size, s.iterations + 1)
+
+    def target(size: Array) -> Array:
+        return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * size[..., None]
+
+    def judged(
+        X: Array, AX: Array, P: Array, AP: Array, values: Array, size: Array, iterations: Any
+    ) -> LOBPCGState:
+        residual = xp.vector_norm(AX - X * values[..., None, :], axis=-2)
+        size = xp.maximum(size, xp.max(xp.vector_norm(AX, axis=-2), axis=-1))
+        return LOBPCGState(
+            X=X,
+            AX=AX,
+            P=P,
+            AP=AP,
+            values=values,
+            residual=residual,
+            size=size,
+            V=xp.matrix_transpose(X),
+            matvecs=iterations * block,
+            iterations=iterations,
+            done=plain(xp, xp.all(residual[..., :k] <= target(size))),
+            finite=plain(xp, xp.all(xp.isfinite(size))),
         )
-
-    def target(s: LOBPCGState) -> Array:
-        return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * s.size[..., None]
-
-    def judged(s: LOBPCGState) -> LOBPCGState:
-        residual = xp.vector_norm(s.AX - s.X * s.values[..., None, :], axis=-2)
-        size = xp.maximum(s.size, xp.max(xp.vector_norm(s.AX, axis=-2), axis=-1))
-        s = s._replace(residual=residual, size=size, V=xp.matrix_transpose(s.X))
-        done = plain(xp, xp.all(residual[..., :k] <= target(s)))
-        return s._replace(done=done, finite=plain(xp, xp.all(xp.isfinite(size))))
 
     def going(s: LOBPCGState) -> Any:
         return (s.done ^ True) & s.finite & (s.iterations < max_iters)
 
-    state = judged(_initial(xp, times, start, noise, block))
+    X = xp.qr(xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1))[0]
+    AX = times(X)
+    values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
+    X, AX, zero = xp.matmul(X, C), xp.matmul(AX, C), 0 * X
+    state = judged(X, AX, zero, zero, values, 0 * values[..., 0], count_of(xp, 1))
     state, stopped = run_cycles(xp, going, step, state, watch)
     vectors = xp.matrix_transpose(state.X)[..., :k, :]
     return pairs_of(state, sign * state.values[..., :k], vectors, stopped)
-
-
-def _initial(xp: Any, times: LinearMap, start: Array, noise: Array, block: int) -> LOBPCGState:
-    vectors = xp.stack([start, *(fresh(xp, noise, i) for i in range(block - 1))], axis=-1)
-    X = xp.qr(vectors)[0]
-    AX = times(X)
-    values, C = xp.eigh(hermitian(xp, inner_products(xp, X, AX)))
-    X, AX = xp.matmul(X, C), xp.matmul(AX, C)
-    return LOBPCGState(
-        X=X,
-        AX=AX,
-        P=0 * X,
-        AP=0 * X,
-        values=values,
-        residual=values,
-        size=0 * values[..., 0],
-        V=xp.matrix_transpose(X),
-        matvecs=count_of(xp, block),
-        iterations=count_of(xp, 1),
-        done=count_of(xp, False),
-        finite=count_of(xp, True),
-    )
 
 
 def _best(xp: Any, S: Array, AS: Array, size: Array, block: int) -> tuple[Array, Array]:

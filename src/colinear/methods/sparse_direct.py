@@ -30,7 +30,17 @@ class HostFactor:
     """Factors that the host holds: static in a program, and equal if made of equal `arguments`, so
     that a compiled program serves all that are. Made again when unpickled."""
 
-    arguments: tuple[Any, ...]
+    arguments: tuple[Any, ...]  # the values of the matrices first
+    solve_columns: Any  # the solution for columns of the stacked matrices, in a form
+
+    def solve(self, X: Any, form: str) -> Any:
+        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (...,
+        *batch, n, k)."""
+        if form == "C":
+            return np.conj(self.solve(np.conj(X), "N"))
+        data = self.arguments[0]
+        solve = lambda B: self.solve_columns(B, form)
+        return solved_columns(solve, X, data.shape[:-1], data.dtype)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -92,7 +102,6 @@ class SparseLU(HostFactor):
 
         data = np.asarray(data)
         self.arguments = (data, indptr, columns, definite, symmetric, incomplete)
-        self.batch = data.shape[:-1]
         matrix = csc_array(stacked_matrix(data, indptr, columns))
         options: dict[str, Any] = {}
         if definite or symmetric:
@@ -118,14 +127,8 @@ class SparseLU(HostFactor):
     def flops(self) -> float:
         return 2.0 * self.factors.nnz
 
-    def solve(self, X: Any, form: str) -> Any:
-        """A^-1 X ("N"), A^-T X ("T"), A^-H X ("H") or conj(A)^-1 X ("C") for X of shape (...,
-        *batch, n, k)."""
-        if form == "C":
-            return np.conj(self.solve(np.conj(X), "N"))
-        return solved_columns(
-            lambda B: self.factors.solve(B, trans=form), X, self.batch, self.arguments[0].dtype
-        )
+    def solve_columns(self, B: Any, form: str) -> Any:
+        return self.factors.solve(B, trans=form)
 
 
 class Substitution:
@@ -254,12 +257,10 @@ def factors_in_order(data: Any, structure: Any, definite: bool) -> tuple[Any, An
     SuperLU renumbers the columns by a postorder of their elimination tree. That changes no pivot
     and no entry, so the factors are those of the given order, renumbered: here they are put back.
     """
-    from scipy.sparse import coo_array, csc_array, csr_array
+    from scipy.sparse import coo_array, csc_array
     from scipy.sparse.linalg import splu
 
-    matrix = csc_array(
-        csr_array((data, structure.columns, structure.indptr), shape=structure.shape)
-    )
+    matrix = csc_array(stacked_matrix(data, structure.indptr, structure.columns))
     options = {"SymmetricMode": True} if definite else {}
     try:
         found = splu(
@@ -305,7 +306,6 @@ class IncompleteCholesky(HostFactor):
 
         data = np.asarray(data)
         self.arguments = (data, indptr, columns, drop_tol, fill)
-        self.batch, self.dtype = data.shape[:-1], data.dtype
         wide = np.result_type(data, np.float64)
         A = csc_array(stacked_matrix(data.astype(wide), indptr, columns))
         scale = A.diagonal().real
@@ -325,20 +325,13 @@ class IncompleteCholesky(HostFactor):
         self.factor = splu(csc_array(L, dtype=data.dtype), **options)
         self.flops = 4.0 * L.nnz
 
-    def solve(self, X: Any, form: str) -> Any:
-        """(L L^H)^-1 X, or its conjugate for the forms "T" and "C", for X of shape (..., *batch, n,
-        k)."""
-        if form in "TC" and self.dtype.kind == "c":
-            return np.conj(self.solve(np.conj(X), "N"))
-        return solved_columns(self._solve, X, self.batch, self.dtype)
-
-    def _solve(self, B: Any) -> Any:
-        if self.order is None:
-            return self.factor.solve(self.factor.solve(B), trans="H")
+    def solve_columns(self, B: Any, form: str) -> Any:
+        """(L L^H)^-1 B, or its conjugate for the form "T"."""
+        if form == "T":
+            return np.conj(self.solve_columns(np.conj(B), "N"))
+        order = slice(None) if self.order is None else self.order
         X = np.empty_like(B)
-        X[self.order] = self.factor.solve(
-            self.factor.solve(np.ascontiguousarray(B[self.order])), trans="H"
-        )
+        X[order] = self.factor.solve(self.factor.solve(np.ascontiguousarray(B[order])), trans="H")
         return X
 
 

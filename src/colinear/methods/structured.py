@@ -176,43 +176,47 @@ def _multiplication(col: Any, row: Any, hermitian: bool) -> Any:
     """x -> T x."""
     from scipy import fft
 
-    n = len(col)
-    length = fft.next_fast_len(2 * n - 1, real=not np.iscomplexobj(col))
+    n, is_real = len(col), not np.iscomplexobj(col)
+    length = fft.next_fast_len(2 * n - 1, real=is_real)
     circulant = np.concatenate([col, np.zeros(length - 2 * n + 1, col.dtype), row[:0:-1]])
-    if np.iscomplexobj(col):
-        symbol = fft.fft(circulant)
-        return lambda x: fft.ifft(symbol * fft.fft(x, length))[:n]
-    symbol = fft.rfft(circulant)
-    if hermitian:
+    symbol = _symbol(circulant)
+    if is_real and hermitian:
         symbol = symbol.real  # but for rounding, and quicker to multiply by
-    return lambda x: _filtered(x, symbol, length)[:n]
+    times = _filter(symbol, length, is_real)
+    return lambda x: times(x)[:n]
 
 
-def _filtered(x: Any, symbol: Any, length: int) -> Any:
-    """F^-1 (symbol * F x) of a real x, padded to this length, in place as far as that goes."""
+def _symbol(c: Any) -> Any:
+    """The eigenvalues of a circulant matrix with this first column; of a real one half of them."""
     from scipy import fft
 
-    transform = fft.rfft(x, length)
-    transform *= symbol
-    return fft.irfft(transform, length, overwrite_x=True)
+    return fft.fft(c) if np.iscomplexobj(c) else fft.rfft(c)
+
+
+def _filter(symbol: Any, length: int, is_real: bool) -> Any:
+    """x -> F^-1 (symbol * F x), padded to this length, in place as far as that goes."""
+    from scipy import fft
+
+    forward, back = (fft.rfft, fft.irfft) if is_real else (fft.fft, fft.ifft)
+
+    def times(x: Any) -> Any:
+        transform = forward(x, length)
+        transform *= symbol
+        return back(transform, length, overwrite_x=True)
+
+    return times
 
 
 def _circulant_inverse(col: Any, row: Any, positive: bool) -> Any:
     """x -> C^-1 x with c_k = ((n - k) t_k + k t_{k-n}) / n; eigenvalues near zero are moved away
     from it."""
-    from scipy import fft
-
     n = len(col)
     k = np.arange(n)
-    c = ((n - k) * col + k * np.concatenate([col[:1], row[:0:-1]])) / n
-    real = not np.iscomplexobj(col)
-    symbol = fft.rfft(c) if real else fft.fft(c)
+    symbol = _symbol(((n - k) * col + k * np.concatenate([col[:1], row[:0:-1]])) / n)
     size = np.abs(symbol)
     least = 1e-13 * size.max()
     inverse = 1 / (np.maximum(size, least) if positive else np.where(size > least, symbol, least))
-    if real:
-        return lambda x: _filtered(x, inverse, n)
-    return lambda x: fft.ifft(fft.fft(x) * inverse)
+    return _filter(inverse, n, not np.iscomplexobj(col))
 
 
 # ------------------------------------------------------------------------------------ determinants

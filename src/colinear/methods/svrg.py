@@ -127,8 +127,7 @@ class SVRG(Iterative):
         return min(2 * self.iterations(m, n), 60)
 
     def algorithm(self, xp: Any, products: Products, B: Array, **options: Any) -> Outcome:
-        own = {name: getattr(self, name) for name in ("step", "momentum", "averaging", "seed")}
-        return svrg(xp, products, B, **own, **options)
+        return svrg(xp, products, B, self, **options)
 
 
 class Terms(NamedTuple):
@@ -145,6 +144,10 @@ class Terms(NamedTuple):
     def steps(self) -> int:
         """How many minibatches a pass has."""
         return max(1, self.number // self.batch_size)
+
+    def generators(self, xp: Any, seed: Any) -> Any:
+        """Those of the minibatches, and of the start."""
+        return xp.split(xp.generator(seed) if self.generator is None else self.generator)
 
 
 class SVRGState(State):
@@ -164,11 +167,8 @@ def svrg(
     xp: Any,
     products: Products,
     B: Array,
+    method: SVRG,
     *,
-    step: float | None,
-    momentum: float,
-    averaging: bool,
-    seed: Any,
     tol: float,
     max_iters: int,
     X0: Array | None = None,
@@ -176,6 +176,7 @@ def svrg(
 ) -> Outcome:
     """Solve A X = B; `products.terms` are the terms of A, and `max_iters` counts epochs."""
     terms, multiply, squared = products.terms, products.multiply, products.terms.squared
+    step = method.step
     norms = column_norms(xp, B)
     scale = xp.where(norms > 0, norms, 1)
     B = B / scale[..., None, :]
@@ -187,7 +188,7 @@ def svrg(
     size, ops = column_norms(xp, R), Columns(xp, B.dtype)
     zero = xp.where(norms == norms, 0, 0)
     status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
-    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
+    generator, start = terms.generators(xp, method.seed)
     sample = minibatches(xp, terms, xp.device_of(B))
     uphill = gradient_of(products)
 
@@ -204,7 +205,7 @@ def svrg(
     def epoch(ops: Any, s: SVRGState) -> SVRGState:
         generator, own = xp.split(s.generator)
         with quiet(xp):
-            D, V = displacement(xp, terms, uphill, sample(own), s, momentum, averaging)
+            D, V = displacement(xp, terms, uphill, sample(own), s, method)
             X = s.X + D
             R = B - multiply(X)
             size = column_norms(xp, R)
@@ -276,10 +277,10 @@ def svrg(
 
 
 def displacement(
-    xp: Any, terms: Terms, uphill: Any, order: Array, s: SVRGState, momentum: float, averaging: bool
+    xp: Any, terms: Terms, uphill: Any, order: Array, s: SVRGState, method: SVRG
 ) -> tuple[Array, Array]:
     """How far an epoch goes from its anchor, and its last velocity."""
-    rate = s.rate[..., None, :]
+    rate, momentum, averaging = s.rate[..., None, :], method.momentum, method.averaging
     G = uphill(s.R, True)  # M r_0; the first step, at d = 0, needs no product
     V = momentum * s.V - G
     D = -rate * V

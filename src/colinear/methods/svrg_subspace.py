@@ -85,7 +85,7 @@ def svrg_subspace(
     """Orthonormal W with A W = W Θ from a random W (*batch, n, k); `settled(values, residual,
     norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
-    generator, start = xp.split(xp.generator(seed) if terms.generator is None else terms.generator)
+    generator, start = terms.generators(xp, seed)
     sample = minibatches(xp, terms, xp.device_of(W))
     with quiet(xp):
         if largest:  # the powers that find the step have gone a good part of the way
@@ -104,6 +104,9 @@ def svrg_subspace(
         values, C = xp.eigh(hermitian(xp, H))
         W, G = xp.matmul(W, C), xp.matmul(G, C)
         return W, G, values, xp.vector_norm(G - W * values[..., None, :], axis=-2)
+
+    def is_settled(*found: Array) -> Array:
+        return xp.all(settled(*found), axis=-1, keepdims=True)
 
     def epoch(_: Any, s: SubspaceState) -> SubspaceState:
         generator, own = xp.split(s.generator)
@@ -128,7 +131,7 @@ def svrg_subspace(
         status = first_of(
             xp,
             s.status,
-            (xp.all(settled(values, residual, norm), axis=-1, keepdims=True), SUCCESS),
+            (is_settled(values, residual, norm), SUCCESS),
             (lost, BREAKDOWN),
         )
         return SubspaceState(
@@ -147,9 +150,7 @@ def svrg_subspace(
     W, G, values, residual = anchored(W)
     norm = xp.maximum(norm, xp.max(xp.abs(values), axis=-1, keepdims=True))
     zero = xp.where(norm == norm, 0, 0)
-    status = xp.where(
-        xp.all(settled(values, residual, norm), axis=-1, keepdims=True), SUCCESS, RUNNING
-    )
+    status = xp.where(is_settled(values, residual, norm), SUCCESS, RUNNING)
     status = xp.where(xp.all(xp.isfinite(residual), axis=-1, keepdims=True), status, NONFINITE)
     first = SubspaceState(
         W=W,
