@@ -63,8 +63,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
     (I - V V^H)(A - λ_j)(I - V V^H) + V V^H is self-adjoint, and regular unless λ_j is an eigenvalue
     whose eigenvectors were not all asked for: MINRES solves with it, for all j at once.
     """
-    xp, leaves = A.xp, A.arrays()
-    count, n = len(leaves), A.shape[-1]
+    xp, count, n = A.xp, len(A.arrays()), A.shape[-1]
 
     def multiply(X: Array, *parameters: Array) -> Array:
         *leaves, values, V = parameters
@@ -87,9 +86,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         same = close(xp, values)
         return reciprocal(xp, values[..., None, :] - values[..., :, None], same), same
 
-    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        leaves, (values, V) = primals[:count], output
-        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
+    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
         P = inner_products(xp, V, E)
         inverse, same = inverse_gaps(values)
         W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
@@ -98,17 +95,16 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         moved, K, W = guarded(xp, once("eig"), parts, P, unequal, judge, same)
         return moved, xp.matmul(V, K) + W
 
-    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
-        leaves, (values, V), (g, G) = primals[:count], output, cotangents
+    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
         inverse, same = inverse_gaps(values)
         S = inner_products(xp, V, G)
         parts = g, S, G - xp.matmul(V, S)
         g, S, W = checked(xp, once("eig")[1], parts, judge, same)
         S = S * inverse + xp.make_diagonal(xp.astype(g, V.dtype))
         W = outside(xp, V, equation(W, (*leaves, values, V)))
-        return *pullback(A.with_arrays(leaves), lambda A: A @ V, xp.matmul(V, S) - W), None, None
+        return xp.matmul(V, S) - W
 
-    return _attached(xp, leaves, (values, V), tangent, cotangent)
+    return _attached(A, values, V, tangent, cotangent)
 
 
 def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Array, Array]:
@@ -124,12 +120,30 @@ def triplets(A: LinearOperator, U: Array, s: Array, V: Array) -> tuple[Array, Ar
 
 
 def _attached(
-    xp: Any, leaves: tuple, found: tuple, tangent: Callable[..., Any], cotangent: Callable[..., Any]
+    A: LinearOperator,
+    values: Array,
+    V: Array,
+    tangent: Callable[..., tuple[Array, Array]],
+    cotangent: Callable[..., Array],
 ) -> Any:
+    """Pairs as they are, with the derivatives `tangent(leaves, values, V, dA V)`, and the cotangent
+    of A V, `cotangent(leaves, values, V, g, G)`."""
+    xp, leaves = A.xp, A.arrays()
     count = len(leaves)
-    held = tuple(xp.stop_gradient(x) for x in found)
+
+    def push(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
+        leaves, V = primals[:count], output[1]
+        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
+        return tangent(leaves, *output, E)
+
+    def pull(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
+        leaves, V = primals[:count], output[1]
+        G = cotangent(leaves, *output, *cotangents)
+        return *pullback(A.with_arrays(leaves), lambda A: A @ V, G), None, None
+
     same = lambda *given: tuple(x + 0 for x in given[count:])
-    return tuple(xp.custom_derivative(same, jvp=tangent, vjp=cotangent)(*leaves, *held))
+    held = map(xp.stop_gradient, (values, V))
+    return tuple(xp.custom_derivative(same, jvp=push, vjp=pull)(*leaves, *held))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -147,8 +161,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     that depends on phases has no derivative. The left eigenvectors are not needed: the adjoint of
     this system finds them. GMRES solves for all pairs at once.
     """
-    xp, leaves = A.xp, A.arrays()
-    count, n = len(leaves), A.shape[-1]
+    xp, count, n = A.xp, len(A.arrays()), A.shape[-1]
 
     def bordered(is_adjoint: bool) -> tuple[Callable[..., Array], Callable[..., Array]]:
         """The product with that system or its adjoint, and the solution."""
@@ -181,9 +194,7 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         turn, G = cotangents
         return exceeds(xp, turn[..., None], largest(xp, G, 2), 2)
 
-    def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
-        leaves, (values, V) = primals[:count], output
-        E = directional(A.with_arrays(leaves), lambda A: A @ V, tangents[:count])[1]
+    def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
         X = equation(B, (*leaves, values, V))
         nowhere = lambda P: zeros_like(xp, P != 0, P.shape[:-2])
@@ -191,16 +202,14 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
         turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
         return X[..., n, :], moved + 1j * V * turn[..., None, :]
 
-    def cotangent(primals: tuple, output: tuple, cotangents: tuple) -> tuple:
-        leaves, (values, V) = primals[:count], output
-        g, G = cotangents
+    def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
         turn = xp.imag(xp.vecdot(V, G, axis=-2))
         _, G = checked(xp, once("eig")[1], (turn, G), judge)
         R = xp.concat([G, g[..., None, :]], axis=-2)
         X = equation.adjoint()(R, (*leaves, values, V))
-        return *pullback(A.with_arrays(leaves), lambda A: A @ V, -X[..., :n, :]), None, None
+        return -X[..., :n, :]
 
-    return _attached(xp, leaves, (values, V), tangent, cotangent)
+    return _attached(A, values, V, tangent, cotangent)
 
 
 # --------------------------------------------------------------------------------------------------

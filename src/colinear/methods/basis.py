@@ -75,10 +75,10 @@ def count_of(xp: Any, value: Any) -> Any:
     return xp.asarray(value) if xp.is_functional else value
 
 
-def rows(xp: Any, V: Array, start: Any, stop: Any) -> Array:
-    """The rows of V from `start` to `stop`; all of them in JAX, where the others are zero or their
+def rows(xp: Any, V: Array, count: Any) -> Array:
+    """The first rows of V, so many; all of them in JAX, where the others are zero or their
     coefficients are."""
-    return V if xp.is_functional else V[..., start:stop, :]
+    return V if xp.is_functional else V[..., :count, :]
 
 
 def project(xp: Any, V: Array, w: Array) -> Array:
@@ -140,7 +140,7 @@ def direction(
     orthogonal already.
     """
     if U is None:
-        w = orthogonalise(xp, rows(xp, V, 0, j), w)[0]
+        w = orthogonalise(xp, rows(xp, V, j), w)[0]
         size = norm(xp, w)
         return w / without_zeros(xp, size)[..., None], size, None
     y = reflect(xp, U, w, j)
@@ -168,7 +168,7 @@ def extend(
     vector made of a random one. `is_far`: w is not almost orthogonal to the basis already, so that
     a second pass may be needed.
     """
-    known, before = rows(xp, V, 0, j), norm(xp, w)
+    known, before = rows(xp, V, j), norm(xp, w)
     w, h = orthogonalise(xp, known, w)
     if is_far and (
         U is not None

@@ -244,7 +244,7 @@ def tangent_times(
         below = xp.matmul(lower.H, g[..., m : 2 * m, None])[..., 0]  # A V c = V_+ H c
         a = xp.concat([above, below], axis=-1)
         for _ in range(2):
-            a = orthogonalise(xp, rows(xp, s.G, 0, j + 1), a)[0]
+            a = orthogonalise(xp, rows(xp, s.G, j + 1), a)[0]
         left = norm(xp, a)
         ended = left <= SMALL * xp.eps(a.dtype) * size
         # Where that space is closed its vectors have nothing to add: zero, and random vectors in U

@@ -152,7 +152,7 @@ class Converging(NamedTuple):
 
     def combine(self, xp: Any, V: Array, size: Array) -> Array:
         """The sum of the rows of V by the coefficients, for start vectors of this size."""
-        V = rows(xp, V, 0, self.state.j)
+        V = rows(xp, V, self.state.j)
         c = self.values[..., : V.shape[-2]]
         # the vector behind the last step is there too, and has no coefficient
         c = xp.where(places_like(xp, c) < self.state.j, c, 0)

@@ -324,36 +324,32 @@ def toeplitz_slogdet(col: Any, row: Any) -> tuple[Any, Any, bool]:
     n = len(col)
     t, real = np.asarray(col, np.complex128), np.isrealobj(col) and np.isrealobj(row)
     upper = np.asarray(row, np.complex128)
-    G, B = np.zeros((n, 2), complex), np.zeros((2, n), complex)
+    G, B = np.zeros((2, n), complex), np.zeros((2, n), complex)  # G^T and B
     G[0, 0], B[1, -1] = 1, 1
     B[0, :-1] = t[:0:-1] - upper[1:]
-    G[1:, 1] = upper[:0:-1] + t[1:]
-    G[0, 1] = 2 * t[0]
-    G = np.fft.fft(G, axis=0, norm="ortho")
+    G[1, 1:] = upper[:0:-1] + t[1:]
+    G[1, 0] = 2 * t[0]
+    G = np.fft.fft(G, axis=1, norm="ortho")
     B = np.fft.ifft(B * np.exp(1j * np.pi * np.arange(n) / n), axis=1, norm="ortho")
     s = np.exp(-2j * np.pi * np.arange(n) / n)
     t = np.exp(-1j * np.pi * (2 * np.arange(n) + 1) / n)
-    first, second, left, right = G[:, 0].copy(), G[:, 1].copy(), B[0].copy(), B[1].copy()
     before = np.abs(G).max() * np.abs(B).max()
     pivots, sign, growth = np.zeros(n, complex), 1, 0.0
     for k in range(n):
-        column = (first[k:] * left[k] + second[k:] * right[k]) / (s[k:] - t[k])
+        column = (G[0, k:] * B[0, k] + G[1, k:] * B[1, k]) / (s[k:] - t[k])
         place = k + int(np.argmax(np.abs(column)))
         if place != k:
             sign = -sign
-            for x in (first, second, s):
-                x[k], x[place] = x[place], x[k]
+            swapped, back = [k, place], [place, k]
+            G[:, swapped], s[swapped] = G[:, back], s[back]
             column[0], column[place - k] = column[place - k], column[0]
         pivots[k] = pivot = column[0]
         if pivot == 0:
             break
-        line = (first[k] * left[k:] + second[k] * right[k:]) / (s[k] - t[k:])
-        growth = max(growth, (abs(first[k]) + abs(second[k])) * (abs(left[k]) + abs(right[k])))
-        multipliers, line = column[1:] / pivot, line[1:] / pivot
-        first[k + 1 :] -= multipliers * first[k]
-        second[k + 1 :] -= multipliers * second[k]
-        left[k + 1 :] -= line * left[k]
-        right[k + 1 :] -= line * right[k]
+        line = (G[0, k] * B[0, k:] + G[1, k] * B[1, k:]) / (s[k] - t[k:])
+        growth = max(growth, np.abs(G[:, k]).sum() * np.abs(B[:, k]).sum())
+        G[:, k + 1 :] -= column[1:] / pivot * G[:, k, None]
+        B[:, k + 1 :] -= line[1:] / pivot * B[:, k, None]
     value, logarithm = of_pivots(pivots, sign)
     value = value * np.exp(-0.5j * np.pi * ((n - 1) % 4))
     return (np.sign(value.real) if real else value), logarithm, bool(growth < 1e6 * before)
