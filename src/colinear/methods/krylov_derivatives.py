@@ -160,10 +160,10 @@ def adjoint_factors(
         return Coefficients(flat, scale, 0 * scale, doubt, closed | (s.j >= n))
 
     run = converge(xp, Pair(right, left), step, coefficients, m=m, tol=tol, weight=weight)
-    X = xp.reshape(run.values, (*run.values.shape[:-1], m, m))
+    X = xp.reshape(run.found.values, (*start.shape[:-1], m, m))
     inside = places_like(xp, X) < run.state.j
     X = xp.where(inside[:, None] & inside, X, 0)
-    X = X * (weight * xp.exp(run.scale))[..., None, None]
+    X = X * (weight * xp.exp(run.found.scale))[..., None, None]
     V, U = (space.V[..., :m, :] for space in run.state)
     W = xp.matmul(xp.matrix_transpose(X), xp.astype(U, xp.result_type(U.dtype, X.dtype)))
     return Factors(W, V, run.error, 2 * run.state.j, run.done, plain(xp, xp.all(xp.isfinite(W))))

@@ -120,10 +120,10 @@ def function_times(
         return Coefficients(widen(xp, c, m), scale, 0 * scale, doubt, is_exact)
 
     # f that has vanished wherever it was looked at says nothing
-    found = converge(xp, run.initial(), run.step, coefficients, m=m, tol=tol, vanished=1.0)
-    X = found.combine(xp, found.state.V[..., :m, :], norm(xp, start))
+    last = converge(xp, run.initial(), run.step, coefficients, m=m, tol=tol, vanished=1.0)
+    X = last.combine(xp, last.state.V[..., :m, :], norm(xp, start))
     finite = plain(xp, xp.all(xp.isfinite(X)))
-    return Product(X, found.error, found.state.iterations, found.done, finite, found.doubt)
+    return Product(X, last.error, last.state.j, last.done, finite, last.found.doubt)
 
 
 # ------------------------------------------------------------------------------------- convergence
@@ -143,21 +143,19 @@ class Converging(NamedTuple):
     """A run between two looks."""
 
     state: Any
-    values: Array
-    scale: Array
-    difference: Array  # (*lanes,), to the values of the look before
+    found: Coefficients
+    difference: Array  # (*lanes,), to the coefficients of the look before
     error: Array  # (*lanes,), estimated, relative
-    doubt: Array
     done: Any
 
     def combine(self, xp: Any, V: Array, size: Array) -> Array:
         """The sum of the rows of V by the coefficients, for start vectors of this size."""
         V = rows(xp, V, self.state.j)
-        c = self.values[..., : V.shape[-2]]
+        c = self.found.values[..., : V.shape[-2]]
         # the vector behind the last step is there too, and has no coefficient
         c = xp.where(places_like(xp, c) < self.state.j, c, 0)
         X = expand(xp, c, xp.astype(V, xp.result_type(c.dtype, V.dtype)))
-        return X * (size * xp.exp(self.scale))[..., None]
+        return X * (size * xp.exp(self.found.scale))[..., None]
 
 
 def converge(
@@ -178,22 +176,16 @@ def converge(
     all zero.
     """
     first = coefficients(state)  # for its shapes
-    values, none = (zeros_like(xp, x, x.shape) for x in (first.values, first.scale))
-    run = Converging(
-        state=state,
-        values=values,
-        scale=none,
-        difference=none + math.inf,
-        error=none + math.inf,
-        doubt=none,
-        done=count_of(xp, False),
-    )
+    nothing = Coefficients(*(zeros_like(xp, x, x.shape) for x in first))
+    endless = nothing.scale + math.inf
+    run = Converging(state, nothing, endless, endless, count_of(xp, False))
 
     def look(r: Converging) -> Converging:
         state = fill(xp, step, r.state, smaller(xp, r.state.j + LOOK, m))
-        c, scale, rounding, doubt, is_exact = coefficients(state)
-        shift = xp.exp(xp.minimum(r.scale - scale, MOST + 0 * scale))
-        difference, size = norm(xp, c - r.values * shift[..., None]), norm(xp, c)
+        found = coefficients(state)
+        c, scale, rounding, doubt, is_exact = found
+        shift = xp.exp(xp.minimum(r.found.scale - scale, MOST + 0 * scale))
+        difference, size = norm(xp, c - r.found.values * shift[..., None]), norm(xp, c)
         rest = rest_of_series(xp, difference, r.difference, shift)
         error = rest / without_zeros(xp, size) + xp.where(size == 0, vanished, 0)
         is_rounding = rest <= NOISE * xp.eps(c.dtype) * rounding
@@ -201,15 +193,7 @@ def converge(
         error = xp.where(xp.logical_or(is_exact, settled), 0 * error, error)
         error = xp.maximum(error, doubt)
         error = error if weight is None else xp.where(weight == 0, 0, error)
-        return Converging(
-            state=state,
-            values=c,
-            scale=scale,
-            difference=difference,
-            error=error,
-            doubt=doubt,
-            done=plain(xp, xp.all(error <= tol)),
-        )
+        return Converging(state, found, difference, error, plain(xp, xp.all(error <= tol)))
 
     def going(r: Converging) -> Any:
         return (r.done ^ True) & (r.state.j < m) & plain(xp, xp.all(xp.isfinite(r.state.size)))

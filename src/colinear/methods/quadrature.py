@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, zeros_like
+from ..backends import Array, get, places_like, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
@@ -281,7 +281,7 @@ def first_column(alpha: Any, beta: Any, of: Any) -> Any:
 
 def traced_first_column(xp: Any, alpha: Array, beta: Array, of: Any, after: Any = None) -> Array:
     """The same inside a traced program, (m, *lanes)."""
-    nodes, vectors = _traced_eigh(xp, _waiting(xp, alpha, after), beta)
+    nodes, vectors = _eigenpairs(xp, alpha, beta, after)
     return xp.moveaxis(
         xp.sum(vectors * (of(nodes) * vectors[..., 0, :])[..., None, :], axis=-1), -1, 0
     )
@@ -301,25 +301,21 @@ def traced_nodes_and_weights(
 
     `after`: other nodes of the same program, which are computed first.
     """
-    nodes, vectors = _traced_eigh(xp, _waiting(xp, alpha, after), beta)
+    nodes, vectors = _eigenpairs(xp, alpha, beta, after)
     return nodes, vectors[..., 0, :] ** 2
 
 
-def _waiting(xp: Any, alpha: Array, after: Any) -> Array:
-    """alpha, which is not known before `after` is.
+def _eigenpairs(xp: Any, alpha: Array, beta: Array, after: Any) -> tuple[Array, Array]:
+    """Those of the matrices T, which are not known before `after` is.
 
     jaxlib computes the eigenpairs of a batch with threads of a pool and waits for them in another
     of these threads. Two batches at once on two cores wait for each other for ever.
     """
-    if after is None or not xp.is_functional:
-        return alpha
-    size = xp.sum(after)
-    return alpha + 0 * xp.where(xp.isfinite(size), size, 1)
-
-
-def _traced_eigh(xp: Any, alpha: Array, beta: Array) -> tuple[Array, Array]:
+    if after is not None and xp.is_functional:
+        size = xp.sum(after)
+        alpha = alpha + 0 * xp.where(xp.isfinite(size), size, 1)
     a, b = xp.moveaxis(alpha, 0, -1), xp.moveaxis(beta, 0, -1)
-    i = xp.arange(a.shape[-1], device=xp.device_of(a))
+    i = places_like(xp, a)
     lower = xp.where(i[:, None] == i + 1, b[..., None, :], 0)
     return xp.eigh(xp.make_diagonal(a) + lower + xp.matrix_transpose(lower))
 

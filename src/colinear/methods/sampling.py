@@ -382,9 +382,8 @@ def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, A
 
     For loops, whose body must hear what its products say: outside of it nobody can.
     """
-    with recording() as reports:
-        Y = multiply(X)
-    worst = combine([info._status for info in reports if failed(info._status) is not False])
+    Y, failures = _recorded(multiply, X)
+    worst = combine([info._status for info in failures])
     if isinstance(worst, Status):
         found: Any = int(worst) if worst.is_failure else 0
     else:
@@ -393,6 +392,13 @@ def heard(xp: Any, multiply: LinearMap, X: Array, before: Any) -> tuple[Array, A
         return Y, before
     found = worse(xp, before, found)
     return Y, xp.astype(found, before.dtype) if xp.is_functional else found
+
+
+def _recorded(multiply: LinearMap, X: Array) -> tuple[Array, list[Any]]:
+    """A X, and what was reported on the way that is, or may be, a failure."""
+    with recording() as reports:
+        Y = multiply(X)
+    return Y, [info for info in reports if failed(info._status) is not False]
 
 
 def no_failure(xp: Any) -> Any:
@@ -406,20 +412,15 @@ def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
     A column fails where it is not finite, and where A is applied by a method (the inverse of
     another operator, say) which says so.
     """
-    with recording() as reports:
-        Y = multiply(Z)
+    Y, failures = _recorded(multiply, Z)
     good = xp.all(xp.isfinite(Y), axis=-2)
     status = worst_of(xp, good)
-    for info in reports:
-        if failed(info._status) is False:
-            continue
+    for info in failures:
         worst = combine([info._status])
         status = worse(xp, status, int(worst) if isinstance(worst, int) else worst)
-        converged = info.converged
-        if getattr(converged, "shape", ())[-1:] == Z.shape[-1:]:
+        converged = xp.asarray(info.converged)
+        if converged.shape[-1:] in ((), Z.shape[-1:]):
             good = xp.logical_and(good, converged)
-        elif not getattr(converged, "shape", ()):
-            good = xp.logical_and(good, xp.asarray(converged))
     return Y, good, status
 
 

@@ -104,7 +104,10 @@ class SparseLU(HostFactor):
         self.arguments = (data, indptr, columns, definite, symmetric, incomplete)
         matrix = csc_array(stacked_matrix(data, indptr, columns))
         options: dict[str, Any] = {}
-        if definite or symmetric:
+        if is_triangular(indptr, columns):
+            # Elimination in the given order changes nothing, and fills in nothing.
+            options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0}
+        elif definite or symmetric:
             threshold = 0.0 if definite else 0.1
             options = {
                 "permc_spec": "MMD_AT_PLUS_A",
@@ -112,9 +115,7 @@ class SparseLU(HostFactor):
                 "options": {"SymmetricMode": True},
             }
         try:
-            if is_triangular(indptr, columns):
-                self.factors = Substitution(matrix, lower=bool(np.all(columns <= rows_of(indptr))))
-            elif incomplete is None:
+            if incomplete is None or is_triangular(indptr, columns):
                 self.factors = splu(matrix, **options)
             else:
                 self.factors = spilu(
@@ -131,41 +132,9 @@ class SparseLU(HostFactor):
         return self.factors.solve(B, trans=form)
 
 
-class Substitution:
-    """The factors of a triangular matrix: itself. SuperLU, which orders columns by its own lights,
-    would fill them in."""
-
-    def __init__(self, matrix: Any, lower: bool):
-        if np.any(matrix.diagonal() == 0):
-            raise RuntimeError("a triangular matrix with a zero on its diagonal is singular")
-        from scipy.sparse import csr_array
-
-        # rows: what every version of SciPy takes
-        self.matrix, self.lower, self.nnz = (
-            csr_array(matrix),
-            lower,
-            matrix.nnz,
-        )
-
-    def solve(self, B: Any, trans: str = "N") -> Any:
-        """A^-1 B, A^-T B or A^-H B, as SuperLU's factors have it."""
-        from scipy.sparse import csr_array
-        from scipy.sparse.linalg import spsolve_triangular
-
-        if trans == "N":
-            return spsolve_triangular(self.matrix, B, lower=self.lower)
-        A = csr_array(self.matrix.T if trans == "T" else self.matrix.conj().T)
-        return spsolve_triangular(A, B, lower=not self.lower)
-
-
-def rows_of(indptr: Any) -> Any:
-    """The row of each entry."""
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-
-
 def is_triangular(indptr: Any, columns: Any) -> bool:
     """Whether nothing stands above the diagonal, or nothing below it."""
-    rows = rows_of(indptr)
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     return bool(np.all(columns <= rows) or np.all(columns >= rows))
 
 
