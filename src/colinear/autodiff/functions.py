@@ -14,9 +14,7 @@ from ..backends import (
     eye_like,
     hermitian,
     inner_products,
-    matrix_inverse,
     program,
-    zeros_like,
 )
 from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
@@ -24,6 +22,7 @@ from .implicit import Equation, of_matrix
 from .spectral import (
     DEPENDENT,
     ROUNDINGS,
+    are_parallel,
     attached,
     change,
     close,
@@ -33,6 +32,7 @@ from .spectral import (
     guarded,
     in_vectors,
     largest,
+    nowhere,
     off_diagonal,
     once,
     spoiled,
@@ -43,6 +43,9 @@ FEW = (
     # numbers of which several times as many are held at once: one operation instead of many, which
     # JAX compiles sooner
 )
+# the power of eps to which eigenvectors may be dependent: then rounding errors eps κ(V)^2 of the
+# derivative are below the fourth root of eps
+DIGITS = 0.375
 FINE, COARSE = (np.polynomial.legendre.leggauss(n) for n in (5, 3))
 
 
@@ -102,8 +105,8 @@ def spectral_function(
     held = xp.stop_gradient(values), xp.stop_gradient(V)
     if not xp.is_differentiated(A):
         return of(f, A, *held)
-    if not is_hermitian:
-        xp.warn_later(_are_almost_parallel(xp, held[1]), PARALLEL, category=DerivativeWarning)
+    if not is_hermitian and V.shape[-1]:
+        xp.warn_later(are_parallel(xp, held[1], DIGITS), PARALLEL, category=DerivativeWarning)
 
     def attach(A: Array, values: Array, V: Array) -> tuple:
         return A, *known(xp, A, values, V)
@@ -116,14 +119,6 @@ PARALLEL = (
     "of f(A) is found by them and has lost "
     "most of its digits. Use exp, log, sqrt or power, which need no eigenvectors, or Krylov()."
 )
-
-
-def _are_almost_parallel(xp: Any, V: Array) -> Array:
-    """Whether rounding errors eps κ(V)^2 of the derivative exceed the fourth root of eps."""
-    if 0 in V.shape:
-        return zeros_like(xp, V != 0, V.shape[:-2])
-    sizes = [xp.vector_norm(X, axis=(-2, -1)) for X in (V, matrix_inverse(xp, V))]
-    return xp.logical_not(sizes[0] * sizes[1] / V.shape[-1] <= xp.eps(V.dtype) ** -0.375)
 
 
 def spectral_difference(
@@ -400,15 +395,12 @@ def nullspace(xp: Any, A: Array, N: Array, X: Array) -> Array:
         size = xp.maximum(largest(xp, S, 2), largest(xp, G, 2))
         return exceeds(xp, S - adjoint(xp, S), size, 2)
 
-    def nowhere(P: Array) -> Array:
-        return zeros_like(xp, P != 0, P.shape[:-2])
-
     def tangent(primals: tuple, tangents: tuple, output: tuple) -> tuple[Array, Array]:
         A, _, X = primals
         N, X = output[0], pseudoinverse(xp, A, X)
         moved = -xp.matmul(X, xp.matmul(tangents[0], N))
         K = 0 * inner_products(xp, N, moved)  # the change of basis, there for its cotangent
-        K, moved = guarded(xp, once("nullspace"), (K, moved), moved, nowhere, judge)
+        K, moved = guarded(xp, once("nullspace"), (K, moved), moved, nowhere(xp), judge)
         return xp.matmul(N, K) + moved, 0 * X
 
     return attached(xp, A, (N, X), tangent, (2, 2))[0]

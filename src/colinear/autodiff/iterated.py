@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..backends import Array, inner_products, namespace_of, zeros_like
+from ..backends import Array, inner_products, namespace_of
 from ..info import Info
 from ..methods import GMRES, MINRES
 from ..methods.gmres import gmres
@@ -33,6 +33,7 @@ from .spectral import (
     guarded,
     judge_pairs,
     largest,
+    nowhere,
     once,
     reciprocal,
 )
@@ -197,9 +198,8 @@ def general_pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Ar
     def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
         B = xp.concat([-E, 0 * E[..., :1, :]], axis=-2)
         X = equation(B, (*leaves, values, V))
-        nowhere = lambda P: zeros_like(xp, P != 0, P.shape[:-2])
         turn = 0 * xp.real(X[..., n, :])  # of the phases, there for its cotangent
-        turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere, judge)
+        turn, moved = guarded(xp, once("eig"), (turn, X[..., :n, :]), E, nowhere(xp), judge)
         return X[..., n, :], moved + 1j * V * turn[..., None, :]
 
     def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:

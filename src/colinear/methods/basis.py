@@ -48,6 +48,16 @@ def plain(xp: Any, x: Any) -> Any:
     return x if xp.is_functional or not hasattr(x, "item") else x.item()
 
 
+def every(xp: Any, flags: Array) -> Any:
+    """Whether all flags are set, as `plain`."""
+    return plain(xp, xp.all(flags))
+
+
+def all_finite(xp: Any, x: Array) -> Any:
+    """Whether all numbers are finite, as `plain`."""
+    return every(xp, xp.isfinite(x))
+
+
 def pick(xp: Any, flag: Any, a: Any, b: Any) -> Any:
     """`a` if a truth holds, else `b`."""
     if xp.is_functional:
@@ -255,7 +265,7 @@ def fill(xp: Any, step: Any, state: Any, stop: Any) -> Any:
     look = xp.is_functional or xp.peek(state.size) is not None  # looking would wait for a GPU
 
     def going(s: Any) -> Any:
-        return (s.j < stop) & (plain(xp, xp.all(xp.isfinite(s.size))) if look else True)
+        return (s.j < stop) & (all_finite(xp, s.size) if look else True)
 
     return xp.while_loop(going, step, state)
 

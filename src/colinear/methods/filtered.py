@@ -26,7 +26,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..backends import Array, hermitian, inner_products, zeros_like
-from .basis import SAFETY, Pairs, count_of, larger, plain, smaller, take_columns
+from .basis import SAFETY, Pairs, all_finite, count_of, every, larger, plain, smaller, take_columns
 from .lanczos import lanczos, ritz_values
 from .restarted import Request
 from .vectors import LinearMap
@@ -143,7 +143,7 @@ def filtered(
         least, norm = Ritz[..., 0], xp.maximum(abs(s.b), largest)
         if not is_end:
             # none of the wanted was missed
-            near = plain(xp, xp.all(2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1])))
+            near = every(xp, 2 * s.beside <= abs(theta[..., -1]) - abs(theta[..., k - 1]))
             squares = xp.eigvalsh(hermitian(xp, inner_products(xp, Z, Z)))
             distance = xp.sqrt(xp.maximum(squares, 0 * theta))
             beside = BESIDE * (distance[..., -1] - distance[..., k - 1])
@@ -152,7 +152,7 @@ def filtered(
         residual = xp.vector_norm(Z - X * theta[..., None, :], axis=-2)
         size = xp.maximum(s.size, xp.maximum(largest, norm / 1.5))
         target = SAFETY * max(ask.tol, 2 * xp.eps(X.dtype)) * size[..., None]
-        right = plain(xp, xp.all(residual[..., :k] <= target))
+        right = every(xp, residual[..., :k] <= target)
         last = Ritz[..., k - 1]
         below = xp.logical_or(last <= s.a + 1e-3 * (s.b - s.a), xp.asarray(s.degree == 1))
         b = xp.where(below, s.b, 1.5 * s.b + 0.1 * abs(s.b))
@@ -170,8 +170,8 @@ def filtered(
             vectors=xp.matrix_transpose(X)[..., :k, :],
             size=size,
             matvecs=s.matvecs + each * s.degree * found.matvecs + k,
-            done=found.done & right & near & plain(xp, xp.all(below)),
-            finite=found.finite & plain(xp, xp.all(xp.isfinite(theta))),
+            done=found.done & right & near & every(xp, below),
+            finite=found.finite & all_finite(xp, theta),
         )
 
     def going(s: FilteredState) -> Any:

@@ -34,12 +34,12 @@ from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .basis import (
     SMALL,
+    all_finite,
     expand,
     extend,
     fresh,
     norm,
     orthogonalise,
-    plain,
     project,
     put,
     put_row,
@@ -166,7 +166,7 @@ def adjoint_factors(
     X = X * (weight * xp.exp(run.found.scale))[..., None, None]
     V, U = (space.V[..., :m, :] for space in run.state)
     W = xp.matmul(xp.matrix_transpose(X), xp.astype(U, xp.result_type(U.dtype, X.dtype)))
-    return Factors(W, V, run.error, 2 * run.state.j, run.done, plain(xp, xp.all(xp.isfinite(W))))
+    return Factors(W, V, run.error, 2 * run.state.j, run.done, all_finite(xp, W))
 
 
 # ----------------------------------------------------------------------------------------- forwards
@@ -273,4 +273,4 @@ def tangent_times(
 
     run = converge(xp, state, step, coefficients, m=m, tol=tol, weight=weight)
     X = run.combine(xp, run.state.U, weight)
-    return Product(X, run.error, 3 * run.state.j, run.done, plain(xp, xp.all(xp.isfinite(X))))
+    return Product(X, run.error, 3 * run.state.j, run.done, all_finite(xp, X))

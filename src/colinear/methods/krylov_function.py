@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..backends import Array, adjoint, places_like, without_zeros, zeros_like
 from .arnoldi import ArnoldiRun
 from .base import Method, check_integer
-from .basis import SMALL, count_of, expand, fill, norm, plain, rows, smaller
+from .basis import SMALL, all_finite, count_of, every, expand, fill, norm, rows, smaller
 from .lanczos import LanczosRun
 from .restarted import KrylovState
 from .vectors import LinearMap
@@ -122,7 +122,7 @@ def function_times(
     # f that has vanished wherever it was looked at says nothing
     last = converge(xp, run.initial(), run.step, coefficients, m=m, tol=tol, vanished=1.0)
     X = last.combine(xp, last.state.V[..., :m, :], norm(xp, start))
-    finite = plain(xp, xp.all(xp.isfinite(X)))
+    finite = all_finite(xp, X)
     return Product(X, last.error, last.state.j, last.done, finite, last.found.doubt)
 
 
@@ -193,10 +193,10 @@ def converge(
         error = xp.where(xp.logical_or(is_exact, settled), 0 * error, error)
         error = xp.maximum(error, doubt)
         error = error if weight is None else xp.where(weight == 0, 0, error)
-        return Converging(state, found, difference, error, plain(xp, xp.all(error <= tol)))
+        return Converging(state, found, difference, error, every(xp, error <= tol))
 
     def going(r: Converging) -> Any:
-        return (r.done ^ True) & (r.state.j < m) & plain(xp, xp.all(xp.isfinite(r.state.size)))
+        return (r.done ^ True) & (r.state.j < m) & all_finite(xp, r.state.size)
 
     return xp.while_loop(going, look, run)
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..backends import Array, hermitian, inner_products
 from ..properties import SELF_ADJOINT
 from .base import Spectral
-from .basis import SAFETY, Pairs, count_of, fresh, pairs_of, plain, run_cycles
+from .basis import SAFETY, Pairs, all_finite, count_of, every, fresh, pairs_of, run_cycles
 from .vectors import LinearMap
 
 ROUNDING = 100  # roundings up to which what is left of a unit vector counts as zero
@@ -149,8 +149,8 @@ def lobpcg(
             V=xp.matrix_transpose(X),
             matvecs=iterations * block,
             iterations=iterations,
-            done=plain(xp, xp.all(residual[..., :k] <= target(size))),
-            finite=plain(xp, xp.all(xp.isfinite(size))),
+            done=every(xp, residual[..., :k] <= target(size)),
+            finite=all_finite(xp, size),
         )
 
     def going(s: LOBPCGState) -> Any:

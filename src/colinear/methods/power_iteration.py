@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 from ..backends import Array, without_zeros
 from .base import Spectral
-from .basis import SAFETY, Pairs, count_of, norm, pairs_of, pick, plain, run_cycles
+from .basis import (
+    SAFETY,
+    Pairs,
+    all_finite,
+    count_of,
+    every,
+    norm,
+    pairs_of,
+    pick,
+    run_cycles,
+)
 from .vectors import LinearMap
 
 
@@ -79,7 +89,7 @@ def power_iteration(
         length = norm(xp, w)
         size = xp.maximum(s.size, length)
         target = SAFETY * max(tol, 2 * xp.eps(w.dtype)) * size[..., None]
-        done = plain(xp, xp.all(residual <= target))
+        done = every(xp, residual <= target)
         # The vector that was judged is kept when it is good enough.
         following = w / without_zeros(xp, length)[..., None]
         V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
@@ -90,7 +100,7 @@ def power_iteration(
             size=size,
             matvecs=s.matvecs + 1,
             done=done,
-            finite=plain(xp, xp.all(xp.isfinite(size))),
+            finite=all_finite(xp, size),
         )
 
     def going(s: PowerState) -> Any:

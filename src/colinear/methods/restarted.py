@@ -14,8 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 from ..backends import Array, places_like, without_zeros, zeros_like
 from .basis import (
     SAFETY,
+    all_finite,
     count_of,
     direction,
+    every,
     fill,
     fresh,
     norm,
@@ -263,12 +265,12 @@ class Restarted:
         against = xp.maximum(xp.abs(s.values), eps ** (2 / 3) * size) if ask.relative else size
         target = SAFETY * max(ask.tol, 2 * eps) * against + 0 * s.residual
         close = s.residual <= target
-        converged = plain(xp, xp.all(close[..., :k])) & (self.looks_early or s.j >= ask.m)
+        converged = every(xp, close[..., :k]) & (self.looks_early or s.j >= ask.m)
         target = without_zeros(xp, target)
         excess = xp.max(xp.where(places_like(xp, target) < k, s.residual / target, 0))
         s = s._replace(
             cycles=s.cycles + 1,
-            finite=plain(xp, xp.all(xp.isfinite(s.size))),
+            finite=all_finite(xp, s.size),
             excess=excess,
             ahead=steps_ahead(xp, s.excess, excess, s.j - begun, ask.m),
         )
@@ -277,9 +279,9 @@ class Restarted:
         score = self.score(s.values)
         far = score[..., k] - score[..., k - 1] > self.departure * s.residual[..., k]
         # the next pair is surely none of the wanted
-        is_none = plain(xp, xp.all(xp.logical_or(close[..., k], far)))
+        is_none = every(xp, xp.logical_or(close[..., k], far))
         same = xp.abs(score[..., :k] - s.found) <= ask.tol * s.size[..., None]
-        same = plain(xp, xp.all(same))  # as when the look began
+        same = every(xp, same)  # as when the look began
         looking, tired = s.looked > 0, s.iterations >= 2 * s.looked
         again = converged & ((looking ^ True) | ((same ^ True) & is_none))
         return s._replace(
