@@ -16,6 +16,7 @@ from ..backends import (
     eye_like,
     inner_products,
     matrix_inverse,
+    positive_or_one,
     without_zeros,
     zeros_like,
 )
@@ -85,7 +86,7 @@ def polynomial(xp: Any, A: Array, sign: Array, logarithm: Array) -> tuple[Array,
         return sign, logarithm
     held = xp.stop_gradient(A)
     size = xp.max(xp.abs(held), axis=(-2, -1))
-    size = xp.where(size > 0, size, 1)
+    size = positive_or_one(xp, size)
     logarithm = xp.where(logarithm == -math.inf, n * xp.log(size), logarithm)
     return _attached(xp, A, sign, logarithm), logarithm
 
@@ -201,8 +202,6 @@ def slogdet_of_diagonal(xp: Any, d: Array, sign: Array | int = 1) -> tuple[Array
     size = xp.abs(d)
     positive = without_zeros(xp, size)
     if is_polynomial():
-        positive = xp.stop_gradient(positive)
-        return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(positive), axis=-1)
+        size = positive = xp.stop_gradient(positive)
     # without a derivative at zero: that is NaN, never a number
-    logarithm = xp.sum(xp.log(size), axis=-1)
-    return xp.prod(d / positive, axis=-1) * sign, logarithm
+    return xp.prod(d / positive, axis=-1) * sign, xp.sum(xp.log(size), axis=-1)

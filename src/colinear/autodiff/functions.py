@@ -8,14 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import (
-    Array,
-    adjoint,
-    eye_like,
-    hermitian,
-    inner_products,
-    program,
-)
+from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one, program
 from ..errors import DerivativeWarning, ShapeError
 from ..methods import roots
 from .implicit import Equation, of_matrix
@@ -279,10 +272,10 @@ def hoist_number(xp: Any, f: Callable, z: Array) -> tuple[Callable, tuple]:
     the framework follows."""
     one = xp.reshape(xp.stop_gradient(z), (-1,))[0]
     g, hidden = xp.hoist(f, lambda: [(one,)])
-    if hidden and tuple(g(one, *hidden).shape):
+    shape = tuple(g(one, *hidden).shape) if hidden else ()
+    if shape:
         raise ShapeError(
-            "apply: f must map each number to a number, but one number gave the shape "
-            f"{tuple(g(one, *hidden).shape)}. "
+            f"apply: f must map each number to a number, but one number gave the shape {shape}. "
             "For a batch of functions use vmap."
         )
     return g, hidden
@@ -354,7 +347,7 @@ def _corner(xp: Any, f: Callable[[Array], Array], A: Array, E: Array) -> Array:
     lest it steer the iteration."""
     n = A.shape[-1]
     size = xp.max(xp.abs(E), axis=(-2, -1), keepdims=True)
-    scale = xp.where(size > 0, size, 1) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
+    scale = positive_or_one(xp, size) / xp.max(xp.abs(A), axis=(-2, -1), keepdims=True)
     A = xp.broadcast_to(A, E.shape)
     upper, lower = xp.concat([A, E / scale], axis=-1), xp.concat([0 * A, A], axis=-1)
     return scale * f(xp.concat([upper, lower], axis=-2))[..., :n, n:]

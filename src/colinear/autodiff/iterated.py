@@ -27,15 +27,14 @@ from ..status import deliver
 from .implicit import Equation
 from .spectral import (
     checked,
-    close,
     differs,
     exceeds,
     guarded,
+    inverse_gaps,
     judge_pairs,
     largest,
     nowhere,
     once,
-    reciprocal,
 )
 
 ACCURACY = 0.75  # the power of eps to which the systems of a derivative are solved
@@ -82,14 +81,9 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
 
     judge = functools.partial(judge_pairs, xp, True)
 
-    def inverse_gaps(values: Array) -> tuple[Array, Array]:
-        """1 / (λ_j - λ_i), zero where they are the same, and where that is."""
-        same = close(xp, values)
-        return reciprocal(xp, values[..., None, :] - values[..., :, None], same), same
-
     def tangent(leaves: tuple, values: Array, V: Array, E: Array) -> tuple[Array, Array]:
         P = inner_products(xp, V, E)
-        inverse, same = inverse_gaps(values)
+        inverse, same = inverse_gaps(xp, values)
         W = outside(xp, V, equation(xp.matmul(V, P) - E, (*leaves, values, V)))
         parts = xp.real(xp.diagonal(P)), P * inverse, W
         unequal = functools.partial(differs, xp)
@@ -97,7 +91,7 @@ def pairs(A: LinearOperator, values: Array, V: Array) -> tuple[Array, Array]:
         return moved, xp.matmul(V, K) + W
 
     def cotangent(leaves: tuple, values: Array, V: Array, g: Array, G: Array) -> Array:
-        inverse, same = inverse_gaps(values)
+        inverse, same = inverse_gaps(xp, values)
         S = inner_products(xp, V, G)
         parts = g, S, G - xp.matmul(V, S)
         g, S, W = checked(xp, once("eig")[1], parts, judge, same)

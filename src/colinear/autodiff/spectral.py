@@ -79,6 +79,12 @@ def reciprocal(xp: Any, x: Array, skipped: Array) -> Array:
     return xp.where(skipped, 0 * x, 1 / xp.where(skipped, 1 + 0 * x, x))
 
 
+def inverse_gaps(xp: Any, values: Array) -> tuple[Array, Array]:
+    """1 / (λ_j - λ_i), zero where they are the same, and where that is."""
+    same = close(xp, values)
+    return reciprocal(xp, values[..., None, :] - values[..., :, None], same), same
+
+
 def off_diagonal(xp: Any, same: Array) -> Array:
     """Which pairs of two different values are the same."""
     return xp.logical_and(same, xp.logical_not(eye_like(xp, same)))
@@ -250,8 +256,7 @@ def _pair_tangent(
     values, V = output
     A, dA = (xp.astype(x, V.dtype) for x in (primals[0], tangents[0]))
     P = in_vectors(xp, V, hermitian(xp, dA) if is_hermitian else dA, is_hermitian)
-    same = close(xp, values)
-    inverse = reciprocal(xp, values[..., None, :] - values[..., :, None], same)
+    inverse, same = inverse_gaps(xp, values)
     K, moved = P * inverse, xp.diagonal(P)
     moved = xp.real(moved) if is_hermitian else moved
     if guard:

@@ -160,6 +160,11 @@ def without_zeros(xp: Any, x: Array) -> Array:
     return xp.where(x == 0, 1, x)
 
 
+def positive_or_one(xp: Any, x: Array) -> Array:
+    """x to divide by: 1 in place of what is not positive, or no number."""
+    return xp.where(x > 0, x, 1)
+
+
 def eye_like(xp: Any, X: Array) -> Array:
     """The identity that multiplies X from the right, of its dtype and on its device."""
     return xp.eye(X.shape[-1], dtype=X.dtype, device=xp.device_of(X))

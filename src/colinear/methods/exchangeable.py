@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array, adjoint, eye_like, hermitian, inner_products
+from ..backends import Array, adjoint, eye_like, hermitian, inner_products, positive_or_one
 from ..properties import POSITIVE_SEMIDEFINITE
 from .sampling import SimpleEstimator
 
@@ -132,7 +132,7 @@ def trace_estimates(xp: Any, W: Array, Y: Array, Q: Array, S: Array, Z: Array) -
     AV = Y - xp.matmul(Z, T)
     form = xp.vecdot(V, AV, axis=-2)
     length = xp.real(xp.vecdot(V, V, axis=-2))
-    length = xp.where(length > 0, length, 1)
+    length = positive_or_one(xp, length)
     whole = xp.sum(xp.diagonal(H), axis=-1)
     K = inner_products(xp, S, xp.matmul(H, S))
     each = whole[..., None] - xp.diagonal(K) + form * ((n - m + 1) / length)
@@ -195,7 +195,7 @@ def nystrom_estimates(xp: Any, W: Array, Y: Array) -> tuple[Estimates, Array]:
     """
     n, m = W.shape[-2:]
     size = xp.vector_norm(Y, axis=(-2, -1))
-    shift = 10 * xp.eps(Y.dtype) * xp.where(size > 0, size, 1) / math.sqrt(n)
+    shift = 10 * xp.eps(Y.dtype) * positive_or_one(xp, size) / math.sqrt(n)
     Y = Y + xp.astype(shift, Y.dtype)[..., None, None] * W
     core = inner_products(xp, W, Y)
     C, positive = xp.cholesky(hermitian(xp, core))

@@ -112,10 +112,10 @@ class LanczosRun(Restarted):
         v = V[..., j, :]
         w = self.multiply(v[..., None])[..., 0]
         size = ops.larger(size, ops.norm(w))
-        if xp.is_functional:
-            w = w - expand(xp, xp.conj(T[..., j, :]), V[..., :-1, :])
-        elif j == s.kept:  # the arrow has neighbours everywhere, what follows it only one
-            w = w - expand(xp, xp.conj(T[..., j, :j]), V[..., :j, :]) if j else xp.copy(w)
+        # the arrow has neighbours everywhere, what follows it only one
+        if xp.is_functional or j == s.kept:
+            known = self.ask.m if xp.is_functional else j
+            w = w - expand(xp, xp.conj(T[..., j, :known]), V[..., :known, :])
         else:
             w = w - ops.scaled(beta, V[..., j - 1, :])  # w = A v_j - β v_j-1
         alpha = ops.dot(v, w)  # α = v_j^H w

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from ..backends import Array, hermitian, inner_products
+from ..backends import Array, hermitian, inner_products, positive_or_one
 from ..properties import SELF_ADJOINT
 from .base import Spectral
 from .basis import SAFETY, Pairs, all_finite, count_of, every, fresh, pairs_of, run_cycles
@@ -193,7 +193,7 @@ def orthonormal(xp: Any, W: Array, Q: Array) -> Array:
 def _scaled(xp: Any, W: Array) -> Array:
     """Columns of norm 1, or zero."""
     length = xp.vector_norm(W, axis=-2, keepdims=True)
-    return W / xp.where(length > 0, length, 1)
+    return W / positive_or_one(xp, length)
 
 
 def _whitened(xp: Any, W: Array) -> Array:

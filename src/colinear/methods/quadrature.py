@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, places_like, zeros_like
+from ..backends import Array, get, places_like, positive_or_one, zeros_like
 from ..properties import POSITIVE_SEMIDEFINITE
 from ..status import Status
 from . import cg
@@ -152,7 +152,7 @@ def start(xp: Any, R: Array, precondition: LinearMap | None) -> tuple[Runs, Arra
     """Runs from the columns r of R, and r^H M r."""
     P = R if precondition is None else precondition(R)
     length = xp.real(xp.vecdot(R, P, axis=-2))
-    scale = xp.astype(1 / xp.sqrt(xp.where(length > 0, length, 1)), R.dtype)[..., None, :]
+    scale = xp.astype(1 / xp.sqrt(positive_or_one(xp, length)), R.dtype)[..., None, :]
     zero = 0 * length
     U = R * scale
     return Runs(
@@ -291,7 +291,7 @@ def relative_tail(xp: Any, column: Any) -> Any:
     """How small the last two numbers of f(T) e_1 are beside all of them, for each run: the run is
     long enough if they are."""
     size = xp.sum(xp.abs(column) ** 2, axis=0)
-    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / xp.where(size > 0, size, 1))
+    return xp.sqrt(xp.sum(xp.abs(column[-2:]) ** 2, axis=0) / positive_or_one(xp, size))
 
 
 def traced_nodes_and_weights(
@@ -408,7 +408,7 @@ def cg_quadrature(
     )
     loop = Loop(xp, NO_MONITOR, max_iters, size)
     s = loop.run(step, ops, first, lambda state: state.x).state
-    residual = column_norms(xp, B - multiply(s.x)) / xp.where(size > 0, size, 1)
+    residual = column_norms(xp, B - multiply(s.x)) / positive_or_one(xp, size)
     status = status_of(final_code(xp, s.status, False))
     status = xp.where((status == SUCCESS) & (residual > tol), STAGNATION, status)
     status = xp.where(xp.isfinite(residual), status, int(Status.NONFINITE))

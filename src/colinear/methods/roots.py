@@ -117,11 +117,7 @@ def logarithm(xp: Any, A: Array) -> Array:
     def step(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
         X, power = state
         far = xp.max(xp.sum(xp.abs(X - I), axis=-2), axis=-1) > CLOSE
-        root = (
-            xp.cond(xp.any(far), lambda X: _denman_beavers(xp, X)[0], lambda X: X, X)
-            if xp.is_functional
-            else _denman_beavers(xp, X)[0]
-        )
+        root = xp.cond(xp.any(far), lambda X: _denman_beavers(xp, X)[0], lambda X: X, X)
         return xp.where(far[..., None, None], root, X), xp.where(far, 2 * power, power)
 
     X, power = xp.fori_loop(ROOTS, step, (X, power))

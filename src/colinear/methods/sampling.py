@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, get, inner_products, namespace_of, program
+from ..backends import Array, get, inner_products, namespace_of, positive_or_one, program
 from ..info import recording
 from ..status import Status, combine, failed
 from .base import Method, check_integer
@@ -200,8 +200,11 @@ def drawn_seed(seed: Any) -> Any:
     are."""
     if isinstance(seed, (int, np.integer)):
         return int(seed)
-    if namespace_of(seed) is not None:
-        return seed
+    return _integer(seed) if namespace_of(seed) is None else seed
+
+
+def _integer(seed: Any) -> int:
+    """An integer that a generator or a key gives."""
     return int(get("numpy").generator(seed).integers(SMALL))
 
 
@@ -211,11 +214,7 @@ def static_seed(seed: Any) -> int:
     seed = drawn_seed(seed)
     if isinstance(seed, int):
         return seed
-    return (
-        0
-        if namespace_of(seed).is_traced(seed)
-        else int(get("numpy").generator(seed).integers(SMALL))
-    )
+    return 0 if namespace_of(seed).is_traced(seed) else _integer(seed)
 
 
 class Mean(NamedTuple):
@@ -275,9 +274,9 @@ def _numbers(
     mask, wide = good[(..., *(None,) * event, slice(None))], (..., *(None,) * event)
     new = xp.sum(xp.astype(good, spread.dtype), axis=-1)
     total = count + new
-    center = xp.sum(xp.where(mask, X, 0), axis=-1) / xp.where(new > 0, new, 1)[wide]
+    center = xp.sum(xp.where(mask, X, 0), axis=-1) / positive_or_one(xp, new)[wide]
     inside = xp.sum(xp.where(mask, xp.abs(X - center[..., None]) ** 2, 0), axis=-1)
-    step, share = center - mean, (new / xp.where(total > 0, total, 1))[wide]
+    step, share = center - mean, (new / positive_or_one(xp, total))[wide]
     return total, mean + step * share, spread + inside + xp.abs(step) ** 2 * count[wide] * share
 
 

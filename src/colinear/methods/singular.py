@@ -76,10 +76,8 @@ class GolubKahanRun(Restarted):
         v = V[..., j, :]
         w = self.multiply(v[..., None])[..., 0]
         size = xp.maximum(s.size, norm(xp, w))
-        if xp.is_functional:
-            w = w - expand(xp, xp.conj(H[..., j, :]), U[..., :-1, :])
-        elif j > 0:
-            w = w - expand(xp, xp.conj(H[..., j, :j]), U[..., :j, :])
+        known = self.ask.m if xp.is_functional else j
+        w = w - expand(xp, xp.conj(H[..., j, :known]), U[..., :known, :])
         _, alpha, u, _ = extend(xp, U, None, w, j, size, fresh(xp, self.left, s.draws + j))
         z = self.adjoint(u[..., None])[..., 0]
         size = xp.maximum(size, norm(xp, z))

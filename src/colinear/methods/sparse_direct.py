@@ -280,14 +280,14 @@ class IncompleteCholesky(HostFactor):
         scale = A.diagonal().real
         if not (scale > 0).all():
             raise ArithmeticError(f"a diagonal entry that is not positive, {scale.min():.3g}")
-        half = diags_array(np.sqrt(scale))
-        unit = csc_array(diags_array(1 / np.sqrt(scale)) @ A @ diags_array(1 / np.sqrt(scale)))
+        root = np.sqrt(scale)
+        unit = csc_array(diags_array(1 / root) @ A @ diags_array(1 / root))
         factor = _without_fill(unit) if drop_tol is None else _by_threshold(unit, drop_tol, fill)
         found = next((f for f in map(factor, SHIFTS) if f is not None), None)
         if found is None:
             raise ArithmeticError("pivots that are not positive, with any weight on the diagonal")
         L, self.order = found
-        L = csc_array((half if self.order is None else diags_array(np.sqrt(scale[self.order]))) @ L)
+        L = csc_array(diags_array(root[self.order]) @ L)
         # Triangular already: elimination in the given order changes nothing, and SuperLU's solves
         # are compiled.
         options = {"permc_spec": "NATURAL", "diag_pivot_thresh": 0.0, "options": {"Equil": False}}
@@ -298,9 +298,9 @@ class IncompleteCholesky(HostFactor):
         """(L L^H)^-1 B, or its conjugate for the form "T"."""
         if form == "T":
             return np.conj(self.solve_columns(np.conj(B), "N"))
-        order = slice(None) if self.order is None else self.order
         X = np.empty_like(B)
-        X[order] = self.factor.solve(self.factor.solve(np.ascontiguousarray(B[order])), trans="H")
+        Y = self.factor.solve(np.ascontiguousarray(B[self.order]))
+        X[self.order] = self.factor.solve(Y, trans="H")
         return X
 
 
@@ -336,7 +336,8 @@ def _by_threshold(A: Any, drop_tol: float, fill: float) -> Any:
 
 
 def _without_fill(A: Any) -> Any:
-    """shift -> the factor of A + shift I on A's own pattern, None if a pivot is not positive."""
+    """shift -> the factor of A + shift I on A's own pattern and order, None if a pivot is not
+    positive."""
     from scipy.sparse import csc_array, tril
 
     lower = csc_array(tril(A))
@@ -347,11 +348,9 @@ def _without_fill(A: Any) -> Any:
         values = lower.data.copy()
         values[plan.first] += shift
         values = plan.run(values)
-        return (
-            None
-            if values is None
-            else (csc_array((values, lower.indices, lower.indptr), lower.shape), None)
-        )
+        if values is None:
+            return None
+        return csc_array((values, lower.indices, lower.indptr), lower.shape), slice(None)
 
     return factor
 

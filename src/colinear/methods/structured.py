@@ -49,11 +49,10 @@ def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
         )
         low = int((np.argsort(-np.abs(ends), kind="stable")[:k] < k).sum())
         parts = [
-            _solved(diag, beside, *ends)
-            for ends in ((0, low), (n - (k - low), n))
-            if ends[0] < ends[1]
+            _solved(diag, beside, *ends) for ends in ((0, low), (n - k + low, n)) if np.diff(ends)
         ]
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts], axis=1)
+        values, vectors = zip(*parts)
+        return np.concatenate(values), np.concatenate(vectors, axis=1)
     order = np.argsort(
         np.abs(tridiagonal_eigenvalues(diag, beside, 0, n)) * (-1 if which == "LM" else 1),
         kind="stable",

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..backends import Array, zeros_like
+from ..backends import Array, positive_or_one, zeros_like
 from .base import Iterative, check_integer
 from .iterate import Outcome, Products, multiplied
 from .loop import NO_MONITOR, Loop, Monitor, Run
@@ -145,6 +145,14 @@ class Terms(NamedTuple):
         """How many minibatches a pass has."""
         return max(1, self.number // self.batch_size)
 
+    def sample(self, xp: Any, generator: Any, like: Array) -> Array:
+        """The minibatches of an epoch, (steps, batch_size), on the device of an array: no term
+        twice."""
+        device, count = xp.device_of(like), self.steps * self.batch_size
+        numbers = xp.uniform(generator, (self.number,), dtype=xp.float32, device=device)
+        order = xp.argsort(numbers, axis=-1)
+        return xp.reshape(order[:count], (self.steps, self.batch_size))
+
     def generators(self, xp: Any, seed: Any) -> Any:
         """Those of the minibatches, and of the start."""
         return xp.split(xp.generator(seed) if self.generator is None else self.generator)
@@ -178,7 +186,7 @@ def svrg(
     terms, multiply, squared = products.terms, products.multiply, products.terms.squared
     step = method.step
     norms = column_norms(xp, B)
-    scale = xp.where(norms > 0, norms, 1)
+    scale = positive_or_one(xp, norms)
     B = B / scale[..., None, :]
     X = zeros_like(xp, B, (*B.shape[:-2], products.columns, B.shape[-1]))
     R, used = B, 0.0
@@ -189,13 +197,12 @@ def svrg(
     zero = xp.where(norms == norms, 0, 0)
     status = xp.where(size <= tol, SUCCESS, xp.where(xp.isfinite(size), RUNNING, NONFINITE)) + zero
     generator, start = terms.generators(xp, method.seed)
-    sample = minibatches(xp, terms, xp.device_of(B))
     uphill = gradient_of(products)
 
     if step is None and 0 not in B.shape:
         with quiet(xp):
             largest = largest_eigenvalue(
-                xp, lambda i, V: uphill(terms.product(i, V), False), sample, X[..., :1], start
+                xp, lambda i, V: uphill(terms.product(i, V), False), terms, X[..., :1], start
             )
         used += MINIBATCHES * POWERS * terms.share * (2 if squared else 1)
     else:
@@ -205,7 +212,7 @@ def svrg(
     def epoch(ops: Any, s: SVRGState) -> SVRGState:
         generator, own = xp.split(s.generator)
         with quiet(xp):
-            D, V = displacement(xp, terms, uphill, sample(own), s, method)
+            D, V = displacement(xp, terms, uphill, terms.sample(xp, own, B), s, method)
             X = s.X + D
             R = B - multiply(X)
             size = column_norms(xp, R)
@@ -318,7 +325,7 @@ def first_rate(xp: Any, step: float | None, largest: Array) -> Array:
     """The step to begin with: the user's, or the inverse of the largest eigenvalue."""
     if step is not None:
         return step + 0 * largest
-    return xp.where(largest > 0, 1 / xp.where(largest > 0, largest, 1), 1)
+    return xp.where(largest > 0, 1 / positive_or_one(xp, largest), 1)
 
 
 def paced(
@@ -335,25 +342,12 @@ def paced(
     return finite, (strikes >= STRIKES) | xp.logical_not(finite), strikes, s.rate
 
 
-def minibatches(xp: Any, terms: Terms, device: Any) -> Callable[[Any], Array]:
-    """A function of a generator that gives the minibatches of an epoch, (steps, batch_size): no
-    term twice."""
-
-    def sample(generator: Any) -> Array:
-        order = xp.argsort(
-            xp.uniform(generator, (terms.number,), dtype=xp.float32, device=device), axis=-1
-        )
-        return xp.reshape(order[: terms.steps * terms.batch_size], (terms.steps, terms.batch_size))
-
-    return sample
-
-
-def largest_eigenvalue(xp: Any, product: Any, sample: Any, like: Array, generator: Any) -> Array:
+def largest_eigenvalue(xp: Any, product: Any, terms: Terms, like: Array, generator: Any) -> Array:
     """About the largest eigenvalue of any minibatch, by a few powers of a few of them, (*batch,
     1)."""
     a, b = xp.split(generator)
     V = xp.normal(b, like.shape, dtype=like.dtype, device=xp.device_of(like))
-    return powers(xp, product, sample(a), V)[1]
+    return powers(xp, product, terms.sample(xp, a, like), V)[1]
 
 
 def powers(xp: Any, product: Any, order: Array, V: Array) -> tuple[Array, Array]:
@@ -378,7 +372,7 @@ def orthonormal(xp: Any, W: Array) -> Array:
     if W.shape[-1] > 1:
         return xp.qr(W)[0]
     size = xp.vector_norm(W, axis=-2, keepdims=True)
-    return W / xp.where(size > 0, size, 1)
+    return W / positive_or_one(xp, size)
 
 
 def whole(xp: Any, count: Any) -> Any:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..backends import Array, adjoint, hermitian, inner_products
+from ..backends import Array, adjoint, hermitian, inner_products, positive_or_one
 from .iterate import Products
 from .loop import NO_MONITOR, Loop, Monitor
 from .svrg import (
@@ -29,7 +29,6 @@ from .svrg import (
     POWERS,
     first_rate,
     largest_eigenvalue,
-    minibatches,
     orthonormal,
     paced,
     powers,
@@ -86,12 +85,11 @@ def svrg_subspace(
     norm)` says which pairs are good."""
     terms, sign, columns = products.terms, 1 if largest else -1, W.shape[-1]
     generator, start = terms.generators(xp, seed)
-    sample = minibatches(xp, terms, xp.device_of(W))
     with quiet(xp):
         if largest:  # the powers that find the step have gone a good part of the way
-            W, norm = powers(xp, terms.product, sample(start), W)
+            W, norm = powers(xp, terms.product, terms.sample(xp, start, W), W)
         else:
-            norm = largest_eigenvalue(xp, terms.product, sample, W[..., :1], start)
+            norm = largest_eigenvalue(xp, terms.product, terms, W[..., :1], start)
     rate = first_rate(xp, step, norm)
 
     def anchored(W: Array) -> tuple[Array, Array, Array, Array]:
@@ -110,7 +108,7 @@ def svrg_subspace(
 
     def epoch(_: Any, s: SubspaceState) -> SubspaceState:
         generator, own = xp.split(s.generator)
-        order, ascent = sample(own), sign * s.rate[..., None, :]
+        order, ascent = terms.sample(xp, own, s.W), sign * s.rate[..., None, :]
 
         def one(i: Any, W: Array) -> Array:
             C = inner_products(xp, s.W, W)
@@ -183,4 +181,4 @@ def svrg_subspace(
 
 
 def relative(xp: Any, residual: Array, norm: Array) -> Array:
-    return residual / xp.where(norm > 0, norm, 1)
+    return residual / positive_or_one(xp, norm)

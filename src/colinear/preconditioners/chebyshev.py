@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..backends import Array
+from ..backends import Array, positive_or_one
 from ..factors.host import ChebyshevFactor
 from ..methods.lanczos import ritz_values
 from ..operators import LinearOperator
@@ -81,6 +81,6 @@ def interval(A: LinearOperator, steps: int, seed: Any) -> tuple[Array, Array]:
     q = xp.broadcast_to(q, (*A.batch_shape, n))
     values, residual, _ = ritz_values(xp, A.__matmul__, q, q, steps)
     high = 1.05 * xp.max(values + residual, axis=-1, keepdims=True)
-    high = xp.where(high > 0, high, 1)
+    high = positive_or_one(xp, high)
     low = xp.min(xp.where(values > n * xp.eps(A.dtype) * high, values, high), axis=-1)
     return low, high[..., 0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array, adjoint, eye_like, hermitian
+from ..backends import Array, adjoint, eye_like, hermitian, positive_or_one
 from ..factors.structured import StackedBlocks
 from ..functions.common import ignore_float_errors
 from ..functions.diagonal import diag
@@ -51,7 +51,7 @@ def _without_zeros(xp: Any, d: Array) -> Array:
     largest = xp.max(size, axis=-1, keepdims=True) if d.shape[-1] else size
     with ignore_float_errors(xp):
         usable = xp.logical_or(xp.isfinite(1 / size), xp.isnan(size))
-    return xp.where(usable, d, xp.astype(xp.where(largest > 0, largest, 1), d.dtype))
+    return xp.where(usable, d, xp.astype(positive_or_one(xp, largest), d.dtype))
 
 
 # The inverse of the diagonal blocks.
@@ -149,12 +149,12 @@ def _inverse(A: LinearOperator, blocks: Array) -> LinearOperator:
         values, V = xp.eigh(blocks)
         values = xp.abs(values)
         norm = xp.max(values, axis=-1, keepdims=True)
-        values = xp.where(values > _negligible(xp, norm, size), values, xp.where(norm > 0, norm, 1))
+        values = xp.where(values > _negligible(xp, norm, size), values, positive_or_one(xp, norm))
         return PD(Dense(xp.matmul(V / values[..., None, :], adjoint(xp, V))))
     held = xp.stop_gradient(blocks)  # only to see which are singular
     values = xp.eigvalsh(held) if A.properties & SELF_ADJOINT else xp.svd(held)[1]
     least, norm = xp.min(values, axis=-1), xp.max(xp.abs(values), axis=-1)
-    little = xp.where(norm > 0, norm, 1) * xp.eps(norm.dtype) ** 0.5
+    little = positive_or_one(xp, norm) * xp.eps(norm.dtype) ** 0.5
     shift = xp.where(least > _negligible(xp, norm, size), 0, little - xp.minimum(least, 0))
     shift = xp.astype(shift, blocks.dtype)[..., None, None]
     shifted = Dense(blocks + shift * eye_like(xp, blocks))
