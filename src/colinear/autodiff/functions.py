@@ -78,10 +78,10 @@ def spectral_function(
         return xp.matmul(scaled, adjoint(xp, V)) if is_hermitian else times_inverse(xp, scaled, V)
 
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
-        A, *held = primals
-        values, V = known(xp, A, *held, False)
+        A, values, V = primals
+        M, W = inside(f, A, values, V)
+        values, V = known(xp, A, values, V, False)
         D = divided_differences(xp, f, values[..., :, None], values[..., None, :])
-        M, W = inside(f, A, *held)
         dA = xp.astype(tangents[0], V.dtype)
         P = in_vectors(xp, V, hermitian(xp, dA) if is_hermitian else dA, is_hermitian)
         T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
@@ -91,7 +91,8 @@ def spectral_function(
         """M and W, for what is between different vectors of one eigenvalue."""
         M = in_vectors(xp, V, xp.astype(A, V.dtype), is_hermitian)
         M = xp.where(off_diagonal(xp, close(xp, values)), M, 0)
-        a, b = values[..., :, None] + 0 * M, values[..., None, :] + 0 * M
+        a, b = values[..., :, None], values[..., None, :]
+        a, b = a + 0 * b, b + 0 * a
         slope = xp.jvp(lambda a: divided_differences(xp, f, a, b), a, 1 + 0 * a)[1]
         return change(xp, M), xp.stop_gradient(slope)
 

@@ -118,8 +118,8 @@ def inverse_diagonal(
     With W = V^-1 it is (V_1 ∘ W_1^T ⊗ V_2 ∘ W_2^T ⊗ ...) z^-1, for the eigenvalues z of a C + b I.
     """
     inverse = Grid(lambda z: 1 / z, grid.is_sum)
-    held = (tuple(map(xp.stop_gradient, x)) for x in (values, vectors))
-    factors = Factors(tuple(matrices), *held, a, b)
+    values, vectors = (tuple(map(xp.stop_gradient, x)) for x in (values, vectors))
+    factors = Factors(tuple(matrices), values, vectors, a, b)
 
     def weights(V: Array) -> Array:
         return V * xp.matrix_transpose(matrix_inverse(xp, V))  # V ∘ V^-T

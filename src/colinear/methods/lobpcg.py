@@ -127,8 +127,8 @@ def lobpcg(
         C, values = _best(xp, S, AS, s.size, block)
         # The part of the step from outside X, orthonormal and orthogonal to the new X.
         D = orthonormal(xp, xp.concat([0 * C[..., :block, :], C[..., block:, :]], axis=-2), C)
-        blocks = [xp.matmul(B, c) for c in (C, D) for B in (S, AS)]
-        return judged(*blocks, values, s.size, s.iterations + 1)
+        X, AX, P, AP = (xp.matmul(B, c) for c in (C, D) for B in (S, AS))
+        return judged(X, AX, P, AP, values, s.size, s.iterations + 1)
 
     def target(size: Array) -> Array:
         return SAFETY * max(tol, FLOOR * xp.eps(start.dtype)) * size[..., None]

@@ -82,11 +82,11 @@ class KrylovState(NamedTuple):
     """Where a run stands. Counts are numbers in NumPy and torch, arrays in JAX."""
 
     V: Array  # (*lanes, m + 1, n), the basis
-    U: Array | None  # its reflectors; of Golub-Kahan the left basis
+    U: Any  # its reflectors, if it has any; of Golub-Kahan the left basis
     H: Array  # (*lanes, m + 1, m), A in the basis; of Lanczos the lower triangle
     values: Array  # (*lanes, m), Ritz values, the wanted first
     Y: Array  # (*lanes, m, m), their vectors in the basis
-    P: Array | None  # of Golub-Kahan: the left ones
+    P: Any  # of Golub-Kahan: the left ones; else None
     residual: Array  # (*lanes, m), estimated
     beta: Array  # (*lanes,), of the last step
     size: Array  # (*lanes,), of A as seen so far
