@@ -68,14 +68,12 @@ def spectral_function(
 
     known = eigh_known if is_hermitian else eig_known
 
-    def outside(V: Array, T: Array) -> Array:
-        """V T V^-1"""
-        VT = xp.matmul(V, T)
-        return xp.matmul(VT, adjoint(xp, V)) if is_hermitian else times_inverse(xp, VT, V)
+    def over(X: Array, V: Array) -> Array:
+        """X V^-1"""
+        return xp.matmul(X, adjoint(xp, V)) if is_hermitian else times_inverse(xp, X, V)
 
     def of(f: Callable, A: Array, values: Array, V: Array) -> Array:
-        scaled = V * f(values)[..., None, :]
-        return xp.matmul(scaled, adjoint(xp, V)) if is_hermitian else times_inverse(xp, scaled, V)
+        return over(V * f(values)[..., None, :], V)
 
     def tangent(f: Callable, primals: tuple, tangents: tuple, output: Array) -> Array:
         A, values, V = primals
@@ -85,7 +83,7 @@ def spectral_function(
         dA = xp.astype(tangents[0], V.dtype)
         P = in_vectors(xp, V, hermitian(xp, dA) if is_hermitian else dA, is_hermitian)
         T = D * P + W * xp.matmul(M, P) + xp.matrix_transpose(W) * xp.matmul(P, M)
-        return outside(V, T)
+        return over(xp.matmul(V, T), V)
 
     def inside(f: Callable, A: Array, values: Array, V: Array) -> tuple[Array, Array]:
         """M and W, for what is between different vectors of one eigenvalue."""

@@ -165,11 +165,6 @@ class LanczosRun(Restarted):
         diagonal = xp.astype(xp.real(xp.diagonal(H)), H.dtype)
         return xp.eigh(xp.make_diagonal(diagonal) + lower + adjoint(xp, lower))
 
-    def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
-        """V Y, in which T is an arrow."""
-        values = self.xp.astype(s.values, s.V.dtype)
-        return s.Y, self.xp.make_diagonal(values), s.Y[..., s.j - 1, :]
-
 
 def lanczos(xp: Any, *parameters: Any, **options: Any) -> Pairs:
     """The k eigenpairs of self-adjoint A that `which` names; see `Restarted` for the parameters."""

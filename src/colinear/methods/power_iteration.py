@@ -92,7 +92,7 @@ def power_iteration(
         done = every(xp, residual <= target)
         # The vector that was judged is kept when it is good enough.
         following = w / without_zeros(xp, length)[..., None]
-        V = s.V if done is True else pick(xp, done, s.V, following[..., None, :])
+        V = pick(xp, done, s.V, following[..., None, :])
         return PowerState(
             V=V,
             values=value,

@@ -37,7 +37,7 @@ from . import cg
 from .base import check_integer
 from .basis import count_of, pick, put
 from .loop import NO_MONITOR, Loop
-from .sampling import Stochastic, heard, no_failure
+from .sampling import Stochastic, heard
 from .vectors import (
     RUNNING,
     STAGNATION,
@@ -162,7 +162,7 @@ def start(xp: Any, R: Array, precondition: LinearMap | None) -> tuple[Runs, Arra
         beta=zero,
         size=zero,
         alive=length > 0,
-        status=no_failure(xp),
+        status=count_of(xp, 0),
     ), length
 
 
@@ -404,7 +404,7 @@ def cg_quadrature(
         diagonal=empty,
         beside=xp.copy(empty),
         j=count_of(xp, 0),
-        heard=no_failure(xp),
+        heard=count_of(xp, 0),
     )
     loop = Loop(xp, NO_MONITOR, max_iters, size)
     s = loop.run(step, ops, first, lambda state: state.x).state

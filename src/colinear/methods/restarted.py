@@ -158,8 +158,10 @@ class Restarted:
 
     def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
         """Orthonormal Q whose first p columns belong to the best p values, A in the basis V Q, and
-        the last row of Q."""
-        raise NotImplementedError
+        the last row of Q, or of the left vectors: here Y, in which A is diagonal."""
+        values = self.xp.astype(s.values, s.V.dtype)
+        last = (s.Y if s.P is None else s.P)[..., s.j - 1, :]
+        return s.Y, self.xp.make_diagonal(values), last
 
     def add(self, s: KrylovState, v: Array, beta: Array, size: Array, **others: Any) -> KrylovState:
         """The state with one more vector v of the basis, of which A v_j has beta; A is of this

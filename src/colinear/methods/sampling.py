@@ -400,11 +400,6 @@ def _recorded(multiply: LinearMap, X: Array) -> tuple[Array, list[Any]]:
     return Y, [info for info in reports if failed(info._status) is not False]
 
 
-def no_failure(xp: Any) -> Any:
-    """What a loop starts from that hears of failures."""
-    return xp.asarray(0) if xp.is_functional else 0
-
-
 def product(xp: Any, multiply: LinearMap, Z: Array) -> tuple[Array, Array, Any]:
     """A Z, which of the columns worked, (*batch, k), and the worst status.
 

@@ -96,11 +96,6 @@ class GolubKahanRun(Restarted):
         residual = s.beta[..., None] * xp.abs(P[..., s.j - 1, :])
         return s._replace(values=values, Y=Q, P=P, residual=residual)
 
-    def subspace(self, s: KrylovState, p: Any) -> tuple[Array, Array, Array]:
-        """V Q and U P, in which B is diagonal with one full column behind it."""
-        values = self.xp.astype(s.values, s.V.dtype)
-        return s.Y, self.xp.make_diagonal(values), s.P[..., s.j - 1, :]
-
     def restart(self, s: KrylovState) -> KrylovState:
         following = super().restart(s)
         return following._replace(U=rotate(self.xp, s.U, s.P, following.j, s.j))

@@ -27,19 +27,14 @@ PROBE = 1e-8  # residual of a vector, relative, from which factors are not those
 # -------------------------------------------------------------------------------------- tridiagonal
 
 
-def all_pairs(diag: Any, beside: Any) -> tuple[Any, Any]:
-    """All eigenvalues, ascending, and orthonormal eigenvectors: O(n^2)."""
-    return _solved(diag, beside)
-
-
 def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
     """The k eigenvalues that `which` names, ascending, and their eigenvectors: O(n k), for the
     smallest magnitudes O(n^2)."""
     n = len(diag)
     if which in ("LA", "LR"):
-        return _solved(diag, beside, n - k, n)
+        return all_pairs(diag, beside, n - k, n)
     if which in ("SA", "SR"):
-        return _solved(diag, beside, 0, k)
+        return all_pairs(diag, beside, 0, k)
     if which == "LM" and 2 * k < n:  # they are at the ends
         ends = np.concatenate(
             [
@@ -49,7 +44,7 @@ def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
         )
         low = int((np.argsort(-np.abs(ends), kind="stable")[:k] < k).sum())
         parts = [
-            _solved(diag, beside, *ends) for ends in ((0, low), (n - k + low, n)) if np.diff(ends)
+            all_pairs(diag, beside, *ends) for ends in ((0, low), (n - k + low, n)) if np.diff(ends)
         ]
         values, vectors = zip(*parts)
         return np.concatenate(values), np.concatenate(vectors, axis=1)
@@ -57,7 +52,7 @@ def few_pairs(diag: Any, beside: Any, k: int, which: str) -> tuple[Any, Any]:
         np.abs(tridiagonal_eigenvalues(diag, beside, 0, n)) * (-1 if which == "LM" else 1),
         kind="stable",
     )[:k]
-    values, vectors = _solved(diag, beside, order.min(), order.max() + 1)
+    values, vectors = all_pairs(diag, beside, order.min(), order.max() + 1)
     kept = np.sort(order) - order.min()
     return values[kept], vectors[:, kept]
 
@@ -75,7 +70,9 @@ def _places(n: int, first: int, last: int | None) -> dict[str, Any]:
     return {} if last - first == n else {"select": "i", "select_range": (first, last - 1)}
 
 
-def _solved(diag: Any, beside: Any, first: int = 0, last: int | None = None) -> tuple[Any, Any]:
+def all_pairs(diag: Any, beside: Any, first: int = 0, last: int | None = None) -> tuple[Any, Any]:
+    """Eigenvalues, ascending, and orthonormal eigenvectors, from one place to another: all of them
+    O(n^2)."""
     from scipy.linalg import eigh, eigh_tridiagonal
 
     if len(diag) == 1:

@@ -132,15 +132,22 @@ def svrg_subspace(
             (is_settled(values, residual, norm), SUCCESS),
             (lost, BREAKDOWN),
         )
+        W, G = xp.where(kept[..., None], W, s.W), xp.where(kept[..., None], G, s.G)
+        return state(W, G, values, residual, norm, rate, strikes, status, generator)
+
+    def state(
+        W: Array, G: Array, values: Array, residual: Array, norm: Array, *others: Any
+    ) -> SubspaceState:
+        rate, strikes, status, generator = others
         return SubspaceState(
-            W=xp.where(kept[..., None], W, s.W),
-            G=xp.where(kept[..., None], G, s.G),
+            W=W,
+            G=G,
             values=values,
             residual=residual,
             norm=norm,
             rate=rate,
             strikes=strikes,
-            size=relative(xp, residual, norm) ** 2,
+            size=(residual / positive_or_one(xp, norm)) ** 2,
             status=status,
             generator=generator,
         )
@@ -150,18 +157,7 @@ def svrg_subspace(
     zero = xp.where(norm == norm, 0, 0)
     status = xp.where(is_settled(values, residual, norm), SUCCESS, RUNNING)
     status = xp.where(xp.all(xp.isfinite(residual), axis=-1, keepdims=True), status, NONFINITE)
-    first = SubspaceState(
-        W=W,
-        G=G,
-        values=values,
-        residual=residual,
-        norm=norm,
-        rate=rate,
-        strikes=zero,
-        size=relative(xp, residual, norm) ** 2,
-        status=status,
-        generator=generator,
-    )
+    first = state(W, G, values, residual, norm, rate, zero, status, generator)
     loop = Loop(xp, watch, max_iters, xp.ones((), dtype=norm.dtype, device=xp.device_of(norm)))
     run = loop.run(epoch, Columns(xp, W.dtype), first, lambda state: state.W)
     last = run.state
@@ -178,7 +174,3 @@ def svrg_subspace(
         epochs=run.iteration,
         matvecs=whole(xp, passes),
     )
-
-
-def relative(xp: Any, residual: Array, norm: Array) -> Array:
-    return residual / positive_or_one(xp, norm)

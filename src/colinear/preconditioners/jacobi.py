@@ -57,7 +57,7 @@ def _without_zeros(xp: Any, d: Array) -> Array:
 # The inverse of the diagonal blocks.
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class BlockJacobi(Preconditioner):
     """The inverses of the diagonal blocks of A, all of one size at once. A product costs 2 n times
     the size of a block.
@@ -82,22 +82,21 @@ class BlockJacobi(Preconditioner):
     True
     """
 
-    block_size: int | None
-    blocks: tuple[tuple[int, ...], ...] | None
+    block_size: int | None = None
+    blocks: Sequence[Sequence[int]] | None = None
 
-    def __init__(
-        self, block_size: int | None = None, blocks: Sequence[Sequence[int]] | None = None
-    ):
-        if (block_size is None) == (blocks is None):
+    def __post_init__(self) -> None:
+        if (self.block_size is None) == (self.blocks is None):
             raise TypeError(
                 "BlockJacobi: give block_size= (an integer) or blocks= (the rows of each block), "
                 "one of the two."
             )
-        if block_size is not None:
-            positive_integer("BlockJacobi", "block_size", block_size)
-        else:
-            blocks = tuple(tuple(int(i) for i in np.asarray(block).reshape(-1)) for block in blocks)  # type: ignore[union-attr]
-        object.__setattr__(self, "block_size", block_size)
+        if self.blocks is None:
+            positive_integer("BlockJacobi", "block_size", self.block_size)
+            return
+        blocks = tuple(
+            tuple(int(i) for i in np.asarray(block).reshape(-1)) for block in self.blocks
+        )
         object.__setattr__(self, "blocks", blocks)
 
     def _make(self, A: Any) -> LinearOperator:
